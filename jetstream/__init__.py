@@ -1,0 +1,54 @@
+"""A durable stream layer for NATS.
+
+``jetstream.connect`` is where an application begins::
+
+    async with jetstream.connect("nats://127.0.0.1:4222") as js:
+        await js.publish("orders.new", b"...")
+        async for record in js.read("orders"):
+            print(record.offset, record.value)
+
+The client library is imported on first use, so that the node's own modules do not load it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jetstream.client.connection import JetstreamClient, ReadOptions, connect
+    from jetstream.client.publisher import Publisher
+    from jetstream.client.publishing import PublishAck, PublishOptions
+    from jetstream.client.reader import BatchReader, RecordReader
+    from jetstream.client.records import Record
+
+__all__ = [
+    "BatchReader",
+    "JetstreamClient",
+    "PublishAck",
+    "PublishOptions",
+    "Publisher",
+    "ReadOptions",
+    "Record",
+    "RecordReader",
+    "connect",
+]
+
+_HOMES = {
+    "BatchReader": "reader",
+    "JetstreamClient": "connection",
+    "PublishAck": "publishing",
+    "PublishOptions": "publishing",
+    "Publisher": "publisher",
+    "ReadOptions": "connection",
+    "Record": "records",
+    "RecordReader": "reader",
+    "connect": "connection",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from its home on first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"jetstream.client.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
