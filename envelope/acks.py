@@ -1,0 +1,79 @@
+r"""The answers to a publisher: a superset of NATS JetStream's PubAck, written as ready-made PUB commands.
+
+    {"stream":"orders","seq":43,"offset":42,"epoch":3}
+    {"stream":"orders","seq":43,"offset":42,"epoch":3,"duplicate":true}
+    {"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 5"},"stream":"orders","seq":0}
+
+``seq`` is ``offset`` + 1, so that the official clients, whose streams begin at 1, read a number they know.
+``error`` holds exactly NATS's three keys: clients build their exception from all that is in it.
+
+Source: nats-server ``JSPubAckResponse`` and ``ApiError``.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from envelope.errors import JetstreamError
+from envelope.types import LeaderEpoch, Offset, StreamName
+
+_SEPARATORS: Final = (",", ":")
+
+
+def publish_command(reply: bytes, body: bytes) -> bytes:
+    """Return the NATS command that publishes ``body`` on ``reply``, which must not hold white space."""
+    return b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body)
+
+
+class AckWriter:
+    """Writes the answers of one stream during one leader epoch."""
+
+    def __init__(self, stream: StreamName, leader_epoch: LeaderEpoch) -> None:
+        """Prepare the parts that all answers share."""
+        self._stream = stream
+        name = json.dumps(stream).replace("%", "%%")
+        self._ack = f'{{"stream":{name},"seq":%d,"offset":%d,"epoch":{leader_epoch}}}'.encode()
+        self._duplicate = self._ack[:-1] + b',"duplicate":true}'
+
+    def acks(self, replies: Sequence[bytes], base: Offset) -> bytes:
+        """Return the commands that ack records ``base``, ``base + 1``, … to ``replies``, in that order."""
+        end = base + len(replies)
+        commands: list[bytes] = []
+        while base < end:
+            # Within a run offset and seq have as many digits in every ack, which makes the acks equally long.
+            run_end = min(end, max(base + 1, 10 ** len(str(base)) - 1))
+            commands.append(self._run(replies[len(replies) - (end - base) :][: run_end - base], base))
+            base = Offset(run_end)
+        return b"".join(commands)
+
+    def _run(self, replies: Sequence[bytes], base: int) -> bytes:
+        count = len(replies)
+        size = len(self._ack % (base + 1, base))
+        values: list[bytes | int] = [0] * (3 * count)
+        values[0::3] = replies
+        values[1::3] = range(base + 1, base + count + 1)
+        values[2::3] = range(base, base + count)
+        return (b"PUB %%b %d\r\n%b\r\n" % (size, self._ack)) * count % tuple(values)
+
+    def ack(self, reply: bytes, offset: Offset) -> bytes:
+        """Return the command that acks one record."""
+        return publish_command(reply, self._ack % (offset + 1, offset))
+
+    def duplicate(self, reply: bytes, offset: Offset) -> bytes:
+        """Return the command that acks a repeated message with the offset of its original."""
+        return publish_command(reply, self._duplicate % (offset + 1, offset))
+
+    def refusal(self, reply: bytes, error: JetstreamError) -> bytes:
+        """Return the command that tells a publisher why its message is not stored."""
+        return publish_command(reply, refusal_body(self._stream, error))
+
+    def refusals(self, replies: Sequence[bytes], error: JetstreamError) -> bytes:
+        """Return the commands that tell many publishers the same."""
+        body = refusal_body(self._stream, error)
+        return b"".join([publish_command(reply, body) for reply in replies])
+
+
+def refusal_body(stream: StreamName, error: JetstreamError) -> bytes:
+    """Return ``error`` in the shape of a NATS JetStream publish error."""
+    reason = {"code": error.status, "err_code": error.nats_code, "description": error.description}
+    return json.dumps({"error": reason, "stream": stream, "seq": 0}, separators=_SEPARATORS).encode()

@@ -1,0 +1,281 @@
+"""Every error a caller can be told, with who is at fault and what to do next.
+
+An error class is registered under its ``err_code``, a stable snake_case word used by the request API,
+the socket protocol and the client library alike; ``status`` follows HTTP as NATS's own API does;
+``nats_code`` is the number NATS JetStream uses for the same case, so that the official clients'
+``js.publish()`` raises its own exceptions (nats-server ``errors.json``).
+"""
+
+from typing import ClassVar, Final
+
+_REGISTRY: Final[dict[str, type["JetstreamError"]]] = {}
+
+
+class JetstreamError(Exception):
+    """Root of all errors; subclasses set the class attributes."""
+
+    err_code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    nats_code: ClassVar[int] = 10_000
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, description: str, /, **detail: int | str) -> None:
+        """Keep ``description`` for people and ``detail`` (the numbers a client needs) for machines."""
+        super().__init__(description)
+        self.description = description
+        self.detail = detail
+
+    def __init_subclass__(cls) -> None:
+        """Register the class; two classes with one ``err_code`` are a bug found at import."""
+        code = cls.__dict__.get("err_code")
+        if code is None:
+            return
+        if code in _REGISTRY:
+            raise TypeError(f"err_code {code!r} is taken by {_REGISTRY[code].__name__}")
+        _REGISTRY[code] = cls
+
+
+def registry() -> dict[str, type[JetstreamError]]:
+    """Return a copy of all registered classes by ``err_code``."""
+    return dict(_REGISTRY)
+
+
+def error_from_wire(err_code: str, description: str, detail: dict[str, int | str]) -> JetstreamError:
+    """Rebuild the error a peer reported; an unknown code becomes the root class."""
+    return _REGISTRY.get(err_code, InternalError)(description, **detail)
+
+
+class InternalError(JetstreamError):
+    """A fault of ours, reported instead of hidden."""
+
+    err_code = "internal"
+
+
+# --- the caller's fault: tell, do not retry -------------------------------------------------------
+
+
+class RequestError(JetstreamError):
+    """The request can never succeed as it is."""
+
+    err_code = "bad_request"
+    status = 400
+    nats_code = 10_003
+
+
+class InvalidName(RequestError):
+    """A stream or consumer name outside the grammar."""
+
+    err_code = "invalid_name"
+
+
+class InvalidSubject(RequestError):
+    """A subject or pattern that NATS would not accept, or that we must not bind."""
+
+    err_code = "invalid_subject"
+
+
+class InvalidConfig(RequestError):
+    """A stream configuration whose parts contradict each other or a limit."""
+
+    err_code = "invalid_config"
+    nats_code = 10_052
+
+
+class UnknownStream(RequestError):
+    """No stream of that name."""
+
+    err_code = "stream_not_found"
+    status = 404
+    nats_code = 10_059
+
+
+class StreamExists(RequestError):
+    """The name is taken by a stream with another configuration."""
+
+    err_code = "stream_exists"
+    nats_code = 10_058
+
+
+class OffsetOutOfRange(RequestError):
+    """The offset is below the log start or beyond the log end; ``detail`` names both."""
+
+    err_code = "offset_out_of_range"
+    status = 416
+
+
+class DivergedHistory(RequestError):
+    """The reader's last epoch does not fit the log: what it read was never committed here (KIP-320)."""
+
+    err_code = "diverged_history"
+    status = 409
+
+
+class StreamRecreated(RequestError):
+    """The stream was deleted and created again: the caller's offsets belong to its former life."""
+
+    err_code = "stream_recreated"
+    status = 409
+
+
+class RecordTooLarge(RequestError):
+    """The message exceeds the stream's or the system's limit."""
+
+    err_code = "record_too_large"
+    nats_code = 10_054
+
+
+class InvalidHeader(RequestError):
+    """A header of ours with a value outside its grammar."""
+
+    err_code = "invalid_header"
+
+
+class WrongExpectedStream(RequestError):
+    """``Nats-Expected-Stream`` names a stream that is not bound to the subject."""
+
+    err_code = "wrong_expected_stream"
+    nats_code = 10_060
+
+
+class WrongLastSequence(RequestError):
+    """``Nats-Expected-Last-Sequence`` differs from the stream's last sequence."""
+
+    err_code = "wrong_last_sequence"
+    nats_code = 10_071
+
+
+class WrongLastMessageId(RequestError):
+    """``Nats-Expected-Last-Msg-Id`` differs from the id of the stream's last record."""
+
+    err_code = "wrong_last_msg_id"
+    nats_code = 10_070
+
+
+class TxidDecreasing(RequestError):
+    """``Jetstream-Txid`` is below the stream's last one."""
+
+    err_code = "txid_decreasing"
+
+
+class Unsupported(RequestError):
+    """A request or option this version does not know."""
+
+    err_code = "unsupported"
+
+
+class Unauthorized(RequestError):
+    """Missing or wrong credentials."""
+
+    err_code = "unauthorized"
+    status = 401
+
+
+# --- the moment's fault: back off, retry ----------------------------------------------------------
+
+
+class UnavailableError(JetstreamError):
+    """The same request may succeed later."""
+
+    err_code = "unavailable"
+    status = 503
+    nats_code = 10_008
+    retriable = True
+
+
+class Overloaded(UnavailableError):
+    """A mailbox or connection limit is reached; nothing was stored."""
+
+    err_code = "overloaded"
+    nats_code = 10_077
+
+
+class DiskFull(UnavailableError):
+    """The append was undone because the disk is full; nothing was stored."""
+
+    err_code = "disk_full"
+    nats_code = 10_047
+
+
+class StreamOffline(UnavailableError):
+    """The stream's log is closed or refused by this node; ``description`` says why."""
+
+    err_code = "stream_offline"
+    nats_code = 10_118
+
+
+class NoResponders(UnavailableError):
+    """Nobody is subscribed: no stream binds the subject, or no node is there. Nothing was stored."""
+
+    err_code = "no_responders"
+
+
+class DeadlinePassed(UnavailableError):
+    """No answer in time: the outcome is unknown."""
+
+    err_code = "deadline_passed"
+    status = 504
+
+
+class ConnectionLost(UnavailableError):
+    """The peer went away before it answered: the outcome is unknown."""
+
+    err_code = "connection_lost"
+
+
+# --- the peer's, the medium's and the machine's fault ----------------------------------------------
+
+
+class RemoteProtocolError(JetstreamError):
+    """The peer broke the socket protocol; the connection is closed after this is said."""
+
+    err_code = "protocol_error"
+    status = 400
+
+
+class CorruptDataError(JetstreamError):
+    """Stored bytes fail their checksum or frame; they are never served and never cut away."""
+
+    err_code = "corrupt_data"
+
+
+class StorageError(JetstreamError):
+    """The disk refused an operation."""
+
+    err_code = "storage_error"
+
+
+class FsyncFailed(StorageError):
+    """A sync failed: what is on disk is unknown, the log is closed, never retried (ATC'20 Rebello)."""
+
+    err_code = "fsync_failed"
+
+
+# --- the peer's view is old: read the state again, then decide --------------------------------------
+
+
+class Fenced(JetstreamError):
+    """The request is based on an epoch or version that is no longer current; ``detail`` names it."""
+
+    err_code = "fenced"
+    status = 409
+
+
+class LimitReached(RequestError):
+    """The cluster holds as many of these as it may."""
+
+    err_code = "limit_reached"
+    nats_code = 10_027
+
+
+class UnknownNode(RequestError):
+    """No node of that id is registered."""
+
+    err_code = "node_not_found"
+    status = 404
+
+
+class ForeignReplica(RequestError):
+    """A node registers a data directory that belongs to another node."""
+
+    err_code = "foreign_replica"
+    status = 409

@@ -1,0 +1,163 @@
+r"""NATS message headers: the names that mean something to us, and the header block's layout.
+
+A block is ``NATS/1.0`` and an optional status, CR LF, then ``name: value`` CR LF for each header, then CR LF.
+Names are case-sensitive, as in nats-server; of a repeated name of ours the first one counts, all are kept.
+
+Sources: NATS ADR-4 (message headers); nats-server ``server/stream.go`` for the ``Nats-`` names.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from envelope.errors import InvalidHeader, JetstreamError, Unsupported
+from envelope.limits import KIB, MESSAGE_ID_BYTES_MAX
+from envelope.types import AckPolicy
+
+MESSAGE_ID: Final = "Nats-Msg-Id"
+EXPECTED_STREAM: Final = "Nats-Expected-Stream"
+EXPECTED_LAST_SEQUENCE: Final = "Nats-Expected-Last-Sequence"
+EXPECTED_LAST_MESSAGE_ID: Final = "Nats-Expected-Last-Msg-Id"
+KEY: Final = "Jetstream-Key"
+TXID: Final = "Jetstream-Txid"
+ACK: Final = "Jetstream-Ack"
+TOMBSTONE: Final = "Jetstream-Tombstone"
+
+UNSUPPORTED_HEADERS: Final = frozenset(
+    {
+        "Nats-Expected-Last-Subject-Sequence",
+        "Nats-Expected-Last-Subject-Sequence-Subject",
+        "Nats-Rollup",
+        "Nats-TTL",
+        "Nats-Batch-Id",
+        "Nats-Incr",
+        "Nats-Schedule",
+    }
+)
+"""Headers that change what NATS JetStream stores or checks. Ignoring them would break a promise: refused."""
+
+HEADER_BLOCK_BYTES_MAX: Final = 64 * KIB
+"""One message's header block; it is taken apart in Python, so it must not be large."""
+
+_VERSION: Final = b"NATS/1.0"
+_OURS: Final = frozenset(
+    {
+        MESSAGE_ID,
+        EXPECTED_STREAM,
+        EXPECTED_LAST_SEQUENCE,
+        EXPECTED_LAST_MESSAGE_ID,
+        KEY,
+        TXID,
+        ACK,
+        TOMBSTONE,
+    }
+    | UNSUPPORTED_HEADERS
+)
+_SEQUENCE: Final = re.compile(rb"[0-9]{1,20}")
+_INTEGER: Final = re.compile(rb"-?[0-9]{1,19}")
+_INT64_MAX: Final = (1 << 63) - 1
+_FLAGS: Final = {b"": True, b"1": True, b"true": True, b"0": False, b"false": False}
+_ACK_POLICIES: Final = {policy.value.encode(): policy for policy in AckPolicy}
+
+
+def parse_header_block(raw: bytes) -> list[tuple[str, bytes]]:
+    """Return names and values in their order, repeated names included.
+
+    A value is what follows the colon without leading spaces and tabs; everything else is kept as it is. An
+    inline status after ``NATS/1.0`` is not a header and is left out.
+
+    Raises:
+        InvalidHeader: too long, no version, a line without colon or name, a name that is not UTF-8, no end.
+    """
+    if len(raw) > HEADER_BLOCK_BYTES_MAX:
+        raise InvalidHeader(f"header block has {len(raw)} bytes, the limit is {HEADER_BLOCK_BYTES_MAX}")
+    version, *lines = raw.split(b"\r\n")
+    if version.split(b" ", 1)[0] != _VERSION or lines[-2:] != [b"", b""]:
+        raise InvalidHeader("header block does not begin with NATS/1.0 and end with an empty line")
+    headers: list[tuple[str, bytes]] = []
+    for line in lines[:-2]:
+        name, colon, value = line.partition(b":")
+        if not colon or not name:
+            raise InvalidHeader(f"header line {line[:64]!r} has no name or no colon")
+        try:
+            headers.append((name.decode(), value.lstrip(b" \t")))
+        except UnicodeDecodeError:
+            raise InvalidHeader(f"header name {name[:64]!r} is not UTF-8") from None
+    return headers
+
+
+class PublishHeaders(NamedTuple):
+    """What a message asks for in its headers; None where it does not.
+
+    A bad value does not hide the others: ``expected_stream`` and ``ack`` still tell who answers.
+    """
+
+    message_id: bytes | None = None
+    expected_stream: bytes | None = None
+    expected_last_sequence: int | None = None
+    """Offset of the stream's last record + 1; 0 means that the stream has none."""
+    expected_last_message_id: bytes | None = None
+    key: bytes | None = None
+    txid: int | None = None
+    ack: AckPolicy | None = None
+    tombstone: bool = False
+    problem: JetstreamError | None = None
+    """Why no stream may store the message."""
+    bad_expectation: JetstreamError | None = None
+    """Why the stream that answers must not store it; others ignore expectations."""
+
+
+NO_HEADERS: Final = PublishHeaders()
+
+
+def publish_headers(headers: Sequence[tuple[str, bytes]]) -> PublishHeaders:
+    """Read the headers of ours among ``headers``; never raises, see `PublishHeaders`.
+
+    An empty ``Nats-`` value is none at all, as in nats-server.
+    """
+    found: dict[str, bytes] = {}
+    for name, value in headers:
+        if name in _OURS:
+            found.setdefault(name, value)
+    if not found:
+        return NO_HEADERS
+    if len(found) == 1 and 0 < len(found.get(MESSAGE_ID, b"")) <= MESSAGE_ID_BYTES_MAX:
+        return PublishHeaders(found[MESSAGE_ID])  # the common case, at a third of the cost
+    problem = _problem(found)
+    bad_expectation = _bad_expectation(found)
+    txid, last_sequence = found.get(TXID), found.get(EXPECTED_LAST_SEQUENCE)
+    return PublishHeaders(
+        message_id=found.get(MESSAGE_ID) or None,
+        expected_stream=found.get(EXPECTED_STREAM) or None,
+        expected_last_sequence=int(last_sequence) if last_sequence and not bad_expectation else None,
+        expected_last_message_id=found.get(EXPECTED_LAST_MESSAGE_ID) or None,
+        key=found.get(KEY),
+        txid=int(txid) if txid is not None and not problem else None,
+        # A message that names a policy unknown to us does ask for an answer: that it is unknown.
+        ack=_ACK_POLICIES.get(found[ACK], AckPolicy.ALL) if ACK in found else None,
+        tombstone=_FLAGS.get(found[TOMBSTONE], False) if TOMBSTONE in found else False,
+        problem=problem,
+        bad_expectation=bad_expectation,
+    )
+
+
+def _problem(found: Mapping[str, bytes]) -> InvalidHeader | None:
+    message_id, txid = found.get(MESSAGE_ID, b""), found.get(TXID, b"0")
+    if len(message_id) > MESSAGE_ID_BYTES_MAX:
+        return InvalidHeader(f"{MESSAGE_ID} has {len(message_id)} bytes, the limit is {MESSAGE_ID_BYTES_MAX}")
+    if not _INTEGER.fullmatch(txid) or not -_INT64_MAX - 1 <= int(txid) <= _INT64_MAX:
+        return InvalidHeader(f"{TXID} must be a signed 64-bit number")
+    if found.get(ACK, b"all") not in _ACK_POLICIES:
+        return InvalidHeader(f"{ACK} must be none, leader or all")
+    if found.get(TOMBSTONE, b"true") not in _FLAGS:
+        return InvalidHeader(f"{TOMBSTONE} must be true or false")
+    return None
+
+
+def _bad_expectation(found: Mapping[str, bytes]) -> JetstreamError | None:
+    if not _SEQUENCE.fullmatch(found.get(EXPECTED_LAST_SEQUENCE) or b"0"):
+        return InvalidHeader(f"{EXPECTED_LAST_SEQUENCE} must be a number from 0")
+    for name in found:
+        if name in UNSUPPORTED_HEADERS:
+            return Unsupported(f"header {name} is not supported")
+    return None

@@ -1,0 +1,59 @@
+"""Every limit, with its unit and the reason for its size; their relations are asserted at import.
+
+At a limit the system pushes back or refuses; nothing grows without one.
+"""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+BATCH_BYTES_MAX: Final = 8 * MIB
+"""Encoded batch; a single larger record goes alone (Akutan fetched 8 MiB at a time)."""
+
+RECORD_BYTES_MAX: Final = 64 * MIB
+"""Payload of one message: nats-server's own ceiling for ``max_payload``."""
+
+SEGMENT_BYTES_DEFAULT: Final = 256 * MIB
+SEGMENT_BYTES_MIN: Final = 64 * KIB
+
+MAILBOX_MESSAGES_MAX: Final = 262_144
+"""Messages waiting in one stream's mailbox; beyond it the stream refuses."""
+
+MAILBOX_BYTES_MAX: Final = 64 * MIB
+"""Bytes waiting in one stream's mailbox; beyond it the stream refuses."""
+
+GROUP_MESSAGES_MAX: Final = 16_384
+"""Messages sequenced into one append, so that one group never stalls the event loop for long."""
+
+DEDUPE_IDS_MAX: Final = 500_000
+"""Message ids remembered by one stream; the effective window is visible in its info."""
+
+MESSAGE_ID_BYTES_MAX: Final = 1024
+STREAM_NAME_CHARS_MAX: Final = 255
+SUBJECT_BYTES_MAX: Final = 4096
+"""nats-server's default ``max_control_line``."""
+
+STREAMS_MAX: Final = 100_000
+
+API_REQUEST_BYTES_MAX: Final = 1 * MIB
+FRAME_HEADER_BYTES_MAX: Final = 64 * KIB
+"""Header (JSON) of one request or response on the socket protocol."""
+
+REQUEST_BODY_BYTES_MAX: Final = 0
+"""Requests of protocol version 1 carry no body."""
+
+REQUESTS_IN_FLIGHT_MAX: Final = 256
+"""Unanswered requests on one socket connection."""
+
+FETCH_BYTES_DEFAULT: Final = 1 * MIB
+FETCH_BYTES_MAX: Final = 64 * MIB
+RESPONSE_BODY_BYTES_MAX: Final = FETCH_BYTES_MAX + 2 * RECORD_BYTES_MAX
+"""What a client makes room for: the largest batch goes alone, and Arrow's headers column may double it."""
+
+FETCH_WAIT_MS_MAX: Final = 60_000
+CONNECTIONS_MAX: Final = 10_000
+
+assert BATCH_BYTES_MAX <= MAILBOX_BYTES_MAX, "a full batch must fit the mailbox"
+assert BATCH_BYTES_MAX <= FETCH_BYTES_MAX, "a fetch must be able to return one batch"
+assert GROUP_MESSAGES_MAX <= MAILBOX_MESSAGES_MAX, "a group is drained from the mailbox"

@@ -1,0 +1,85 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.js.api import PubAck
+from nats.js.errors import APIError, BadRequestError, ServiceUnavailableError
+
+from envelope.acks import AckWriter, refusal_body
+from envelope.errors import DiskFull, InvalidHeader, JetstreamError, Overloaded, WrongLastSequence
+from envelope.types import LeaderEpoch, Offset, StreamName
+from tests.support.messages import answers_in
+
+ORDERS = AckWriter(StreamName("orders"), LeaderEpoch(3))
+
+
+def test_an_ack_has_exactly_these_bytes() -> None:
+    body = b'{"stream":"orders","seq":43,"offset":42,"epoch":3}'
+    assert ORDERS.ack(b"_INBOX.a", Offset(42)) == b"PUB _INBOX.a %d\r\n%b\r\n" % (len(body), body)
+
+
+def test_a_duplicate_has_exactly_these_bytes() -> None:
+    body = b'{"stream":"orders","seq":43,"offset":42,"epoch":3,"duplicate":true}'
+    assert ORDERS.duplicate(b"_INBOX.a", Offset(42)) == b"PUB _INBOX.a %d\r\n%b\r\n" % (len(body), body)
+
+
+def test_a_refusal_has_exactly_these_bytes() -> None:
+    body = (
+        b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 5"},'
+        b'"stream":"orders","seq":0}'
+    )
+    refusal = ORDERS.refusal(b"r", WrongLastSequence("wrong last sequence: 5"))
+    assert refusal == b"PUB r %d\r\n%b\r\n" % (len(body), body)
+    assert ORDERS.refusals([b"r", b"r"], WrongLastSequence("wrong last sequence: 5")) == refusal * 2
+
+
+@given(
+    base=st.one_of(
+        st.integers(0, 120),
+        st.integers(0, 18).map(lambda digits: max(0, 10**digits - 60)),
+        st.integers(0, (1 << 63) - 2_000),
+    ),
+    count=st.integers(0, 150),
+)
+def test_acks_written_together_are_the_acks_written_alone(base: int, count: int) -> None:
+    replies = [b"_INBOX.%d" % number for number in range(count)]
+    alone = b"".join(ORDERS.ack(reply, Offset(base + place)) for place, reply in enumerate(replies))
+    assert ORDERS.acks(replies, Offset(base)) == alone
+
+
+@given(st.text(min_size=1))
+def test_any_stream_name_makes_legal_json(name: str) -> None:
+    writer = AckWriter(StreamName(name), LeaderEpoch(1))
+    answers = answers_in(
+        writer.ack(b"r", Offset(1))
+        + writer.duplicate(b"r", Offset(1))
+        + writer.acks([b"r"], Offset(1))
+        + writer.refusal(b"r", Overloaded(name))
+    )
+    assert [answer.body["stream"] for answer in answers] == [name] * 4
+
+
+def test_the_official_client_reads_an_ack() -> None:
+    body = answers_in(ORDERS.duplicate(b"r", Offset(42)))[0].body
+    ack = PubAck.from_response(dict(body))
+    assert (ack.stream, ack.seq, ack.duplicate) == ("orders", 43, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "exception"),
+    [
+        (WrongLastSequence("wrong last sequence: 5"), BadRequestError),
+        (InvalidHeader("Jetstream-Txid must be a number"), BadRequestError),
+        (Overloaded("later"), ServiceUnavailableError),
+        (DiskFull("full"), ServiceUnavailableError),
+    ],
+)
+def test_the_official_client_raises_its_own_exception(
+    error: JetstreamError, exception: type[APIError]
+) -> None:
+    body = json.loads(refusal_body(StreamName("orders"), error))
+    with pytest.raises(exception) as raised:
+        APIError.from_error(body["error"])
+    assert raised.value.err_code == error.nats_code
+    assert raised.value.description == error.description
