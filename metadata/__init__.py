@@ -1,0 +1,1 @@
+"""The replicated catalogue: which streams and nodes exist, and who leads what."""

@@ -1,0 +1,241 @@
+"""Responses: one frozen model each; a reader ignores keys that a newer node added.
+
+Times are ISO 8601 in UTC, durations ISO 8601, sizes bytes, ranges half-open.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from envelope.types import TimestampUs
+from metadata.api.requests import ListStreamsRequest
+from metadata.limits import LIST_PAGE_BYTES_MAX
+from metadata.stream_config import DurationOrZero, Retention, StreamConfig
+
+_UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def utc(timestamp: TimestampUs) -> datetime:
+    """Return a timestamp as a datetime in UTC, exact to the microsecond."""
+    return _UNIX_EPOCH + timedelta(microseconds=timestamp)
+
+
+def _known_keys(value: object) -> object:
+    """Drop what a newer node says of a configuration and this version does not know."""
+    if not isinstance(value, dict):
+        return value
+    known = {key: part for key, part in value.items() if key in StreamConfig.model_fields}
+    retention = known.get("retention")
+    if isinstance(retention, dict):
+        known["retention"] = {key: part for key, part in retention.items() if key in Retention.model_fields}
+    return known
+
+
+ReportedConfig = Annotated[StreamConfig, BeforeValidator(_known_keys)]
+
+
+class _Response(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class OffsetRange(_Response):
+    """Offsets ``[start, end)``."""
+
+    start: int
+    end: int
+
+
+class GapKind(StrEnum):
+    """Why messages may have passed by unstored."""
+
+    RECONNECT = "reconnect"
+    SLOW_CONSUMER = "slow_consumer"
+    RESTART = "restart"
+    OVERLOAD = "overload"
+
+
+class PossibleGap(_Response):
+    """A time in which messages without an awaited ack may have been missed."""
+
+    kind: str = Field(description="reconnect, slow_consumer or restart; others may come")
+    since: datetime
+    until: datetime | None = Field(description="null while it lasts")
+    count: int = Field(description="messages known to be missed; 1 where that is not known")
+
+
+class DedupeInfo(_Response):
+    """What the stream remembers of message ids."""
+
+    ids: int = Field(description="remembered now")
+    effective_window: DurationOrZero = Field(
+        description="how far back the memory reaches; shorter than configured if ids came too fast"
+    )
+
+
+class StreamState(StrEnum):
+    """Whether the node that answers can serve the stream."""
+
+    ONLINE = "online"
+    OFFLINE = "offline"
+
+
+class StreamInfo(_Response):
+    """A stream's configuration and its live state on the node that leads it."""
+
+    config: ReportedConfig
+    incarnation: str = Field(description="identity of this life of the stream")
+    created_at: datetime
+    state: str = Field(description="online or offline; others may come")
+    reason: str | None = Field(default=None, description="why it is not online")
+    leader: str | None
+    leader_epoch: int
+    replicas: list[str]
+    isr: list[str] = Field(description="replicas in sync")
+    log_start_offset: int = Field(description="first offset kept")
+    log_end_offset: int = Field(description="next offset to be written")
+    high_watermark: int = Field(description="first offset not committed")
+    bytes: int = Field(description="on this node's disk")
+    segments: int
+    dedupe: DedupeInfo
+    possible_gaps: list[PossibleGap] = Field(default_factory=list)
+    corrupt_ranges: list[OffsetRange] = Field(
+        default_factory=list, description="refused to readers, never cut"
+    )
+
+
+class CreateStreamResponse(StreamInfo):
+    """The stream as it is now, new or found."""
+
+    created: bool = Field(description="false: it existed with an equal configuration")
+
+
+class UpdateStreamResponse(StreamInfo):
+    """The stream as it is now."""
+
+
+class DeleteStreamResponse(_Response):
+    """The stream is gone."""
+
+    name: str
+    incarnation: str = Field(description="of the life that ended")
+
+
+class StreamSummary(_Response):
+    """One line of a list; offsets and bytes are null where the answering node does not hold the stream."""
+
+    name: str
+    subject: str
+    ack: str
+    replicas: list[str]
+    leader: str | None
+    leader_epoch: int
+    log_start_offset: int | None = None
+    log_end_offset: int | None = None
+    high_watermark: int | None = None
+    bytes: int | None = None
+
+
+class ListStreamsResponse(_Response):
+    """A page of streams in the order of their names; it may be shorter than the limit asked for."""
+
+    streams: list[StreamSummary]
+    total: int = Field(description="streams that match, in all pages")
+    offset: int = Field(description="of the first in this page; the next page begins at offset + its length")
+
+
+class LookupStreamsResponse(_Response):
+    """The streams that bind a subject; each stores its own copy."""
+
+    subject: str
+    streams: list[StreamSummary]
+
+
+class TruncateStreamResponse(_Response):
+    """The offsets after the truncation, which is durable."""
+
+    name: str
+    log_start_offset: int
+    high_watermark: int
+
+
+class NodeInfo(_Response):
+    """A node as it last registered."""
+
+    id: str
+    node_epoch: int = Field(description="one per start")
+    host: str
+    port: int = Field(description="of the socket protocol")
+    http_port: int | None = None
+    version: str = ""
+
+
+class ClusterInfo(_Response):
+    """Who is there and how to reach it."""
+
+    name: str
+    nodes: list[NodeInfo]
+    metadata_leader: str | None
+    streams: int
+    protocol_versions: list[int] = Field(description="of the socket protocol, that every node speaks")
+
+
+class ErrorBody(_Response):
+    """What went wrong, for people and for machines."""
+
+    code: int = Field(description="as in HTTP")
+    err_code: str = Field(description="stable word; see the table in docs/api.md")
+    description: str
+    retriable: bool = Field(description="the same request may succeed later")
+    detail: dict[str, int | str] = Field(default_factory=dict, description="the numbers and names behind it")
+
+
+class ErrorResponse(_Response):
+    """Any request's answer when it failed."""
+
+    error: ErrorBody
+
+
+Response = (
+    StreamInfo
+    | DeleteStreamResponse
+    | ListStreamsResponse
+    | LookupStreamsResponse
+    | TruncateStreamResponse
+    | ClusterInfo
+)
+"""`CreateStreamResponse` and `UpdateStreamResponse` are `StreamInfo`."""
+
+RESPONSES: Final[dict[str, type[Response]]] = {
+    "stream.create": CreateStreamResponse,
+    "stream.update": UpdateStreamResponse,
+    "stream.delete": DeleteStreamResponse,
+    "stream.info": StreamInfo,
+    "stream.list": ListStreamsResponse,
+    "stream.lookup": LookupStreamsResponse,
+    "stream.truncate": TruncateStreamResponse,
+    "cluster.info": ClusterInfo,
+}
+"""By the tail of the subject, behind the prefix."""
+
+
+def list_page(
+    request: ListStreamsRequest, total: int, summaries: Iterable[StreamSummary]
+) -> ListStreamsResponse:
+    """Return a page that fits one NATS message.
+
+    Args:
+        request: what was asked.
+        total: streams that match the request's prefix.
+        summaries: those from the request's offset on, in the order of names; read only as far as needed.
+    """
+    page: list[StreamSummary] = []
+    size = 0
+    for summary in summaries:
+        size += len(summary.model_dump_json()) + 1
+        if len(page) >= request.limit or (page and size > LIST_PAGE_BYTES_MAX):
+            break
+        page.append(summary)
+    return ListStreamsResponse(streams=page, total=total, offset=request.offset)

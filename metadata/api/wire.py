@@ -1,0 +1,140 @@
+"""Between models and the JSON on the wire, in both directions; everything wrong is a typed error."""
+
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from envelope.errors import (
+    InvalidConfig,
+    JetstreamError,
+    RemoteProtocolError,
+    RequestError,
+    Unsupported,
+    error_from_wire,
+)
+from envelope.limits import API_REQUEST_BYTES_MAX
+from metadata.api.requests import (
+    REQUESTS,
+    CreateStreamRequest,
+    Request,
+    UpdateStreamRequest,
+)
+from metadata.api.responses import ErrorBody, ErrorResponse, Response
+from metadata.validation import Problem, first_problem
+
+ResponseModel = TypeVar("ResponseModel", bound=BaseModel)
+
+_LATER: Final[dict[str, object]] = {
+    "compact": "none",
+    "partitions": 1,
+    "partition_by": None,
+    "read_replicas": 0,
+}
+"""Settings of later versions: asking for what this version does anyway is no error."""
+
+_INTERNAL_NAME_PREFIX: Final = "__"
+_DESCRIPTION_CHARS_MAX: Final = 1024
+
+
+def parse_request(suffix: str, payload: bytes) -> Request:
+    """Return the request in ``payload``; an empty one is ``{}``.
+
+    Args:
+        suffix: the subject behind the prefix, e.g. ``stream.create``.
+        payload: JSON, at most `API_REQUEST_BYTES_MAX` bytes.
+
+    Raises:
+        Unsupported: no such request, or a setting of a later version.
+        InvalidName, InvalidSubject: as in `envelope.subjects`.
+        InvalidConfig: a value of a stream's configuration is out of its range.
+        RequestError: too large, not a JSON object, an unknown or missing key, a wrong type.
+    """
+    model = REQUESTS.get(suffix)
+    if model is None:
+        raise Unsupported(f"no request {suffix[:64]!r}; there are: {', '.join(REQUESTS)}")
+    body = _json_object(payload)
+    is_config = model in (CreateStreamRequest, UpdateStreamRequest)
+    if is_config:
+        _refuse_later_settings(body)
+    try:
+        request = model.model_validate(body)
+    except ValidationError as error:
+        raise _request_error(first_problem(error), is_config=is_config) from None
+    if isinstance(request, CreateStreamRequest) and request.name.startswith(_INTERNAL_NAME_PREFIX):
+        raise Unsupported(f"name: {request.name!r} begins with '__', which is kept for internal streams")
+    return request
+
+
+def encode_request(request: Request) -> bytes:
+    """Return ``request`` as JSON with only the fields that were set, so that null and absent differ."""
+    return request.model_dump_json(exclude_unset=True).encode()
+
+
+def encode_response(response: Response) -> bytes:
+    """Return ``response`` as JSON, every field written out."""
+    return response.model_dump_json().encode()
+
+
+def encode_error(error: JetstreamError) -> bytes:
+    """Return the answer that reports ``error``."""
+    body = ErrorBody(
+        code=error.status,
+        err_code=error.err_code,
+        description=error.description[:_DESCRIPTION_CHARS_MAX],
+        retriable=error.retriable,
+        detail=error.detail,
+    )
+    return ErrorResponse(error=body).model_dump_json().encode()
+
+
+def decode_response(model: type[ResponseModel], payload: bytes) -> ResponseModel:
+    """Return the response in ``payload``, as a client does.
+
+    Raises:
+        JetstreamError: the error that ``payload`` reports, as its own class where this version knows it.
+        RemoteProtocolError: ``payload`` is neither that response nor an error.
+    """
+    try:
+        body = from_json(payload)
+        if isinstance(body, dict) and "error" in body:
+            reported = ErrorResponse.model_validate(body).error
+            raise error_from_wire(reported.err_code, reported.description, reported.detail)
+        return model.model_validate(body)
+    except (ValidationError, ValueError) as error:
+        raise RemoteProtocolError(f"not a {model.__name__}: {_text(error)}") from error
+
+
+def _json_object(payload: bytes) -> dict[str, object]:
+    if len(payload) > API_REQUEST_BYTES_MAX:
+        raise RequestError(
+            f"request of {len(payload)} bytes, the limit is {API_REQUEST_BYTES_MAX}",
+            limit=API_REQUEST_BYTES_MAX,
+        )
+    if not payload.strip():
+        return {}
+    try:
+        body = from_json(payload, allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestError(f"request is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise RequestError("request must be a JSON object")
+    return body
+
+
+def _refuse_later_settings(body: dict[str, object]) -> None:
+    """Take out settings of later versions that ask for nothing, refuse the others."""
+    for name, only in _LATER.items():
+        # 0 == False and 1 == True in Python; a wrong type is no way to ask for the default.
+        if name in body and (body[name] != only or isinstance(body[name], bool)):
+            raise Unsupported(f"{name}: this version knows only {only!r}", field=name)
+        body.pop(name, None)
+
+
+def _request_error(problem: Problem, *, is_config: bool) -> RequestError:
+    kind = InvalidConfig if is_config and not problem.is_structural else RequestError
+    return kind(problem.description, field=problem.field)
+
+
+def _text(error: ValueError) -> str:
+    return first_problem(error).description if isinstance(error, ValidationError) else str(error)

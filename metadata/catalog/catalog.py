@@ -1,0 +1,126 @@
+"""The replicated state machine of the control plane.
+
+`Catalog.apply` takes the commands of the metadata log in log order and is deterministic; a command that
+cannot be is refused by a value, so that every replica refuses alike.
+
+One thread applies. Every row is immutable and every read takes one consistent look at one table, so
+other threads may read while it does; two reads may see two states.
+
+Invariants: C1 to C8 in `metadata.catalog.tables`, and
+    C9: entries are applied without a gap, each once.
+"""
+
+from typing import Final, assert_never
+
+from envelope.subjects import matches
+from envelope.types import LogIndex, NodeId, StreamName
+from metadata.catalog.commands import (
+    ChangeIsr,
+    ChangeLeader,
+    Command,
+    ConfirmRemoval,
+    CreateStream,
+    DeleteStream,
+    RegisterNode,
+    UpdateStream,
+)
+from metadata.catalog.events import Events
+from metadata.catalog.leadership import change_isr, change_leader, due_elections
+from metadata.catalog.nodes import register_node
+from metadata.catalog.streams import confirm_removal, create_stream, delete_stream, update_stream
+from metadata.catalog.tables import Node, Removal, Stream, Tables
+
+NO_INDEX: Final = LogIndex(0)
+"""Before the first entry."""
+
+
+class Catalog:
+    """Nodes, streams and owed removals as of one index of the metadata log."""
+
+    __slots__ = ("_applied", "_tables")
+
+    def __init__(self, tables: Tables | None = None, applied: LogIndex = NO_INDEX) -> None:
+        self._tables = tables if tables is not None else Tables()
+        self._applied = applied
+
+    @property
+    def applied(self) -> LogIndex:
+        """Index of the last applied entry; 0 before the first."""
+        return self._applied
+
+    def apply(self, index: LogIndex, command: Command) -> Events:
+        """Apply the command of entry ``index``; the first event answers its proposer."""
+        assert index == self._applied + 1, f"C9: entry {index} after {self._applied}"
+        events = _decide(self._tables, command)
+        self._applied = index
+        assert events, f"every command has an answer: {command}"
+        return events
+
+    def stream(self, name: StreamName) -> Stream | None:
+        """Return the stream of that name."""
+        return self._tables.streams.get(name)
+
+    def streams(self) -> tuple[Stream, ...]:
+        """Return all streams, ordered by name."""
+        return tuple(sorted(self._tables.streams.values(), key=lambda stream: stream.name))
+
+    def streams_of(self, subject: str) -> tuple[Stream, ...]:
+        """Return the streams that bind the literal ``subject``, ordered by name; looks at every stream."""
+        return tuple(stream for stream in self.streams() if matches(stream.config.subject, subject))
+
+    def count_streams(self) -> int:
+        """Return how many streams there are."""
+        return len(self._tables.streams)
+
+    def node(self, node_id: NodeId) -> Node | None:
+        """Return the node of that id."""
+        return self._tables.nodes.get(node_id)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return all nodes that ever registered, ordered by id."""
+        return tuple(sorted(self._tables.nodes.values(), key=lambda node: node.node_id))
+
+    def removals(self, node_id: NodeId | None = None) -> tuple[Removal, ...]:
+        """Return the owed removals (of one node), ordered by incarnation."""
+        owed = tuple(self._tables.removals.values())
+        return tuple(
+            sorted(
+                (removal for removal in owed if node_id is None or node_id in removal.pending),
+                key=lambda removal: removal.incarnation,
+            )
+        )
+
+    def due_elections(self) -> tuple[ChangeLeader, ...]:
+        """Return the commands that elect a leader wherever one is missing and one is possible."""
+        return due_elections(self._tables)
+
+    def audit(self) -> None:
+        """Assert C1 to C8 over everything; O(streams), for tests and simulation."""
+        problems = self._tables.problems()
+        assert not problems, "; ".join(problems)
+
+
+def _decide(tables: Tables, command: Command) -> Events:
+    match command:
+        case RegisterNode():
+            return register_node(tables, command)
+        case CreateStream():
+            return create_stream(tables, command)
+        case UpdateStream():
+            return update_stream(tables, command)
+        case DeleteStream():
+            return delete_stream(tables, command)
+        case _:
+            return _decide_rarer(tables, command)
+
+
+def _decide_rarer(tables: Tables, command: ConfirmRemoval | ChangeLeader | ChangeIsr) -> Events:
+    match command:
+        case ConfirmRemoval():
+            return confirm_removal(tables, command)
+        case ChangeLeader():
+            return change_leader(tables, command)
+        case ChangeIsr():
+            return change_isr(tables, command)
+        case _:
+            assert_never(command)

@@ -1,0 +1,185 @@
+"""Commands of the catalogue, and their bytes in the metadata log.
+
+A command is JSON with sorted keys and no spaces, its ``kind`` beside its fields; equal commands are
+equal bytes. What cannot be read back exactly is corruption: a command is never guessed.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from envelope.errors import CorruptDataError, JetstreamError
+from envelope.types import Incarnation, LeaderEpoch, LogIndex, NodeEpoch, NodeId, StreamName, TimestampUs
+from metadata.stream_config import API_PREFIX_DEFAULT, StreamConfig
+from metadata.stream_patch import StreamPatch
+
+_FORBID_EXTRA: Final = ConfigDict(extra="forbid", strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterNode:
+    """A node has started on a data directory: it gets a new node_epoch, and all its reigns end."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    node_id: NodeId
+    directory: str
+    """Identity of the data directory, which follows the disk and not the node."""
+    host: str
+    port: int
+    http_port: int | None = None
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateStream:
+    """Create a stream, or find it if it exists with an equal configuration."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    config: StreamConfig
+    incarnation: Incarnation
+    """Drawn by whoever proposes; used only if the stream is new."""
+    created: TimestampUs
+    replicas: tuple[NodeId, ...]
+    leader: NodeId
+    api_prefix: str = API_PREFIX_DEFAULT
+    """Of the node that took the request, so that a replay decides as it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStream:
+    """Merge changes into a stream's configuration."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    stream: StreamName
+    patch: StreamPatch
+    incarnation: Incarnation | None = None
+    """If given, only this life of the stream."""
+    api_prefix: str = API_PREFIX_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteStream:
+    """Forget a stream and order the removal of its files."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    stream: StreamName
+    incarnation: Incarnation | None = None
+    """If given, only this life of the stream: a late repeat spares a stream created since."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmRemoval:
+    """A node has removed the files of a deleted stream, durably."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    node_id: NodeId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLeader:
+    """Begin the reign ``expected_leader_epoch + 1``; compare-and-set on both epochs."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    stream: StreamName
+    incarnation: Incarnation
+    leader: NodeId
+    node_epoch: NodeEpoch
+    """Of the leader to be; refused if it has started anew since."""
+    expected_leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAtEpoch:
+    """One start of one node, and so one directory: a node_epoch never outlives either."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeIsr:
+    """A leader's proposal of a new ISR; compare-and-set on its reign and the ISR's version.
+
+    Source: KIP-497 (the proposal), KIP-903 (every member by its node_epoch).
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    stream: StreamName
+    incarnation: Incarnation
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    expected_isr_version: int
+    isr: tuple[NodeAtEpoch, ...]
+
+
+StreamCommand = CreateStream | UpdateStream | DeleteStream | ChangeLeader | ChangeIsr
+Command = RegisterNode | ConfirmRemoval | StreamCommand
+
+_KINDS: Final[dict[str, TypeAdapter[Command]]] = {
+    "register_node": TypeAdapter(RegisterNode),
+    "create_stream": TypeAdapter(CreateStream),
+    "update_stream": TypeAdapter(UpdateStream),
+    "delete_stream": TypeAdapter(DeleteStream),
+    "confirm_removal": TypeAdapter(ConfirmRemoval),
+    "change_leader": TypeAdapter(ChangeLeader),
+    "change_isr": TypeAdapter(ChangeIsr),
+}
+_KIND_OF: Final[dict[type, str]] = {
+    RegisterNode: "register_node",
+    CreateStream: "create_stream",
+    UpdateStream: "update_stream",
+    DeleteStream: "delete_stream",
+    ConfirmRemoval: "confirm_removal",
+    ChangeLeader: "change_leader",
+    ChangeIsr: "change_isr",
+}
+assert set(_KINDS) == set(_KIND_OF.values()), "every command has one kind"
+
+
+def encode_command(command: Command) -> bytes:
+    """Return the canonical bytes of ``command``."""
+    kind = _KIND_OF[type(command)]
+    # In a patch, absent and null differ. Everywhere else defaults are written out, so that a later
+    # version with other defaults replays what was meant.
+    is_patch = isinstance(command, UpdateStream)
+    body: dict[str, object] = _KINDS[kind].dump_python(command, mode="json", exclude_unset=is_patch)
+    return canonical_json({"kind": kind, **body})
+
+
+def decode_command(payload: bytes, index: LogIndex) -> Command:
+    """Return the command of entry ``index``.
+
+    Raises:
+        CorruptDataError: the bytes are not a command that this version knows.
+    """
+    try:
+        body = json.loads(payload)
+        if not isinstance(body, dict):
+            raise CorruptDataError(f"metadata entry {index} is not a JSON object", index=index)
+        adapter = _KINDS.get(str(body.pop("kind", "")))
+        if adapter is None:
+            raise CorruptDataError(f"metadata entry {index} is no command this version knows", index=index)
+        return adapter.validate_python(body)
+    except (ValidationError, JetstreamError, ValueError, RecursionError) as error:
+        if isinstance(error, CorruptDataError):
+            raise
+        raise CorruptDataError(f"metadata entry {index} cannot be read: {error}", index=index) from error
+
+
+def canonical_json(value: object) -> bytes:
+    """Return the one encoding of ``value``: sorted keys, no spaces, UTF-8 as it is, no NaN."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()

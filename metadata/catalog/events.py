@@ -1,0 +1,98 @@
+"""What a command did; the first event of a command answers whoever proposed it."""
+
+from dataclasses import dataclass
+
+from envelope.errors import JetstreamError
+from envelope.types import Incarnation, NodeId
+from metadata.catalog.tables import Node, Removal, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRegistered:
+    """The node has the node_epoch of this start."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCreated:
+    """A new stream; its files are to be made by its replicas."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFound:
+    """The stream to be created existed already, with an equal configuration; nothing changed."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUpdated:
+    """The configuration in ``stream`` is in force; equal to ``before`` if nothing changed."""
+
+    stream: Stream
+    before: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDeleted:
+    """The stream is gone; ``removal`` names the files to remove."""
+
+    stream: Stream
+    removal: Removal
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalConfirmed:
+    """The node has removed the files; repeated confirmations are confirmed again."""
+
+    node_id: NodeId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChanged:
+    """A reign began (``stream.leader``) or ended without a successor (None)."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChanged:
+    """The ISR in ``stream`` is in force."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing changed; a value, because being refused is an expected answer."""
+
+    error: type[JetstreamError]
+    description: str
+    detail: tuple[tuple[str, int | str], ...] = ()
+
+    def exception(self) -> JetstreamError:
+        """Return the refusal as the typed error that an API raises."""
+        return self.error(self.description, **dict(self.detail))
+
+
+Event = (
+    NodeRegistered
+    | StreamCreated
+    | StreamFound
+    | StreamUpdated
+    | StreamDeleted
+    | RemovalConfirmed
+    | LeaderChanged
+    | IsrChanged
+    | Refused
+)
+Events = tuple[Event, ...]
+
+
+def refused(error: type[JetstreamError], description: str, **detail: int | str) -> Events:
+    """Return the events of a refused command: the refusal alone."""
+    return (Refused(error, description, tuple(detail.items())),)

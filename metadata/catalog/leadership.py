@@ -1,0 +1,115 @@
+"""Who leads and who is in sync: compare-and-set commands, and the elections that are due.
+
+An election is clean: the leader comes from the ISR, with the directory that was in it.
+"""
+
+from dataclasses import replace
+
+from envelope.errors import Fenced, InvalidConfig
+from envelope.types import LeaderEpoch, NodeEpoch, NodeId
+from metadata.catalog.commands import ChangeIsr, ChangeLeader, NodeAtEpoch
+from metadata.catalog.events import Events, IsrChanged, LeaderChanged, refused
+from metadata.catalog.streams import living, unknown_stream
+from metadata.catalog.tables import InSyncReplica, Stream, Tables
+
+
+def change_leader(tables: Tables, command: ChangeLeader) -> Events:
+    """Begin the next reign if nobody has since, and the leader to be is the process that was meant."""
+    stream = living(tables, command.stream, command.incarnation)
+    if stream is None:
+        return unknown_stream(command.stream)
+    if stream.leader_epoch != command.expected_leader_epoch:
+        return refused(
+            Fenced,
+            f"stream {stream.name!r} is at leader_epoch {stream.leader_epoch}, "
+            f"not {command.expected_leader_epoch}",
+            leader_epoch=stream.leader_epoch,
+        )
+    refusal = _stale_node(tables, command.leader, command.node_epoch)
+    if refusal is not None:
+        return refusal
+    member = next((member for member in stream.isr if member.node_id == command.leader), None)
+    if member is None or not tables.is_registered(member):
+        return refused(
+            InvalidConfig, f"leader: {command.leader!r} is not in the ISR of {stream.name!r}", field="leader"
+        )
+    elected = replace(stream, leader=command.leader, leader_epoch=LeaderEpoch(stream.leader_epoch + 1))
+    tables.put(elected)
+    return (LeaderChanged(elected),)
+
+
+def change_isr(tables: Tables, command: ChangeIsr) -> Events:
+    """Put the proposed ISR in force if its proposer still leads and nothing changed underneath."""
+    stream = living(tables, command.stream, command.incarnation)
+    if stream is None:
+        return unknown_stream(command.stream)
+    if (stream.leader, stream.leader_epoch) != (command.leader, command.leader_epoch):
+        return refused(
+            Fenced,
+            f"stream {stream.name!r} is led by {stream.leader!r} at leader_epoch {stream.leader_epoch}",
+            leader_epoch=stream.leader_epoch,
+        )
+    if stream.isr_version != command.expected_isr_version:
+        return refused(
+            Fenced,
+            f"stream {stream.name!r} is at isr_version {stream.isr_version}",
+            isr_version=stream.isr_version,
+        )
+    refusal = _membership_refusal(tables, stream, command.isr)
+    if refusal is not None:
+        return refusal
+    proposed = {member.node_id for member in command.isr}
+    isr = tuple(
+        InSyncReplica(node_id, tables.nodes[node_id].directory)
+        for node_id in stream.replicas
+        if node_id in proposed
+    )
+    changed = replace(stream, isr=isr, isr_version=stream.isr_version + 1)
+    tables.put(changed)
+    return (IsrChanged(changed),)
+
+
+def _membership_refusal(tables: Tables, stream: Stream, isr: tuple[NodeAtEpoch, ...]) -> Events | None:
+    proposed = [member.node_id for member in isr]
+    if len(set(proposed)) != len(proposed) or not set(proposed) <= set(stream.replicas):
+        return refused(InvalidConfig, f"isr: {proposed} are not distinct replicas", field="isr")
+    if stream.leader not in proposed:
+        return refused(InvalidConfig, f"isr: the leader {stream.leader!r} must stay in it", field="isr")
+    for member in isr:
+        refusal = _stale_node(tables, member.node_id, member.node_epoch)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _stale_node(tables: Tables, node_id: NodeId, node_epoch: NodeEpoch) -> Events | None:
+    node = tables.nodes.get(node_id)
+    current = node.node_epoch if node else NodeEpoch(0)
+    if current == node_epoch:
+        return None
+    return refused(
+        Fenced, f"node {node_id!r} is at node_epoch {current}, not {node_epoch}", node_epoch=current
+    )
+
+
+def due_elections(tables: Tables) -> tuple[ChangeLeader, ...]:
+    """Return the command that elects a leader for every stream that has none and can have one.
+
+    The first eligible member in the order of the replicas is preferred, so that leaders stay where
+    placement put them.
+    """
+    return tuple(
+        ChangeLeader(
+            stream=stream.name,
+            incarnation=stream.incarnation,
+            leader=eligible.node_id,
+            node_epoch=tables.nodes[eligible.node_id].node_epoch,
+            expected_leader_epoch=stream.leader_epoch,
+        )
+        for stream in sorted(tables.streams.values(), key=lambda stream: stream.name)
+        if stream.leader is None and (eligible := _first_eligible(tables, stream)) is not None
+    )
+
+
+def _first_eligible(tables: Tables, stream: Stream) -> InSyncReplica | None:
+    return next((member for member in stream.isr if tables.is_registered(member)), None)

@@ -1,0 +1,88 @@
+"""How nodes come and come back."""
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from envelope.errors import ForeignReplica, InvalidConfig, InvalidName, LimitReached
+from envelope.types import NodeEpoch, NodeId
+from metadata.catalog.commands import RegisterNode
+from metadata.catalog.events import Event, Events, IsrChanged, LeaderChanged, NodeRegistered, refused
+from metadata.catalog.tables import InSyncReplica, Node, Stream, Tables
+from metadata.limits import NODES_MAX
+
+_NODE_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_TEXT_CHARS_MAX: Final = 255
+
+
+def register_node(tables: Tables, command: RegisterNode) -> Events:
+    """Give the node its next node_epoch, end its reigns, and void what another directory held."""
+    refusal = _refusal(tables, command)
+    if refusal is not None:
+        return refusal
+    known = tables.nodes.get(command.node_id)
+    node = Node(
+        node_id=command.node_id,
+        node_epoch=NodeEpoch(known.node_epoch + 1 if known else 1),
+        directory=command.directory,
+        host=command.host,
+        port=command.port,
+        http_port=command.http_port,
+        version=command.version,
+    )
+    tables.nodes[node.node_id] = node
+    events: list[Event] = [NodeRegistered(node)]
+    for stream in tuple(tables.streams.values()):
+        events.extend(_start_anew(tables, stream, node))
+    return tuple(events)
+
+
+def _refusal(tables: Tables, command: RegisterNode) -> Events | None:
+    if not _NODE_ID.fullmatch(command.node_id):
+        return refused(InvalidName, f"node id {command.node_id!r}: use letters, digits, '_', '.', '-'")
+    for name, text in (("directory", command.directory), ("host", command.host)):
+        if not 1 <= len(text) <= _TEXT_CHARS_MAX:
+            return refused(InvalidConfig, f"{name}: must have 1 to {_TEXT_CHARS_MAX} characters", field=name)
+    if not 0 < command.port < 1 << 16:
+        return refused(InvalidConfig, f"port: {command.port} is not between 1 and 65535", field="port")
+    if command.node_id not in tables.nodes and len(tables.nodes) >= NODES_MAX:
+        return refused(LimitReached, f"the cluster has {NODES_MAX} nodes, its limit", limit=NODES_MAX)
+    for other in tables.nodes.values():
+        if other.directory == command.directory and other.node_id != command.node_id:
+            return refused(
+                ForeignReplica,
+                f"directory {command.directory} belongs to node {other.node_id}, not {command.node_id}",
+                node_id=other.node_id,
+            )
+    return None
+
+
+def _start_anew(tables: Tables, stream: Stream, node: Node) -> Events:
+    """Take the consequences of a node's new start for one stream.
+
+    Its reign ends, because a process never leads under an epoch granted to an earlier start. A member
+    of the ISR that came back with another directory lost what it held, and leaves; unless it is the
+    last: then the stream stays without a leader until that directory is back, as its records may be.
+    """
+    events: list[Event] = []
+    after = stream
+    if after.leader == node.node_id:
+        after = replace(after, leader=None)
+        events.append(LeaderChanged(after))
+    lost = next((member for member in after.isr if _is_lost(member, node)), None)
+    if lost is not None and len(after.isr) > 1:
+        remaining = tuple(member for member in after.isr if member != lost)
+        after = replace(after, isr=remaining, isr_version=after.isr_version + 1)
+        events.append(IsrChanged(after))
+    if events:
+        tables.put(after)
+    return tuple(events)
+
+
+def _is_lost(member: InSyncReplica, node: Node) -> bool:
+    return member.node_id == node.node_id and member.directory != node.directory
+
+
+def unknown_nodes(tables: Tables, node_ids: tuple[NodeId, ...]) -> list[NodeId]:
+    """Return those of ``node_ids`` that never registered."""
+    return [node_id for node_id in node_ids if node_id not in tables.nodes]

@@ -1,0 +1,109 @@
+"""A whole catalogue as bytes: equal catalogues are equal bytes, and damaged bytes are refused.
+
+    offset size field
+    0      4    magic ``JSCS``
+    4      4    format version, u32 little-endian
+    8      8    length of the body in bytes, u64 little-endian
+    16     4    CRC32C of everything else: bytes 0 to 16 and the body
+    20     -    body: JSON with sorted keys and no spaces; rows ordered by their key
+
+Source: RFC 3720 appendix B.4 (CRC32C).
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import google_crc32c
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from envelope.errors import CorruptDataError, JetstreamError
+from envelope.types import LogIndex
+from metadata.catalog.catalog import Catalog
+from metadata.catalog.commands import canonical_json
+from metadata.catalog.tables import Node, Removal, Stream, Tables
+from metadata.limits import SNAPSHOT_BYTES_MAX
+
+FORMAT_VERSION: Final = 1
+MAGIC: Final = b"JSCS"
+
+_PREFIX: Final = struct.Struct("<4sIQ")
+_CRC: Final = struct.Struct("<I")
+HEADER_BYTES: Final = _PREFIX.size + _CRC.size
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    applied: LogIndex
+    nodes: tuple[Node, ...]
+    streams: tuple[Stream, ...]
+    removals: tuple[Removal, ...]
+
+
+_BODY: Final = TypeAdapter(_Body)
+
+
+def encode(catalog: Catalog) -> bytes:
+    """Return the snapshot of ``catalog``."""
+    body = canonical_json(
+        _BODY.dump_python(
+            _Body(catalog.applied, catalog.nodes(), catalog.streams(), catalog.removals()), mode="json"
+        )
+    )
+    assert len(body) <= SNAPSHOT_BYTES_MAX, f"snapshot of {len(body)} bytes"
+    prefix = _PREFIX.pack(MAGIC, FORMAT_VERSION, len(body))
+    return b"".join((prefix, _CRC.pack(_checksum(prefix, body)), body))
+
+
+def decode(snapshot: bytes) -> Catalog:
+    """Return the catalogue that ``snapshot`` holds.
+
+    Raises:
+        CorruptDataError: a byte differs from what `encode` wrote, or the rows break an invariant. A
+            damaged catalogue is never read in part: what it leaves out would look deleted.
+    """
+    if len(snapshot) < HEADER_BYTES:
+        raise CorruptDataError(f"catalogue snapshot of {len(snapshot)} bytes has no header")
+    prefix, body = snapshot[: _PREFIX.size], snapshot[HEADER_BYTES:]
+    magic, version, length = _PREFIX.unpack(prefix)
+    (crc,) = _CRC.unpack_from(snapshot, _PREFIX.size)
+    if magic != MAGIC or length != len(body) or crc != _checksum(prefix, body):
+        raise CorruptDataError(f"catalogue snapshot of {len(snapshot)} bytes fails its checksum")
+    if version != FORMAT_VERSION:
+        raise CorruptDataError(
+            f"catalogue snapshot has format {version}, this version reads {FORMAT_VERSION}"
+        )
+    return _catalog(_read(body))
+
+
+def _read(body: bytes) -> _Body:
+    try:
+        return _BODY.validate_python(json.loads(body))
+    except (ValidationError, JetstreamError, ValueError, RecursionError) as error:
+        raise CorruptDataError(f"catalogue snapshot cannot be read: {error}") from error
+
+
+def _catalog(body: _Body) -> Catalog:
+    tables = Tables(
+        nodes={node.node_id: node for node in body.nodes},
+        streams={stream.name: stream for stream in body.streams},
+        removals={removal.incarnation: removal for removal in body.removals},
+        incarnations={stream.incarnation for stream in body.streams},
+    )
+    problems = tables.problems()
+    if len(tables.nodes) != len(body.nodes) or len(tables.streams) != len(body.streams):
+        problems.append("a row is there twice")
+    if len(tables.removals) != len(body.removals):
+        problems.append("a removal is there twice")
+    if body.applied < 0:
+        problems.append(f"applied index {body.applied}")
+    if problems:
+        raise CorruptDataError("catalogue snapshot contradicts itself: " + "; ".join(problems[:3]))
+    return Catalog(tables, body.applied)
+
+
+def _checksum(prefix: bytes, body: bytes) -> int:
+    return int(google_crc32c.extend(google_crc32c.value(prefix), body))

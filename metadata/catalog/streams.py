@@ -1,0 +1,162 @@
+"""How streams come, change and go."""
+
+from dataclasses import replace
+
+from pydantic import ValidationError
+
+from envelope.errors import (
+    InvalidConfig,
+    InvalidName,
+    JetstreamError,
+    LimitReached,
+    StreamExists,
+    UnknownNode,
+    UnknownStream,
+)
+from envelope.limits import STREAMS_MAX
+from envelope.types import Incarnation, LeaderEpoch, StreamName
+from metadata.catalog.commands import ConfirmRemoval, CreateStream, DeleteStream, UpdateStream
+from metadata.catalog.directories import is_incarnation
+from metadata.catalog.events import (
+    Events,
+    RemovalConfirmed,
+    StreamCreated,
+    StreamDeleted,
+    StreamFound,
+    StreamUpdated,
+    refused,
+)
+from metadata.catalog.nodes import unknown_nodes
+from metadata.catalog.tables import InSyncReplica, Removal, Stream, Tables
+from metadata.limits import REMOVALS_MAX
+from metadata.stream_config import StreamConfig, reserved_refusal
+from metadata.stream_patch import patched
+from metadata.validation import first_problem
+
+
+def create_stream(tables: Tables, command: CreateStream) -> Events:
+    """Create the stream with all its replicas in sync (all are empty), its leader in reign 1."""
+    config = command.config
+    existing = tables.streams.get(StreamName(config.name))
+    if existing is not None:
+        return _found(existing, config)
+    refusal = _creation_refusal(tables, command)
+    if refusal is not None:
+        return refusal
+    stream = Stream(
+        config=config,
+        incarnation=command.incarnation,
+        created=command.created,
+        replicas=command.replicas,
+        leader=command.leader,
+        leader_epoch=LeaderEpoch(1),
+        isr=tuple(InSyncReplica(node_id, tables.nodes[node_id].directory) for node_id in command.replicas),
+        isr_version=1,
+    )
+    tables.put(stream)
+    return (StreamCreated(stream),)
+
+
+def _found(existing: Stream, config: StreamConfig) -> Events:
+    if existing.config == config:
+        return (StreamFound(existing),)
+    differing = ", ".join(
+        name for name in StreamConfig.model_fields if getattr(existing.config, name) != getattr(config, name)
+    )
+    return refused(
+        StreamExists,
+        f"stream {config.name!r} exists with another {differing}",
+        fields=differing,
+    )
+
+
+def _creation_refusal(tables: Tables, command: CreateStream) -> Events | None:
+    config = command.config
+    reason = reserved_refusal(config, command.api_prefix)
+    if reason is not None:
+        return refused(InvalidConfig, reason, field="subject")
+    if len(tables.streams) >= STREAMS_MAX:
+        return refused(LimitReached, f"the cluster has {STREAMS_MAX} streams, its limit", limit=STREAMS_MAX)
+    unknown = unknown_nodes(tables, (*command.replicas, command.leader))
+    if unknown:
+        return refused(UnknownNode, f"node {unknown[0]!r} is not registered", node_id=unknown[0])
+    if len(command.replicas) != config.replicas or len(set(command.replicas)) != config.replicas:
+        placed = len(set(command.replicas))
+        return refused(
+            InvalidConfig,
+            f"replicas: {config.replicas} wanted, {placed} nodes to hold them",
+            field="replicas",
+        )
+    if command.leader not in command.replicas:
+        return refused(InvalidConfig, f"leader: {command.leader!r} is no replica", field="leader")
+    return _incarnation_refusal(tables, command.incarnation)
+
+
+def _incarnation_refusal(tables: Tables, incarnation: Incarnation) -> Events | None:
+    if not is_incarnation(incarnation):
+        return refused(
+            InvalidName, f"invalid incarnation {incarnation!r}: use lower-case letters, digits, '-'"
+        )
+    if incarnation in tables.incarnations or incarnation in tables.removals:
+        return refused(InvalidConfig, f"incarnation {incarnation!r} is in use", field="incarnation")
+    return None
+
+
+def update_stream(tables: Tables, command: UpdateStream) -> Events:
+    """Merge the patch into the stream's configuration; all of it, or nothing."""
+    stream = living(tables, command.stream, command.incarnation)
+    if stream is None:
+        return unknown_stream(command.stream)
+    try:
+        config = patched(stream.config, command.patch)
+    except JetstreamError as error:
+        return refused(type(error), error.description, **error.detail)
+    except ValidationError as error:
+        problem = first_problem(error)
+        return refused(InvalidConfig, problem.description, field=problem.field)
+    reason = reserved_refusal(config, command.api_prefix)
+    if reason is not None:
+        return refused(InvalidConfig, reason, field="subject")
+    updated = replace(stream, config=config)
+    tables.put(updated)
+    return (StreamUpdated(updated, before=stream),)
+
+
+def delete_stream(tables: Tables, command: DeleteStream) -> Events:
+    """Forget the stream; its files are owed removal by every replica."""
+    stream = living(tables, command.stream, command.incarnation)
+    if stream is None:
+        return unknown_stream(command.stream)
+    if len(tables.removals) >= REMOVALS_MAX:
+        return refused(
+            LimitReached, f"{REMOVALS_MAX} deleted streams wait for their files' removal", limit=REMOVALS_MAX
+        )
+    removal = Removal(stream.name, stream.incarnation, stream.replicas)
+    tables.drop(stream)
+    tables.removals[stream.incarnation] = removal
+    return (StreamDeleted(stream, removal),)
+
+
+def confirm_removal(tables: Tables, command: ConfirmRemoval) -> Events:
+    """Strike the node off the removal; the last one ends it. Repeats are harmless."""
+    removal = tables.removals.get(command.incarnation)
+    if removal is not None:
+        pending = tuple(node_id for node_id in removal.pending if node_id != command.node_id)
+        if pending:
+            tables.removals[removal.incarnation] = replace(removal, pending=pending)
+        else:
+            del tables.removals[removal.incarnation]
+    return (RemovalConfirmed(command.node_id, command.incarnation),)
+
+
+def living(tables: Tables, name: StreamName, incarnation: Incarnation | None) -> Stream | None:
+    """Return the stream of that name, if it is in that life (any, if None)."""
+    stream = tables.streams.get(name)
+    if stream is None or incarnation not in (None, stream.incarnation):
+        return None
+    return stream
+
+
+def unknown_stream(name: StreamName) -> Events:
+    """Return the refusal of a command to a stream that does not exist (any more)."""
+    return refused(UnknownStream, f"no stream {name!r}", stream=name)

@@ -1,0 +1,206 @@
+"""What a stream is told to be: one model for the request API, the catalogue and the node.
+
+Durations are accepted as ISO 8601 (``"P7D"``, ``"PT2M"``) or seconds (``120``, ``0.5``), kept as
+`datetime.timedelta` and written as ISO 8601; sizes are bytes. Unknown keys are errors, and so is a
+number given as a string.
+
+A field that is wrong by itself raises `pydantic.ValidationError`; fields that contradict each other and
+names outside the grammar raise the typed error of `envelope.errors`.
+"""
+
+from datetime import timedelta
+from typing import Annotated, Final, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    Strict,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from envelope.errors import InvalidConfig
+from envelope.limits import (
+    RECORD_BYTES_MAX,
+    SEGMENT_BYTES_DEFAULT,
+    SEGMENT_BYTES_MIN,
+    STREAM_NAME_CHARS_MAX,
+    SUBJECT_BYTES_MAX,
+)
+from envelope.subjects import overlap, validated_pattern, validated_stream_name
+from envelope.types import AckPolicy, Compression, SyncMode
+from metadata.limits import (
+    DURATION_MAX,
+    LABEL_KEY_CHARS_MAX,
+    LABEL_VALUE_CHARS_MAX,
+    LABELS_MAX,
+    REPLICAS_MAX,
+)
+
+API_PREFIX_DEFAULT: Final = "jetstream.api"
+"""Subject prefix of the request API; configurable, equal on every node of a cluster."""
+
+
+def iso_duration(duration: timedelta) -> str:
+    """Return ``duration`` (not negative) as ISO 8601 in days, hours, minutes and seconds.
+
+    Written here and not left to a library, because equal configurations must be equal bytes in every
+    version of every node.
+    """
+    assert duration >= timedelta(0), f"negative duration {duration}"
+    minutes, seconds = divmod(duration.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    fraction = f".{duration.microseconds:06d}".rstrip("0") if duration.microseconds else ""
+    days = f"{duration.days}D" if duration.days else ""
+    clock = "".join(
+        text
+        for text, present in (
+            (f"{hours}H", hours),
+            (f"{minutes}M", minutes),
+            (f"{seconds}{fraction}S", seconds or fraction),
+        )
+        if present
+    )
+    if not days and not clock:
+        return "PT0S"
+    return f"P{days}T{clock}" if clock else f"P{days}"
+
+
+def _not_a_bool(value: object) -> object:
+    # Python's bool is an int, and a second is no sensible reading of "true".
+    if isinstance(value, bool):
+        raise PydanticCustomError("time_delta_type", "Input should be an ISO 8601 duration or seconds")
+    return value
+
+
+_AsIsoDuration = PlainSerializer(iso_duration, return_type=str, when_used="json")
+_DurationSchema = WithJsonSchema(
+    {"anyOf": [{"type": "string", "format": "duration"}, {"type": "number", "description": "seconds"}]},
+    mode="validation",
+)
+_WrittenDurationSchema = WithJsonSchema({"type": "string", "format": "duration"}, mode="serialization")
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(_not_a_bool),
+    Field(gt=timedelta(0), le=DURATION_MAX),
+    _AsIsoDuration,
+    _DurationSchema,
+    _WrittenDurationSchema,
+]
+"""More than nothing, up to a hundred years; microseconds are the finest unit."""
+
+DurationOrZero = Annotated[
+    timedelta,
+    BeforeValidator(_not_a_bool),
+    Field(ge=timedelta(0), le=DURATION_MAX),
+    _AsIsoDuration,
+    _DurationSchema,
+    _WrittenDurationSchema,
+]
+
+Replicas = Annotated[int, Strict(), Field(ge=1, le=REPLICAS_MAX)]
+SegmentBytes = Annotated[int, Strict(), Field(ge=SEGMENT_BYTES_MIN, le=1 << 40)]
+RecordBytes = Annotated[int, Strict(), Field(ge=1, le=RECORD_BYTES_MAX)]
+RetainedBytes = Annotated[int, Strict(), Field(ge=SEGMENT_BYTES_MIN, le=1 << 62)]
+RetainedMessages = Annotated[int, Strict(), Field(ge=1, le=1 << 62)]
+# Lengths of names and subjects are checked with their grammar, so that one typed error tells both.
+Subject = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": SUBJECT_BYTES_MAX})]
+Name = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": STREAM_NAME_CHARS_MAX})]
+LabelKey = Annotated[str, Field(min_length=1, max_length=LABEL_KEY_CHARS_MAX)]
+LabelValue = Annotated[str, Field(max_length=LABEL_VALUE_CHARS_MAX)]
+
+
+class Retention(BaseModel):
+    """When whole old segments are removed; a field that is None never removes any."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    age: Duration | None = Field(default=None, description="of a segment's newest record")
+    bytes: RetainedBytes | None = Field(default=None, description="kept at least, in whole segments")
+    messages: RetainedMessages | None = Field(default=None, description="kept at least, in whole segments")
+
+
+class StreamConfig(BaseModel):
+    """Configuration of one stream (DESIGN: request API); equality decides idempotent creation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name = Field(description="unique in the cluster; letters, digits, '_', '-', '/'")
+    subject: Subject = Field(description="NATS subject or pattern the stream binds")
+    replicas: Replicas = Field(default=1, description="copies, on as many nodes")
+    min_insync_replicas: Replicas | None = Field(
+        default=None, description="copies that must hold a record before its ack; None: a majority"
+    )
+    ack: AckPolicy = Field(default=AckPolicy.ALL, description="when a publisher is answered")
+    sync: SyncMode = Field(default=SyncMode.ALWAYS, description="when appended bytes are forced to disk")
+    sync_interval: Duration = Field(default=timedelta(seconds=1), description="with sync: interval")
+    compression: Compression = Field(default=Compression.NONE, description="of a batch's body")
+    segment_bytes: SegmentBytes = Field(default=SEGMENT_BYTES_DEFAULT, description="a segment rolls at")
+    segment_age: Duration | None = Field(default=None, description="a segment rolls at; None: by bytes only")
+    record_bytes_max: RecordBytes = Field(default=RECORD_BYTES_MAX, description="largest payload taken")
+    retention: Retention = Field(default=Retention(), description="when old segments go; default: never")
+    dedupe_window: DurationOrZero = Field(
+        default=timedelta(minutes=2), description="how long a message id is remembered; 0: not at all"
+    )
+    group: Name | None = Field(default=None, description="streams of one group share their subject")
+    labels: dict[LabelKey, LabelValue] = Field(
+        default_factory=dict, max_length=LABELS_MAX, description="for people and tools; not interpreted"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        validated_stream_name(self.name)
+        validated_pattern(self.subject)
+        if self.group is not None:
+            validated_stream_name(self.group)
+        if self.min_insync_replicas is not None and self.min_insync_replicas > self.replicas:
+            raise InvalidConfig(
+                f"min_insync_replicas: {self.min_insync_replicas} is more than replicas: {self.replicas}",
+                field="min_insync_replicas",
+            )
+        return self
+
+    @property
+    def insync_minimum(self) -> int:
+        """Replicas that must hold a record before it is committed: as configured, or a majority."""
+        if self.min_insync_replicas is not None:
+            return self.min_insync_replicas
+        return self.replicas // 2 + 1
+
+    @property
+    def answers_only_on_request(self) -> bool:
+        """Whether plain messages get no answer: somebody else may own their replies."""
+        return self.ack is AckPolicy.NONE
+
+
+def reaches_reserved(pattern: str, api_prefix: str) -> bool:
+    """Tell whether ``pattern`` can match an inbox, a ``$`` subject or our request API.
+
+    A pattern that begins with a wildcard can: it takes in NATS's own ``$JS``, ``$SYS`` and ``$KV``.
+    """
+    first = pattern.split(".", 1)[0]
+    return (
+        first in ("*", ">")
+        or first.startswith("$")
+        or overlap(pattern, "_INBOX.>")
+        or overlap(pattern, f"{api_prefix}.>")
+    )
+
+
+def reserved_refusal(config: StreamConfig, api_prefix: str) -> str | None:
+    """Return why ``config`` may not bind its subject, or None if it may.
+
+    An ack on somebody's inbox or request would be taken for the answer, so such a stream must be one
+    that answers nobody who did not ask for it (``ack: none``).
+    """
+    if config.answers_only_on_request or not reaches_reserved(config.subject, api_prefix):
+        return None
+    return (
+        f"subject: {config.subject!r} reaches inboxes, '$' subjects or {api_prefix!r}; "
+        "a stream on it must have ack: none"
+    )

@@ -1,0 +1,106 @@
+"""What ``stream.update`` changes: a JSON Merge Patch of a stream's configuration.
+
+The rules are those of the standard: a key that is absent stays as it is, a value replaces, an object
+(``retention``, ``labels``) is merged key by key, ``null`` takes a label away and puts any other field
+back to its default.
+
+``name`` and ``replicas`` never change this way: the name is the identity, and copies are moved by a
+reassignment, not by a setting. They may be repeated unchanged, so that a configuration read from
+``stream.info`` can be edited and sent back whole. Everything else is mutable, the subject too, as users
+of NATS expect; what is stored keeps the subject it was published on.
+
+Source: RFC 7396 (JSON Merge Patch).
+"""
+
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from envelope.errors import InvalidConfig
+from envelope.types import AckPolicy, Compression, SyncMode
+from metadata.limits import LABELS_MAX
+from metadata.stream_config import (
+    Duration,
+    DurationOrZero,
+    LabelKey,
+    LabelValue,
+    Name,
+    RecordBytes,
+    Replicas,
+    RetainedBytes,
+    RetainedMessages,
+    Retention,
+    SegmentBytes,
+    StreamConfig,
+    Subject,
+)
+
+IMMUTABLE_FIELDS: Final = ("name", "replicas")
+
+
+class RetentionPatch(BaseModel):
+    """Changes of `Retention`; null switches a limit off."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    age: Duration | None = None
+    bytes: RetainedBytes | None = None
+    messages: RetainedMessages | None = None
+
+
+class StreamPatch(BaseModel):
+    """Changes of a `StreamConfig`; only the fields that were set count (``model_fields_set``)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name | None = Field(default=None, description="immutable: the stream's own name, or absent")
+    subject: Subject | None = None
+    replicas: Replicas | None = Field(default=None, description="immutable: its own value, or absent")
+    min_insync_replicas: Replicas | None = None
+    ack: AckPolicy | None = None
+    sync: SyncMode | None = None
+    sync_interval: Duration | None = None
+    compression: Compression | None = None
+    segment_bytes: SegmentBytes | None = None
+    segment_age: Duration | None = None
+    record_bytes_max: RecordBytes | None = None
+    retention: RetentionPatch | None = None
+    dedupe_window: DurationOrZero | None = None
+    group: Name | None = None
+    labels: dict[LabelKey, LabelValue | None] | None = Field(default=None, max_length=2 * LABELS_MAX)
+
+
+def patched(config: StreamConfig, patch: StreamPatch) -> StreamConfig:
+    """Return ``config`` with ``patch`` merged in (RFC 7396).
+
+    Raises:
+        InvalidConfig: an immutable field would change.
+        JetstreamError: the result contradicts itself (as `StreamConfig`).
+        pydantic.ValidationError: the result is outside a limit.
+    """
+    fields = {name: getattr(config, name) for name in StreamConfig.model_fields}
+    for name in patch.model_fields_set:
+        value = getattr(patch, name)
+        if value is None:
+            fields.pop(name)
+        elif isinstance(value, RetentionPatch):
+            fields[name] = _merged_retention(config.retention, value)
+        elif isinstance(value, dict):
+            fields[name] = _merged_labels(config.labels, value)
+        else:
+            fields[name] = value
+    if "subject" not in fields:
+        raise InvalidConfig("subject: a stream must have one", field="subject")
+    for name in IMMUTABLE_FIELDS:
+        if name in patch.model_fields_set and fields.get(name) != getattr(config, name):
+            raise InvalidConfig(f"{name}: cannot be changed", field=name)
+    return StreamConfig.model_validate(fields)
+
+
+def _merged_retention(retention: Retention, patch: RetentionPatch) -> Retention:
+    return retention.model_copy(update={name: getattr(patch, name) for name in patch.model_fields_set})
+
+
+def _merged_labels(labels: dict[str, str], patch: dict[str, str | None]) -> dict[str, str]:
+    merged = {**labels, **patch}
+    return {key: value for key, value in merged.items() if value is not None}

@@ -1,0 +1,150 @@
+"""Builders of catalogues and their commands, and hypothesis strategies for command sequences."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from hypothesis import strategies as st
+
+from envelope.errors import JetstreamError
+from envelope.types import (
+    AckPolicy,
+    Incarnation,
+    LeaderEpoch,
+    LogIndex,
+    NodeEpoch,
+    NodeId,
+    StreamName,
+    TimestampUs,
+)
+from metadata.catalog.catalog import Catalog
+from metadata.catalog.commands import (
+    ChangeIsr,
+    ChangeLeader,
+    Command,
+    ConfirmRemoval,
+    CreateStream,
+    DeleteStream,
+    NodeAtEpoch,
+    RegisterNode,
+    UpdateStream,
+)
+from metadata.catalog.events import Events, Refused
+from metadata.stream_config import StreamConfig
+from metadata.stream_patch import StreamPatch
+
+CREATED = TimestampUs(1_700_000_000_000_000)
+
+
+def register(node: str = "n1", directory: str | None = None) -> RegisterNode:
+    """A start of ``node`` on its own directory, or on another."""
+    return RegisterNode(NodeId(node), directory or f"disk-of-{node}", "127.0.0.1", 7000, 8000, "0.1.0")
+
+
+def create(
+    name: str = "orders",
+    incarnation: str | None = None,
+    nodes: Sequence[str] = ("n1",),
+    **config: object,
+) -> CreateStream:
+    """A creation with one replica on each of ``nodes``, the first one leading."""
+    subject = f"{name.replace('/', '.')}.>"
+    fields: dict[str, object] = {"name": name, "subject": subject, "replicas": len(nodes)}
+    return CreateStream(
+        config=StreamConfig.model_validate(fields | config),
+        incarnation=Incarnation(incarnation or f"life-1-{name.encode().hex()}"),
+        created=CREATED,
+        replicas=tuple(NodeId(node) for node in nodes),
+        leader=NodeId(nodes[0]),
+    )
+
+
+def update(name: str = "orders", /, **changes: object) -> UpdateStream:
+    """A merge patch of the named fields."""
+    return UpdateStream(StreamName(name), StreamPatch.model_validate(changes))
+
+
+def catalog_of(*commands: Command) -> Catalog:
+    """A catalogue that took ``commands`` and refused none of them."""
+    catalog = Catalog()
+    for command in commands:
+        assert refusal(apply(catalog, command)) is None, command
+    return catalog
+
+
+def apply(catalog: Catalog, command: Command) -> Events:
+    """Apply at the next index."""
+    return catalog.apply(LogIndex(catalog.applied + 1), command)
+
+
+def refusal(events: Events) -> JetstreamError | None:
+    """The error with which a command was refused, if it was."""
+    first = events[0]
+    return first.exception() if isinstance(first, Refused) else None
+
+
+# --- strategies: few names and nodes, so that commands meet -------------------------------------------
+
+NODES = ("n1", "n2", "n3")
+NAMES = ("a", "A", "a/b", "a-b", "orders")
+_node_ids = st.sampled_from(NODES).map(NodeId)
+_names = st.sampled_from(NAMES).map(StreamName)
+_lives = st.sampled_from([f"life-{number}" for number in range(6)]).map(Incarnation)
+_small = st.integers(min_value=0, max_value=4)
+
+configs = st.builds(
+    lambda name, subject, replicas, ack, window, labels: StreamConfig(
+        name=name, subject=subject, replicas=replicas, ack=ack, dedupe_window=window, labels=labels
+    ),
+    name=_names,
+    subject=st.sampled_from(("a.>", "a.*", "b", ">", "_INBOX.>", "jetstream.api.>")),
+    replicas=st.integers(min_value=1, max_value=3),
+    ack=st.sampled_from(AckPolicy),
+    window=st.sampled_from((timedelta(0), timedelta(seconds=1), timedelta(minutes=2))),
+    labels=st.dictionaries(st.sampled_from(("x", "y", "z")), st.sampled_from(("1", "2")), max_size=3),
+)
+
+patches = st.fixed_dictionaries(
+    {},
+    optional={
+        "subject": st.sampled_from((None, "a.>", "c", ">")),
+        "replicas": st.sampled_from((1, 2)),
+        "min_insync_replicas": st.sampled_from((None, 1, 2, 3)),
+        "ack": st.sampled_from((None, "all", "none")),
+        "retention": st.sampled_from((None, {}, {"age": "P1D"}, {"age": None, "messages": 5})),
+        "labels": st.sampled_from((None, {}, {"x": "3"}, {"x": None})),
+    },
+).map(StreamPatch.model_validate)
+
+commands: st.SearchStrategy[Command] = st.one_of(
+    st.builds(
+        register, node=st.sampled_from(NODES), directory=st.sampled_from((None, None, "spare-1", "spare-2"))
+    ),
+    st.builds(
+        CreateStream,
+        config=configs,
+        incarnation=_lives,
+        created=st.just(CREATED),
+        replicas=st.lists(_node_ids, min_size=1, max_size=3).map(tuple),
+        leader=_node_ids,
+    ),
+    st.builds(UpdateStream, stream=_names, patch=patches, incarnation=st.none() | _lives),
+    st.builds(DeleteStream, stream=_names, incarnation=st.none() | _lives),
+    st.builds(ConfirmRemoval, node_id=_node_ids, incarnation=_lives),
+    st.builds(
+        ChangeLeader,
+        stream=_names,
+        incarnation=_lives,
+        leader=_node_ids,
+        node_epoch=_small.map(NodeEpoch),
+        expected_leader_epoch=_small.map(LeaderEpoch),
+    ),
+    st.builds(
+        ChangeIsr,
+        stream=_names,
+        incarnation=_lives,
+        leader=_node_ids,
+        leader_epoch=_small.map(LeaderEpoch),
+        expected_isr_version=_small,
+        isr=st.lists(st.builds(NodeAtEpoch, _node_ids, _small.map(NodeEpoch)), max_size=3).map(tuple),
+    ),
+)

@@ -1,0 +1,232 @@
+"""Bytes of commands and snapshots: exact, equal for equal things, refused when damaged."""
+
+import json
+
+import pytest
+
+from envelope.errors import CorruptDataError
+from envelope.types import Incarnation, LogIndex, StreamName
+from metadata.catalog import snapshot
+from metadata.catalog.catalog import Catalog
+from metadata.catalog.commands import (
+    DeleteStream,
+    canonical_json,
+    decode_command,
+    encode_command,
+)
+from metadata.catalog.directories import directory_of, incarnation_of, is_incarnation
+from metadata.stream_config import StreamConfig
+from tests.support.catalogs import CREATED, catalog_of, create, register, update
+
+INDEX = LogIndex(7)
+
+
+def populated() -> Catalog:
+    return catalog_of(
+        register("n2"),
+        register("n1"),
+        create("b", "l1", labels={"z": "1", "a": "ä"}),
+        create("a/b", "l2", nodes=("n2", "n1")),
+        create("gone", "l3"),
+        DeleteStream(StreamName("gone")),
+        update("b", retention={"age": "P1DT2H"}),
+    )
+
+
+def test_a_command_is_json_with_its_kind_and_sorted_keys() -> None:
+    assert encode_command(DeleteStream(StreamName("a"), Incarnation("l1"))) == (
+        b'{"incarnation":"l1","kind":"delete_stream","stream":"a"}'
+    )
+
+
+def test_defaults_of_a_configuration_are_written_out() -> None:
+    """So that a later version with other defaults replays what was meant."""
+    body = json.loads(encode_command(create("a")))
+    assert body["config"].keys() == StreamConfig.model_fields.keys()
+
+
+def test_absent_and_null_differ_in_a_stored_patch() -> None:
+    stored = encode_command(update("a", segment_age=None, labels={"x": None}))
+    assert json.loads(stored)["patch"] == {"segment_age": None, "labels": {"x": None}}
+    decoded = decode_command(stored, INDEX)
+    assert encode_command(decoded) == stored
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"{}",
+        b"\xff",
+        b'{"kind":[]}',
+        b'{"kind":"make_tea"}',
+        b'{"kind":"delete_stream"}',
+        b'{"kind":"delete_stream","stream":"a","extra":1}',
+        (
+            b'{"kind":"create_stream","config":{"name":"a b","subject":"a"},"incarnation":"l","created":1,'
+            b'"replicas":["n"],"leader":"n"}'
+        ),
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_not_a_command_is_corruption(payload: bytes) -> None:
+    with pytest.raises(CorruptDataError, match="metadata entry 7"):
+        decode_command(payload, INDEX)
+
+
+def test_canonical_json_has_no_second_way_to_say_the_same() -> None:
+    assert canonical_json({"b": 1, "a": {"d": "ä", "c": None}}) == '{"a":{"c":null,"d":"ä"},"b":1}'.encode()
+
+
+def test_a_snapshot_reads_back_equal_and_encodes_to_the_same_bytes() -> None:
+    catalog = populated()
+    data = snapshot.encode(catalog)
+    restored = snapshot.decode(data)
+    restored.audit()
+    assert restored.applied == catalog.applied
+    assert restored.streams() == catalog.streams()
+    assert restored.nodes() == catalog.nodes()
+    assert restored.removals() == catalog.removals()
+    assert snapshot.encode(restored) == data
+
+
+def test_a_snapshot_does_not_depend_on_the_order_in_which_rows_or_labels_came() -> None:
+    one = catalog_of(register(), create("a", "l1", labels={"x": "1", "y": "2"}), create("b", "l2"))
+    other = catalog_of(register(), create("b", "l2"), create("a", "l1", labels={"y": "2", "x": "1"}))
+    assert snapshot.encode(one) == snapshot.encode(other)
+
+
+def test_the_format_of_a_snapshot_is_pinned() -> None:
+    """Format 1: a reader of this version must read these bytes for ever."""
+    data = snapshot.encode(catalog_of(register(), create("a", "l1")))
+    assert data[:8] == b"JSCS\x01\x00\x00\x00"
+    assert int.from_bytes(data[8:16], "little") == len(data) - snapshot.HEADER_BYTES
+    assert json.loads(data[20:]) == {
+        "applied": 2,
+        "nodes": [
+            {
+                "node_id": "n1",
+                "node_epoch": 1,
+                "directory": "disk-of-n1",
+                "host": "127.0.0.1",
+                "port": 7000,
+                "http_port": 8000,
+                "version": "0.1.0",
+            }
+        ],
+        "streams": [
+            {
+                "config": {
+                    "name": "a",
+                    "subject": "a.>",
+                    "replicas": 1,
+                    "min_insync_replicas": None,
+                    "ack": "all",
+                    "sync": "always",
+                    "sync_interval": "PT1S",
+                    "compression": "none",
+                    "segment_bytes": 268435456,
+                    "segment_age": None,
+                    "record_bytes_max": 67108864,
+                    "retention": {"age": None, "bytes": None, "messages": None},
+                    "dedupe_window": "PT2M",
+                    "group": None,
+                    "labels": {},
+                },
+                "incarnation": "l1",
+                "created": CREATED,
+                "replicas": ["n1"],
+                "leader": "n1",
+                "leader_epoch": 1,
+                "isr": [{"node_id": "n1", "directory": "disk-of-n1"}],
+                "isr_version": 1,
+            }
+        ],
+        "removals": [],
+    }
+
+
+def test_every_flipped_bit_of_a_snapshot_is_found() -> None:
+    data = bytearray(snapshot.encode(catalog_of(register(), create("a", "l1"))))
+    for position in range(len(data)):
+        data[position] ^= 1 << position % 8
+        with pytest.raises(CorruptDataError):
+            snapshot.decode(bytes(data))
+        data[position] ^= 1 << position % 8
+    snapshot.decode(bytes(data))
+
+
+def test_a_cut_or_lengthened_snapshot_is_refused() -> None:
+    data = snapshot.encode(populated())
+    for length in range(len(data)):
+        with pytest.raises(CorruptDataError):
+            snapshot.decode(data[:length])
+    with pytest.raises(CorruptDataError):
+        snapshot.decode(data + b"\x00")
+
+
+def resealed(body: dict[str, object], version: int = 1) -> bytes:
+    """A snapshot of ``body`` with a checksum that fits."""
+    data = canonical_json(body)
+    prefix = snapshot._PREFIX.pack(snapshot.MAGIC, version, len(data))
+    return prefix + snapshot._CRC.pack(snapshot._checksum(prefix, data)) + data
+
+
+def test_a_snapshot_of_another_format_is_refused() -> None:
+    with pytest.raises(CorruptDataError, match="format 2"):
+        snapshot.decode(resealed({}, version=2))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda body: body["streams"][0].update(leader="n9"), "C5"),
+        (lambda body: body["streams"][0].update(isr=[]), "C4"),
+        (lambda body: body["streams"][0].update(replicas=[]), "C3"),
+        (lambda body: body["streams"][0].update(leader_epoch=0), "C6"),
+        (lambda body: body["streams"].append(body["streams"][0]), "twice"),
+        (lambda body: body["nodes"].append(body["nodes"][0]), "twice"),
+        (lambda body: body["nodes"].append({**body["nodes"][0], "node_id": "n2"}), "C7"),
+        (
+            lambda body: body["streams"].append(
+                {**body["streams"][0], "config": {"name": "z", "subject": "z"}}
+            ),
+            "C2",
+        ),
+        (lambda body: body["removals"].append({"name": "x", "incarnation": "l9", "pending": []}), "C8"),
+        (lambda body: body.update(applied=-1), "applied"),
+        (lambda body: body.update(more=1), "more"),
+        (lambda body: body["streams"][0]["config"].update(name="a b"), "a b"),
+    ],
+)
+def test_a_snapshot_whose_rows_contradict_each_other_is_refused(change: object, reason: str) -> None:
+    body = json.loads(snapshot.encode(catalog_of(register(), create("a", "l1")))[snapshot.HEADER_BYTES :])
+    assert callable(change)
+    change(body)
+    with pytest.raises(CorruptDataError, match=reason):
+        snapshot.decode(resealed(body))
+
+
+def test_directories_are_one_safe_component_each_and_tell_their_incarnation() -> None:
+    life = Incarnation("0f3a-" * 12 + "abcd")
+    for name in ("a", "A", "a/b", "a-b", "_", "x" * 255, "/".join("ab" * 60)):
+        directory = directory_of(StreamName(name), life)
+        assert len(directory.encode()) <= 255
+        assert "/" not in directory
+        assert not directory.startswith((".", "-"))
+        assert incarnation_of(directory) == life
+    assert directory_of(StreamName("a/b"), Incarnation("l1")) == "a.b@l1"
+
+
+@pytest.mark.parametrize("directory", ["", "a", "@", "a@", "lost+found", "a@B", "a@l/1"])
+def test_a_directory_that_is_no_streams_has_no_incarnation(directory: str) -> None:
+    assert incarnation_of(directory) is None
+
+
+def test_an_incarnation_that_is_not_validated_never_names_a_directory() -> None:
+    assert not is_incarnation("../etc")
+    with pytest.raises(AssertionError):
+        directory_of(StreamName("a"), Incarnation("../etc"))

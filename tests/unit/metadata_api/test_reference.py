@@ -1,0 +1,57 @@
+"""docs/api is what the models say."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from metadata.api.__main__ import TABLE_BEGIN, TABLE_END, main
+from metadata.api.reference import error_table, schemas
+from metadata.api.requests import REQUESTS
+from metadata.api.wire import parse_request
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "api.md").read_text(encoding="utf-8")
+
+
+def test_the_schemas_in_docs_are_the_models() -> None:
+    written = {
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (DOCS / "api").glob("*.json")
+    }
+    assert written == schemas(), "run python -m metadata.api docs/api"
+
+
+def test_the_error_table_in_docs_is_the_registry() -> None:
+    table = PAGE.partition(TABLE_BEGIN)[2].partition(TABLE_END)[0]
+    assert table == error_table(), "run python -m metadata.api docs/api"
+
+
+def test_writing_the_docs_again_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "api").mkdir()
+    (tmp_path / "api.md").write_text(PAGE, encoding="utf-8")
+    main(str(tmp_path / "api"))
+    assert (tmp_path / "api.md").read_text(encoding="utf-8") == PAGE
+    for path in (DOCS / "api").glob("*.json"):
+        assert (tmp_path / "api" / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", sorted(REQUESTS))
+def test_the_first_example_of_every_request_is_one(suffix: str) -> None:
+    section = PAGE.partition(f"\n## {suffix}\n")[2]
+    example = re.search(r"```json\n(.*?)```", section, re.DOTALL)
+    assert example is not None
+    assert isinstance(parse_request(suffix, example[1].encode()), REQUESTS[suffix])
+
+
+def test_the_examples_for_the_nats_cli_are_requests() -> None:
+    lines = re.findall(r"^nats req jetstream\.api\.(\S+)\s+'(.*)'$", PAGE, re.MULTILINE)
+    assert sorted(suffix for suffix, _ in lines) == sorted(REQUESTS)
+    for suffix, payload in lines:
+        parse_request(suffix, payload.encode())
+
+
+def test_every_field_of_a_request_is_described_or_named_on_the_page() -> None:
+    for model in REQUESTS.values():
+        for name in model.model_fields:
+            assert f"`{name}`" in PAGE or f'"{name}"' in PAGE, name

@@ -1,0 +1,179 @@
+import pytest
+
+from envelope.errors import InvalidConfig, InvalidName, InvalidSubject, RequestError, Unsupported
+from envelope.limits import API_REQUEST_BYTES_MAX
+from envelope.types import AckPolicy
+from metadata.api.requests import (
+    REQUESTS,
+    ClusterInfoRequest,
+    CreateStreamRequest,
+    DeleteStreamRequest,
+    ListStreamsRequest,
+    LookupStreamsRequest,
+    Request,
+    StreamInfoRequest,
+    TruncateStreamRequest,
+    UpdateStreamRequest,
+)
+from metadata.api.wire import encode_request, parse_request
+from metadata.stream_config import StreamConfig
+from metadata.stream_patch import StreamPatch
+
+
+@pytest.mark.parametrize(
+    ("suffix", "payload", "request_"),
+    [
+        ("stream.create", '{"name":"a","subject":"a.>"}', CreateStreamRequest(name="a", subject="a.>")),
+        (
+            "stream.create",
+            '{"name":"a","subject":"a","ack":"leader","retention":{"age":"P7D"},"replicas":1}',
+            CreateStreamRequest.model_validate(
+                {"name": "a", "subject": "a", "ack": AckPolicy.LEADER, "retention": {"age": 604800}}
+            ),
+        ),
+        ("stream.update", '{"name":"a","subject":"b"}', UpdateStreamRequest(name="a", subject="b")),
+        ("stream.delete", '{"name":"a/b"}', DeleteStreamRequest(name="a/b")),
+        ("stream.info", '{"name":"a"}', StreamInfoRequest(name="a")),
+        ("stream.list", "", ListStreamsRequest()),
+        ("stream.list", " \n", ListStreamsRequest()),
+        ("stream.list", '{"prefix":"a/","limit":5}', ListStreamsRequest(prefix="a/", limit=5)),
+        ("stream.lookup", '{"subject":"a.b"}', LookupStreamsRequest(subject="a.b")),
+        ("stream.truncate", '{"name":"a","before":0}', TruncateStreamRequest(name="a", before=0)),
+        ("cluster.info", "{}", ClusterInfoRequest()),
+    ],
+)
+def test_a_request_is_read_into_its_model_and_written_back(
+    suffix: str, payload: str, request_: Request
+) -> None:
+    parsed = parse_request(suffix, payload.encode())
+    assert parsed == request_
+    assert parse_request(suffix, encode_request(parsed)) == parsed
+
+
+def test_a_creation_carries_exactly_a_stream_configuration() -> None:
+    request = parse_request("stream.create", b'{"name":"a","subject":"a","labels":{"x":"y"}}')
+    assert isinstance(request, CreateStreamRequest)
+    assert request.config == StreamConfig(name="a", subject="a", labels={"x": "y"})
+    assert type(request.config) is StreamConfig
+    assert CreateStreamRequest.of(request.config) == request
+
+
+def test_an_update_keeps_null_and_absent_apart() -> None:
+    request = parse_request("stream.update", b'{"name":"a","segment_age":null,"retention":{"age":null}}')
+    assert isinstance(request, UpdateStreamRequest)
+    assert request.patch == StreamPatch.model_validate({"segment_age": None, "retention": {"age": None}})
+    assert request.patch.model_fields_set == {"segment_age", "retention"}
+    assert request.patch.retention is not None
+    assert request.patch.retention.model_fields_set == {"age"}
+    assert encode_request(request) == b'{"name":"a","segment_age":null,"retention":{"age":null}}'
+
+
+@pytest.mark.parametrize(
+    ("suffix", "payload", "kind", "words"),
+    [
+        ("stream.creat", "{}", Unsupported, "no request 'stream.creat'"),
+        ("", "{}", Unsupported, "stream.create"),
+        ("stream.create", "{", RequestError, "not JSON"),
+        ("stream.create", "\xff", RequestError, "not JSON"),
+        ("stream.create", "[]", RequestError, "JSON object"),
+        ("stream.create", "null", RequestError, "JSON object"),
+        ("stream.create", '"a"', RequestError, "JSON object"),
+        ("stream.create", '{"name":NaN}', RequestError, "not JSON"),
+        ("stream.create", '{"name":"\\ud800","subject":"a"}', RequestError, "not JSON"),
+        ("stream.create", "", RequestError, "name: is required"),
+        ("stream.create", '{"name":"a"}', RequestError, "subject: is required"),
+        ("stream.create", '{"name":1,"subject":"a"}', RequestError, "name: Input should be a valid string"),
+        (
+            "stream.create",
+            '{"name":"a","subject":"a","segment_bytes":"1"}',
+            RequestError,
+            "segment_bytes: Input",
+        ),
+        (
+            "stream.create",
+            '{"name":"a","subject":"a","replicas":true}',
+            RequestError,
+            "replicas: Input should",
+        ),
+        (
+            "stream.create",
+            '{"name":"a","subject":"a","segment_age":true}',
+            RequestError,
+            "segment_age: Input",
+        ),
+        ("stream.create", '{"name":"a","subject":"a","sbject":"a"}', RequestError, "sbject: unknown key"),
+        (
+            "stream.create",
+            '{"name":"a","subject":"a","retention":{"ages":1}}',
+            RequestError,
+            "retention.ages: unknown key",
+        ),
+        (
+            "stream.create",
+            '{"name":"a","subject":"a","labels":{"a":1}}',
+            RequestError,
+            "labels.a: Input should",
+        ),
+        ("stream.create", '{"name":"a b","subject":"a"}', InvalidName, "'a b'"),
+        ("stream.create", '{"name":"a","subject":"a..b"}', InvalidSubject, "'a..b'"),
+        (
+            "stream.create",
+            '{"name":"a","subject":"a","ack":"maybe"}',
+            InvalidConfig,
+            "ack: Input should be 'all'",
+        ),
+        ("stream.create", '{"name":"a","subject":"a","replicas":0}', InvalidConfig, "replicas: Input should"),
+        ("stream.create", '{"name":"a","subject":"a","segment_bytes":1}', InvalidConfig, "segment_bytes: "),
+        ("stream.create", '{"name":"a","subject":"a","segment_age":"x"}', InvalidConfig, "segment_age: "),
+        ("stream.create", '{"name":"a","subject":"a","min_insync_replicas":2}', InvalidConfig, "min_insync"),
+        ("stream.create", '{"name":"a","subject":"a","compact":"key"}', Unsupported, "compact: this version"),
+        (
+            "stream.create",
+            '{"name":"a","subject":"a","partitions":true}',
+            Unsupported,
+            "partitions: this version",
+        ),
+        ("stream.create", '{"name":"__cursors","subject":"a"}', Unsupported, "internal"),
+        ("stream.update", '{"subject":"a"}', RequestError, "name: is required"),
+        ("stream.update", '{"name":null}', RequestError, "name: Input should be a valid string"),
+        ("stream.update", '{"name":"a","segment_bytes":1}', InvalidConfig, "segment_bytes: "),
+        ("stream.update", '{"name":"a","read_replicas":2}', Unsupported, "read_replicas: this version"),
+        ("stream.delete", "", RequestError, "name: is required"),
+        ("stream.delete", '{"name":"../etc"}', InvalidName, "../etc"),
+        ("stream.info", '{"name":"a","x":1}', RequestError, "x: unknown key"),
+        ("stream.list", '{"limit":0}', RequestError, "limit: Input should"),
+        ("stream.list", '{"limit":100000}', RequestError, "limit: Input should"),
+        ("stream.list", '{"offset":-1}', RequestError, "offset: Input should"),
+        ("stream.lookup", '{"subject":"a.*"}', InvalidSubject, "wildcard"),
+        ("stream.truncate", '{"name":"a"}', RequestError, "before: is required"),
+        ("stream.truncate", '{"name":"a","before":"5"}', RequestError, "before: Input should"),
+        ("cluster.info", '{"name":"a"}', RequestError, "name: unknown key"),
+    ],
+)
+def test_a_bad_request_is_refused_with_its_field_and_the_reason(
+    suffix: str, payload: str, kind: type[RequestError], words: str
+) -> None:
+    with pytest.raises(RequestError) as raised:
+        parse_request(suffix, payload.encode("latin-1"))
+    assert type(raised.value) is kind
+    assert words in raised.value.description
+
+
+def test_settings_of_later_versions_may_be_named_with_what_they_are_anyway() -> None:
+    request = parse_request(
+        "stream.create",
+        b'{"name":"a","subject":"a","compact":"none","partitions":1,"partition_by":null,"read_replicas":0}',
+    )
+    assert request == CreateStreamRequest(name="a", subject="a")
+
+
+def test_an_oversized_request_is_refused_before_it_is_read() -> None:
+    with pytest.raises(RequestError, match="the limit is") as raised:
+        parse_request("stream.create", b"[" * (API_REQUEST_BYTES_MAX + 1))
+    assert raised.value.detail == {"limit": API_REQUEST_BYTES_MAX}
+    with pytest.raises(RequestError, match="not JSON"):
+        parse_request("stream.create", b"[" * API_REQUEST_BYTES_MAX)
+
+
+def test_every_request_has_its_own_suffix() -> None:
+    assert len(set(REQUESTS.values())) == len(REQUESTS)
