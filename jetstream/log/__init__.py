@@ -1,0 +1,1 @@
+"""Batches, segments, indexes, recovery: blocking file I/O behind the Disk port."""

@@ -1,0 +1,248 @@
+"""The index of one segment: a fixed-width entry per batch, in memory as columns, on disk as a derived file.
+
+Index file (little-endian):
+
+    offset  size  field
+    0       4     magic "JSIX"
+    4       4     version (1)
+    8       8     number of entries N
+    16      8     base: the segment's first offset
+    24      8     next: offset after the last entry's range
+    32      8     data end: position after the last entry's batch
+    40      8     leader epoch of the last entry
+    48      8     largest timestamp, microseconds
+    56      4     CRC32C of the entries
+    60      4     CRC32C of bytes 0 to 59
+    64      48*N  entries: base, next, position, length, leader epoch, max timestamp (8 bytes each)
+
+Nothing depends on the file: it is written when a segment is sealed or a checkpoint made, only if the
+entries tile the segment without a gap, and only for batches that are synced. If it is missing, fails a
+checksum or does not fit the segment, the segment itself is scanned.
+"""
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from envelope.errors import CorruptDataError
+from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
+from jetstream.log.batch import BatchHeader
+from jetstream.log.checksum import crc32c
+
+HEADER_BYTES: Final = 64
+ENTRY_BYTES: Final = 48
+_HEADER: Final = struct.Struct("<4sIQQQQQQI")
+_CRC: Final = struct.Struct("<I")
+_MAGIC: Final = b"JSIX"
+_VERSION: Final = 1
+_COLUMNS: Final = 6
+
+assert _HEADER.size + _CRC.size == HEADER_BYTES
+
+
+class IndexEntry(NamedTuple):
+    """Where one batch lies and what it covers; its range is ``[base, next)``."""
+
+    base: Offset
+    next: Offset
+    position: FilePosition
+    length: int
+    leader_epoch: LeaderEpoch
+    max_timestamp: TimestampUs
+
+    @property
+    def end(self) -> FilePosition:
+        """Position after the batch."""
+        return FilePosition(self.position + self.length)
+
+    @classmethod
+    def of(cls, header: BatchHeader, position: int, length: int) -> "IndexEntry":
+        """Describe a batch that lies at ``position``."""
+        return cls(
+            header.base,
+            header.next,
+            FilePosition(position),
+            length,
+            header.leader_epoch,
+            header.max_timestamp,
+        )
+
+
+class IndexSummary(NamedTuple):
+    """The header of an index file: what opening a sealed segment needs without its entries."""
+
+    entries: int
+    base: Offset
+    next: Offset
+    data_end: FilePosition
+    last_epoch: LeaderEpoch
+    max_timestamp: TimestampUs
+    entries_crc: int
+
+    def fits(self, base: Offset, next_base: Offset, data_end: int) -> bool:
+        """Tell whether this describes a sealed segment of that range and length."""
+        return (self.base, self.next, self.data_end) == (base, next_base, data_end)
+
+
+class BatchIndex:
+    """Entries in file order, append-only while readers look.
+
+    Readers on another thread find an entry through `nexts` first; it is appended to last, so what they
+    find there is complete.
+
+    Invariants:
+        X1: ``bases`` and ``nexts`` strictly increase, and entry i+1 begins at or after the end of entry i
+            (after it only where corrupt bytes lie between).
+        X2: ``epochs`` and ``timestamps`` never decrease.
+    """
+
+    __slots__ = ("bases", "epochs", "lengths", "nexts", "positions", "timestamps", "verified")
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.bases = array("q")
+        self.positions = array("q")
+        self.lengths = array("q")
+        self.epochs = array("q")
+        self.timestamps = array("q")
+        self.verified = bytearray()
+        """1 per entry whose CRC this process has computed, as writer or as reader."""
+        self.nexts = array("q")
+
+    def __len__(self) -> int:
+        return len(self.nexts)
+
+    def __getitem__(self, row: int) -> IndexEntry:
+        return IndexEntry(
+            Offset(self.bases[row]),
+            Offset(self.nexts[row]),
+            FilePosition(self.positions[row]),
+            self.lengths[row],
+            LeaderEpoch(self.epochs[row]),
+            TimestampUs(self.timestamps[row]),
+        )
+
+    def append(self, entry: IndexEntry, *, verified: bool) -> None:
+        """Add the entry of the batch behind all others."""
+        if self.nexts:
+            assert entry.base >= self.nexts[-1], f"X1: base {entry.base} after {self.nexts[-1]}"
+            assert entry.position >= self.positions[-1] + self.lengths[-1], f"X1: position {entry.position}"
+        self.bases.append(entry.base)
+        self.positions.append(entry.position)
+        self.lengths.append(entry.length)
+        self.epochs.append(entry.leader_epoch)
+        self.timestamps.append(entry.max_timestamp)
+        self.verified.append(verified)
+        self.nexts.append(entry.next)
+
+    def truncate(self, count: int) -> None:
+        """Forget all entries but the first ``count``; no reader may be looking."""
+        for column in (self.nexts, self.bases, self.positions, self.lengths, self.epochs, self.timestamps):
+            del column[count:]
+        del self.verified[count:]
+
+    def find(self, offset: Offset) -> int:
+        """Return the row of the first batch that ends after ``offset``; `len` if there is none."""
+        return bisect_right(self.nexts, offset)
+
+    def find_timestamp(self, timestamp: TimestampUs) -> int:
+        """Return the row of the first batch that reaches ``timestamp``; `len` if there is none."""
+        return bisect_left(self.timestamps, timestamp, hi=len(self.nexts))
+
+    def last_row_until(self, first: int, position: int, end: Offset) -> int:
+        """Return the last row from ``first`` of the same epoch that ends by ``position`` and by ``end``.
+
+        ``first`` itself if it ends by ``end``, however long it is; otherwise a row before it.
+        """
+        stop = min(bisect_right(self.nexts, end), bisect_right(self.epochs, self.epochs[first], first))
+        fitting = bisect_right(self.positions, position, first, max(stop, first)) - 1
+        if fitting > first and self.positions[fitting] + self.lengths[fitting] > position:
+            fitting -= 1
+        return min(max(fitting, first), stop - 1)
+
+    def encode(self, rows: int) -> bytes:
+        """Return the index file of the first ``rows`` entries."""
+        assert 0 < rows <= len(self), f"{rows} of {len(self)} entries"
+        table = np.empty((rows, _COLUMNS), "<i8")
+        columns = (self.bases, self.nexts, self.positions, self.lengths, self.epochs, self.timestamps)
+        for number, column in enumerate(columns):
+            table[:, number] = np.array(column[:rows], "<i8")
+        entries = table.tobytes()
+        last = self[rows - 1]
+        head = _HEADER.pack(
+            _MAGIC,
+            _VERSION,
+            rows,
+            self.bases[0],
+            last.next,
+            last.end,
+            last.leader_epoch,
+            last.max_timestamp,
+            crc32c(entries),
+        )
+        return head + _CRC.pack(crc32c(head)) + entries
+
+
+def decode_summary(content: bytes) -> IndexSummary:
+    """Return the header that ``content`` begins with.
+
+    Raises:
+        CorruptDataError: too short, of another kind or version, or its CRC is wrong.
+    """
+    if len(content) < HEADER_BYTES:
+        raise CorruptDataError("an index file ends inside its header")
+    magic, version, *fields, entries_crc = _HEADER.unpack_from(content)
+    if _CRC.unpack_from(content, _HEADER.size)[0] != crc32c(content[: _HEADER.size]):
+        raise CorruptDataError("an index header does not match its checksum")
+    if magic != _MAGIC or version != _VERSION:
+        raise CorruptDataError(f"not an index of version {_VERSION}")
+    count, base, end, data_end, epoch, timestamp = fields
+    return IndexSummary(
+        count,
+        Offset(base),
+        Offset(end),
+        FilePosition(data_end),
+        LeaderEpoch(epoch),
+        TimestampUs(timestamp),
+        entries_crc,
+    )
+
+
+def decode_index(content: bytes) -> tuple[IndexSummary, BatchIndex]:
+    """Return header and entries of a whole index file.
+
+    Raises:
+        CorruptDataError: header or entries are wrong, or they do not tile.
+    """
+    summary = decode_summary(content)
+    entries = content[HEADER_BYTES:]
+    if len(entries) != summary.entries * ENTRY_BYTES or crc32c(entries) != summary.entries_crc:
+        raise CorruptDataError("index entries do not match their checksum")
+    table = np.frombuffer(entries, "<i8").reshape(summary.entries, _COLUMNS)
+    _check_tiling(table, summary)
+    index = BatchIndex()
+    index.bases.frombytes(table[:, 0].tobytes())
+    index.positions.frombytes(table[:, 2].tobytes())
+    index.lengths.frombytes(table[:, 3].tobytes())
+    index.epochs.frombytes(table[:, 4].tobytes())
+    index.timestamps.frombytes(table[:, 5].tobytes())
+    index.verified.extend(bytes(summary.entries))
+    index.nexts.frombytes(table[:, 1].tobytes())
+    return summary, index
+
+
+def _check_tiling(table: "np.ndarray[tuple[int, int], np.dtype[np.int64]]", summary: IndexSummary) -> None:
+    bases, nexts, positions, lengths = (table[:, number] for number in range(4))
+    tiled = (
+        len(table) > 0
+        and bases[0] == summary.base
+        and nexts[-1] == summary.next
+        and positions[-1] + lengths[-1] == summary.data_end
+        and bool((bases < nexts).all() and (lengths > 0).all() and (positions > 0).all())
+        and bool((bases[1:] == nexts[:-1]).all() and (positions[1:] == positions[:-1] + lengths[:-1]).all())
+    )
+    if not tiled:
+        raise CorruptDataError("index entries do not tile the segment")

@@ -1,0 +1,309 @@
+"""Looking at a log's files without changing them: what is there, and whether it is as it should be.
+
+Every batch is read, checked against its CRC and decoded; indexes, checkpoint and epochs are compared with
+what the batches say. Meant for a log that nobody has open: what is being written looks torn.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from envelope.errors import CorruptDataError, JetstreamError, StorageError, Unsupported
+from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
+from jetstream.log.batch import BatchFlags, BatchHeader, decode
+from jetstream.log.batch_index import BatchIndex, decode_index
+from jetstream.log.checkpoint import CHECKPOINT_FILE, Checkpoint, decode_checkpoint
+from jetstream.log.disk import Disk, File
+from jetstream.log.epochs import EPOCHS_FILE, EpochHistory, decode_epochs
+from jetstream.log.ranges import OffsetRange, with_range
+from jetstream.log.scan import FileWindow, SegmentScan, scan_segment
+from jetstream.log.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, base_of
+from jetstream.log.state_file import Json, decode_state, read_whole
+
+
+class ProblemKind(StrEnum):
+    """How bad a finding is."""
+
+    CORRUPT = "corrupt"
+    """Bytes that had been synced are damaged or missing."""
+    TORN = "torn"
+    """The last write group is incomplete; opening the log cuts it."""
+    DERIVED = "derived"
+    """An index or a state file is damaged or does not fit; opening the log does without it."""
+    ILLEGAL = "illegal"
+    """Intact bytes that no writer of ours should have written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding; ``position`` is a byte of the file, None for all of it."""
+
+    kind: ProblemKind
+    path: str
+    position: FilePosition | None
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """One good batch."""
+
+    position: FilePosition
+    length: int
+    flags: BatchFlags
+    base: Offset
+    next: Offset
+    records: int
+    leader_epoch: LeaderEpoch
+    max_timestamp: TimestampUs
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """One segment file; ``next`` follows its last good batch; ``index`` tells the state of its index file."""
+
+    path: str
+    base: Offset
+    next: Offset
+    bytes: int
+    sealed: bool
+    batches: tuple[BatchReport, ...]
+    index: str
+    problems: tuple[Problem, ...]
+
+    @property
+    def records(self) -> int:
+        """Records in good batches."""
+        return sum(batch.records for batch in self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """One log directory."""
+
+    directory: str
+    segments: tuple[SegmentReport, ...]
+    checkpoint: Checkpoint | None
+    epochs: EpochHistory | None
+    log_start_offset: Offset
+    log_end_offset: Offset
+    corrupt_ranges: tuple[OffsetRange, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing at all was found."""
+        return not self.problems
+
+
+def inspect_stream(disk: Disk, directory: str) -> StreamReport:
+    """Return the report on a log's directory.
+
+    Raises:
+        StorageError: the directory is missing or the disk refused.
+    """
+    problems: list[Problem] = []
+    checkpoint = _read_checkpoint(disk, directory, problems)
+    epochs = _read_epochs(disk, directory, problems)
+    synced_end = max(
+        checkpoint.synced_end if checkpoint is not None else Offset(0),
+        epochs.starts[-1].start if epochs is not None and epochs.starts else Offset(0),
+    )
+    names = [name for name in disk.listdir(directory) if base_of(name) is not None]
+    segments = [
+        inspect_segment(disk, f"{directory}/{name}", synced_end, last=name == names[-1]) for name in names
+    ]
+    for segment in segments:
+        problems.extend(segment.problems)
+    corrupt = _missing(directory, segments, checkpoint, synced_end, problems)
+    log_end_offset = max(synced_end, segments[-1].next) if segments else synced_end
+    start = segments[0].base if segments else Offset(0)
+    return StreamReport(
+        directory=directory,
+        segments=tuple(segments),
+        checkpoint=checkpoint,
+        epochs=epochs,
+        log_start_offset=checkpoint.log_start_offset if checkpoint is not None else start,
+        log_end_offset=log_end_offset,
+        corrupt_ranges=corrupt,
+        problems=tuple(problems),
+    )
+
+
+def inspect_segment(
+    disk: Disk, path: str, synced_end: Offset | None = None, *, last: bool = False
+) -> SegmentReport:
+    """Return the report on one segment file and its index.
+
+    Args:
+        disk: where ``path`` lies.
+        path: of the segment.
+        synced_end: offset below which everything had been synced, if that is known from elsewhere.
+        last: the segment is its log's last one, so it may be unsealed, and torn above ``synced_end``.
+
+    Raises:
+        StorageError: not a segment's name, or the disk refused.
+    """
+    base = base_of(path.rpartition("/")[2])
+    if base is None:
+        raise StorageError(f"{path} is not named like a segment")
+    file = disk.open(path)
+    try:
+        size = file.size()
+        scan = scan_segment(file, base)
+        problems = list(_damages(path, scan, synced_end or base, last=last))
+        batches = tuple(_read_batches(path, file, scan, problems))
+    except Unsupported as error:
+        problem = Problem(ProblemKind.ILLEGAL, path, None, error.description)
+        return SegmentReport(
+            path, base, base, 0, sealed=False, batches=(), index="unknown", problems=(problem,)
+        )
+    finally:
+        file.close()
+    if not last and not scan.sealed and scan.intact:
+        problems.append(_corrupt(path, scan.data_end, "there is no end-of-stream marker"))
+    index = _check_index(disk, path, scan, problems)
+    return SegmentReport(path, base, scan.next, size, scan.sealed, batches, index, tuple(problems))
+
+
+def _corrupt(path: str, position: FilePosition | None, description: str) -> Problem:
+    return Problem(ProblemKind.CORRUPT, path, position, description)
+
+
+def _damages(path: str, scan: SegmentScan, synced_end: Offset, *, last: bool) -> Iterator[Problem]:
+    """Judge damage by the rule of recovery."""
+    synced_end = max(synced_end, scan.proven_end)
+    for damage in scan.damages:
+        kind = ProblemKind.TORN if last and damage.base >= synced_end else ProblemKind.CORRUPT
+        until = f"to {damage.next}" if damage.next is not None else "on"
+        yield Problem(kind, path, damage.position, f"offsets from {damage.base} {until}: {damage.reason}")
+
+
+def _read_batches(path: str, file: File, scan: SegmentScan, problems: list[Problem]) -> Iterator[BatchReport]:
+    window = FileWindow(file, file.size())
+    epoch, timestamp = LeaderEpoch(0), TimestampUs(0)
+    for row in range(len(scan.index)):
+        entry = scan.index[row]
+        frame = bytes(window.view(entry.position, entry.length))
+        try:
+            header, records = decode(frame)
+        except CorruptDataError as error:
+            problems.append(Problem(ProblemKind.ILLEGAL, path, entry.position, error.description))
+            continue
+        faults = list(_illegal(header, records, first=row == 0))
+        if header.leader_epoch < epoch or header.max_timestamp < timestamp:
+            faults.append("epoch or timestamp is below the previous batch's")
+        epoch, timestamp = header.leader_epoch, header.max_timestamp
+        problems.extend(
+            Problem(ProblemKind.ILLEGAL, path, entry.position, f"batch {header.base}: {fault}")
+            for fault in faults
+        )
+        yield BatchReport(
+            entry.position,
+            entry.length,
+            header.flags,
+            header.base,
+            header.next,
+            records.num_rows,
+            header.leader_epoch,
+            header.max_timestamp,
+        )
+
+
+def _illegal(header: BatchHeader, records: pa.RecordBatch, *, first: bool) -> Iterator[str]:
+    """Yield what no writer of ours would have written."""
+    offsets = records.column(0).to_numpy()
+    timestamps = records.column(1).cast(pa.int64()).to_numpy()
+    if not np.array_equal(offsets, np.arange(header.base, header.next)):
+        yield f"its offsets are not [{header.base}, {header.next})"
+    if len(timestamps) and (np.any(np.diff(timestamps) < 0) or timestamps[-1] != header.max_timestamp):
+        yield "its timestamps decrease or do not end at its largest"
+    if (BatchFlags.ROLL in header.flags) is not first:
+        yield "only the first batch of a segment carries ROLL"
+    try:
+        records.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        yield f"its columns are not valid Arrow: {error}"
+
+
+def _check_index(disk: Disk, path: str, scan: SegmentScan, problems: list[Problem]) -> str:
+    """Return the state of the index file in a word, noting what is wrong with it."""
+    index_path = path.removesuffix(SEGMENT_SUFFIX) + INDEX_SUFFIX
+    if not disk.exists(index_path):
+        return "missing"
+    try:
+        _, index = decode_index(read_whole(disk, index_path))
+    except CorruptDataError as error:
+        problems.append(Problem(ProblemKind.DERIVED, index_path, None, error.description))
+        return "damaged"
+    if not _agrees(index, scan):
+        problems.append(Problem(ProblemKind.DERIVED, index_path, None, "does not describe the segment"))
+        return "wrong"
+    return "complete" if len(index) == len(scan.index) else "partial"
+
+
+def _agrees(index: BatchIndex, scan: SegmentScan) -> bool:
+    """Tell whether the index describes the first batches of the segment; a sealed one's describes all."""
+    if len(index) > len(scan.index) or (scan.sealed and len(index) < len(scan.index)):
+        return False
+    return all(index[row] == scan.index[row] for row in range(len(index)))
+
+
+def _missing(
+    directory: str,
+    segments: list[SegmentReport],
+    checkpoint: Checkpoint | None,
+    synced_end: Offset,
+    problems: list[Problem],
+) -> tuple[OffsetRange, ...]:
+    """Return the offsets that should be there and are not, noting what is missing between segments."""
+    start = checkpoint.log_start_offset if checkpoint is not None else Offset(0)
+    covered = start if checkpoint is not None or not segments else segments[0].base
+    corrupt: tuple[OffsetRange, ...] = ()
+    spans = [(batch.base, batch.next) for segment in segments for batch in segment.batches]
+    for base, end in [*spans, (max(synced_end, segments[-1].base if segments else start), Offset(0))]:
+        corrupt = with_range(corrupt, covered, base)
+        covered = max(covered, end)
+    bounds = [(segment.path, segment.base, segment.next) for segment in segments]
+    for (path, _, end), (_, base, _) in pairwise(bounds):
+        if end != base:
+            problems.append(_corrupt(path, None, f"it ends at {end}, the next segment begins at {base}"))
+    if corrupt and corrupt[0][0] == start and (not segments or segments[0].base > start):
+        problems.append(_corrupt(directory, None, f"no segment holds the log's start {start}"))
+    if synced_end > 0 and (not segments or segments[-1].next < synced_end):
+        problems.append(_corrupt(directory, None, f"the log had been synced up to {synced_end}"))
+    return corrupt
+
+
+def _read_checkpoint(disk: Disk, directory: str, problems: list[Problem]) -> Checkpoint | None:
+    state = _read_state(disk, f"{directory}/{CHECKPOINT_FILE}", problems)
+    try:
+        return decode_checkpoint(state) if state is not None else None
+    except JetstreamError as error:
+        path = f"{directory}/{CHECKPOINT_FILE}"
+        problems.append(Problem(ProblemKind.DERIVED, path, None, error.description))
+        return None
+
+
+def _read_epochs(disk: Disk, directory: str, problems: list[Problem]) -> EpochHistory | None:
+    state = _read_state(disk, f"{directory}/{EPOCHS_FILE}", problems)
+    try:
+        return decode_epochs(state) if state is not None else None
+    except CorruptDataError as error:
+        path = f"{directory}/{EPOCHS_FILE}"
+        problems.append(Problem(ProblemKind.DERIVED, path, None, error.description))
+        return None
+
+
+def _read_state(disk: Disk, path: str, problems: list[Problem]) -> dict[str, Json] | None:
+    if not disk.exists(path):
+        return None
+    try:
+        return decode_state(read_whole(disk, path))
+    except CorruptDataError as error:
+        problems.append(Problem(ProblemKind.DERIVED, path, None, error.description))
+        return None

@@ -1,0 +1,205 @@
+"""The tree of a `MemoryDisk`: cached and durable content, and what a power loss makes of them."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from envelope.errors import StorageError
+from jetstream.log.disk import parent_of
+
+SECTOR_BYTES: Final = 512
+"""Writes reach the medium in pieces that end at multiples of this."""
+
+Survival = Callable[[int], int]
+"""Asked for each unsynced piece (a sector or part of one, a truncation, an entry): given the number of its
+bytes (1 for a truncation or an entry), how many of them, from its start, reached the medium."""
+
+
+def nothing_survives(length: int) -> int:
+    """Lose everything that was not synced."""
+    return 0
+
+
+def everything_survives(length: int) -> int:
+    """Keep everything, as when only the process was killed."""
+    return length
+
+
+def random_survival(seed: int) -> Survival:
+    """Keep about half of the pieces; one in eight is torn."""
+    chance = random.Random(seed)  # noqa: S311 (reproducible on purpose)
+
+    def survive(length: int) -> int:
+        if chance.random() < 0.125:
+            return chance.randrange(length + 1)
+        return chance.choice((0, length))
+
+    return survive
+
+
+class FileNode:
+    """Content of a file: what programs see, what the medium holds, and what lies between."""
+
+    __slots__ = ("cached", "durable", "pending")
+
+    def __init__(self, content: bytes = b"") -> None:
+        """Begin with durable ``content``."""
+        self.cached = bytearray(content)
+        self.durable = bytearray(content)
+        self.pending: list[tuple[int, bytes] | int] = []
+        """Unsynced writes (position, data) and truncations (size), in order."""
+
+    def write(self, position: int, data: bytes) -> None:
+        """Change what programs see."""
+        _put(self.cached, position, data)
+        self.pending.append((position, data))
+
+    def truncate(self, size: int) -> None:
+        """Cut, or extend with zeros, what programs see."""
+        _resize(self.cached, size)
+        self.pending.append(size)
+
+    def sync(self) -> None:
+        """Make what programs see durable."""
+        self.durable = self.after_power_loss(everything_survives)
+        self.pending.clear()
+
+    def fail_sync(self) -> None:
+        """Mark everything clean without writing it."""
+        self.pending.clear()
+
+    def drop_cache(self, position: int) -> None:
+        """Show what the medium would hold from ``position`` on, keeping the length."""
+        seen = self.after_power_loss(everything_survives)
+        _resize(seen, len(self.cached))
+        self.cached[position:] = seen[position:]
+
+    def after_power_loss(self, survive: Survival) -> bytearray:
+        """Return what the medium holds when the machine starts again."""
+        content = bytearray(self.durable)
+        for change in self.pending:
+            if isinstance(change, int):
+                if survive(1):
+                    _resize(content, change)
+                continue
+            position, data = change
+            if position + len(data) > len(content) and survive(1):
+                _resize(content, position + len(data))
+            for start, piece in _sectors(position, data):
+                kept = survive(len(piece))
+                if kept:
+                    _put(content, start, piece[:kept])
+        return content
+
+
+class DirectoryNode:
+    """Entries of a directory, likewise."""
+
+    __slots__ = ("cached", "durable", "pending")
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.cached: dict[str, FileNode | DirectoryNode] = {}
+        self.durable: dict[str, FileNode | DirectoryNode] = {}
+        self.pending: list[dict[str, FileNode | DirectoryNode | None]] = []
+        """Unsynced changes, in order; each happens as a whole: names and what they now mean."""
+
+    def change(self, names: "dict[str, FileNode | DirectoryNode | None]") -> None:
+        """Change what programs see: names and what they now mean."""
+        _apply(self.cached, names)
+        self.pending.append(names)
+
+    def sync(self) -> None:
+        """Make what programs see durable."""
+        self.durable = dict(self.cached)
+        self.pending.clear()
+
+    def after_power_loss(self, survive: Survival, copies: "dict[int, FileNode]") -> "DirectoryNode":
+        """Return what the medium holds when the machine starts again."""
+        entries = dict(self.durable)
+        for names in self.pending:
+            if survive(1):
+                _apply(entries, names)
+        found = DirectoryNode()
+        for name, node in entries.items():
+            if isinstance(node, DirectoryNode):
+                found.cached[name] = node.after_power_loss(survive, copies)
+            else:
+                if id(node) not in copies:
+                    copies[id(node)] = FileNode(bytes(node.after_power_loss(survive)))
+                found.cached[name] = copies[id(node)]
+        found.sync()
+        return found
+
+
+def find(root: DirectoryNode, path: str) -> FileNode | DirectoryNode | None:
+    """Return what is at ``path`` now."""
+    node: FileNode | DirectoryNode | None = root
+    for name in path.split("/") if path else ():
+        if not isinstance(node, DirectoryNode):
+            return None
+        node = node.cached.get(name)
+    return node
+
+
+def file_at(root: DirectoryNode, path: str) -> FileNode:
+    """Return the file at ``path`` or raise StorageError."""
+    node = find(root, path)
+    if not isinstance(node, FileNode):
+        raise StorageError(f"cannot open {path}: there is no such file")
+    return node
+
+
+def directory_at(root: DirectoryNode, path: str) -> DirectoryNode:
+    """Return the directory at ``path`` or raise StorageError."""
+    node = find(root, path)
+    if not isinstance(node, DirectoryNode):
+        raise StorageError(f"cannot open {path}: there is no such directory")
+    return node
+
+
+def parent_at(root: DirectoryNode, path: str) -> tuple[DirectoryNode, str]:
+    """Return the directory that holds ``path``, and the name in it; or raise StorageError."""
+    return directory_at(root, parent_of(path)), path.rpartition("/")[2]
+
+
+def all_nodes(root: DirectoryNode) -> Iterator[FileNode | DirectoryNode]:
+    """Yield everything in the tree."""
+    yield root
+    for node in root.cached.values():
+        if isinstance(node, DirectoryNode):
+            yield from all_nodes(node)
+        else:
+            yield node
+
+
+def _apply(
+    entries: dict[str, FileNode | DirectoryNode], names: dict[str, FileNode | DirectoryNode | None]
+) -> None:
+    for name, node in names.items():
+        if node is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = node
+
+
+def _sectors(position: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Cut a write where sectors of the medium end."""
+    start = 0
+    while start < len(data):
+        end = start + SECTOR_BYTES - (position + start) % SECTOR_BYTES
+        yield position + start, data[start:end]
+        start = end
+
+
+def _put(content: bytearray, position: int, data: bytes) -> None:
+    if position > len(content):
+        _resize(content, position)
+    content[position : position + len(data)] = data
+
+
+def _resize(content: bytearray, size: int) -> None:
+    if size < len(content):
+        del content[size:]
+    else:
+        content.extend(bytes(size - len(content)))

@@ -1,0 +1,168 @@
+"""Framing: where one encapsulated RecordBatch message ends, and where its header entry's digits stand.
+
+Only the fields that framing needs are walked; everything else of the flatbuffer is Arrow's business and
+is covered by the batch's CRC. Layout of an encapsulated message:
+
+    offset  size  field
+    0       4     continuation marker, ff ff ff ff
+    4       4     metadata length M, little-endian, a multiple of 8; 0 marks the end of the stream
+    8       M     flatbuffer ``Message``, padded with zeros
+    8+M     B     body, B = ``Message.bodyLength``, a multiple of 8
+
+Source: Apache Arrow columnar format, "Encapsulated message format"; ``Message.fbs``; FlatBuffers internals.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from envelope.errors import CorruptDataError
+from envelope.limits import RECORD_BYTES_MAX
+
+CONTINUATION: Final = b"\xff\xff\xff\xff"
+ENTRY_KEY: Final = b"jetstream"
+ENTRY_DIGITS: Final = 80
+"""Fixed width of the entry's value, in hexadecimal digits."""
+
+PREFIX_BYTES: Final = 8
+METADATA_BYTES_MAX: Final = 4096
+"""The pinned schema makes about 800; more is not ours."""
+
+BODY_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
+"""One largest record with its headers, subject and padding; more is not ours."""
+
+_PREFIX: Final = struct.Struct("<4sI")
+_U32: Final = struct.Struct("<I")
+_I32: Final = struct.Struct("<i")
+_U16: Final = struct.Struct("<H")
+_I64: Final = struct.Struct("<q")
+_METADATA_V5: Final = 4
+_RECORD_BATCH: Final = 3
+_VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH, _CUSTOM_METADATA = 0, 1, 2, 3, 4
+_ROW_COUNT, _NODES, _BUFFERS = 0, 1, 2
+_KEY, _VALUE = 0, 1
+
+assert _PREFIX.size == PREFIX_BYTES
+
+
+class Frame(NamedTuple):
+    """Extent of one message inside a buffer.
+
+    Attributes:
+        start: first byte of the message.
+        end: one past its last byte; may lie beyond the buffer if the body is incomplete.
+        digits: first of the `ENTRY_DIGITS` digits of the header entry.
+    """
+
+    start: int
+    end: int
+    digits: int
+
+
+class RecordBatchFields(NamedTuple):
+    """Positions, from the message's start, of what depends on a batch's records.
+
+    Attributes:
+        body_length: int64.
+        row_count: int64.
+        nodes: first of two int64 (length, nulls) for each array.
+        buffers: first of two int64 (offset, length) for each buffer.
+    """
+
+    body_length: int
+    row_count: int
+    nodes: int
+    buffers: int
+
+
+def find_frame(data: bytes | bytearray | memoryview, start: int = 0) -> Frame | None:
+    """Return the extent of the message that begins at ``start``; None if ``data`` ends inside its metadata.
+
+    Raises:
+        CorruptDataError: these bytes do not begin a RecordBatch message of ours.
+    """
+    if len(data) - start < PREFIX_BYTES:
+        if bytes(data[start : start + 4]) != CONTINUATION[: len(data) - start]:
+            raise CorruptDataError("a message does not begin with the continuation marker")
+        return None
+    marker, length = _PREFIX.unpack_from(data, start)
+    if marker != CONTINUATION:
+        raise CorruptDataError("a message does not begin with the continuation marker")
+    if length % 8 or not 0 < length <= METADATA_BYTES_MAX:
+        raise CorruptDataError(f"a message claims {length} bytes of metadata")
+    metadata = bytes(data[start + PREFIX_BYTES : start + PREFIX_BYTES + length])
+    if len(metadata) < length:
+        return None
+    try:
+        body_length, digits = _walk(metadata)
+    except struct.error as error:
+        raise CorruptDataError("a message's metadata points outside itself") from error
+    body_start = start + PREFIX_BYTES + length
+    return Frame(start, body_start + body_length, start + PREFIX_BYTES + digits)
+
+
+def _walk(metadata: bytes) -> tuple[int, int]:
+    """Return the body length and the position of the entry's digits within ``metadata``."""
+    message = _U32.unpack_from(metadata, 0)[0]
+    version_at = _field(metadata, message, _VERSION)
+    type_at = _field(metadata, message, _HEADER_TYPE)
+    if not version_at or _U16.unpack_from(metadata, version_at)[0] != _METADATA_V5:
+        raise CorruptDataError("a message is not Arrow metadata version 5")
+    if not type_at or metadata[type_at : type_at + 1] != bytes((_RECORD_BATCH,)):
+        raise CorruptDataError("a message is not a record batch")
+    body_at = _field(metadata, message, _BODY_LENGTH)
+    body_length = _I64.unpack_from(metadata, body_at)[0] if body_at else 0
+    if body_length % 8 or not 0 <= body_length <= BODY_BYTES_MAX:
+        raise CorruptDataError(f"a message claims {body_length} bytes of body")
+    return body_length, _find_entry(metadata, message)
+
+
+def record_batch_fields(message: bytes) -> RecordBatchFields:
+    """Return where the numbers of a whole RecordBatch message of ours stand that depend on its records."""
+    metadata = message[PREFIX_BYTES:]
+    root = _U32.unpack_from(metadata, 0)[0]
+    batch = _follow(metadata, _field(metadata, root, _HEADER))
+    vectors = (_follow(metadata, _field(metadata, batch, index)) + 4 for index in (_NODES, _BUFFERS))
+    return RecordBatchFields(
+        PREFIX_BYTES + _field(metadata, root, _BODY_LENGTH),
+        PREFIX_BYTES + _field(metadata, batch, _ROW_COUNT),
+        *(PREFIX_BYTES + vector for vector in vectors),
+    )
+
+
+def _find_entry(metadata: bytes, message: int) -> int:
+    """Return where the value of the one custom-metadata entry stands."""
+    vector_at = _field(metadata, message, _CUSTOM_METADATA)
+    if not vector_at:
+        raise CorruptDataError("a record batch has no header entry")
+    vector = _follow(metadata, vector_at)
+    if _U32.unpack_from(metadata, vector)[0] != 1:
+        raise CorruptDataError("a record batch has more than one metadata entry")
+    entry = _follow(metadata, vector + 4)
+    key_at, value_at = _field(metadata, entry, _KEY), _field(metadata, entry, _VALUE)
+    if not key_at or not value_at:
+        raise CorruptDataError("a header entry has no key or no value")
+    key, value = _follow(metadata, key_at), _follow(metadata, value_at)
+    key_length, value_length = _U32.unpack_from(metadata, key)[0], _U32.unpack_from(metadata, value)[0]
+    if key_length != len(ENTRY_KEY) or metadata[key + 4 : key + 4 + key_length] != ENTRY_KEY:
+        raise CorruptDataError("the header entry is not named 'jetstream'")
+    if value_length != ENTRY_DIGITS or value + 4 + ENTRY_DIGITS > len(metadata):
+        raise CorruptDataError(f"the header entry has {value_length} digits, not {ENTRY_DIGITS}")
+    return value + 4
+
+
+def _field(metadata: bytes, table: int, index: int) -> int:
+    """Return the position of a table's field, 0 if it is absent."""
+    vtable: int = table - _I32.unpack_from(metadata, table)[0]
+    if vtable < 0:
+        raise CorruptDataError("a message's metadata points outside itself")
+    slot = 4 + 2 * index
+    if slot >= _U16.unpack_from(metadata, vtable)[0]:
+        return 0
+    offset: int = _U16.unpack_from(metadata, vtable + slot)[0]
+    return table + offset if offset else 0
+
+
+def _follow(metadata: bytes, position: int) -> int:
+    """Return where the relative reference at ``position`` points."""
+    reference: int = _U32.unpack_from(metadata, position)[0]
+    return position + reference

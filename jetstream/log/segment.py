@@ -1,0 +1,247 @@
+"""One segment: a file of batches, its index, and the readers that hold it open.
+
+Theory of operation: each side closes only what it has opened itself, so that no thread can pull a
+descriptor from under another. The writer has a file of its own (`SegmentWriter`). Transfers on the event
+loop share one, open while any of them holds a lease. Whoever reads elsewhere opens one for the while. A
+retired segment (removed by retention, or of a closed log) gives no new leases; a transfer under way ends on
+the bytes it began with, which the file system keeps until the last descriptor is closed.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+from envelope.errors import StorageError, UnavailableError
+from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
+from jetstream.log.batch_index import BatchIndex, IndexEntry, IndexSummary
+from jetstream.log.disk import Disk, File
+from jetstream.log.index_file import read_index, write_index
+from jetstream.log.scan import Damage, SegmentScan, scan_segment
+
+SEGMENT_SUFFIX: Final = ".arrows"
+INDEX_SUFFIX: Final = ".index"
+_NAME_DIGITS: Final = 20
+
+
+def segment_path(directory: str, base: Offset) -> str:
+    """Return the path of the segment that begins at ``base``."""
+    return f"{directory}/{base:0{_NAME_DIGITS}d}{SEGMENT_SUFFIX}"
+
+
+def base_of(name: str) -> Offset | None:
+    """Return the base in a segment's file name, None if it is not one."""
+    stem = name.removesuffix(SEGMENT_SUFFIX)
+    if stem == name or len(stem) != _NAME_DIGITS or not (stem.isascii() and stem.isdigit()):
+        return None
+    return Offset(int(stem))
+
+
+class Segment:
+    """A segment file with what is known of it; the writer changes it, readers may look meanwhile.
+
+    Attributes:
+        base: first offset.
+        next: offset after the last one; the next segment's base.
+        data_end: position after the last batch.
+        size: length of the file in bytes.
+        sealed: nothing is appended any more.
+        last_epoch: leader epoch of the last batch.
+        max_timestamp: of all batches.
+        index: the entries; None for a sealed segment whose entries are not loaded.
+        damages: what a scan of the file found that is not a good batch.
+        index_doubtful: the index file must not be trusted at the next start.
+
+    Invariants:
+        S1: the shared file is open if and only if there are leases.
+        S2: a retired segment gains no leases.
+    """
+
+    __slots__ = (
+        "_disk",
+        "_file",
+        "_leases",
+        "_retired",
+        "base",
+        "damages",
+        "data_end",
+        "index",
+        "index_doubtful",
+        "index_path",
+        "last_epoch",
+        "max_timestamp",
+        "next",
+        "path",
+        "sealed",
+        "size",
+    )
+
+    def __init__(self, disk: Disk, directory: str, base: Offset) -> None:
+        """Describe an empty segment; nothing is opened."""
+        self._disk = disk
+        self._file: File | None = None
+        self._leases = 0
+        self._retired = False
+        self.base = base
+        self.path = segment_path(directory, base)
+        self.index_path = self.path.removesuffix(SEGMENT_SUFFIX) + INDEX_SUFFIX
+        self.next = base
+        self.data_end = FilePosition(0)
+        self.size = 0
+        self.sealed = False
+        self.last_epoch = LeaderEpoch(0)
+        self.max_timestamp = TimestampUs(0)
+        self.index: BatchIndex | None = BatchIndex()
+        self.damages: tuple[Damage, ...] = ()
+        self.index_doubtful = False
+
+    # --- the file ---------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transfer holds a lease."""
+        return self._file is not None
+
+    def acquire(self) -> File:
+        """Take a lease and return the open file, for reading; each call is paired with one `release`.
+
+        On the event loop's thread only, as `release`.
+
+        Raises:
+            UnavailableError: the segment is retired; plan again.
+        """
+        if self._file is None:
+            self._file = self._opened()
+        elif self._retired:
+            raise self._gone()
+        self._leases += 1
+        return self._file
+
+    def release(self) -> None:
+        """Give a lease back; the last one closes the file."""
+        assert self._leases > 0, "S1: a lease is held"
+        assert self._file is not None, "S1: it is open until the last lease is gone"
+        self._leases -= 1
+        if self._leases == 0:
+            file, self._file = self._file, None
+            file.close()
+
+    @contextlib.contextmanager
+    def leased(self) -> Iterator[File]:
+        """Open a file for the block alone, for reading, on any thread.
+
+        Raises:
+            UnavailableError: the segment is retired; plan again.
+        """
+        file = self._opened()
+        try:
+            yield file
+        finally:
+            file.close()
+
+    def retire(self) -> None:
+        """Give no more leases."""
+        self._retired = True
+
+    def _opened(self) -> File:
+        if self._retired:
+            raise self._gone()
+        try:
+            return self._disk.open(self.path)
+        except StorageError:
+            if self._retired:  # and removed, since it was looked at
+                raise self._gone() from None
+            raise
+
+    def _gone(self) -> UnavailableError:
+        return UnavailableError(f"segment {self.base} is gone")
+
+    # --- what is known ----------------------------------------------------------------------------
+
+    def extend(self, entry: IndexEntry) -> None:
+        """Publish a batch that has been written behind the others."""
+        assert self.index is not None, "the active segment's index is loaded"
+        self.index.append(entry, verified=True)
+        self.data_end = entry.end
+        self.size = entry.end
+        self.last_epoch = entry.leader_epoch
+        self.max_timestamp = entry.max_timestamp
+        self.next = entry.next
+
+    def forget_from(self, row: int) -> None:
+        """Forget the batches from ``row`` on, whose bytes are being cut off; the segment is active again."""
+        index = self.load_index()
+        index.truncate(row)
+        self.index = index
+        self._describe(index)
+        self.size = self.data_end
+        self.sealed = False
+
+    def describe_scan(self, scan: SegmentScan, size: int) -> None:
+        """Take over what a scan of the whole file found."""
+        self.index = scan.index
+        self.damages = tuple(scan.damages)
+        self._describe(scan.index)
+        self.next = scan.next
+        self.data_end = scan.data_end
+        self.size = size
+        self.sealed = scan.sealed
+
+    def describe_summary(self, summary: IndexSummary, size: int) -> None:
+        """Take over an index header that fits; the entries stay on disk until they are needed."""
+        self.index = None
+        self.next = summary.next
+        self.data_end = summary.data_end
+        self.last_epoch = summary.last_epoch
+        self.max_timestamp = summary.max_timestamp
+        self.size = size
+        self.sealed = True
+
+    def _describe(self, index: BatchIndex) -> None:
+        if len(index) == 0:
+            self.next, self.data_end = self.base, FilePosition(0)
+            self.last_epoch, self.max_timestamp = LeaderEpoch(0), TimestampUs(0)
+            return
+        last = index[len(index) - 1]
+        self.next, self.data_end = last.next, last.end
+        self.last_epoch, self.max_timestamp = last.leader_epoch, last.max_timestamp
+
+    # --- the entries ------------------------------------------------------------------------------
+
+    def load_index(self) -> BatchIndex:
+        """Return the entries, from the index file or else from the segment's own bytes.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        if self.index is not None:
+            return self.index
+        with self.leased() as file:
+            index = read_index(self._disk, self.index_path, self.base, file)
+        if index is None or index.nexts[-1] != self.next:
+            return self.rescan()
+        self.index = index
+        return index
+
+    def rescan(self) -> BatchIndex:
+        """Derive the entries of a sealed segment anew, noting damage; the index file is not trusted again."""
+        assert self.sealed, "only the writer knows where the active segment ends"
+        with self.leased() as file:
+            scan = scan_segment(file, self.base)
+            size = FilePosition(file.size())
+        if scan.next < self.next and not (scan.damages and scan.damages[-1].next is None):
+            scan.damages.append(Damage(size, size, scan.next, None, f"the file ends at {scan.next}"))
+        self.index_doubtful = True
+        self.damages = tuple(scan.damages)
+        self.index = scan.index
+        return scan.index
+
+    def unload_index(self) -> None:
+        """Drop the entries of a sealed segment from memory."""
+        if self.sealed and not self.damages:
+            self.index = None
+
+    def save_index(self, rows: int) -> None:
+        """Write the index file for the first ``rows`` batches, all synced, unless the segment is damaged."""
+        assert self.index is not None, "the writer has the entries"
+        if rows > 0 and not self.damages and not self.index_doubtful:
+            write_index(self._disk, self.index_path, self.index, rows)

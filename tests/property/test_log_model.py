@@ -1,0 +1,253 @@
+"""The log against a list: appends, rolls, restarts, power losses, truncation and retention in any order."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from envelope.errors import DiskFull, FsyncFailed, OffsetOutOfRange
+from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
+from jetstream.log.batch import decode, iter_frames
+from jetstream.log.inspection import inspect_stream
+from jetstream.log.log import Log, LogConfig
+from jetstream.log.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    everything_survives,
+    nothing_survives,
+    random_survival,
+)
+from tests.support.logs import DIRECTORY, NOW, append, opened, stored_values
+
+SEGMENT_BYTES = 4000
+
+
+class LogModel(RuleBasedStateMachine):
+    """``records`` is what the log should hold: (value, timestamp) by offset, from offset 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = MemoryDisk()
+        self.log: Log
+        self.now = NOW
+        self.records: list[tuple[bytes, int]] = []
+        self.epochs: list[tuple[int, int]] = []
+        self.written = 0
+
+    @initialize(mode=st.sampled_from(SyncMode), age=st.none() | st.integers(5, 50))
+    def create(self, mode: SyncMode, age: int | None) -> None:
+        self.config = LogConfig(segment_bytes=SEGMENT_BYTES, segment_age_us=age, sync=mode)
+        self.log = opened(self.disk, self.config)
+        self.begin_epoch()
+
+    # --- writing -------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 5), size=st.integers(0, 1200), later=st.integers(0, 20))
+    def append(self, count: int, size: int, later: int) -> None:
+        self.now = TimestampUs(self.now + later)
+        values = [b"%d." % (self.written + number) + b"x" * size for number in range(count)]
+        self.written += count
+        append(self.log, values, self.now)
+        self.records.extend((value, self.now) for value in values)
+
+    @rule()
+    def refuse_for_lack_of_space(self) -> None:
+        before = len(self.disk.faults)
+        self.disk.faults = {
+            self.disk.calls + number: Fault(FaultKind.SHORT_WRITE, 100) for number in range(1, 30)
+        }
+        try:
+            append(self.log, [b"refused"], self.now)
+        except DiskFull:
+            pass
+        else:
+            raise AssertionError("the disk is full")
+        self.disk.faults = {}
+        assert before == 0
+
+    @rule()
+    def sync(self) -> None:
+        self.log.sync()
+        assert self.log.durable_end == len(self.records)
+
+    @rule()
+    def begin_epoch(self) -> None:
+        epoch = self.log.last_epoch + 1
+        self.log.begin_epoch(LeaderEpoch(epoch), self.now)
+        self.epochs.append((epoch, len(self.records)))
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.log.checkpoint()
+
+    # --- removing ------------------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def truncate_before(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(0, len(self.records)))
+        start = self.log.log_start_offset
+        self.log.truncate_before(Offset(offset), Offset(len(self.records)))
+        assert self.log.log_start_offset == max(start, offset)
+
+    @rule(messages=st.none() | st.integers(1, 10), age=st.none() | st.integers(0, 40))
+    def retain(self, messages: int | None, age: int | None) -> None:
+        self.log.config = replace(self.config, retention_messages=messages, retention_age_us=age)
+        start, end = self.log.log_start_offset, len(self.records)
+        self.log.apply_retention(self.now, Offset(end))
+        removed = self.records[start : self.log.log_start_offset]
+        if age is None:
+            assert not removed or (messages is not None and end - self.log.log_start_offset >= messages)
+        elif messages is None:
+            assert all(at < self.now - age for _, at in removed)
+        self.log.config = self.config
+
+    @precondition(lambda self: len(self.records) > self.log.log_start_offset)
+    @rule(data=st.data())
+    def cut_back(self, data: st.DataObject) -> None:
+        bases = [
+            base
+            for segment in self.log._segments
+            for base in segment.load_index().bases
+            if base >= self.log.log_start_offset
+        ]
+        if not bases:
+            return
+        offset = data.draw(st.sampled_from(bases))
+        self.log.truncate_to(Offset(offset))
+        del self.records[offset:]
+        self.epochs = [(epoch, start) for epoch, start in self.epochs if start < offset]
+        self.begin_epoch()
+
+    # --- starting again ------------------------------------------------------------------------------
+
+    @rule(full=st.booleans())
+    def restart(self, full: bool) -> None:
+        self.log.close()
+        assert inspect_stream(self.disk, DIRECTORY).healthy
+        self.open_again(len(self.records), full=full)
+        assert self.log.recovery.clean
+        assert self.log.recovery.problems == ()
+
+    @rule(full=st.booleans())
+    def killed(self, full: bool) -> None:
+        self.disk = self.disk.power_loss(everything_survives)
+        self.open_again(len(self.records), full=full)
+
+    @rule(seed=st.none() | st.integers(0, 1000), full=st.booleans())
+    def power_loss(self, seed: int | None, full: bool) -> None:
+        survival = nothing_survives if seed is None else random_survival(seed)
+        durable = self.log.durable_end
+        self.disk = self.disk.power_loss(survival)
+        self.open_again(durable, full=full)
+
+    @rule()
+    def failed_sync(self) -> None:
+        if not self.log.dirty:
+            return
+        durable = self.log.durable_end
+        self.disk.faults[self.disk.calls + 1] = Fault(FaultKind.SYNC_ERROR)
+        try:
+            self.log.sync()
+        except FsyncFailed:
+            pass
+        else:
+            raise AssertionError("the sync was made to fail")
+        self.disk.faults = {}
+        self.open_again(durable, full=False)
+
+    def open_again(self, kept_min: int, *, full: bool) -> None:
+        start = self.log.log_start_offset
+        self.log = opened(self.disk, self.config, full=full)
+        end = self.log.log_end_offset
+        assert kept_min <= end <= len(self.records), "what was synced is there, and nothing is invented"
+        assert self.log.log_start_offset == start
+        del self.records[end:]
+        self.epochs = [(epoch, min(begin, end)) for epoch, begin in self.epochs]
+        self.begin_epoch()
+
+    # --- always --------------------------------------------------------------------------------------
+
+    @invariant()
+    def holds_the_list(self) -> None:
+        start, end = self.log.log_start_offset, self.log.log_end_offset
+        assert end == len(self.records)
+        assert stored_values(self.log, 3000) == {
+            offset: self.records[offset][0] for offset in range(start, end)
+        }
+        assert self.log.corrupt_ranges == ()
+        assert self.log.failed is None
+
+    @invariant()
+    def segments_tile(self) -> None:
+        segments = self.log._segments
+        assert segments[0].base <= self.log.log_start_offset
+        for before, after in pairwise(segments):
+            assert before.next == after.base
+            assert before.sealed
+        assert self.log.bytes == sum(
+            len_of(self.disk, f"{DIRECTORY}/{name}")
+            for name in self.disk.listdir(DIRECTORY)
+            if name.endswith(".arrows")
+        )
+
+    @invariant()
+    def times_are_found(self) -> None:
+        start = self.log.log_start_offset
+        for later in (-1, 0, 7, 30):
+            wanted = NOW + later
+            expected = next(
+                (row for row in range(start, len(self.records)) if self.records[row][1] >= wanted),
+                len(self.records),
+            )
+            assert self.log.offset_for_timestamp(TimestampUs(wanted)) == expected
+
+    @invariant()
+    def epochs_are_known(self) -> None:
+        start = self.log.log_start_offset
+        ends = [*(begin for _, begin in self.epochs[1:]), len(self.records)]
+        for (epoch, begin), end in zip(self.epochs, ends, strict=True):
+            if end > start or epoch == self.epochs[-1][0]:
+                assert self.log.epoch_end(LeaderEpoch(epoch)) == end
+                if begin < end:
+                    assert self.log.epoch_at(Offset(begin)) == epoch
+
+    @invariant()
+    def reads_keep_their_limits(self) -> None:
+        start, end = self.log.log_start_offset, self.log.log_end_offset
+        for offset in {start, (start + end) // 2, end - 1}:
+            if not start <= offset < end:
+                continue
+            file_range = self.log.plan_read(Offset(offset), 2000, Offset(end))
+            frames = list(iter_frames(self.log.read(Offset(offset), 2000, Offset(end))))
+            assert file_range.base <= offset < file_range.next
+            assert sum(len(frame) for frame in frames) == file_range.length
+            assert len(frames) == 1 or file_range.length <= 2000
+            assert {decode(frame)[0].leader_epoch for frame in frames} == {file_range.leader_epoch}
+        try:
+            self.log.plan_read(Offset(end + 1), 1, Offset(end))
+        except OffsetOutOfRange:
+            return
+        raise AssertionError("an offset beyond the end was planned")
+
+
+def len_of(disk: MemoryDisk, path: str) -> int:
+    file = disk.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+TestLogModel = LogModel.TestCase
+TestLogModel.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.deep
+class TestLogModelForLong(LogModel.TestCase):  # type: ignore[misc,valid-type]  # made by hypothesis
+    """The same, for minutes."""
+
+    settings = settings(max_examples=8000, stateful_step_count=40, deadline=None)

@@ -1,0 +1,148 @@
+"""From an offset or a time to bytes."""
+
+import pyarrow as pa
+import pytest
+
+from envelope.errors import (
+    CorruptDataError,
+    OffsetOutOfRange,
+)
+from envelope.types import LeaderEpoch, Offset, TimestampUs
+from jetstream.log.batch import decode, encode_group, iter_frames
+from jetstream.log.log import LogConfig
+from jetstream.log.memory_disk import (
+    MemoryDisk,
+)
+from jetstream.log.schema import SCHEMA_MESSAGE
+from tests.support.logs import (
+    NOW,
+    SMALL,
+    append,
+    begun,
+    filled,
+    opened,
+    stored_values,
+    values_batch,
+)
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+
+def test_a_read_returns_whole_batches_of_one_segment() -> None:
+    log = filled(MemoryDisk(), 5)
+    file_range = log.plan_read(Offset(0), 1 << 20, Offset(5))
+    assert (file_range.base, file_range.next) == (0, 2)
+    assert file_range.position == len(SCHEMA_MESSAGE)
+    assert log.plan_read(Offset(1), 1 << 20, Offset(5)).base == 1
+
+
+def test_a_read_returns_at_least_one_batch_and_no_more_than_fit() -> None:
+    log = filled(MemoryDisk(), 6, LogConfig())
+    one = log.plan_read(Offset(2), 1, Offset(6))
+    assert (one.base, one.next) == (2, 3)
+    assert log.plan_read(Offset(2), 2 * one.length, Offset(6)).next == 4
+    assert log.plan_read(Offset(2), 3 * one.length - 1, Offset(6)).next == 4
+
+
+def test_a_read_never_passes_the_end_it_was_given() -> None:
+    log = begun(MemoryDisk())
+    append(log, [b"a", b"b"])
+    append(log, [b"c", b"d"])
+    assert log.plan_read(Offset(0), 1 << 20, Offset(2)).next == 2
+    assert log.plan_read(Offset(0), 1 << 20, Offset(3)).next == 2
+    assert log.plan_read(Offset(0), 1 << 20, Offset(1)).length == 0
+    assert log.plan_read(Offset(3), 1 << 20, Offset(3)).length == 0
+
+
+def test_a_read_stops_where_the_epoch_changes() -> None:
+    log = filled(MemoryDisk(), 2, LogConfig())
+    log.begin_epoch(LeaderEpoch(2), NOW)
+    append(log, [b"2"])
+    first = log.plan_read(Offset(0), 1 << 20, Offset(3))
+    second = log.plan_read(first.next, 1 << 20, Offset(3))
+    assert (first.next, first.leader_epoch, second.leader_epoch) == (2, 1, 2)
+
+
+def test_a_read_from_inside_a_batch_begins_with_the_batch() -> None:
+    log = begun(MemoryDisk())
+    append(log, [b"a", b"b", b"c"])
+    frames = list(iter_frames(log.read(Offset(2), 1, Offset(3))))
+    assert decode(frames[0])[0].base == 0
+
+
+@pytest.mark.parametrize("offset", [1, 6, 100])
+def test_an_offset_outside_the_log_is_told_with_the_bounds(offset: int) -> None:
+    log = filled(MemoryDisk(), 5)
+    log.truncate_before(Offset(2), Offset(5))
+    with pytest.raises(OffsetOutOfRange) as raised:
+        log.read(Offset(offset), 1000, Offset(5))
+    assert raised.value.detail == {"offset": offset, "log_start_offset": 2, "log_end_offset": 5}
+
+
+def test_what_this_process_wrote_is_not_checked_again_and_the_rest_once() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 5)
+    calls = disk.calls
+    log.verify_range(log.plan_read(Offset(4), 1 << 20, Offset(5)))
+    assert disk.calls == calls
+    log.close()
+    log = opened(disk, SMALL)
+    file_range = log.plan_read(Offset(4), 1 << 20, Offset(5))
+    reads = [call for call in disk.trace if call.startswith("read")]
+    log.verify_range(file_range)
+    log.verify_range(file_range)
+    assert len([call for call in disk.trace if call.startswith("read")]) == len(reads) + 1
+
+
+def test_many_sealed_segments_are_opened_by_their_index_headers_and_loaded_when_read() -> None:
+    disk = MemoryDisk()
+    filled(disk, 60).close()
+    calls = disk.calls
+    log = opened(disk, SMALL)
+    assert log.segments == 30
+    read = {call.split()[1] for call in disk.trace[calls:] if call.startswith("read")}
+    assert {path for path in read if path.endswith(".arrows")} == {log._segments[-1].path}
+    assert len(stored_values(log)) == 60
+    loaded = [segment for segment in log._segments if segment.index is not None]
+    assert len(loaded) <= 9
+    assert disk.open_files == 1, "the active segment, by the writer"
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "offset"), [(0, 0), (NOW, 0), (NOW + 1, 2), (NOW + 10, 2), (NOW + 11, 4), (NOW + 21, 6)]
+)
+def test_a_time_is_found_at_its_first_record(timestamp: int, offset: int) -> None:
+    log = begun(MemoryDisk(), SMALL)
+    for later in (0, 10, 20):
+        append(log, [b"a" * 400, b"b" * 400], NOW + later)
+    assert log.segments == 3
+    assert log.offset_for_timestamp(TimestampUs(timestamp)) == offset
+
+
+def test_a_time_is_found_inside_a_batch() -> None:
+    log = begun(MemoryDisk())
+    rows = [values_batch([b"x"], row, NOW + row) for row in range(5)]
+    table = pa.Table.from_batches(rows).combine_chunks().to_batches()[0]
+    log.append_group(encode_group(table, Offset(0), log.last_epoch), NOW)
+    assert [log.offset_for_timestamp(TimestampUs(NOW + row)) for row in range(6)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_time_below_the_log_start_is_found_at_the_start() -> None:
+    log = filled(MemoryDisk(), 5)
+    log.truncate_before(Offset(3), Offset(5))
+    assert log.offset_for_timestamp(TimestampUs(0)) == 3
+    assert opened(MemoryDisk()).offset_for_timestamp(TimestampUs(0)) == 0
+
+
+def test_a_time_that_may_lie_in_damage_leads_to_the_damage() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 3, LogConfig())
+    entry = log._segments[0].load_index()[1]
+    log.close()
+    file = disk.open(log._segments[0].path)
+    file.write([bytes(50)], entry.position + 100)
+    file.close()
+    found = opened(disk, full=True)
+    assert found.offset_for_timestamp(TimestampUs(NOW + 2)) == 1
+    with pytest.raises(CorruptDataError):
+        found.read(Offset(1), 1, Offset(3))

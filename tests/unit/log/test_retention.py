@@ -1,0 +1,135 @@
+"""Truncation and retention."""
+
+from dataclasses import replace
+
+import pytest
+
+from envelope.errors import (
+    OffsetOutOfRange,
+    UnavailableError,
+)
+from envelope.types import Offset, TimestampUs
+from jetstream.log.batch import decode, iter_frames
+from jetstream.log.log import LogConfig
+from jetstream.log.memory_disk import (
+    MemoryDisk,
+    nothing_survives,
+)
+from tests.support.logs import (
+    DIRECTORY,
+    NOW,
+    SMALL,
+    append,
+    begun,
+    file_content,
+    filled,
+    opened,
+    stored_values,
+)
+
+# --- removing --------------------------------------------------------------------------------------------
+
+
+def test_truncating_frees_whole_segments_and_survives() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 7)
+    before = log.bytes
+    log.truncate_before(Offset(3), Offset(7))
+    assert (log.log_start_offset, log._segments[0].base) == (3, 2)
+    assert log.bytes < before
+    found = opened(disk.power_loss(nothing_survives), SMALL)
+    assert found.log_start_offset == 3
+    assert min(stored_values(found)) == 3
+    assert found.corrupt_ranges == ()
+
+
+def test_truncating_is_idempotent_and_never_goes_back() -> None:
+    log = filled(MemoryDisk(), 7)
+    for offset in (3, 3, 1, 0):
+        log.truncate_before(Offset(offset), Offset(7))
+        assert log.log_start_offset == 3
+
+
+def test_truncating_above_the_high_watermark_is_refused() -> None:
+    log = filled(MemoryDisk(), 7)
+    with pytest.raises(OffsetOutOfRange):
+        log.truncate_before(Offset(6), Offset(5))
+    assert log.log_start_offset == 0
+
+
+def test_truncating_to_the_end_leaves_an_empty_log_that_remembers_its_end() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 4)
+    log.truncate_before(Offset(4), Offset(4))
+    found = opened(disk.power_loss(nothing_survives), SMALL)
+    assert (found.log_start_offset, found.log_end_offset) == (4, 4)
+    assert stored_values(found) == {}
+
+
+def test_a_reader_keeps_a_segment_that_is_removed() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 5)
+    file_range = log.plan_read(Offset(0), 1 << 20, Offset(5))
+    file = file_range.segment.acquire()
+    log.truncate_before(Offset(4), Offset(5))
+    assert not disk.exists(file_range.segment.path)
+    body = file.read(file_range.position, file_range.length)
+    assert [decode(frame)[0].base for frame in iter_frames(body)] == [0, 1]
+    file_range.segment.release()
+    assert not file_range.segment.is_open
+    with pytest.raises(UnavailableError):
+        file_range.segment.acquire()
+
+
+@pytest.mark.parametrize(
+    ("changes", "start"),
+    [
+        ({"retention_messages": 1}, 6),
+        ({"retention_messages": 3}, 4),
+        ({"retention_messages": 4}, 2),
+        ({"retention_messages": 100}, 0),
+        ({"retention_bytes": 1}, 6),
+        ({"retention_bytes": 5000}, 2),
+        ({"retention_age_us": 4}, 2),
+        ({"retention_age_us": 100}, 0),
+        ({"retention_age_us": 100, "retention_messages": 3}, 4),
+    ],
+)
+def test_retention_removes_whole_segments_from_the_start(changes: dict[str, int], start: int) -> None:
+    log = filled(MemoryDisk(), 7)
+    log.config = replace(log.config, **changes)  # type: ignore[arg-type]  # the numeric fields
+    log.apply_retention(TimestampUs(NOW + 7), Offset(7))
+    assert log.log_start_offset == start
+    assert log._segments[0].base == start
+
+
+def test_retention_leaves_what_is_not_committed() -> None:
+    log = filled(MemoryDisk(), 7, replace(SMALL, retention_messages=1))
+    log.apply_retention(NOW, Offset(5))
+    assert log.log_start_offset == 4
+
+
+def test_an_idle_log_whose_records_are_all_too_old_is_emptied() -> None:
+    disk = MemoryDisk()
+    config = LogConfig(retention_age_us=1000)
+    log = begun(disk, config)
+    append(log, [b"old"])
+    log.sync()
+    log.apply_retention(TimestampUs(NOW + 1001), Offset(1))
+    assert (log.log_start_offset, log.log_end_offset, log.bytes) == (1, 1, 0)
+    append(log, [b"new"], NOW + 1002)
+    log.close()
+    assert stored_values(opened(disk, config)) == {1: b"new"}
+
+
+def test_a_full_disk_can_be_freed_by_retention() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 7)
+    disk.capacity_bytes = 1
+    log.config = replace(log.config, retention_messages=1)
+    disk.capacity_bytes = sum(
+        len(file_content(disk, f"{DIRECTORY}/{name}")) for name in disk.listdir(DIRECTORY)
+    )
+    log.apply_retention(NOW, Offset(7))
+    assert log.log_start_offset == 6
+    assert stored_values(log) == {6: b"6"}
