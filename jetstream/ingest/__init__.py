@@ -1,0 +1,1 @@
+"""NATS bytes to sequenced batches to acks, pure."""

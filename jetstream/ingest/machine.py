@@ -1,0 +1,333 @@
+"""The decider of one stream's publish path: messages in, appends and answers out.
+
+The shell feeds `Received` only while no append is in flight, performs the returned actions in order, and
+reports each append by exactly one of `Appended`, `AppendRefused` and `AppendUnknown`. One `Append` carries
+the messages of one `Received`: `Mailbox.drain` is where its size is bounded.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, assert_never
+
+from envelope.acks import AckWriter
+from envelope.errors import JetstreamError, Overloaded, StreamOffline
+from envelope.limits import MAILBOX_MESSAGES_MAX
+from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
+from jetstream.ingest.dedupe import DedupeWindow, window_us
+from jetstream.ingest.history import History
+from jetstream.ingest.intake import Binds, Intake
+from jetstream.ingest.messages import MessageBlock
+from jetstream.ingest.pending_acks import PendingAcks
+from jetstream.ingest.sequencer import Duplicate, Group, Refused, Sequencer
+from jetstream.log.plain_batch import Records
+from metadata.stream_config import StreamConfig
+
+PENDING_ACKS_MAX: Final = 2 * MAILBOX_MESSAGES_MAX
+"""Publishers waiting for the high watermark; beyond it new messages are refused until it moves."""
+
+# --- events -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Messages left the mailbox; no append is in flight."""
+
+    messages: MessageBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Overflowed:
+    """Messages found the mailbox full."""
+
+    messages: MessageBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The leader has the records; synced, if the stream syncs always."""
+
+    log_end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRefused:
+    """None of the records is stored, for certain."""
+
+    error: JetstreamError
+
+
+@dataclass(frozen=True, slots=True)
+class AppendUnknown:
+    """The log failed: the records may be stored or not, and no others will be."""
+
+    error: JetstreamError
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermarkAdvanced:
+    """Records below ``high_watermark`` are committed."""
+
+    high_watermark: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """This node no longer leads the stream, or the stream is gone: nothing may be said any more."""
+
+
+Event = Received | Overflowed | Appended | AppendRefused | AppendUnknown | HighWatermarkAdvanced | Stopped
+
+# --- actions ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append these records, in one piece, and report the outcome."""
+
+    records: Records
+    base: Offset
+    leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Send these NATS commands, ``count`` answers, in one piece."""
+
+    data: bytes
+    count: int
+
+
+class CountKind(StrEnum):
+    """What is worth counting although nobody may hear of it."""
+
+    REFUSED = "refused"
+    """Messages not stored, their publishers told."""
+    DROPPED_WITHOUT_REPLY = "dropped_without_reply"
+    """Messages not stored, nobody told: there is no reply subject, or it is not ours to answer on."""
+    DUPLICATES = "duplicates"
+    """Messages recognised by their id as stored before."""
+    UNKNOWN_OUTCOME = "unknown_outcome"
+    """Publishers left without an answer because nobody knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Add ``number`` to a counter."""
+
+    kind: CountKind
+    number: int
+
+
+Action = Append | Publish | Count
+
+# --- the machine --------------------------------------------------------------------------------------
+
+
+class StreamIngest:
+    """Sequences, refuses and acks the messages of one stream during one leader epoch.
+
+    Invariants:
+        M1: at most one append is in flight.
+        M2: high_watermark <= end of the last append that succeeded <= log_end_offset.
+        M3: an ack names an offset whose append succeeded; with ``ack: all`` one below the high watermark.
+        M4: a refused message is in no append; a message whose outcome is unknown is never refused.
+    """
+
+    def __init__(
+        self,
+        stream: StreamName,
+        config: StreamConfig,
+        leader_epoch: LeaderEpoch,
+        log_end_offset: Offset,
+        history: History,
+        binds: Binds,
+    ) -> None:
+        """Continue the stream's log, which ends at ``log_end_offset``, under a new ``leader_epoch``."""
+        assert history.high_watermark <= log_end_offset, "M2"
+        self._stream = stream
+        self._leader_epoch = leader_epoch
+        self._intake = Intake(stream, config, binds)
+        self._sequencer = Sequencer(self._intake, log_end_offset, history)
+        self._writer = AckWriter(stream, leader_epoch)
+        self._pending = PendingAcks(self._writer)
+        self._high_watermark = history.high_watermark
+        self._appended_end = log_end_offset
+        self._in_flight: Group | None = None
+        self._offline: StreamOffline | None = None
+        self._is_stopped = False
+
+    def __str__(self) -> str:
+        state = "offline" if self._offline else "online"
+        return (
+            f"{self._stream} e{self._leader_epoch} {state} hw={self._high_watermark} "
+            f"end={self.log_end_offset} pending={len(self._pending)} ids={len(self.dedupe)}"
+        )
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Offset of the next record, an append in flight included."""
+        return self._sequencer.log_end_offset
+
+    @property
+    def high_watermark(self) -> Offset:
+        """First offset that is not committed, as far as this machine was told."""
+        return self._high_watermark
+
+    @property
+    def dedupe(self) -> DedupeWindow:
+        """The remembered message ids, to be read only."""
+        return self._sequencer.dedupe
+
+    @property
+    def pending_acks(self) -> int:
+        """Publishers that wait for an answer."""
+        return len(self._pending)
+
+    def reconfigure(self, config: StreamConfig) -> None:
+        """Follow a changed configuration from the next group on."""
+        self._intake.reconfigure(config)
+        self.dedupe.resize(window_us(config.dedupe_window))
+
+    def handle(self, event: Event, now: TimestampUs) -> tuple[Action, ...]:
+        """Take in one event; return what the shell must do, in that order."""
+        match event:
+            case _ if self._is_stopped:
+                actions = _unheard(event)
+            case Received(messages):
+                actions = self._received(messages, now)
+            case Overflowed(messages):
+                actions = self._turn_away(messages, Overloaded(f"stream {self._stream} is at its limit"))
+            case Appended(log_end_offset):
+                actions = self._appended(log_end_offset)
+            case AppendRefused(error):
+                actions = self._append_refused(error)
+            case AppendUnknown(error):
+                actions = self._append_unknown(error)
+            case HighWatermarkAdvanced(high_watermark):
+                actions = self._committed(high_watermark)
+            case Stopped():
+                actions = self._stopped()
+            case _:
+                assert_never(event)
+        assert self._high_watermark <= self._appended_end <= self.log_end_offset, f"M2: {self}"
+        return tuple(actions)
+
+    def _received(self, messages: MessageBlock, now: TimestampUs) -> list[Action]:
+        assert self._in_flight is None, "M1"
+        if self._offline is not None:
+            return self._turn_away(messages, self._offline)
+        if len(self._pending) > PENDING_ACKS_MAX:
+            return self._turn_away(messages, Overloaded(f"stream {self._stream} waits for its replicas"))
+        group = self._sequencer.sequence(messages, now)
+        actions = self._answer(group.refused, group.duplicates)
+        if group.records is not None:
+            self._in_flight = group
+            self._pending.add(group.leader, group.committed)
+            actions.append(Append(group.records, group.base, self._leader_epoch))
+        return actions
+
+    def _answer(self, refused: Sequence[Refused], duplicates: Sequence[Duplicate]) -> list[Action]:
+        """Answer what needs no append: refusals, and repeats of committed records; other repeats wait."""
+        answers = [self._writer.refusal(message.reply, message.error) for message in refused if message.reply]
+        told = len(answers)
+        for repeat in duplicates:
+            if not repeat.reply:
+                continue
+            if repeat.original < self._high_watermark:
+                answers.append(self._writer.duplicate(repeat.reply, repeat.original))
+            else:
+                self._pending.add_duplicate(repeat.original, repeat.reply)
+        return [
+            *_publish(b"".join(answers), len(answers)),
+            *_count(CountKind.REFUSED, told),
+            *_count(CountKind.DROPPED_WITHOUT_REPLY, len(refused) - told),
+            *_count(CountKind.DUPLICATES, len(duplicates)),
+        ]
+
+    def _turn_away(self, messages: MessageBlock, error: JetstreamError) -> list[Action]:
+        """Refuse messages unseen, except repeats of remembered ones: these need no room (M4)."""
+        refused: list[Refused] = []
+        duplicates: list[Duplicate] = []
+        unanswered = 0
+        places = self._intake.places_to_inspect(messages)
+        for place in places:
+            message = self._intake.inspect(messages, place)
+            message_id = message.asked.message_id
+            original = None if message_id is None else self.dedupe.lookup(message_id)
+            if original is None:
+                refused.append(Refused(message.told, message.refusal or error))
+            elif self._is_answerable(original):
+                duplicates.append(Duplicate(message.told, original))
+            else:
+                unanswered += 1
+        inspected = set(places)
+        plain = [reply for place, reply in enumerate(messages.replies) if place not in inspected]
+        heard = [reply for reply in plain if reply] if self._intake.policy is not AckPolicy.NONE else []
+        return [
+            *_publish(self._writer.refusals(heard, error), len(heard)),
+            *_count(CountKind.REFUSED, len(heard)),
+            *_count(CountKind.DROPPED_WITHOUT_REPLY, len(plain) - len(heard)),
+            *_count(CountKind.UNKNOWN_OUTCOME, unanswered),
+            *self._answer(refused, duplicates),
+        ]
+
+    def _is_answerable(self, original: Offset) -> bool:
+        """Tell whether a repeat of the record at ``original`` can be answered, now or later."""
+        if original < self._high_watermark:
+            return True
+        return self._offline is None and len(self._pending) <= PENDING_ACKS_MAX
+
+    def _appended(self, log_end_offset: Offset) -> list[Action]:
+        group, self._in_flight = self._in_flight, None
+        assert group is not None, "M1: an append was in flight"
+        assert log_end_offset == group.end, f"M2: appended up to {log_end_offset}, asked up to {group.end}"
+        self._appended_end = log_end_offset
+        return _publish(*self._pending.appended())
+
+    def _append_refused(self, error: JetstreamError) -> list[Action]:
+        group, self._in_flight = self._in_flight, None
+        assert group is not None, "M1: an append was in flight"
+        unheard = group.end - group.base - len(group.leader) - len(group.committed)
+        replies = self._pending.take_back(group.base)
+        self._sequencer.roll_back()
+        assert self.log_end_offset == group.base, "M2: rolled back"
+        return [
+            *_publish(self._writer.refusals(replies, error), len(replies)),
+            *_count(CountKind.REFUSED, len(replies)),
+            *_count(CountKind.DROPPED_WITHOUT_REPLY, unheard),
+        ]
+
+    def _append_unknown(self, error: JetstreamError) -> list[Action]:
+        """Say nothing about the group; its ids stay remembered, so nothing is said about repeats either."""
+        group, self._in_flight = self._in_flight, None
+        assert group is not None, "M1: an append was in flight"
+        self._offline = StreamOffline(f"stream {self._stream} is offline: {error.description}")
+        return _count(CountKind.UNKNOWN_OUTCOME, len(self._pending.take_back(group.base)))
+
+    def _committed(self, high_watermark: Offset) -> list[Action]:
+        assert high_watermark >= self._high_watermark, "M2: the high watermark never goes back"
+        self._high_watermark = high_watermark
+        return _publish(*self._pending.release(high_watermark))
+
+    def _stopped(self) -> list[Action]:
+        self._is_stopped = True
+        self._in_flight = None
+        return _count(CountKind.UNKNOWN_OUTCOME, self._pending.forget())
+
+
+def _unheard(event: Event) -> list[Action]:
+    """Count what comes after the end."""
+    match event:
+        case Received(messages) | Overflowed(messages):
+            return _count(CountKind.DROPPED_WITHOUT_REPLY, len(messages))
+        case _:
+            return []
+
+
+def _publish(data: bytes, count: int) -> list[Action]:
+    return [Publish(data, count)] if count else []
+
+
+def _count(kind: CountKind, number: int) -> list[Action]:
+    return [Count(kind, number)] if number else []

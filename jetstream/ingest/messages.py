@@ -1,0 +1,109 @@
+"""Messages between the NATS byte stream and the sequencer: columns of plain lists.
+
+Parallel lists instead of one object per message: the parser appends to four lists, the sequencer hands
+two of them to Arrow whole, and nothing is allocated per message beyond the bytes themselves.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, compress
+from typing import Final
+
+MESSAGE_OVERHEAD_BYTES: Final = 64
+"""Counted for each message beside its bytes: fixed-width columns, offsets and validity in a batch."""
+
+BATCH_FIXED_BYTES: Final = 2048
+"""What an encoded batch takes besides its messages: Arrow's metadata, padding, our header entry."""
+
+HEADER_EXPANSION: Final = 3
+"""A header block of one-letter names grows up to so many times when it becomes Arrow columns."""
+
+
+def message_bytes(subject: bytes, payload: bytes, header: bytes | None) -> int:
+    """Return an upper bound of what one message adds to an encoded batch."""
+    return len(subject) + len(payload) + HEADER_EXPANSION * len(header or b"") + MESSAGE_OVERHEAD_BYTES
+
+
+class MessageBlock:
+    """Messages of one subscription in arrival order.
+
+    Attributes:
+        subjects: as received; not yet known to be UTF-8.
+        replies: reply subjects without white space; ``b""`` means none.
+        payloads: message bodies.
+        headers: raw header blocks (``NATS/1.0`` ... blank line), None for a message without one.
+        size_bytes: upper bound of what the messages add to an encoded batch; limits are counted in it.
+
+    Invariants:
+        I1: the four lists have one length.
+    """
+
+    __slots__ = ("headers", "payloads", "replies", "size_bytes", "subjects")
+
+    def __init__(
+        self,
+        subjects: list[bytes] | None = None,
+        replies: list[bytes] | None = None,
+        payloads: list[bytes] | None = None,
+        headers: list[bytes | None] | None = None,
+    ) -> None:
+        """Own the given lists, all four or none."""
+        self.subjects = subjects if subjects is not None else []
+        self.replies = replies if replies is not None else []
+        self.payloads = payloads if payloads is not None else []
+        self.headers = headers if headers is not None else []
+        count = len(self.subjects)
+        assert len(self.replies) == len(self.payloads) == len(self.headers) == count, "I1: one length"
+        size = sum(map(len, self.payloads)) + sum(map(len, self.subjects)) + MESSAGE_OVERHEAD_BYTES * count
+        if self.headers.count(None) != count:
+            size += HEADER_EXPANSION * sum(len(header) for header in self.headers if header is not None)
+        self.size_bytes = size
+
+    def __len__(self) -> int:
+        return len(self.subjects)
+
+    def append(self, subject: bytes, reply: bytes, payload: bytes, header: bytes | None) -> None:
+        """Append one message."""
+        self.subjects.append(subject)
+        self.replies.append(reply)
+        self.payloads.append(payload)
+        self.headers.append(header)
+        self.size_bytes += message_bytes(subject, payload, header)
+
+    def extend(self, other: "MessageBlock") -> None:
+        """Append the messages of ``other``, which stays as it is."""
+        self.subjects += other.subjects
+        self.replies += other.replies
+        self.payloads += other.payloads
+        self.headers += other.headers
+        self.size_bytes += other.size_bytes
+
+    def split(self, count: int) -> tuple["MessageBlock", "MessageBlock"]:
+        """Return the first ``count`` messages and the rest, as two new blocks."""
+        head = MessageBlock(
+            self.subjects[:count], self.replies[:count], self.payloads[:count], self.headers[:count]
+        )
+        tail = MessageBlock(
+            self.subjects[count:], self.replies[count:], self.payloads[count:], self.headers[count:]
+        )
+        assert head.size_bytes + tail.size_bytes == self.size_bytes, "I2: a split loses nothing"
+        return head, tail
+
+    def select(self, keep: Sequence[bool]) -> "MessageBlock":
+        """Return the messages whose place in ``keep`` is true, in order, as a new block."""
+        assert len(keep) == len(self), "I3: one decision for each message"
+        return MessageBlock(
+            list(compress(self.subjects, keep)),
+            list(compress(self.replies, keep)),
+            list(compress(self.payloads, keep)),
+            list(compress(self.headers, keep)),
+        )
+
+    def count_within(self, bytes_max: int) -> int:
+        """Return how many messages from the front take at most ``bytes_max`` together."""
+        if self.size_bytes <= max(0, bytes_max):
+            return len(self)
+        ends = accumulate(map(message_bytes, self.subjects, self.payloads, self.headers))
+        for count, end in enumerate(ends):
+            if end > bytes_max:
+                return count
+        raise AssertionError("I4: size_bytes is the sum of the messages' sizes")

@@ -1,0 +1,276 @@
+r"""The NATS client protocol, server to client: bytes in, blocks of messages and control operations out.
+
+One ``feed`` takes a chunk as it came from the socket and returns everything that is complete in it; all
+messages of one subscription between two control operations form one block. Two ways lead through a chunk:
+
+* *the grammar*: one regular expression for message lines and one for control operations say what is legal;
+  messages are taken one by one.
+* *columns*: a chunk of small messages with one shape is split at its line ends, and every check is one pass
+  in C over a column (declared against found sizes, one subscription, no odd white space). It takes all of
+  the chunk's complete messages or none, and only what the grammar would take too, at less than half the cost.
+
+A message that spans chunks is kept as a list of chunks and joined once, when its last byte is there.
+
+Sources: NATS documentation, "Client Protocol"; nats-py 2.16 ``nats/protocol/parser.py``, whose results this
+parser reproduces except where docs/adr/0004 says otherwise.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from envelope.errors import RemoteProtocolError
+from envelope.limits import KIB, RECORD_BYTES_MAX
+from jetstream.ingest.columns import ColumnSplitter, MessageColumns
+from jetstream.ingest.messages import MessageBlock
+
+CONTROL_LINE_BYTES_MAX: Final = 64 * KIB
+"""An INFO line names every server of a cluster; message lines are bounded by the server (4 KiB)."""
+
+COLUMNS_BYTES_MIN: Final = 1 * KIB
+"""Below it a chunk holds too few messages to pay for the columns."""
+
+COLUMNS_WAIT_BYTES_MAX: Final = 128 * KIB
+"""A message that was waited for longer than that is large: its bytes are not searched for line ends."""
+
+_CR, _LF = b"\r\n"
+_MESSAGE_LINE: Final = re.compile(
+    rb"(H)?MSG[^\S\r\n]+(\S+)[^\S\r\n]+(\d{1,18})[^\S\r\n]+"  # subject, subscription
+    rb"(?:(\S+)[^\S\r\n]+)?"  # reply subject
+    rb"(?(1)(\d{1,18})[^\S\r\n]+)(\d{1,18})\r\n"  # header size of an HMSG, size
+)
+_CONTROL_LINE: Final = re.compile(
+    rb"(?:(PING|PONG|\+OK)[^\S\r\n]*|(-ERR)[^\S\r\n]+('.+')|(INFO)[^\S\r\n]+([^\r\n]+))\r\n"
+)
+
+
+class ControlKind(Enum):
+    """The operations of a server that are not messages."""
+
+    PING = b"PING"
+    PONG = b"PONG"
+    OK = b"+OK"
+    ERR = b"-ERR"
+    INFO = b"INFO"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Messages of one subscription, in arrival order."""
+
+    sid: int
+    messages: MessageBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A control operation; ``argument`` is the quoted text of ERR or the JSON of INFO, as received."""
+
+    kind: ControlKind
+    argument: bytes = b""
+
+
+ParsedItem = Block | Control
+
+
+class NatsProtocolError(RemoteProtocolError):
+    """The server broke the NATS protocol; the connection is of no use any more.
+
+    Attributes:
+        items: what was complete before the garbage. The messages were delivered by NATS: deliver them on
+            before acting on the error.
+        unparsed: the bytes at hand from the garbage on.
+    """
+
+    def __init__(self, description: str, unparsed: bytes = b"") -> None:
+        super().__init__(f"{description}: {unparsed[:64]!r}" if unparsed else description)
+        self.items: list[ParsedItem] = []
+        self.unparsed = unparsed
+
+
+class MessageParser:
+    """Turns chunks of any size into blocks and control operations.
+
+    Invariants:
+        P1: items leave in the order of their bytes, except that messages of different subscriptions between
+            two control operations are grouped.
+        P2: the result does not depend on how the stream is cut into chunks, apart from the grouping.
+        P3: held bytes are at most one message or control line and one chunk.
+    """
+
+    def __init__(self, message_bytes_max: int = RECORD_BYTES_MAX) -> None:
+        """Refuse messages whose header and payload have more than ``message_bytes_max`` bytes."""
+        self._message_bytes_max = message_bytes_max
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget a half-read message and a failure: a new connection begins."""
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._wanted_bytes = 0  # of the held ones and those to come; 0: up to the next line end
+        self._failure: str | None = None
+        self._splitter = ColumnSplitter(self._message_bytes_max)
+
+    def feed(self, data: bytes) -> list[ParsedItem]:
+        """Take in the next bytes of the connection; return what they complete.
+
+        Raises:
+            NatsProtocolError: the bytes are not the NATS protocol, or exceed a limit. From then on every call
+                raises until `reset`.
+        """
+        if self._failure is not None:
+            raise NatsProtocolError(self._failure)
+        waited_bytes = self._wanted_bytes
+        if self._held:
+            self._hold(data)
+            if not self._may_go_on(data):
+                return []
+            data = b"".join(self._held)
+            self._held.clear()
+        self._held_bytes = self._wanted_bytes = 0
+        run = _Run()
+        position = 0
+        if len(data) >= COLUMNS_BYTES_MIN and waited_bytes <= COLUMNS_WAIT_BYTES_MAX:
+            columns = self._splitter.take(data)
+            if columns is not None:
+                run.extend(columns)
+                position = columns.end
+        try:
+            position = self._take_by_grammar(data, position, run)
+        except NatsProtocolError as error:
+            self._failure = error.description
+            error.items = run.close()
+            raise
+        if position < len(data):
+            self._hold(data[position:])
+        return run.close()
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
+
+    def _may_go_on(self, data: bytes) -> bool:
+        """Tell whether the held bytes and ``data``, the newest of them, can complete anything."""
+        if self._wanted_bytes:
+            return self._held_bytes >= self._wanted_bytes
+        return b"\n" in data or self._held_bytes > CONTROL_LINE_BYTES_MAX
+
+    # --- the grammar -----------------------------------------------------------------------------
+
+    def _take_by_grammar(self, data: bytes, position: int, run: "_Run") -> int:
+        """Take everything that is complete from ``position`` on; return where the rest begins."""
+        message_line, length, bytes_max = _MESSAGE_LINE.match, len(data), self._message_bytes_max
+        last_sid, columns = b"", _Columns()
+        while position < length:
+            line = message_line(data, position)
+            if line is None:
+                end = self._take_control(data, position, run)
+                if end == position:
+                    break
+                position, last_sid = end, b""
+                continue
+            subject, sid, reply, header_size, size = line.group(2, 3, 4, 5, 6)
+            start = line.end()
+            end = start + int(size)
+            middle = start if header_size is None else start + int(header_size)
+            if end - start > bytes_max or middle > end:
+                raise NatsProtocolError(f"NATS message or header exceeds {bytes_max} bytes", data[position:])
+            if length < end + 2:
+                self._wanted_bytes = end + 2 - position
+                break
+            if data[end] != _CR or data[end + 1] != _LF:
+                raise NatsProtocolError("NATS message is not followed by CR LF", data[position:])
+            if sid != last_sid:
+                last_sid, columns = sid, run.columns(sid)
+            columns.subjects.append(subject)
+            columns.replies.append(reply or b"")
+            columns.headers.append(data[start:middle] or None)
+            columns.payloads.append(data[middle:end])
+            position = end + 2
+        return position
+
+    def _take_control(self, data: bytes, position: int, run: "_Run") -> int:
+        """Take one control operation; return where it ends, ``position`` if it is not complete."""
+        line = _CONTROL_LINE.match(data, position)
+        if line is not None:
+            plain, err, text, info, document = line.groups()
+            if document is not None and not _is_json_object(document):
+                raise NatsProtocolError("NATS INFO is no JSON object", data[position:])
+            run.add(Control(ControlKind(plain or err or info), text or document or b""))
+            return line.end()
+        if data.find(b"\r\n", position) >= 0:
+            raise NatsProtocolError("unknown NATS protocol line", data[position:])
+        if len(data) - position > CONTROL_LINE_BYTES_MAX:
+            raise NatsProtocolError(f"NATS line exceeds {CONTROL_LINE_BYTES_MAX} bytes", data[position:])
+        return position
+
+
+def _is_json_object(document: bytes) -> bool:
+    try:
+        return isinstance(json.loads(document), dict)
+    except ValueError:
+        return False
+
+
+class _Columns:
+    """The growing lists of one subscription's block."""
+
+    __slots__ = ("headers", "payloads", "replies", "subjects")
+
+    def __init__(self) -> None:
+        self.subjects: list[bytes] = []
+        self.replies: list[bytes] = []
+        self.payloads: list[bytes] = []
+        self.headers: list[bytes | None] = []
+
+
+class _Run:
+    """The items of one chunk; blocks are open until the next control operation."""
+
+    __slots__ = ("_by_digits", "_items", "_open")
+
+    def __init__(self) -> None:
+        self._items: list[ParsedItem] = []
+        self._open: dict[int, _Columns] = {}
+        self._by_digits: dict[bytes, _Columns] = {}
+
+    def columns(self, sid: bytes) -> _Columns:
+        """Return the open block of the subscription."""
+        columns = self._by_digits.get(sid)
+        if columns is None:
+            columns = self._by_digits[sid] = self._open.setdefault(int(sid), _Columns())
+        return columns
+
+    def extend(self, taken: MessageColumns) -> None:
+        """Add many messages without headers."""
+        sids = taken.sids
+        if sids.count(sids[0]) == len(sids):
+            columns = self.columns(sids[0])
+            columns.subjects += taken.subjects
+            columns.replies += taken.replies
+            columns.payloads += taken.payloads
+            columns.headers += [None] * len(sids)
+            return
+        for sid, subject, reply, payload in zip(
+            sids, taken.subjects, taken.replies, taken.payloads, strict=True
+        ):
+            columns = self.columns(sid)
+            columns.subjects.append(subject)
+            columns.replies.append(reply)
+            columns.payloads.append(payload)
+            columns.headers.append(None)
+
+    def add(self, control: Control) -> None:
+        """Close the open blocks and add a control operation after them."""
+        self.close().append(control)
+
+    def close(self) -> list[ParsedItem]:
+        """Close the open blocks; return all items."""
+        for sid, columns in self._open.items():
+            block = MessageBlock(columns.subjects, columns.replies, columns.payloads, columns.headers)
+            self._items.append(Block(sid, block))
+        self._open.clear()
+        self._by_digits.clear()
+        return self._items

@@ -1,0 +1,133 @@
+"""Acks that wait: for the append that is in flight, and then for the high watermark."""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from envelope.acks import AckWriter
+from envelope.types import Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Acks:
+    """Records to ack: ascending offsets, each with its reply subject."""
+
+    offsets: Sequence[int] = ()
+    replies: Sequence[bytes] = ()
+
+    def __len__(self) -> int:
+        return len(self.replies)
+
+    def split(self, end: Offset) -> tuple["Acks", "Acks"]:
+        """Return the acks of records below ``end`` and the others."""
+        count = bisect_left(self.offsets, end)
+        return Acks(self.offsets[:count], self.replies[:count]), Acks(
+            self.offsets[count:], self.replies[count:]
+        )
+
+    def written(self, writer: AckWriter) -> bytes:
+        """Return the commands that send the acks."""
+        if not self.replies:
+            return b""
+        if self.offsets[-1] - self.offsets[0] + 1 == len(self.offsets):
+            return writer.acks(self.replies, Offset(self.offsets[0]))
+        return b"".join(map(writer.ack, self.replies, map(Offset, self.offsets)))
+
+
+NO_ACKS = Acks()
+
+
+class PendingAcks:
+    """What publishers of one stream wait for.
+
+    Invariants:
+        A1: an ack is released once, and not before the high watermark has passed its record (`release`) or
+            its append has returned (`appended`, for those who asked for no more).
+        A2: a repeat is released only after the high watermark has passed its original.
+    """
+
+    def __init__(self, writer: AckWriter) -> None:
+        """Write acks with ``writer``."""
+        self._writer = writer
+        self._flying_leader = NO_ACKS
+        self._flying_all = NO_ACKS
+        self._waiting: deque[Acks] = deque()
+        self._duplicates: list[tuple[Offset, int, bytes]] = []  # a heap; the number keeps arrival order
+        self._duplicates_seen = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, leader: Acks, committed: Acks) -> None:
+        """Note whom to ack about the group whose append begins: when it returns, or when it is committed."""
+        assert not self._flying_leader, "A3: one append in flight"
+        assert not self._flying_all, "A3: one append in flight"
+        self._flying_leader, self._flying_all = leader, committed
+        self._count += len(leader) + len(committed)
+
+    def add_duplicate(self, original: Offset, reply: bytes) -> None:
+        """Note whom to tell that the record at ``original`` has its message already."""
+        heappush(self._duplicates, (original, self._duplicates_seen, reply))
+        self._duplicates_seen += 1
+        self._count += 1
+
+    def appended(self) -> tuple[bytes, int]:
+        """The append returned: return the acks of those who asked for no more, and their number."""
+        leader, self._flying_leader = self._flying_leader, NO_ACKS
+        committed, self._flying_all = self._flying_all, NO_ACKS
+        if committed:
+            self._waiting.append(committed)
+        self._count -= len(leader)
+        return leader.written(self._writer), len(leader)
+
+    def release(self, high_watermark: Offset) -> tuple[bytes, int]:
+        """Return the acks of what is committed now, and their number."""
+        parts: list[bytes] = []
+        count = 0
+        while self._waiting and self._waiting[0].offsets[0] < high_watermark:
+            acks, rest = self._waiting.popleft().split(high_watermark)
+            if rest:
+                self._waiting.appendleft(rest)
+            parts.append(acks.written(self._writer))
+            count += len(acks)
+        while self._duplicates and self._duplicates[0][0] < high_watermark:
+            original, _, reply = heappop(self._duplicates)
+            parts.append(self._writer.duplicate(reply, original))
+            count += 1
+        self._count -= count
+        assert self._count >= 0, "A1: released once"
+        return b"".join(parts), count
+
+    def take_back(self, base: Offset) -> list[bytes]:
+        """The append of the group from ``base`` on failed: return who waits for it, repeats included."""
+        replies: list[bytes] = [*self._flying_leader.replies, *self._flying_all.replies]
+        self._flying_leader = self._flying_all = NO_ACKS
+        replies += (reply for original, _, reply in sorted(self._duplicates) if original >= base)
+        self._duplicates = [entry for entry in self._duplicates if entry[0] < base]
+        heapify(self._duplicates)
+        self._count -= len(replies)
+        return replies
+
+    def forget(self) -> int:
+        """Drop everything unanswered; return how many publishers waited."""
+        count, self._count = self._count, 0
+        self._flying_leader = self._flying_all = NO_ACKS
+        self._waiting.clear()
+        self._duplicates.clear()
+        return count
+
+
+def acks_of(offsets: range, replies: list[bytes], wanted: Iterable[bool] | None = None) -> Acks:
+    """Return the acks of consecutive records: of all with a reply subject, or of those also ``wanted``."""
+    if wanted is None and b"" not in replies:
+        return Acks(offsets, replies)
+    wanted = wanted if wanted is not None else [True] * len(replies)
+    chosen = [
+        (offset, reply)
+        for offset, reply, want in zip(offsets, replies, wanted, strict=True)
+        if want and reply
+    ]
+    return Acks([offset for offset, _ in chosen], [reply for _, reply in chosen])
