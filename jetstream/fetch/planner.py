@@ -1,0 +1,154 @@
+"""What to answer to a fetch: bytes, a wait, nothing, or a typed refusal.
+
+The one place that decides what a reader may see. Everything below the high watermark, from the log start
+on, is served in whole batches; an offset at or above the high watermark waits, up to the log end; any
+other offset is out of range (Kafka, KIP-392: an offset that is stored but not yet committed is not an
+error). A reader that says which leader epoch wrote the record before its offset is told when this log has
+another one there: what it read was never committed here (KIP-320).
+"""
+
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from envelope.errors import DivergedHistory, JetstreamError, OffsetOutOfRange, StreamRecreated
+from envelope.types import Incarnation, LeaderEpoch, Offset
+
+
+class PlannedRange(Protocol):
+    """Whole batches in one segment file, covering ``[base, next)``."""
+
+    @property
+    def base(self) -> Offset:
+        """Offset of the first record."""
+        ...
+
+    @property
+    def next(self) -> Offset:
+        """Offset after the last record."""
+        ...
+
+
+RangeT = TypeVar("RangeT", bound=PlannedRange)
+RangeT_co = TypeVar("RangeT_co", bound=PlannedRange, covariant=True)
+
+
+class IndexView(Protocol[RangeT_co]):
+    """What the planner asks of a log."""
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """First offset kept."""
+        ...
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Next offset to be written."""
+        ...
+
+    def plan_read(self, offset: Offset, max_bytes: int, end: Offset) -> RangeT_co:
+        """Return whole batches from the one that holds ``offset`` on, none beyond ``end``; empty if it is."""
+        ...
+
+    def epoch_at(self, offset: Offset) -> LeaderEpoch:
+        """Return the leader epoch that wrote ``offset``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FetchQuery:
+    """Where a reader stands and how much it takes."""
+
+    offset: Offset
+    max_bytes: int
+    last_epoch: LeaderEpoch | None = None
+    """Leader epoch of the record before ``offset``, if the reader knows it."""
+    incarnation: Incarnation | None = None
+    """The life of the stream the reader began with, if it minds."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamView(Generic[RangeT]):
+    """A stream at one moment."""
+
+    incarnation: Incarnation
+    high_watermark: Offset
+    index: IndexView[RangeT]
+
+
+@dataclass(frozen=True, slots=True)
+class Serve(Generic[RangeT]):
+    """Send these bytes."""
+
+    file_range: RangeT
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to read yet: ask again when the high watermark is above ``offset``."""
+
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer with this error."""
+
+    error: JetstreamError
+
+
+def plan_fetch(query: FetchQuery, stream: StreamView[RangeT]) -> Serve[RangeT] | Wait | Refuse:
+    """Decide what ``query`` gets from ``stream`` now.
+
+    Invariant:
+        F1: what is served ends at or below the high watermark and is not empty.
+    """
+    try:
+        _check(query, stream)
+        if query.offset >= stream.high_watermark:
+            return Wait(query.offset)
+        file_range = stream.index.plan_read(query.offset, query.max_bytes, stream.high_watermark)
+    except JetstreamError as error:
+        return Refuse(error)
+    if file_range.next == query.offset:
+        return Wait(query.offset)  # the batch reaches beyond the high watermark: not committed as a whole
+    assert file_range.base <= query.offset < file_range.next, "F1: the range holds the offset asked for"
+    assert file_range.next <= stream.high_watermark, "F1: nothing uncommitted is served"
+    return Serve(file_range)
+
+
+def committed(offset: Offset, stream: StreamView[RangeT]) -> Offset:
+    """Return the nearest offset a reader can start at: from the log start to the high watermark."""
+    return max(min(offset, stream.high_watermark), stream.index.log_start_offset)
+
+
+def check_incarnation(wanted: Incarnation | None, stream: StreamView[RangeT]) -> None:
+    """Raise StreamRecreated if the reader began with another life of the stream."""
+    if wanted is not None and wanted != stream.incarnation:
+        raise StreamRecreated(
+            f"the stream was created again: its incarnation is {stream.incarnation}, not {wanted}",
+            incarnation=stream.incarnation,
+        )
+
+
+def _check(query: FetchQuery, stream: StreamView[RangeT]) -> None:
+    check_incarnation(query.incarnation, stream)
+    start, end = stream.index.log_start_offset, stream.index.log_end_offset
+    if not start <= query.offset <= end:
+        raise OffsetOutOfRange(
+            f"offset {query.offset} is outside [{start}, {end}]",
+            offset=query.offset,
+            log_start_offset=start,
+            log_end_offset=end,
+            high_watermark=stream.high_watermark,
+        )
+    before = Offset(query.offset - 1)
+    # Below the log start nothing is left to compare with; retention is not divergence.
+    if query.last_epoch is None or before < start:
+        return
+    epoch = stream.index.epoch_at(before)
+    if epoch != query.last_epoch:
+        raise DivergedHistory(
+            f"offset {before} was written in leader epoch {epoch} here, not in {query.last_epoch}",
+            offset=query.offset,
+            leader_epoch=epoch,
+        )

@@ -1,0 +1,1 @@
+"""The socket protocol as values and machines: frames, requests, responses, connections; no sockets."""

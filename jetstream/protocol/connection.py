@@ -1,0 +1,356 @@
+"""Both ends of one socket connection as machines: bytes in, events out; values in, bytes out.
+
+The server side::
+
+    awaiting hello --hello of a known version--> open --request--> open
+          |                                       |
+          +-- any other request, bad frame -------+--> broken: nothing more is read
+
+A request is *in flight* from its `RequestReceived` until `ServerConnection.respond` or
+`ServerConnection.fail`. Responses go out in any order; a body follows its header without anything in
+between, which is the caller's part.
+
+Source: the split of machine and I/O is that of h11 and httpcore; ids for pipelining as in Kafka's
+correlation id, without its rule of answering in order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from envelope.errors import (
+    JetstreamError,
+    Overloaded,
+    RemoteProtocolError,
+    RequestError,
+    Unsupported,
+)
+from envelope.limits import (
+    FRAME_HEADER_BYTES_MAX,
+    REQUEST_BODY_BYTES_MAX,
+    REQUESTS_IN_FLIGHT_MAX,
+    RESPONSE_BODY_BYTES_MAX,
+)
+from jetstream.protocol.frames import (
+    BodyReceived,
+    FrameEvent,
+    FrameReader,
+    FrameRefused,
+    HeadReceived,
+    encode_head,
+)
+from jetstream.protocol.requests import (
+    PROTOCOL_VERSION,
+    Fetch,
+    GetMetadata,
+    Hello,
+    ListOffsets,
+    RefusedRequest,
+    Request,
+    decode_request,
+    encode_request,
+)
+from jetstream.protocol.responses import (
+    FetchResponse,
+    HelloResponse,
+    ListOffsetsResponse,
+    MetadataResponse,
+    Response,
+    decode_error,
+    decode_response,
+    encode_error,
+    encode_response,
+    response_id,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    """A valid request; answer it with `ServerConnection.respond` or `ServerConnection.fail`."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """A request that cannot be served: send ``response``; the connection lives on."""
+
+    error: JetstreamError
+    response: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBroken:
+    """The peer broke the protocol: send ``farewell`` (may be empty), then close; nothing more is read."""
+
+    error: JetstreamError
+    farewell: bytes
+
+
+ServerEvent = RequestReceived | RequestRefused | ConnectionBroken
+
+
+class _ServerState(Enum):
+    AWAITING_HELLO = "awaiting hello"
+    OPEN = "open"
+    BROKEN = "broken"
+
+
+class ServerConnection:
+    """The server's side of one connection.
+
+    Invariants:
+        P4: at most ``REQUESTS_IN_FLIGHT_MAX`` requests are in flight, each id once.
+        P5: only ids in flight are answered, each once.
+        P6: after `ConnectionBroken` there are no more events.
+    """
+
+    def __init__(self) -> None:
+        self._reader = FrameReader(FRAME_HEADER_BYTES_MAX, REQUEST_BODY_BYTES_MAX)
+        self._state = _ServerState.AWAITING_HELLO
+        self._in_flight: set[int] = set()
+
+    @property
+    def awaiting_hello(self) -> bool:
+        """Whether the peer has not yet agreed on a version."""
+        return self._state is _ServerState.AWAITING_HELLO
+
+    @property
+    def broken(self) -> bool:
+        """Whether the peer broke the protocol."""
+        return self._state is _ServerState.BROKEN
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a request has begun to arrive and is not complete."""
+        return self._reader.mid_frame
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests await their response."""
+        return len(self._in_flight)
+
+    def receive_data(self, data: bytes | memoryview) -> tuple[ServerEvent, ...]:
+        """Take in any bytes; return what they mean, in order. Never raises for what a peer sends."""
+        events: list[ServerEvent] = []
+        if self.broken:
+            return ()
+        for frame in self._reader.feed(data):
+            if isinstance(frame, BodyReceived):
+                continue  # requests have none: it is empty
+            event = self._on_frame(frame)
+            events.append(event)
+            if isinstance(event, ConnectionBroken):
+                break
+        return tuple(events)
+
+    def respond(self, response: Response, body_length: int = 0) -> bytes:
+        """Return the bytes that begin the response; ``body_length`` bytes of body must follow them."""
+        self._answered(response.id)
+        return encode_head(encode_response(response), body_length)
+
+    def fail(self, request_id: int, error: JetstreamError) -> bytes:
+        """Return the whole response to a request that failed."""
+        self._answered(request_id)
+        return encode_head(encode_error(request_id, error))
+
+    def _answered(self, request_id: int) -> None:
+        assert request_id in self._in_flight, f"P5: request {request_id} is not in flight"
+        self._in_flight.remove(request_id)
+
+    def _on_frame(self, frame: HeadReceived | FrameRefused) -> ServerEvent:
+        if isinstance(frame, FrameRefused):
+            return self._break(frame.error)
+        try:
+            return self._admitted(decode_request(frame.header))
+        except RefusedRequest as refused:
+            if refused.request_id in self._in_flight:
+                return self._break(_reused(refused.request_id))
+            header = encode_error(refused.request_id, refused.error)
+            return RequestRefused(refused.error, encode_head(header))
+        except RemoteProtocolError as error:
+            return self._break(error)
+
+    def _admitted(self, request: Request) -> ServerEvent:
+        """Let a well-formed request in, or say why not."""
+        if request.id in self._in_flight:
+            raise _reused(request.id)
+        if isinstance(request, Hello):
+            self._open(request)
+        elif self.awaiting_hello:
+            raise RemoteProtocolError(f'the first request must be "hello", not "{request.op}"')
+        if len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX:
+            raise RefusedRequest(
+                request.id, Overloaded(f"{REQUESTS_IN_FLIGHT_MAX} requests are in flight on this connection")
+            )
+        self._in_flight.add(request.id)
+        assert len(self._in_flight) <= REQUESTS_IN_FLIGHT_MAX, "P4"
+        return RequestReceived(request)
+
+    def _open(self, hello: Hello) -> None:
+        if self._state is _ServerState.OPEN:
+            raise RefusedRequest(hello.id, RequestError('"hello" was said before'))
+        if hello.protocol != PROTOCOL_VERSION:
+            raise RefusedRequest(
+                hello.id,
+                Unsupported(
+                    f"protocol version {hello.protocol} is not spoken here",
+                    protocol_min=PROTOCOL_VERSION,
+                    protocol_max=PROTOCOL_VERSION,
+                ),
+            )
+        self._state = _ServerState.OPEN
+
+    def _break(self, error: JetstreamError) -> ConnectionBroken:
+        self._state = _ServerState.BROKEN
+        return ConnectionBroken(error, encode_farewell(error))
+
+
+def encode_farewell(error: JetstreamError) -> bytes:
+    """Return the bytes that tell a peer why its connection is about to be closed."""
+    return encode_head(encode_error(None, error))
+
+
+def _reused(request_id: int) -> RemoteProtocolError:
+    return RemoteProtocolError(f"request id {request_id} is still in flight")
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseStarted:
+    """A response's header is here, its body is still arriving: time to ask for what comes next."""
+
+    response: Response
+    body_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseReceived:
+    """A response is complete; the receiver owns ``body``."""
+
+    response: Response
+    body: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFailed:
+    """The server answered a request with an error."""
+
+    request_id: int
+    error: JetstreamError
+
+
+ClientEvent = ResponseStarted | ResponseReceived | ResponseFailed | ConnectionBroken
+
+_RESPONSES: dict[type[Request], type[Response]] = {
+    Hello: HelloResponse,
+    GetMetadata: MetadataResponse,
+    ListOffsets: ListOffsetsResponse,
+    Fetch: FetchResponse,
+}
+
+
+class ClientConnection:
+    """The client's side of one connection.
+
+    Invariants:
+        P7: every response belongs to a request in flight; it is told once as received or failed.
+        P8: after `ConnectionBroken` there are no more events.
+    """
+
+    def __init__(self, allocate: Callable[[int], memoryview] | None = None) -> None:
+        """``allocate`` makes the writable room for one body; the default is zeroed memory."""
+        limits = FRAME_HEADER_BYTES_MAX, RESPONSE_BODY_BYTES_MAX
+        self._reader = FrameReader(*limits) if allocate is None else FrameReader(*limits, allocate)
+        self._requests: dict[int, Request] = {}
+        self._arriving: Response | None = None
+        self._next_id = 0
+        self._broken = False
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests await their response."""
+        return len(self._requests)
+
+    def next_id(self) -> int:
+        """Return an id that was never used on this connection."""
+        self._next_id += 1
+        return self._next_id - 1
+
+    def send(self, request: Request) -> bytes:
+        """Return the bytes of ``request``; its id must come from `next_id`.
+
+        Raises:
+            Overloaded: as many requests are in flight as a server takes.
+        """
+        assert request.id not in self._requests, f"P7: request id {request.id} is in flight"
+        if len(self._requests) >= REQUESTS_IN_FLIGHT_MAX:
+            raise Overloaded(f"{REQUESTS_IN_FLIGHT_MAX} requests are in flight on this connection")
+        header = encode_request(request)
+        if len(header) > FRAME_HEADER_BYTES_MAX:
+            raise RequestError(f"request of {len(header)} bytes, the limit is {FRAME_HEADER_BYTES_MAX}")
+        self._requests[request.id] = request
+        return encode_head(header)
+
+    def body_window(self) -> memoryview | None:
+        """Return where the rest of the arriving body may be written in place, or None between bodies."""
+        return None if self._broken else self._reader.body_window()
+
+    def body_filled(self, count: int) -> tuple[ClientEvent, ...]:
+        """Say that the first ``count`` bytes of `body_window` have been written."""
+        return self._events(self._reader.body_filled(count))
+
+    def receive_data(self, data: bytes | memoryview) -> tuple[ClientEvent, ...]:
+        """Take in any bytes; return what they mean, in order. Never raises for what a peer sends."""
+        return () if self._broken else self._events(self._reader.feed(data))
+
+    def _events(self, frames: list[FrameEvent]) -> tuple[ClientEvent, ...]:
+        events: list[ClientEvent] = []
+        for frame in frames:
+            try:
+                events.extend(self._on_frame(frame))
+            except RemoteProtocolError as error:
+                events.append(self._break(error))
+            if self._broken:
+                break
+        return tuple(events)
+
+    def _on_frame(self, frame: FrameEvent) -> tuple[ClientEvent, ...]:
+        match frame:
+            case HeadReceived(header, body_length):
+                return self._on_head(header, body_length)
+            case BodyReceived(body):
+                return self._on_body(body)
+            case FrameRefused(error):
+                return (self._break(error),)
+            case _:
+                assert_never(frame)
+
+    def _on_head(self, header: bytes, body_length: int) -> tuple[ClientEvent, ...]:
+        fields, answered = response_id(header)
+        if answered is None:
+            return (self._break(decode_error(fields)),)
+        request = self._requests.get(answered)
+        if request is None:
+            raise RemoteProtocolError(f"response to request {answered}, which is not in flight")
+        if "error" in fields:
+            return self._on_error(answered, decode_error(fields), body_length)
+        self._arriving = decode_response(_RESPONSES[type(request)], fields)
+        return (ResponseStarted(self._arriving, body_length),)
+
+    def _on_error(self, answered: int, error: JetstreamError, body_length: int) -> tuple[ClientEvent, ...]:
+        if body_length:
+            raise RemoteProtocolError(f"error response with a body of {body_length} bytes")
+        del self._requests[answered]
+        return (ResponseFailed(answered, error),)
+
+    def _on_body(self, body: memoryview) -> tuple[ClientEvent, ...]:
+        if self._arriving is None:
+            return ()  # the empty body of an error
+        response, self._arriving = self._arriving, None
+        del self._requests[response.id]
+        return (ResponseReceived(response, body),)
+
+    def _break(self, error: JetstreamError) -> ConnectionBroken:
+        self._broken = True
+        return ConnectionBroken(error, b"")

@@ -1,0 +1,144 @@
+"""What a client may ask for, version 1 of the socket protocol.
+
+Every request is one JSON object with ``op`` and ``id``. Unknown fields are refused, not ignored: a
+server that overlooked a newer client's filter would answer with the wrong records.
+"""
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
+
+from envelope.errors import JetstreamError, RemoteProtocolError, RequestError, Unsupported
+from envelope.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
+
+PROTOCOL_VERSION: Final = 1
+INTEGER_MAX: Final = (1 << 63) - 1
+ECHO_CHARS_MAX: Final = 200
+"""How much of what a peer sent is repeated to it in an error."""
+
+RequestId = Annotated[int, Field(ge=0, le=INTEGER_MAX, description="chosen by the client, not in flight")]
+_Offset = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
+_Name = Annotated[str, Field(max_length=1024)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    id: RequestId
+
+
+class Hello(_Request):
+    """First request of every connection: agree on a protocol version."""
+
+    op: Literal["hello"] = "hello"
+    protocol: Annotated[int, Field(ge=0, le=INTEGER_MAX)]
+    client: _Name = ""
+    client_version: _Name = ""
+
+
+class GetMetadata(_Request):
+    """Ask which streams and nodes there are; answered in pages."""
+
+    op: Literal["metadata"] = "metadata"
+    streams: Annotated[list[_Name], Field(max_length=256)] | None = None
+    after: _Name | None = None
+
+
+class ListOffsets(_Request):
+    """Ask for an offset by place or time."""
+
+    op: Literal["list_offsets"] = "list_offsets"
+    stream: _Name
+    at: Literal["earliest", "latest", "timestamp"]
+    timestamp: Annotated[int, Field(ge=-INTEGER_MAX, le=INTEGER_MAX)] | None = None
+    incarnation: _Name | None = None
+
+    @model_validator(mode="after")
+    def _timestamp_belongs_to_its_place(self) -> Self:
+        if (self.at == "timestamp") != (self.timestamp is not None):
+            raise ValueError('"timestamp" (microseconds) goes with "at": "timestamp", and only with it')
+        return self
+
+
+class Fetch(_Request):
+    """Ask for whole batches from ``offset`` on."""
+
+    op: Literal["fetch"] = "fetch"
+    stream: _Name
+    offset: _Offset
+    max_bytes: Annotated[int, Field(ge=1, le=FETCH_BYTES_MAX)] = FETCH_BYTES_DEFAULT
+    max_wait_ms: Annotated[int, Field(ge=0, le=FETCH_WAIT_MS_MAX)] = 0
+    last_epoch: _Offset | None = None
+    incarnation: _Name | None = None
+
+
+Request = Hello | GetMetadata | ListOffsets | Fetch
+
+_BY_OP: Final[dict[str, type[Hello] | type[GetMetadata] | type[ListOffsets] | type[Fetch]]] = {
+    "hello": Hello,
+    "metadata": GetMetadata,
+    "list_offsets": ListOffsets,
+    "fetch": Fetch,
+}
+
+
+class RefusedRequest(Exception):
+    """The frame is sound and has an id, but the request cannot be served; the connection lives on."""
+
+    def __init__(self, request_id: int, error: JetstreamError) -> None:
+        """Keep the id to answer under and the error to answer with."""
+        super().__init__(error.description)
+        self.request_id = request_id
+        self.error = error
+
+
+def encode_request(request: Request) -> bytes:
+    """Return the frame header of ``request``."""
+    return request.model_dump_json(exclude_none=True).encode()
+
+
+def decode_request(header: bytes) -> Request:
+    """Return the request in a frame header.
+
+    Raises:
+        RemoteProtocolError: not a JSON object with a usable ``id``: there is nothing to answer under.
+        RefusedRequest: an unknown op or field (`Unsupported`), or a value of the wrong type or range
+            (`RequestError`).
+    """
+    fields = decode_json_object(header)
+    request_id = fields.get("id")
+    if type(request_id) is not int or not 0 <= request_id <= INTEGER_MAX:
+        raise RemoteProtocolError(f"request id {_echo(request_id)} is not an integer of 0 to 2^63-1")
+    op = fields.get("op")
+    model = _BY_OP.get(op) if isinstance(op, str) else None
+    if model is None:
+        raise RefusedRequest(request_id, Unsupported(f"unknown op {_echo(op)}"))
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise RefusedRequest(request_id, _first_problem(error)) from None
+
+
+def decode_json_object(header: bytes) -> dict[str, object]:
+    """Return the JSON object in ``header``; raise RemoteProtocolError if it is anything else."""
+    try:
+        fields: object = from_json(header, allow_inf_nan=False)
+    except ValueError as error:
+        raise RemoteProtocolError(f"frame header is not JSON: {_echo(str(error))}") from None
+    if not isinstance(fields, dict):
+        raise RemoteProtocolError(f"frame header is JSON {type(fields).__name__}, not an object")
+    return fields
+
+
+def _first_problem(error: ValidationError) -> JetstreamError:
+    problem = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return Unsupported(f"unknown field {_echo(place)}")
+    return RequestError(f"{_echo(place)}: {_echo(problem['msg'])}")
+
+
+def _echo(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= ECHO_CHARS_MAX else text[:ECHO_CHARS_MAX] + "…"

@@ -1,0 +1,182 @@
+"""What a server answers, version 1 of the socket protocol.
+
+A response header is one JSON object with the request's ``id``, and ``error`` if it failed. Clients
+ignore fields they do not know; servers may add some.
+"""
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from envelope.errors import (
+    InternalError,
+    JetstreamError,
+    RemoteProtocolError,
+    UnavailableError,
+    error_from_wire,
+    registry,
+)
+from jetstream.protocol.requests import INTEGER_MAX, decode_json_object
+
+DESCRIPTION_CHARS_MAX: Final = 2048
+DETAILS_MAX: Final = 16
+DETAIL_CHARS_MAX: Final = 256
+
+_Offset = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
+
+
+class _Response(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    id: _Offset
+
+
+class HelloResponse(_Response):
+    """The version both sides now speak, and who answers."""
+
+    protocol: int
+    node: str
+    node_version: str
+
+
+class NodeMetadata(BaseModel):
+    """A node's address on the socket protocol."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    id: str
+    host: str
+    port: int
+
+
+class StreamMetadata(BaseModel):
+    """Where a stream is led and what of it can be read."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    name: str
+    incarnation: str
+    leader: str
+    leader_epoch: _Offset
+    log_start_offset: _Offset
+    log_end_offset: _Offset
+    high_watermark: _Offset
+
+
+class MetadataResponse(_Response):
+    """One page of streams by name, and nodes (64 at most); ``more``: ask again after the last name."""
+
+    nodes: list[NodeMetadata]
+    streams: list[StreamMetadata]
+    more: bool = False
+
+
+class ListOffsetsResponse(_Response):
+    """The offset asked for, never beyond the high watermark."""
+
+    offset: _Offset
+    leader_epoch: _Offset
+    log_start_offset: _Offset
+    high_watermark: _Offset
+    incarnation: str
+
+
+class FetchResponse(_Response):
+    """What the body holds: ``[start_offset, next_offset)``, whole batches; the client trims the edges."""
+
+    epoch: _Offset
+    """Leader epoch of the last record in the body; of the stream if the body is empty."""
+    schema_id: int
+    start_offset: _Offset
+    """Base of the first batch: at or below the offset asked for."""
+    next_offset: _Offset
+    """Where the next fetch goes on."""
+    records: _Offset
+    high_watermark: _Offset
+    log_start_offset: _Offset
+    incarnation: str
+
+
+Response = HelloResponse | MetadataResponse | ListOffsetsResponse | FetchResponse
+
+
+class _ErrorBody(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    code: int
+    err_code: str
+    description: str
+    retriable: bool
+    detail: dict[str, int | str] = Field(default_factory=dict)
+
+
+class _ErrorResponse(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    id: _Offset | None
+    error: _ErrorBody
+
+
+def encode_response(response: Response) -> bytes:
+    """Return the frame header of ``response``."""
+    return response.model_dump_json().encode()
+
+
+def encode_error(request_id: int | None, error: JetstreamError) -> bytes:
+    """Return the frame header of a failure; ``request_id`` is None if the connection itself failed."""
+    body = _ErrorBody(
+        code=error.status,
+        err_code=error.err_code,
+        description=_sendable(error.description, DESCRIPTION_CHARS_MAX),
+        retriable=error.retriable,
+        detail={
+            key: _sendable(value, DETAIL_CHARS_MAX) if isinstance(value, str) else value
+            for key, value in list(error.detail.items())[:DETAILS_MAX]
+        },
+    )
+    return _ErrorResponse(id=request_id, error=body).model_dump_json().encode()
+
+
+def response_id(header: bytes) -> tuple[dict[str, object], int | None]:
+    """Return the fields of a response header and its id.
+
+    Raises:
+        RemoteProtocolError: not a JSON object, or an id that is neither an integer nor null.
+    """
+    fields = decode_json_object(header)
+    answered = fields.get("id")
+    if answered is not None and type(answered) is not int:
+        raise RemoteProtocolError(f"response id is a {type(answered).__name__}")
+    return fields, answered
+
+
+def decode_response(model: type[Response], fields: dict[str, object]) -> Response:
+    """Return the response in ``fields``; raise RemoteProtocolError if a field is missing or wrong."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise RemoteProtocolError(f"{model.__name__}: {_first_problem(error)}") from None
+
+
+def decode_error(fields: dict[str, object]) -> JetstreamError:
+    """Return the typed error in ``fields``; raise RemoteProtocolError if it has another shape."""
+    try:
+        body = _ErrorResponse.model_validate(fields).error
+    except ValidationError as error:
+        raise RemoteProtocolError(f"error response: {_first_problem(error)}") from None
+    # A key that is a parameter of the constructor would be a TypeError of ours at a peer's will.
+    detail = {key: value for key, value in body.detail.items() if key not in ("self", "description")}
+    if body.err_code in registry():
+        return error_from_wire(body.err_code, body.description, detail)
+    unknown: type[JetstreamError] = UnavailableError if body.retriable else InternalError
+    return unknown(f"{body.err_code}: {body.description}", **detail)
+
+
+def _sendable(text: str, chars_max: int) -> str:
+    """Cut ``text`` so that no error outgrows a header, and drop what is not Unicode."""
+    return text[:chars_max].encode("utf-8", "replace").decode()
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem: Any = error.errors(include_url=False, include_context=False)[0]
+    return f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"[:DESCRIPTION_CHARS_MAX]

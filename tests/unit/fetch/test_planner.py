@@ -1,0 +1,126 @@
+"""What a fetch is answered, from every place a reader can stand."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from envelope.errors import (
+    CorruptDataError,
+    DivergedHistory,
+    JetstreamError,
+    OffsetOutOfRange,
+    StreamRecreated,
+)
+from envelope.types import Incarnation, LeaderEpoch, Offset
+from jetstream.fetch.planner import FetchQuery, Refuse, Serve, StreamView, Wait, committed, plan_fetch
+
+
+@dataclass(frozen=True)
+class ARange:
+    base: Offset
+    next: Offset
+
+
+@dataclass
+class AnIndex:
+    """Batches of ten records in [start, end); epoch 1 below offset 50, epoch 2 from there on."""
+
+    log_start_offset: Offset
+    log_end_offset: Offset
+    failure: JetstreamError | None = None
+
+    def plan_read(self, offset: Offset, max_bytes: int, end: Offset) -> ARange:
+        if self.failure:
+            raise self.failure
+        base = offset - offset % 10
+        count = max(1, max_bytes // 100)
+        return ARange(Offset(base), Offset(min(base + 10 * count, end)))
+
+    def epoch_at(self, offset: Offset) -> LeaderEpoch:
+        assert self.log_start_offset <= offset < self.log_end_offset
+        return LeaderEpoch(1 if offset < 50 else 2)
+
+
+def a_view(start: int = 20, high_watermark: int = 80, end: int = 100) -> StreamView[ARange]:
+    return StreamView(Incarnation("one"), Offset(high_watermark), AnIndex(Offset(start), Offset(end)))
+
+
+def plan(
+    offset: int,
+    view: StreamView[ARange] | None = None,
+    last_epoch: int | None = None,
+    incarnation: str | None = None,
+) -> Serve[ARange] | Wait | Refuse:
+    query = FetchQuery(
+        Offset(offset),
+        1000,
+        None if last_epoch is None else LeaderEpoch(last_epoch),
+        None if incarnation is None else Incarnation(incarnation),
+    )
+    return plan_fetch(query, view or a_view())
+
+
+def refusal(decision: Serve[ARange] | Wait | Refuse) -> JetstreamError:
+    assert isinstance(decision, Refuse)
+    return decision.error
+
+
+@pytest.mark.parametrize(("offset", "base"), [(20, 20), (25, 20), (79, 70)])
+def test_committed_offsets_are_served_in_whole_batches(offset: int, base: int) -> None:
+    decision = plan(offset)
+    assert isinstance(decision, Serve)
+    assert decision.file_range == ARange(Offset(base), Offset(80))
+
+
+@pytest.mark.parametrize("offset", [80, 81, 99, 100])
+def test_an_offset_from_the_high_watermark_to_the_log_end_waits(offset: int) -> None:
+    assert plan(offset) == Wait(Offset(offset))
+
+
+@pytest.mark.parametrize("offset", [0, 19, 101, 2**62])
+def test_any_other_offset_is_out_of_range_and_the_error_says_what_is_in_range(offset: int) -> None:
+    error = refusal(plan(offset))
+    assert isinstance(error, OffsetOutOfRange)
+    assert error.detail == {
+        "offset": offset,
+        "log_start_offset": 20,
+        "log_end_offset": 100,
+        "high_watermark": 80,
+    }
+
+
+def test_an_empty_log_waits_at_its_only_offset() -> None:
+    assert plan(0, a_view(0, 0, 0)) == Wait(Offset(0))
+
+
+@pytest.mark.parametrize(("offset", "epoch"), [(50, 1), (51, 2), (21, 1), (80, 2), (100, 2)])
+def test_a_reader_on_this_history_goes_on(offset: int, epoch: int) -> None:
+    assert not isinstance(plan(offset, last_epoch=epoch), Refuse)
+
+
+@pytest.mark.parametrize(("offset", "epoch"), [(50, 2), (51, 1), (60, 3), (100, 1)])
+def test_a_reader_on_another_history_is_told(offset: int, epoch: int) -> None:
+    error = refusal(plan(offset, last_epoch=epoch))
+    assert isinstance(error, DivergedHistory)
+    assert error.detail["leader_epoch"] in (1, 2)
+
+
+def test_retention_is_not_divergence() -> None:
+    assert isinstance(plan(20, last_epoch=7), Serve)
+
+
+def test_a_stream_created_again_is_not_the_one_the_reader_began_with() -> None:
+    assert isinstance(refusal(plan(30, incarnation="zero")), StreamRecreated)
+    assert isinstance(plan(30, incarnation="one"), Serve)
+
+
+def test_a_corrupt_range_is_refused_and_not_skipped() -> None:
+    view = StreamView(
+        Incarnation("one"), Offset(80), AnIndex(Offset(0), Offset(80), CorruptDataError("bad batch"))
+    )
+    assert isinstance(refusal(plan(30, view)), CorruptDataError)
+
+
+@pytest.mark.parametrize(("offset", "nearest"), [(0, 20), (20, 20), (50, 50), (80, 80), (95, 80)])
+def test_a_start_is_moved_into_what_can_be_read(offset: int, nearest: int) -> None:
+    assert committed(Offset(offset), a_view()) == nearest

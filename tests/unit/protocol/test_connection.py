@@ -1,0 +1,207 @@
+"""Both ends of a connection, joined by a wire in memory."""
+
+import pytest
+
+from envelope.errors import (
+    JetstreamError,
+    Overloaded,
+    RemoteProtocolError,
+    RequestError,
+    UnknownStream,
+    Unsupported,
+)
+from envelope.limits import REQUESTS_IN_FLIGHT_MAX
+from jetstream.protocol.connection import (
+    ClientConnection,
+    ConnectionBroken,
+    RequestReceived,
+    RequestRefused,
+    ResponseFailed,
+    ResponseReceived,
+    ResponseStarted,
+    ServerConnection,
+)
+from jetstream.protocol.frames import encode_head
+from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets
+from jetstream.protocol.responses import FetchResponse, HelloResponse, ListOffsetsResponse, encode_response
+
+
+def a_fetch_response(request_id: int) -> FetchResponse:
+    return FetchResponse(
+        id=request_id, epoch=1, schema_id=1, start_offset=0, next_offset=3, records=3, high_watermark=3,
+        log_start_offset=0, incarnation="i",
+    )  # fmt: skip
+
+
+def a_hello_response(request_id: int) -> HelloResponse:
+    return HelloResponse(id=request_id, protocol=1, node="n", node_version="0")
+
+
+class Pair:
+    """A client and a server that have said hello."""
+
+    def __init__(self) -> None:
+        self.client, self.server = ClientConnection(), ServerConnection()
+        hello = self.client.send(Hello(id=self.client.next_id(), protocol=1))
+        (event,) = self.server.receive_data(hello)
+        assert isinstance(event, RequestReceived)
+        self.client.receive_data(self.server.respond(a_hello_response(event.request.id)))
+
+    def fetch(self, stream: str = "s") -> int:
+        request = Fetch(id=self.client.next_id(), stream=stream, offset=0)
+        (event,) = self.server.receive_data(self.client.send(request))
+        assert event == RequestReceived(request)
+        return request.id
+
+
+def broken(events: tuple[object, ...]) -> JetstreamError:
+    last = events[-1]
+    assert isinstance(last, ConnectionBroken)
+    return last.error
+
+
+def test_a_response_is_told_when_it_starts_and_when_its_body_is_there() -> None:
+    pair = Pair()
+    response = a_fetch_response(pair.fetch())
+    head = pair.server.respond(response, body_length=5)
+    assert pair.client.receive_data(head + b"bo") == (ResponseStarted(response, 5),)
+    (event,) = pair.client.receive_data(b"dy!")
+    assert isinstance(event, ResponseReceived)
+    assert (event.response, bytes(event.body)) == (response, b"body!")
+    assert pair.client.in_flight == pair.server.in_flight == 0
+
+
+def test_responses_come_in_any_order() -> None:
+    pair = Pair()
+    first, second = pair.fetch("a"), pair.fetch("b")
+    events = pair.client.receive_data(
+        pair.server.respond(a_fetch_response(second)) + pair.server.fail(first, UnknownStream("no a"))
+    )
+    assert isinstance(events[1], ResponseReceived)
+    assert events[1].response.id == second
+    assert isinstance(events[2], ResponseFailed)
+    assert events[2].request_id == first
+    assert isinstance(events[2].error, UnknownStream)
+
+
+def test_a_request_before_hello_breaks_the_connection() -> None:
+    server = ServerConnection()
+    events = server.receive_data(ClientConnection().send(GetMetadata(id=0)))
+    assert isinstance(broken(events), RemoteProtocolError)
+    assert server.receive_data(b"anything") == ()
+
+
+def test_an_unknown_version_is_refused_and_another_may_be_tried() -> None:
+    client, server = ClientConnection(), ServerConnection()
+    (event,) = server.receive_data(client.send(Hello(id=client.next_id(), protocol=9)))
+    assert isinstance(event, RequestRefused)
+    (failed,) = client.receive_data(event.response)
+    assert isinstance(failed, ResponseFailed)
+    assert isinstance(failed.error, Unsupported)
+    assert failed.error.detail == {"protocol_min": 1, "protocol_max": 1}
+    (event,) = server.receive_data(client.send(Hello(id=client.next_id(), protocol=1)))
+    assert isinstance(event, RequestReceived)
+
+
+def test_hello_is_said_once() -> None:
+    pair = Pair()
+    (event,) = pair.server.receive_data(pair.client.send(Hello(id=pair.client.next_id(), protocol=1)))
+    assert isinstance(event, RequestRefused)
+    assert isinstance(event.error, RequestError)
+
+
+def test_one_request_more_than_allowed_is_refused_and_the_connection_lives() -> None:
+    pair = Pair()
+    ids = [pair.fetch() for _ in range(REQUESTS_IN_FLIGHT_MAX)]
+    with pytest.raises(Overloaded):
+        pair.client.send(Fetch(id=pair.client.next_id(), stream="s", offset=0))
+    flood = ClientConnection().send(Fetch(id=10**9, stream="s", offset=0))
+    (event,) = pair.server.receive_data(flood)
+    assert isinstance(event, RequestRefused)
+    assert isinstance(event.error, Overloaded)
+    pair.server.fail(ids[0], UnknownStream("s"))
+    (event,) = pair.server.receive_data(flood)
+    assert isinstance(event, RequestReceived)
+
+
+def test_an_id_in_flight_cannot_be_used_again() -> None:
+    pair = Pair()
+    again = ClientConnection().send(Fetch(id=pair.fetch(), stream="s", offset=0))
+    assert isinstance(broken(pair.server.receive_data(again)), RemoteProtocolError)
+
+
+def test_an_id_in_flight_is_not_even_refused_under_its_name() -> None:
+    pair = Pair()
+    request_id = pair.fetch()
+    events = pair.server.receive_data(encode_head(b'{"id":%d,"op":"unknown"}' % request_id))
+    assert isinstance(broken(events), RemoteProtocolError)
+
+
+def test_a_request_with_a_body_breaks_the_connection() -> None:
+    pair = Pair()
+    head = b'{"id":5,"op":"metadata"}'
+    assert isinstance(broken(pair.server.receive_data(encode_head(head, 1))), RemoteProtocolError)
+
+
+def test_the_farewell_tells_the_client_why() -> None:
+    pair = Pair()
+    events = pair.server.receive_data(encode_head(b"not json"))
+    last = events[-1]
+    assert isinstance(last, ConnectionBroken)
+    error = broken(pair.client.receive_data(last.farewell))
+    assert isinstance(error, RemoteProtocolError)
+    assert "not JSON" in error.description
+    assert pair.client.receive_data(last.farewell) == ()
+    assert pair.client.body_window() is None
+
+
+def test_good_requests_before_a_bad_frame_are_still_received() -> None:
+    pair = Pair()
+    good = pair.client.send(Fetch(id=pair.client.next_id(), stream="s", offset=0))
+    events = pair.server.receive_data(good + b"\x00" * 12)
+    assert [type(event) for event in events] == [RequestReceived, ConnectionBroken]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        encode_head(encode_response(a_fetch_response(99))),
+        encode_head(b'{"id":"1"}'),
+        encode_head(b'{"id":1}'),
+        encode_head(b'{"id":1,"error":{}}'),
+        encode_head(b'{"id":null}'),
+        encode_head(b'{"id":1,"error":{"code":1,"err_code":"x","description":"d","retriable":true}}', 3),
+        encode_head(
+            encode_response(
+                ListOffsetsResponse(
+                    id=1, offset=0, leader_epoch=0, log_start_offset=0, high_watermark=0, incarnation="i"
+                )
+            )
+        ),
+        b"\xff" * 12,
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ],
+)
+def test_a_server_that_talks_nonsense_breaks_the_connection(answer: bytes) -> None:
+    pair = Pair()
+    assert pair.fetch() == 1
+    assert isinstance(broken(pair.client.receive_data(answer)), RemoteProtocolError)
+
+
+def test_a_request_too_large_for_a_header_is_the_callers_fault() -> None:
+    names = ["\x00" * 1024] * 200
+    client = ClientConnection()
+    with pytest.raises(RequestError):
+        client.send(GetMetadata(id=client.next_id(), streams=names))
+    assert client.in_flight == 0
+
+
+def test_list_offsets_is_matched_like_any_other() -> None:
+    pair = Pair()
+    request = ListOffsets(id=pair.client.next_id(), stream="s", at="latest")
+    pair.server.receive_data(pair.client.send(request))
+    response = ListOffsetsResponse(
+        id=request.id, offset=3, leader_epoch=1, log_start_offset=0, high_watermark=3, incarnation="i"
+    )
+    events = pair.client.receive_data(pair.server.respond(response))
+    assert events[0] == ResponseStarted(response, 0)
