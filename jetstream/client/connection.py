@@ -1,0 +1,216 @@
+"""`connect`, and what it gives: streams, publish, read."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack, overload
+
+import nats.errors
+from nats.aio.client import Client as NatsClient
+
+from envelope.errors import ConnectionLost, RequestError
+from jetstream.client.ack_inbox import AckInbox, AckOfEach, OneAck
+from jetstream.client.fetch_pipeline import FetchSettings
+from jetstream.client.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
+from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Publisher, send
+from jetstream.client.publishing import PublishAck, PublishOptions
+from jetstream.client.read_range import End, ReadRange, Start
+from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
+from jetstream.client.streams import NatsRequests, Streams
+from metadata.stream_config import API_PREFIX_DEFAULT
+
+
+class ReadOptions(TypedDict, total=False):
+    """Where a reader begins and ends, and how it fetches."""
+
+    start: Start
+    """``"earliest"`` (the default), ``"latest"``, an offset, or an aware datetime."""
+    end: End
+    """Exclusive: ``"latest"`` is the high watermark now; an offset or an aware datetime; None has no end."""
+    follow: bool
+    """Wait for what is not there yet. If False (the default), stop at the high watermark of the beginning."""
+    incarnation: str | None
+    """Refuse if the stream is not this life of its name; see `RecordReader.incarnation`."""
+    max_bytes: int
+    """Of one fetch."""
+    prefetch_bytes: int
+    """Fetched ahead of the application."""
+    retry_s: float
+    """How long retriable errors are met with another attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughNats:
+    """What needs a NATS connection."""
+
+    nats: NatsClient
+    requests: NatsRequests
+    inbox: AckInbox
+
+
+class JetstreamClient:
+    """One application's way to the streams; made by `connect`."""
+
+    def __init__(self, links: NodeLinks, through_nats: ThroughNats | None) -> None:
+        self._links = links
+        self._through_nats = through_nats
+
+    @property
+    def _publishing(self) -> ThroughNats:
+        if self._through_nats is None:
+            raise RequestError("connected by socket alone: reading needs no NATS, everything else does")
+        return self._through_nats
+
+    @property
+    def nats(self) -> NatsClient:
+        """The NATS connection underneath, for everything NATS can do by itself."""
+        return self._publishing.nats
+
+    @property
+    def requests(self) -> NatsRequests:
+        """The request API."""
+        return self._publishing.requests
+
+    @property
+    def streams(self) -> Streams:
+        """The streams of the cluster."""
+        return Streams(self.requests)
+
+    @overload
+    async def publish(
+        self, subject: str, value: bytes | None, *, streams: None = None, **options: Unpack[PublishOptions]
+    ) -> PublishAck: ...
+
+    @overload
+    async def publish(
+        self, subject: str, value: bytes | None, *, streams: Sequence[str], **options: Unpack[PublishOptions]
+    ) -> list[PublishAck]: ...
+
+    async def publish(
+        self,
+        subject: str,
+        value: bytes | None,
+        *,
+        streams: Sequence[str] | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> PublishAck | list[PublishAck]:
+        """Publish one message and wait until it is stored as its stream promises.
+
+        Args:
+            subject: where; every stream that binds it stores a copy.
+            value: the payload; None stores a tombstone.
+            streams: wait for the acks of all these, and return them in this order; otherwise the first
+                stream that acks is enough.
+            options: see `PublishOptions`.
+
+        Raises:
+            DeadlinePassed: no ack in time: whether it is stored is unknown. Try again with the same
+                ``message_id``.
+            NoResponders: no stream is bound to the subject; nothing is stored.
+            JetstreamError: refused by the stream, or not sent; nothing is stored there.
+        """
+        inbox = self._publishing.inbox
+        loop = asyncio.get_running_loop()
+        expectation = OneAck(loop) if streams is None else AckOfEach(streams, loop)
+        reply = inbox.expect(expectation, options.get("timeout", TIMEOUT_S_DEFAULT))
+        try:
+            await send(self.nats, subject, value, reply, options)
+            return await expectation.future
+        finally:
+            inbox.withdraw(expectation)
+
+    def publisher(self, window: int = WINDOW_DEFAULT, timeout: float = TIMEOUT_S_DEFAULT) -> Publisher:
+        """Return a publisher with up to ``window`` messages outstanding, for an ``async with`` block.
+
+        ``timeout``: seconds for each ack. The end of the block waits for all acks.
+        """
+        return Publisher(self.nats, self._publishing.inbox, window, timeout)
+
+    def read(self, stream: str, **options: Unpack[ReadOptions]) -> RecordReader:
+        """Return a reader of single records; see `ReadOptions`. Use it with ``async for``."""
+        return RecordReader(self.read_batches(stream, **options))
+
+    def read_batches(self, stream: str, **options: Unpack[ReadOptions]) -> BatchReader:
+        """Return a reader of Arrow batches, cut to the exact range; see `ReadOptions`."""
+        wanted = ReadRange(
+            stream,
+            start=options.get("start", "earliest"),
+            end=options.get("end"),
+            follow=options.get("follow", False),
+            incarnation=options.get("incarnation"),
+        )
+        defaults = FetchSettings()
+        fetch = FetchSettings(
+            max_bytes=options.get("max_bytes", defaults.max_bytes),
+            prefetch_bytes=options.get("prefetch_bytes", defaults.prefetch_bytes),
+        )
+        return BatchReader(
+            self._links, wanted, ReadSettings(fetch, options.get("retry_s", ReadSettings().retry_s))
+        )
+
+    async def close(self) -> None:
+        """Close all connections; what is outstanding fails."""
+        self._links.close()
+        if self._through_nats is not None:
+            self._through_nats.inbox.abandon()
+            await self._through_nats.nats.close()
+
+
+@asynccontextmanager
+async def connect(
+    *servers: str,
+    socket: str | Sequence[str] | None = None,
+    api_prefix: str = API_PREFIX_DEFAULT,
+    request_timeout: float = TIMEOUT_S_DEFAULT,
+    **nats_options: object,
+) -> AsyncIterator[JetstreamClient]:
+    """Connect to a cluster; closes everything when the block ends.
+
+    Args:
+        servers: NATS URLs, tried in turn. The nodes are found through NATS.
+        socket: ``"host:port"`` of a node, or several: where to read, instead of asking NATS. Without
+            ``servers`` the client can only read.
+        api_prefix: the cluster's subject prefix of the request API.
+        request_timeout: seconds for a request, and for reaching NATS or a node.
+        nats_options: passed on to `nats.connect`: credentials, TLS, callbacks…
+
+    Raises:
+        ConnectionLost: no NATS server can be reached.
+        RequestError: neither servers nor a socket, or an address that is none.
+    """
+    if not servers and socket is None:
+        raise RequestError('connect("nats://host:4222") or connect(socket="host:port")')
+    texts = [socket] if isinstance(socket, str) else socket
+    book: AddressBook | None = (
+        None if texts is None else FixedAddresses([parse_address(text) for text in texts])
+    )
+    through_nats: ThroughNats | None = None
+    if servers:
+        nats_client = await _connect_nats(servers, nats_options, request_timeout)
+        requests = NatsRequests(nats_client, api_prefix, request_timeout)
+        through_nats = ThroughNats(nats_client, requests, AckInbox(nats_client))
+        book = book or requests
+    assert book is not None, "there are servers or a socket"
+    client = JetstreamClient(NodeLinks(book, request_timeout), through_nats)
+    try:
+        if through_nats is not None:
+            await through_nats.inbox.open()
+        yield client
+    finally:
+        await client.close()
+
+
+async def _connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_s: float) -> NatsClient:
+    """Connect within ``timeout_s``; nats-py alone would go on trying for minutes."""
+    client = NatsClient()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await client.connect(list(servers), **options)
+    except TimeoutError:
+        await client.close()
+        raise ConnectionLost(f"NATS: {client.last_error or 'no answer'} at {', '.join(servers)}") from None
+    except (nats.errors.Error, OSError) as error:
+        await client.close()
+        raise ConnectionLost(f"NATS: {error!r}") from error
+    return client

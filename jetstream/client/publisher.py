@@ -1,0 +1,160 @@
+"""Publishing with many acks outstanding, up to a window."""
+
+import asyncio
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+import nats.errors
+from nats.aio.client import Client as NatsClient
+
+from envelope.errors import (
+    ConnectionLost,
+    InvalidHeader,
+    InvalidSubject,
+    Overloaded,
+    RecordTooLarge,
+    RequestError,
+)
+from jetstream.client.ack_inbox import AckFuture, AckInbox, OneAck
+from jetstream.client.publishing import PublishOptions, encode_options
+
+TIMEOUT_S_DEFAULT: Final = 5.0
+WINDOW_DEFAULT: Final = 1000
+_FAILURES_KEPT_MAX: Final = 100
+
+
+async def send(
+    nats_client: NatsClient, subject: str, value: bytes | None, reply: str, options: PublishOptions
+) -> None:
+    """Give one message to NATS; its failures as typed errors, all of which mean: not sent.
+
+    Raises:
+        InvalidSubject, InvalidHeader, RecordTooLarge: NATS would not carry it.
+        Overloaded: NATS is away and its buffer is full.
+        ConnectionLost: the NATS connection is closed.
+    """
+    payload, headers = encode_options(value, options)
+    try:
+        await nats_client.publish(subject, payload, reply=reply, headers=headers)
+    except nats.errors.MaxPayloadError:
+        raise RecordTooLarge(f"{len(payload)} bytes, NATS carries {nats_client.max_payload}") from None
+    except nats.errors.BadSubjectError:
+        raise InvalidSubject(f"subject {subject!r}") from None
+    except nats.errors.BadHeaderError as error:
+        raise InvalidHeader(f"header {error}") from None
+    except nats.errors.OutboundBufferLimitError:
+        raise Overloaded("NATS is away and the buffer for it is full") from None
+    except nats.errors.Error as error:
+        raise ConnectionLost(f"NATS: {error}") from error
+
+
+class Publisher:
+    """Publishes without waiting for each ack; at most ``window`` are outstanding.
+
+    ``await publisher.publish(…)`` returns a future of the ack as soon as the message is given to NATS, and
+    waits only while the window is full. A failure that nobody looked at through its future is raised by the
+    next `flush`, or when the ``async with`` block ends.
+
+    Invariants:
+        C10: at most ``window`` messages are sent and neither acked nor failed.
+        C11: every failure is seen through its future or raised by `flush`.
+    """
+
+    def __init__(self, nats_client: NatsClient, inbox: AckInbox, window: int, timeout: float) -> None:
+        """Use an inbox that other publishers may share; ``timeout`` in seconds for each ack."""
+        if window < 1:
+            raise RequestError("a window holds at least one message")
+        self._nats = nats_client
+        self._inbox = inbox
+        self._entered = False
+        self._window = window
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._outstanding: set[OneAck] = set()
+        self._changed = asyncio.Event()
+        self._failed: list[AckFuture] = []
+        self._failures_uncounted = 0
+
+    @property
+    def outstanding(self) -> int:
+        """How many messages await their ack."""
+        return len(self._outstanding)
+
+    async def publish(
+        self, subject: str, value: bytes | None, **options: Unpack[PublishOptions]
+    ) -> AckFuture:
+        """Send one message and return the future of its ack; waits while the window is full.
+
+        Raises:
+            JetstreamError: the message was not sent.
+        """
+        while len(self._outstanding) >= self._window:
+            self._changed.clear()
+            await self._changed.wait()
+        if not self._entered:
+            raise RequestError("a publisher publishes inside its async with block")
+        ack = OneAck(self._loop)
+        reply = self._inbox.expect(ack, options.get("timeout", self._timeout))
+        self._outstanding.add(ack)
+        assert len(self._outstanding) <= self._window, "C10"
+        sent = False
+        try:
+            await send(self._nats, subject, value, reply, options)
+            sent = True
+        finally:
+            if not sent:
+                self._inbox.withdraw(ack)
+                self._outstanding.discard(ack)
+                self._changed.set()
+        ack.future.add_done_callback(lambda _: self._on_done(ack))
+        return ack.future
+
+    async def flush(self) -> None:
+        """Return when every message is acked.
+
+        Raises:
+            JetstreamError: the first failure that nobody has looked at; a note says how many there are.
+        """
+        while self._outstanding:
+            self._changed.clear()
+            await self._changed.wait()
+        failed = [future for future in self._failed if not future.claimed]
+        count = len(failed) + self._failures_uncounted
+        self._failed, self._failures_uncounted = [], 0
+        if not failed:
+            return
+        error = failed[0].exception()
+        assert error is not None, "C11: only failures are kept"
+        if count > 1:
+            error.add_note(f"{count} messages failed; this is the first")
+        raise error
+
+    async def __aenter__(self) -> Self:
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Flush; if the block failed, give up what is outstanding instead."""
+        self._entered = False
+        if error is None:
+            await self.flush()
+        for ack in tuple(self._outstanding):
+            self._inbox.withdraw(ack)
+            ack.on_failure(ConnectionLost("the publisher was left before the ack came"))
+
+    def _on_done(self, ack: OneAck) -> None:
+        self._outstanding.discard(ack)
+        self._changed.set()
+        # The base class's method: to look here is not to claim.
+        if asyncio.Future.exception(ack.future) is not None and not ack.future.claimed:
+            self._keep(ack.future)
+
+    def _keep(self, failed: AckFuture) -> None:
+        if len(self._failed) >= _FAILURES_KEPT_MAX:
+            self._failed = [future for future in self._failed if not future.claimed]
+        if len(self._failed) < _FAILURES_KEPT_MAX:
+            self._failed.append(failed)
+        else:
+            self._failures_uncounted += 1

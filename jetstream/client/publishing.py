@@ -1,0 +1,153 @@
+"""What a message asks for and what the answer says: options to NATS headers, PubAck JSON to values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypedDict
+
+from pydantic_core import from_json
+
+from envelope.errors import (
+    InvalidHeader,
+    JetstreamError,
+    RequestError,
+    UnavailableError,
+    registry,
+)
+from envelope.headers import (
+    ACK,
+    EXPECTED_LAST_MESSAGE_ID,
+    EXPECTED_LAST_SEQUENCE,
+    EXPECTED_STREAM,
+    KEY,
+    MESSAGE_ID,
+    TOMBSTONE,
+    TXID,
+)
+
+
+class PublishOptions(TypedDict, total=False):
+    """What a message can ask for; all of it travels as NATS headers."""
+
+    key: bytes | str | None
+    """For compaction and partitioning. In a header it must be UTF-8 without line ends or outer spaces."""
+    headers: Mapping[str, str] | None
+    """The application's own NATS headers, stored with the record."""
+    message_id: str | None
+    """A repeat within the stream's dedupe window is acked with the original's offset."""
+    txid: int | None
+    """The application's own sequence, never decreasing within a stream."""
+    tombstone: bool
+    """Store the record without a value: the key is deleted. Also meant by ``value=None``."""
+    expected_last_sequence: int | None
+    """Refuse unless the stream's next offset is exactly this."""
+    expected_last_message_id: str | None
+    """Refuse unless the stream's last record has this message id."""
+    stream: str | None
+    """The stream whose ack is awaited, if several bind the subject; the others store and stay silent."""
+    ack: Literal["leader", "all"] | None
+    """Who must hold the record before it is acked; None is the stream's own policy."""
+    timeout: float
+    """Seconds to wait for the ack; 5 if it is not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishAck:
+    """The record is stored as its stream promises."""
+
+    stream: str
+    offset: int
+    epoch: int
+    """Leader epoch; 0 from a server that has none."""
+    duplicate: bool = False
+    """The message id was seen before: ``offset`` is the original's, and nothing was stored now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The record is not stored."""
+
+    stream: str
+    error: JetstreamError
+
+
+_BY_NATS_CODE: Final[dict[int, type[JetstreamError]]] = {
+    error.nats_code: error for error in registry().values() if "nats_code" in error.__dict__
+}
+
+
+def encode_options(value: bytes | None, options: PublishOptions) -> tuple[bytes, dict[str, str] | None]:
+    """Return payload and NATS headers of a message.
+
+    Raises:
+        InvalidHeader: something cannot be said in a NATS header.
+        RequestError: a tombstone with a value.
+    """
+    if value is not None and not options:
+        return value, None  # the plain message, which is most of them
+    headers = dict(options.get("headers") or ())
+    tombstone = value is None or options.get("tombstone", False)
+    if tombstone and value:
+        raise RequestError("a tombstone has no value")
+    named: tuple[tuple[str, object], ...] = (
+        (KEY, _text(options.get("key"))),
+        (MESSAGE_ID, options.get("message_id")),
+        (TXID, options.get("txid")),
+        (EXPECTED_LAST_SEQUENCE, options.get("expected_last_sequence")),
+        (EXPECTED_LAST_MESSAGE_ID, options.get("expected_last_message_id")),
+        (EXPECTED_STREAM, options.get("stream")),
+        (ACK, options.get("ack")),
+        (TOMBSTONE, "true" if tombstone else None),
+    )
+    headers.update((name, str(wanted)) for name, wanted in named if wanted is not None)
+    for name, text in headers.items():
+        _check(name, text)
+    return value or b"", headers or None
+
+
+def _text(key: bytes | str | None) -> str | None:
+    if not isinstance(key, bytes):
+        return key
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise InvalidHeader("a key in a NATS header must be UTF-8") from None
+
+
+def _check(name: str, text: str) -> None:
+    """Refuse what would arrive changed: nats-py replaces line ends and cuts outer spaces."""
+    if text != text.strip() or "\r" in text or "\n" in text or not text.isprintable():
+        raise InvalidHeader(f"{name}: {text!r} has line ends, outer spaces or unprintable characters")
+    if not name or name != name.strip() or ":" in name or not name.isascii() or not name.isprintable():
+        raise InvalidHeader(f"{name!r} is not a header name")
+
+
+def parse_ack(payload: bytes) -> PublishAck | Refusal | None:
+    """Return what a reply to a publish says; None if it is not from a stream but from somebody else."""
+    try:
+        fields: object = from_json(payload)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    stream, sequence, error = fields.get("stream"), fields.get("seq"), fields.get("error")
+    if isinstance(error, dict):
+        return Refusal(stream if isinstance(stream, str) else "", _refusal(error))
+    if not isinstance(stream, str) or type(sequence) is not int or sequence < 1:
+        return None
+    offset, epoch = fields.get("offset"), fields.get("epoch")
+    return PublishAck(
+        stream,
+        offset if type(offset) is int else sequence - 1,
+        epoch if type(epoch) is int else 0,
+        fields.get("duplicate") is True,
+    )
+
+
+def _refusal(error: dict[str, object]) -> JetstreamError:
+    """Return the typed error for a NATS error body: by NATS's own number, else by its HTTP-like status."""
+    code, status, description = error.get("err_code"), error.get("code"), error.get("description")
+    known = _BY_NATS_CODE.get(code) if isinstance(code, int) else None
+    if known is None:
+        transient = isinstance(status, int) and status >= 500
+        known = UnavailableError if transient else RequestError
+    return known(description if isinstance(description, str) else "the message was refused")

@@ -1,0 +1,118 @@
+"""Where a reader begins and ends: what the application wrote, and which offsets that is now."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from envelope.errors import RequestError
+from envelope.types import Incarnation, Offset, TimestampUs
+from jetstream.client.fetch_pipeline import ReaderPlace
+from jetstream.client.records import to_timestamp
+from jetstream.client.socket_link import SocketLink
+from jetstream.protocol.requests import Fetch, ListOffsets
+from jetstream.protocol.responses import ListOffsetsResponse
+
+Start = Literal["earliest", "latest"] | int | datetime
+End = Literal["latest"] | int | datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """What the application asked for."""
+
+    stream: str
+    start: Start = "earliest"
+    end: End = None
+    follow: bool = False
+    incarnation: str | None = None
+
+    def validated(self) -> "ReadRange":
+        """Return self.
+
+        Raises:
+            RequestError: a negative offset, a datetime without a time zone, or an unknown word.
+        """
+        for place, words in ((self.start, ("earliest", "latest")), (self.end, ("latest", None))):
+            if isinstance(place, datetime) and place.tzinfo is None:
+                raise RequestError(f"{place!r} has no time zone: which moment is meant?")
+            if isinstance(place, int) and (isinstance(place, bool) or place < 0):
+                raise RequestError(f"{place!r} is not an offset")
+            if not isinstance(place, int | datetime) and place not in words:
+                raise RequestError(f"{place!r} is neither an offset, a datetime nor one of {words}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRange:
+    """Which offsets that is."""
+
+    place: ReaderPlace
+    end: Offset | None
+    """Exclusive; None has no end."""
+    end_timestamp: TimestampUs | None
+    """Exclusive; set where the end is a moment that may not have come yet."""
+    high_watermark: Offset
+
+
+async def resolve(wanted: ReadRange, link: SocketLink) -> ResolvedRange:
+    """Ask the node which offsets ``wanted`` means now.
+
+    Raises:
+        OffsetOutOfRange: the start offset is not between the log start and the log end.
+        StreamRecreated: the stream is not the incarnation the reader named.
+        UnknownStream: there is none.
+    """
+    latest = await _list_offsets(wanted, link, "latest")
+    start = await _start(wanted, link, latest)
+    end = await _end(wanted, link, latest)
+    place = ReaderPlace(start, incarnation=Incarnation(latest.incarnation))
+    if end is not None and start >= end and isinstance(wanted.start, int):
+        await _check_start(wanted, link, place)
+    end_timestamp = to_timestamp(wanted.end) if wanted.follow and isinstance(wanted.end, datetime) else None
+    return ResolvedRange(place, end, end_timestamp, Offset(latest.high_watermark))
+
+
+async def _start(wanted: ReadRange, link: SocketLink, latest: ListOffsetsResponse) -> Offset:
+    start = wanted.start
+    if isinstance(start, datetime):
+        return Offset((await _list_offsets(wanted, link, start)).offset)
+    if isinstance(start, int):
+        return Offset(start)
+    return Offset(latest.log_start_offset if start == "earliest" else latest.high_watermark)
+
+
+async def _end(wanted: ReadRange, link: SocketLink, latest: ListOffsetsResponse) -> Offset | None:
+    end = wanted.end
+    if isinstance(end, datetime):
+        # A moment to come has no offset yet: a following reader watches the timestamps instead.
+        return None if wanted.follow else Offset((await _list_offsets(wanted, link, end)).offset)
+    if isinstance(end, int):
+        return Offset(end if wanted.follow else min(end, latest.high_watermark))
+    return None if end is None and wanted.follow else Offset(latest.high_watermark)
+
+
+async def _check_start(wanted: ReadRange, link: SocketLink, place: ReaderPlace) -> None:
+    """Have the node refuse a start out of range, although nothing will be read from there."""
+    request = Fetch(
+        id=link.next_id(),
+        stream=wanted.stream,
+        offset=place.offset,
+        max_bytes=1,
+        incarnation=place.incarnation,
+    )
+    await link.ask(request)
+
+
+async def _list_offsets(
+    wanted: ReadRange, link: SocketLink, at: Literal["latest"] | datetime
+) -> ListOffsetsResponse:
+    request = ListOffsets(
+        id=link.next_id(),
+        stream=wanted.stream,
+        at="timestamp" if isinstance(at, datetime) else at,
+        timestamp=to_timestamp(at) if isinstance(at, datetime) else None,
+        incarnation=wanted.incarnation,
+    )
+    response = (await link.ask(request)).response
+    assert isinstance(response, ListOffsetsResponse), "C1: a response has its request's type"
+    return response

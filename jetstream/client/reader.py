@@ -1,0 +1,297 @@
+"""Reading a stream in order: Arrow batches or single records, from any place, over any number of reconnects.
+
+Theory of operation: a reader knows one thing, the next offset its application wants. Whatever breaks (the
+connection, the node, the network), it asks again from exactly there, and checks that what comes fits: every
+batch verified by its CRC, beginning where the last one ended, of the same life of the stream, on the same
+history. So an application sees every record of its range once, in order, or an error.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+import pyarrow as pa
+
+from envelope.errors import CorruptDataError, JetstreamError, OffsetOutOfRange, RemoteProtocolError
+from envelope.types import Incarnation, LeaderEpoch, Offset
+from jetstream.client.fetch_pipeline import FetchedRange, FetchPipeline, FetchSettings, ReaderPlace
+from jetstream.client.node_links import NodeLinks
+from jetstream.client.read_range import ReadRange, ResolvedRange, resolve
+from jetstream.client.records import Record, before, records_of, trimmed
+from jetstream.log.batch import decode, iter_frames
+
+_BACKOFF_S_MIN: Final = 0.02
+_BACKOFF_S_MAX: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """How a reader fetches, and how long it bears with a node that cannot answer."""
+
+    fetch: FetchSettings = field(default_factory=FetchSettings)
+    retry_s: float = 60.0
+    """How long retriable errors are met with another attempt before they are raised; progress starts anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    records: pa.RecordBatch
+    next: Offset
+    epoch: LeaderEpoch
+    last: bool
+
+
+class BatchReader:
+    """Yields `pyarrow.RecordBatch` objects cut to the exact range.
+
+    Use it with ``async for``; ``next_offset`` is what to store in order to go on later.
+
+    Invariants:
+        C6: ``next_offset`` never decreases, and every record below it (from the start) has been yielded.
+    """
+
+    def __init__(self, links: NodeLinks, wanted: ReadRange, settings: ReadSettings) -> None:
+        """Describe what to read; nothing is asked of a node before the first record is wanted."""
+        self._links = links
+        self._wanted = wanted.validated()
+        self._settings = settings
+        self._range: ResolvedRange | None = None
+        self._place: ReaderPlace | None = None
+        self._pipeline: FetchPipeline | None = None
+        self._decoded: Iterator[_Decoded] = iter(())
+        self._begun = False
+        self._finished = False
+        self._failing_since: float | None = None
+        self._attempts = 0
+
+    @property
+    def stream(self) -> str:
+        """The stream that is read."""
+        return self._wanted.stream
+
+    @property
+    def next_offset(self) -> Offset | None:
+        """The offset after the last batch yielded: store it, and start there to go on.
+
+        None until the start is known.
+        """
+        return None if self._place is None else self._place.offset
+
+    @property
+    def last_epoch(self) -> LeaderEpoch | None:
+        """Leader epoch of the last batch yielded."""
+        return None if self._place is None else self._place.last_epoch
+
+    @property
+    def incarnation(self) -> Incarnation | None:
+        """Which life of the stream is read: store it beside the offset, and name it to go on."""
+        return None if self._place is None else self._place.incarnation
+
+    @property
+    def high_watermark(self) -> Offset | None:
+        """End of what can be read, as the node last told it."""
+        if self._pipeline is not None and self._pipeline.high_watermark:
+            return self._pipeline.high_watermark
+        return None if self._range is None else self._range.high_watermark
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        """Return the next batch with records in the range.
+
+        Raises:
+            StopAsyncIteration: the end is reached.
+            CorruptDataError: a batch fails its checksum, here or at the node.
+            OffsetOutOfRange: retention has removed what comes next.
+            StreamRecreated: the stream was deleted and created again.
+            DivergedHistory: records that were read are not in the stream any more.
+            JetstreamError: anything else; those that are ``retriable`` only after ``retry_s``.
+        """
+        while not self._finished:
+            try:
+                decoded = next(self._decoded, None)
+            except JetstreamError:
+                self._finish()
+                raise
+            if decoded is None:
+                await self._refill()
+                continue
+            assert self._place is not None, "C6: a reader that decodes has a place"
+            self._place = ReaderPlace(decoded.next, decoded.epoch, self._place.incarnation)
+            if decoded.last:
+                self._finish()
+            if decoded.records.num_rows:
+                return decoded.records
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+        self._finish()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._finish()
+
+    async def _refill(self) -> None:
+        """Fetch and begin to decode the next range, whatever it takes."""
+        try:
+            pipeline = self._pipeline or await self._connect()
+            if pipeline is None:
+                self._finish()
+                return
+            fetched = await pipeline.take()
+        except JetstreamError as error:
+            self._drop_pipeline()
+            if self._retention_was_first(error):
+                self._range = None
+            else:
+                await self._back_off(error)
+            return
+        self._begun = True
+        self._failing_since, self._attempts = None, 0
+        self._decoded = self._decode(fetched)
+
+    def _retention_was_first(self, error: JetstreamError) -> bool:
+        """Tell whether the earliest offset moved on before the first fetch: then there is another one."""
+        return isinstance(error, OffsetOutOfRange) and not self._begun and self._wanted.start == "earliest"
+
+    async def _connect(self) -> FetchPipeline | None:
+        """Return a pipeline that goes on where the reader stands, None if it is at its end."""
+        link = await self._links.link()
+        if self._range is None:
+            self._range = await resolve(self._wanted, link)
+            self._place = self._range.place
+        assert self._place is not None, "C6: a resolved reader has a place"
+        if self._range.end is not None and self._place.offset >= self._range.end:
+            return None
+        self._pipeline = FetchPipeline(link, self.stream, self._place, self._range.end, self._settings.fetch)
+        return self._pipeline
+
+    async def _back_off(self, error: JetstreamError) -> None:
+        """Wait a little longer each time, or raise if it is no use."""
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        if not error.retriable or now - self._failing_since >= self._settings.retry_s:
+            self._finish()
+            raise error
+        longest = min(_BACKOFF_S_MAX, _BACKOFF_S_MIN * 2**self._attempts)
+        self._attempts = min(self._attempts + 1, 16)
+        await asyncio.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - spreads reconnects, no secret
+
+    def _decode(self, fetched: FetchedRange) -> Iterator[_Decoded]:
+        """Yield the verified, trimmed batches of a range; the next range is on its way meanwhile."""
+        assert self._range is not None, "C6: a resolved reader has a range"
+        end, end_timestamp = self._range.end, self._range.end_timestamp
+        start: Offset | None = None
+        for frame in iter_frames(fetched.body):
+            header, records = decode(frame)
+            wanted = self._place.offset if self._place is not None else header.base
+            if not header.base <= wanted < header.next or (start is not None and header.base != start):
+                raise RemoteProtocolError(
+                    f"wanted offset {wanted}, got the batch [{header.base}, {header.next})"
+                )
+            start = header.next
+            records = trimmed(records, wanted, end)
+            rows = records.num_rows
+            if end_timestamp is not None:
+                records = before(records, end_timestamp)
+            ended = records.num_rows < rows or (end is not None and header.next >= end)
+            reached = header.next if end is None else min(header.next, end)
+            if records.num_rows < rows:
+                reached = Offset(reached - rows + records.num_rows)
+            yield _Decoded(records, reached, header.leader_epoch, ended)
+            if ended:
+                return
+        if start != fetched.response.next_offset:
+            raise CorruptDataError(f"a body ends at offset {start}, not at {fetched.response.next_offset}")
+
+    def _drop_pipeline(self) -> None:
+        if self._pipeline is not None:
+            self._pipeline.stop()
+            self._pipeline = None
+
+    def _finish(self) -> None:
+        self._finished = True
+        self._decoded = iter(())
+        self._drop_pipeline()
+
+
+class RecordReader:
+    """Yields `Record` objects, one by one.
+
+    Invariant:
+        C7: ``next_offset`` is the offset after the last record yielded.
+    """
+
+    def __init__(self, batches: BatchReader) -> None:
+        """Read through ``batches``, which is this reader's from now on."""
+        self._batches = batches
+        self._records: Iterator[Record] = iter(())
+        self._next_offset: Offset | None = None
+
+    @property
+    def stream(self) -> str:
+        """The stream that is read."""
+        return self._batches.stream
+
+    @property
+    def next_offset(self) -> Offset | None:
+        """The offset after the last record yielded: store it, and start there to go on.
+
+        None until the start is known.
+        """
+        return self._batches.next_offset if self._next_offset is None else self._next_offset
+
+    @property
+    def last_epoch(self) -> LeaderEpoch | None:
+        """Leader epoch of the batch that the last record came in."""
+        return self._batches.last_epoch
+
+    @property
+    def incarnation(self) -> Incarnation | None:
+        """Which life of the stream is read: store it beside the offset, and name it to go on."""
+        return self._batches.incarnation
+
+    @property
+    def high_watermark(self) -> Offset | None:
+        """End of what can be read, as the node last told it."""
+        return self._batches.high_watermark
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        """Return the next record; raises what `BatchReader.__anext__` raises."""
+        while True:
+            record = next(self._records, None)
+            if record is not None:
+                self._next_offset = Offset(record.offset + 1)
+                return record
+            self._next_offset = None
+            batch = await anext(self._batches)
+            epoch = self._batches.last_epoch
+            assert epoch is not None, "C7: a batch has an epoch"
+            self._records = records_of(batch, epoch)
+            self._next_offset = Offset(batch.column(0)[0].as_py())
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+        self._records = iter(())
+        await self._batches.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,200 @@
+"""One socket connection to one node: many requests in flight, bodies received in place."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, assert_never, cast
+
+import numpy as np
+
+from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError
+from envelope.limits import KIB
+from jetstream.protocol.connection import (
+    ClientConnection,
+    ClientEvent,
+    ConnectionBroken,
+    ResponseFailed,
+    ResponseReceived,
+    ResponseStarted,
+)
+from jetstream.protocol.requests import PROTOCOL_VERSION, Hello, Request
+from jetstream.protocol.responses import HelloResponse, Response
+
+_SCRATCH_BYTES: Final = 64 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete response; the receiver owns ``body``."""
+
+    response: Response
+    body: memoryview
+
+
+Started = Callable[[Response, int], None]
+"""Called with a response and the length of its body, before the body is there."""
+
+Done = Callable[[Answer | JetstreamError], None]
+"""Called once, with the complete answer or with what went wrong."""
+
+
+def _unset_memory(length: int) -> memoryview:
+    """Return room for a body; not zeroed, because every byte will be received."""
+    return np.empty(length, dtype=np.uint8).data
+
+
+class SocketLink(asyncio.BufferedProtocol):
+    """The client's end of a connection.
+
+    Invariant:
+        C1: every request that was sent is done exactly once: answered, failed, or lost with the connection.
+    """
+
+    def __init__(self) -> None:
+        self._machine = ClientConnection(_unset_memory)
+        self._transport: asyncio.Transport | None = None
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._window: memoryview | None = None
+        self._waiting: dict[int, tuple[Started | None, Done]] = {}
+        self._lost: JetstreamError | None = None
+        self.greeted = False
+        """Whether the node has answered the hello."""
+
+    @classmethod
+    async def open(cls, host: str, port: int, timeout: float) -> "SocketLink":  # noqa: ASYNC109 - one bound for connect and hello together
+        """Connect and say hello, within ``timeout`` seconds.
+
+        Raises:
+            ConnectionLost: nobody listens there, or not for long.
+            DeadlinePassed: no answer in time.
+            Unsupported: the node speaks no version of ours.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                _, link = await asyncio.get_running_loop().create_connection(cls, host, port)
+                try:
+                    await link.hello()
+                finally:
+                    if not link.greeted:
+                        link.close()
+        except TimeoutError:
+            raise DeadlinePassed(f"{host}:{port} did not answer within {timeout} s") from None
+        except OSError as error:
+            raise ConnectionLost(f"{host}:{port} cannot be reached: {error}") from error
+        return link
+
+    async def hello(self) -> HelloResponse:
+        """Agree on the protocol version; the first request of a connection."""
+        hello = Hello(id=self.next_id(), protocol=PROTOCOL_VERSION, client="jetstream-python")
+        response = (await self.ask(hello)).response
+        assert isinstance(response, HelloResponse), "C1: a response has its request's type"
+        self.greeted = True
+        return response
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is gone."""
+        return self._lost is not None
+
+    def next_id(self) -> int:
+        """Return the id for the next request."""
+        return self._machine.next_id()
+
+    async def ask(self, request: Request) -> Answer:
+        """Send ``request`` and wait for its answer; cancelling leaves the answer unread when it comes.
+
+        Raises:
+            JetstreamError: the answer, if it is an error; ConnectionLost if there is none.
+        """
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Answer | JetstreamError) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, JetstreamError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        self.send(request, done)
+        return await future
+
+    def send(self, request: Request, done: Done, started: Started | None = None) -> None:
+        """Send ``request``; ``started`` and ``done`` are called from the loop, never from here.
+
+        Raises:
+            ConnectionLost: the connection is gone; ``done`` will not be called.
+            Overloaded: too many requests are in flight here; ``done`` will not be called.
+        """
+        if self._lost is not None:
+            raise self._lost
+        assert self._transport is not None, "a link is used once it is connected"
+        data = self._machine.send(request)
+        self._waiting[request.id] = (started, done)
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Close; what is in flight is lost."""
+        self._fail_all(ConnectionLost("the connection was closed"))
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- asyncio.BufferedProtocol --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        # Not isinstance: uvloop's transports have the methods, not the base class.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Offer the rest of the arriving body, so that it is received where it stays."""
+        del sizehint
+        self._window = self._machine.body_window()
+        return self._scratch if self._window is None else self._window
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take in what was received."""
+        if self._window is None:
+            events = self._machine.receive_data(self._scratch[:nbytes])
+        else:
+            self._window = None
+            events = self._machine.body_filled(nbytes)
+        for event in events:
+            self._on_event(event)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what is in flight."""
+        reason = "closed by the node" if exc is None else str(exc)
+        self._fail_all(ConnectionLost(f"the connection was lost: {reason}"))
+
+    # --- events --------------------------------------------------------------------------------------
+
+    def _on_event(self, event: ClientEvent) -> None:
+        match event:
+            case ResponseStarted(response, body_length):
+                # Absent if the connection was closed by an earlier event of the same bytes.
+                started, _ = self._waiting.get(response.id, (None, None))
+                if started is not None:
+                    started(response, body_length)
+            case ResponseReceived(response, body):
+                self._finish(response.id, Answer(response, body))
+            case ResponseFailed(request_id, error):
+                self._finish(request_id, error)
+            case ConnectionBroken(error, _):
+                self._fail_all(error)
+                if self._transport is not None:
+                    self._transport.abort()
+            case _:
+                assert_never(event)
+
+    def _finish(self, request_id: int, outcome: Answer | JetstreamError) -> None:
+        waiting = self._waiting.pop(request_id, None)
+        if waiting is not None:
+            waiting[1](outcome)
+
+    def _fail_all(self, error: JetstreamError) -> None:
+        if self._lost is None:
+            self._lost = error
+        waiting, self._waiting = self._waiting, {}
+        for _, done in waiting.values():
+            done(error)

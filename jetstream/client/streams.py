@@ -1,0 +1,123 @@
+"""Streams and cluster by the request API: create, change, look at, truncate, delete."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import nats.errors
+from nats.aio.client import Client as NatsClient
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_json
+
+from envelope.errors import ConnectionLost, DeadlinePassed, NoResponders, RequestError
+from jetstream.client.node_links import Address
+from metadata.api.responses import (
+    ClusterInfo,
+    CreateStreamResponse,
+    DeleteStreamResponse,
+    ListStreamsResponse,
+    LookupStreamsResponse,
+    StreamInfo,
+    StreamSummary,
+    TruncateStreamResponse,
+    UpdateStreamResponse,
+)
+from metadata.api.wire import decode_response
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class NatsRequests:
+    """Requests and responses of the API, over NATS."""
+
+    def __init__(self, nats_client: NatsClient, prefix: str, timeout: float) -> None:
+        """``timeout``: seconds for each request."""
+        self._nats = nats_client
+        self._prefix = prefix
+        self._timeout = timeout
+
+    async def ask(self, name: str, fields: dict[str, object], model: type[_Model]) -> _Model:
+        """Send one request and return its response.
+
+        Raises:
+            NoResponders: no node is attached to NATS.
+            DeadlinePassed: no answer in time; what was asked may have been done.
+            JetstreamError: what the node answered.
+        """
+        subject = f"{self._prefix}.{name}"
+        try:
+            reply = await self._nats.request(subject, to_json(fields), timeout=self._timeout)
+        except PydanticSerializationError as error:
+            raise RequestError(f"{name}: {error}") from None
+        except nats.errors.NoRespondersError:
+            raise NoResponders(f"no node answers {subject}") from None
+        except nats.errors.TimeoutError:
+            raise DeadlinePassed(f"no answer to {name} in {self._timeout:g} s") from None
+        except nats.errors.Error as error:
+            raise ConnectionLost(f"NATS: {error}") from error
+        return decode_response(model, reply.data)
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return the nodes and how to reach them."""
+        return await self.ask("cluster.info", {}, ClusterInfo)
+
+    async def addresses(self) -> Sequence[Address]:
+        """Return the nodes' sockets, as an `AddressBook`."""
+        return [(node.host, node.port) for node in (await self.cluster_info()).nodes]
+
+
+class Streams:
+    """The streams of a cluster. Every method raises what `NatsRequests.ask` raises."""
+
+    def __init__(self, requests: NatsRequests) -> None:
+        self._requests = requests
+
+    async def create(self, name: str, subject: str, **config: object) -> CreateStreamResponse:
+        """Create a stream, or find it if it exists with an equal configuration (`created` tells which).
+
+        Args:
+            name: unique in the cluster.
+            subject: NATS subject or pattern to bind.
+            config: `metadata.stream_config.StreamConfig`'s other fields; durations as `datetime.timedelta`,
+                seconds or ISO 8601, sizes in bytes.
+
+        Raises:
+            StreamExists: the name is taken by a stream with another configuration.
+            InvalidName, InvalidSubject, InvalidConfig: something in it cannot be.
+        """
+        fields: dict[str, object] = {"name": name, "subject": subject, **config}
+        return await self._requests.ask("stream.create", fields, CreateStreamResponse)
+
+    async def update(self, name: str, **changes: object) -> UpdateStreamResponse:
+        """Change the named fields of a stream's configuration; None puts one back to its default."""
+        return await self._requests.ask("stream.update", {"name": name, **changes}, UpdateStreamResponse)
+
+    async def delete(self, name: str) -> DeleteStreamResponse:
+        """Delete a stream with all its records."""
+        return await self._requests.ask("stream.delete", {"name": name}, DeleteStreamResponse)
+
+    async def info(self, name: str) -> StreamInfo:
+        """Return a stream's configuration and live state; raises UnknownStream if there is none."""
+        return await self._requests.ask("stream.info", {"name": name}, StreamInfo)
+
+    async def list(self, prefix: str | None = None) -> "list[StreamSummary]":
+        """Return all streams in the order of their names, or those whose name begins with ``prefix``."""
+        found: list[StreamSummary] = []
+        while True:
+            fields: dict[str, object] = {"offset": len(found)}
+            if prefix is not None:
+                fields["prefix"] = prefix
+            page = await self._requests.ask("stream.list", fields, ListStreamsResponse)
+            found.extend(page.streams)
+            if not page.streams or len(found) >= page.total:
+                return found
+
+    async def lookup(self, subject: str) -> "Sequence[StreamSummary]":
+        """Return the streams that would store a message on ``subject``."""
+        return (
+            await self._requests.ask("stream.lookup", {"subject": subject}, LookupStreamsResponse)
+        ).streams
+
+    async def truncate(self, name: str, before: int) -> TruncateStreamResponse:
+        """Remove all records below offset ``before``, for good; at most up to the high watermark."""
+        fields: dict[str, object] = {"name": name, "before": before}
+        return await self._requests.ask("stream.truncate", fields, TruncateStreamResponse)
