@@ -1,0 +1,30 @@
+"""Time as one injected object: the only place of the node that reads a clock."""
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from envelope.types import MonotonicNs, TimestampUs
+
+
+class Clock(Protocol):
+    """What the shell needs to know about time."""
+
+    def wall(self) -> TimestampUs:
+        """Microseconds since the Unix epoch; may jump."""
+
+    def monotonic(self) -> MonotonicNs:
+        """Nanoseconds since an arbitrary start; never decreases."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemClock:
+    """The machine's clocks."""
+
+    def wall(self) -> TimestampUs:
+        """Return CLOCK_REALTIME."""
+        return TimestampUs(time.time_ns() // 1000)
+
+    def monotonic(self) -> MonotonicNs:
+        """Return CLOCK_MONOTONIC."""
+        return MonotonicNs(time.monotonic_ns())

@@ -1,0 +1,200 @@
+"""Settings of one node: TOML file < environment < flags; unknown keys are errors.
+
+Environment variables are ``JETSTREAM_NODE_`` plus the key, nested keys joined by ``__``:
+``JETSTREAM_NODE_NATS__URLS='["nats://a:4222"]'``, ``JETSTREAM_NODE_SOCKET__PORT=9292``.
+Secrets are `pydantic.SecretStr`: they are never printed, logged or returned by the request API.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from envelope.errors import InvalidConfig
+from envelope.subjects import is_literal, validated_pattern
+
+ENV_PREFIX: Final = "JETSTREAM_NODE_"
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+PositiveDuration = Annotated[timedelta, Field(gt=timedelta(0))]
+
+
+class TlsConfig(BaseModel):
+    """TLS towards the NATS server."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ca: Path | None = None
+    """PEM file of the authorities to trust; None trusts the system's."""
+    certificate: Path | None = None
+    key: Path | None = None
+    """PEM files of our own certificate and key, both or neither."""
+    hostname: str | None = None
+    """Name to verify instead of the URL's host."""
+    handshake_first: bool = False
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("tls.certificate and tls.key belong together")
+        return self
+
+
+class NatsConfig(BaseModel):
+    """How to reach NATS; every way of authenticating that nats-py has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    urls: Annotated[tuple[str, ...], Field(min_length=1)] = ("nats://127.0.0.1:4222",)
+    name: str = "jetstream"
+    user: str | None = None
+    password: SecretStr | None = None
+    token: SecretStr | None = None
+    nkey_seed: SecretStr | None = None
+    nkey_seed_file: Path | None = None
+    credentials: Path | None = None
+    tls: TlsConfig | None = None
+    connect_timeout: PositiveDuration = timedelta(seconds=5)
+    reconnect_wait: PositiveDuration = timedelta(milliseconds=250)
+    ping_interval: PositiveDuration = timedelta(seconds=20)
+
+    @field_validator("urls")
+    @classmethod
+    def _schemes(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        if any("://" in url and not url.startswith(("nats://", "tls://")) for url in urls):
+            raise ValueError("NATS URLs start with nats:// or tls://")
+        return urls
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> Self:
+        ways = {
+            "user": self.user is not None,
+            "token": self.token is not None,
+            "nkey_seed": self.nkey_seed is not None,
+            "nkey_seed_file": self.nkey_seed_file is not None,
+            "credentials": self.credentials is not None,
+        }
+        chosen = [name for name, given in ways.items() if given]
+        if len(chosen) > 1:
+            raise ValueError(f"choose one way to authenticate with NATS, not {' and '.join(chosen)}")
+        if (self.user is None) != (self.password is None):
+            raise ValueError("nats.user and nats.password belong together")
+        return self
+
+
+class SocketConfig(BaseModel):
+    """Where consumers connect."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: Port = 9292
+    """0 takes a free one."""
+    advertise: str | None = None
+    """Host that clients are told; None tells ``host``."""
+
+
+class NodeConfig(BaseSettings):
+    """Everything one node is told."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    cluster: Annotated[str, Field(min_length=1, max_length=64)] = "jetstream"
+    node_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_\-]{1,64}$")] | None = None
+    """Name of this node; None derives one from the data directory's identity."""
+    data: Path = Path("jetstream-data")
+    nats: NatsConfig = NatsConfig()
+    socket: SocketConfig = SocketConfig()
+    api_prefix: str = "jetstream.api"
+    verify: Literal["tail", "full"] = "tail"
+    """How much of each log is verified at start: from the last checkpoint, or every byte."""
+    checkpoint_interval: PositiveDuration = timedelta(seconds=1)
+    """A synced end is on record at most this long after the sync."""
+    maintenance_interval: PositiveDuration = timedelta(seconds=5)
+    """How often retention and rolling by age are looked at."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="after")
+    def _prefix(self) -> Self:
+        if not is_literal(validated_pattern(self.api_prefix)):
+            raise ValueError("api_prefix must be a subject without wildcards")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags win over the environment, the environment over the file."""
+        return init_settings, env_settings
+
+
+def load_config(path: Path | None = None, flags: Mapping[str, object] | None = None) -> NodeConfig:
+    """Merge the TOML file at ``path``, the environment and ``flags`` (nested dicts allowed).
+
+    Raises:
+        InvalidConfig: the file cannot be read, a key is unknown or a value does not fit (all are named).
+    """
+    _refuse_unknown_environment()
+
+    class Sourced(NodeConfig):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            if path is None:
+                return init_settings, env_settings
+            return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=path)
+
+    if path is not None and not path.is_file():
+        raise InvalidConfig(f"no configuration file at {path}")
+    try:
+        return Sourced(**dict(flags or {}))  # type: ignore[arg-type]  # validated by pydantic, field by field
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in e['loc']) or 'config'}: {e['msg']}" for e in error.errors()
+        )
+        raise InvalidConfig(f"invalid configuration: {problems}") from None
+    except (SettingsError, ValueError) as error:
+        raise InvalidConfig(f"invalid configuration: {error}") from None
+
+
+def _refuse_unknown_environment() -> None:
+    """A misspelt variable must not silently do nothing."""
+    known = {name.upper() for name in NodeConfig.model_fields}
+    for variable in os.environ:
+        if not variable.upper().startswith(ENV_PREFIX):
+            continue
+        key = re.split("__", variable.upper().removeprefix(ENV_PREFIX), maxsplit=1)[0]
+        if key not in known:
+            raise InvalidConfig(f"unknown setting {variable} in the environment")

@@ -1,0 +1,162 @@
+"""The one thread that writes to a data directory: appends, group commits, everything blocking.
+
+Streams hand over one append each and wait; the thread takes all that are waiting, writes them, syncs the
+dirty logs together (`SyncScheduler`), and returns all results in one wake-up of the loop. While it syncs, the
+next group gathers: that is group commit, across messages, connections and streams alike (docs/adr/0002).
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from envelope.errors import JetstreamError, StorageError, StreamOffline
+from envelope.types import SyncMode, TimestampUs
+from jetstream.log.batch import UnsealedBatch
+from jetstream.log.log import Log
+from jetstream.log.sync_scheduler import SyncScheduler
+from jetstream.node.crash import Crash
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class _Append:
+    """One stream's group on its way to the disk."""
+
+    log: Log
+    batches: Sequence[UnsealedBatch]
+    now: TimestampUs
+    future: asyncio.Future[JetstreamError | None]
+    error: JetstreamError | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """Any other blocking work that must not run beside the appends."""
+
+    work: Callable[[], Any]
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Stop:
+    """The last job."""
+
+
+class DiskThread:
+    """Owns the thread; every method is called on the event loop's thread."""
+
+    def __init__(self, scheduler: SyncScheduler, crash: Crash, name: str = "jetstream-disk") -> None:
+        self._scheduler = scheduler
+        self._crash = crash
+        self._queue: SimpleQueue[_Append | _Call | _Stop] = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._stopped = False
+        self._thread.start()
+
+    def append(
+        self, log: Log, batches: Sequence[UnsealedBatch], now: TimestampUs
+    ) -> asyncio.Future[JetstreamError | None]:
+        """Append ``batches``, all or none, and, where the log's mode is ``always``, sync them.
+
+        The future's result is None once they are as durable as the mode promises, `DiskFull` if they were
+        undone, `StreamOffline` if the log had failed before and nothing was tried, any other error if the
+        outcome is unknown and the log has failed for good.
+        """
+        future: asyncio.Future[JetstreamError | None] = self._loop.create_future()
+        self._submit(_Append(log, batches, now, future))
+        return future
+
+    def call(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run ``work`` between two groups; its exception becomes the future's."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._submit(_Call(work, future))
+        return future
+
+    def _submit(self, job: _Append | _Call) -> None:
+        if self._stopped:
+            raise StreamOffline("the node is stopping")
+        self._queue.put(job)
+
+    async def stop(self) -> None:
+        """Finish what is queued, then end the thread."""
+        self._stopped = True
+        self._queue.put(_Stop())
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    # --- on the disk thread ----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:  # noqa: BLE001 - an error of ours: the thread's supervisor stops the node
+            self._crash.report_from_thread(error)
+            self._refuse_all()
+
+    def _serve(self) -> None:
+        stop = False
+        while not stop:
+            jobs = [self._queue.get()]
+            while not self._queue.empty():
+                jobs.append(self._queue.get())
+            appends = [job for job in jobs if isinstance(job, _Append)]
+            calls = [job for job in jobs if isinstance(job, _Call)]
+            stop = any(isinstance(job, _Stop) for job in jobs)
+            if appends:
+                self._commit(appends)
+                self._loop.call_soon_threadsafe(_resolve_appends, appends)
+            for job in calls:
+                self._perform(job)
+
+    def _refuse_all(self) -> None:
+        """After an error of ours: answer everything with a failure, so that whoever stops the node can."""
+        while not isinstance(job := self._queue.get(), _Stop):
+            job.error = StorageError("the disk thread has stopped after an internal error")
+            if isinstance(job, _Append):
+                self._loop.call_soon_threadsafe(_resolve_appends, [job])
+            else:
+                self._loop.call_soon_threadsafe(_resolve_call, job)
+
+    def _commit(self, appends: Sequence[_Append]) -> None:
+        for job in appends:
+            try:
+                job.log.append_group(job.batches, job.now)
+            except JetstreamError as error:
+                job.error = error
+        to_sync = [job.log for job in appends if job.error is None and job.log.config.sync is SyncMode.ALWAYS]
+        if not to_sync:
+            return
+        failures = self._scheduler.sync(to_sync)
+        for job in appends:
+            if job.error is None:
+                job.error = failures.get(job.log)
+
+    def _perform(self, job: _Call) -> None:
+        try:
+            job.result = job.work()
+        except (JetstreamError, OSError) as error:
+            job.error = error
+        self._loop.call_soon_threadsafe(_resolve_call, job)
+
+
+def _resolve_appends(appends: Sequence[_Append]) -> None:
+    for job in appends:
+        if not job.future.done():
+            job.future.set_result(job.error)
+
+
+def _resolve_call(job: _Call) -> None:
+    if job.future.done():
+        return
+    if job.error is not None:
+        job.future.set_exception(job.error)
+    else:
+        job.future.set_result(job.result)

@@ -1,0 +1,182 @@
+"""The private seam to nats-py: its parser object replaced by a batching one, acks written to its transport.
+
+nats-py spends 5 µs of Python on each message; parsing a chunk at a time spends less than 1 (docs/adr/0004).
+The seam is pinned to a minor version and checked at start; where it does not fit, `seam_problem` says why
+and the caller uses nats-py's public interface instead. No other module touches private attributes.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any, Final, assert_never
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from jetstream.ingest.messages import MessageBlock
+from jetstream.ingest.parser import (
+    Block,
+    Control,
+    ControlKind,
+    MessageParser,
+    NatsProtocolError,
+    ParsedItem,
+)
+from jetstream.node.crash import Crash
+
+# ruff: noqa: SLF001 - this module is the adapter to nats-py's private attributes
+
+Deliver = Callable[[MessageBlock], None]
+
+_SEAM_MINOR: Final = "2.16."
+_PARSER_ATTRIBUTES: Final = (
+    "_ps",
+    "_process_msg",
+    "_process_ping",
+    "_process_pong",
+    "_process_info",
+    "_process_err",
+)
+_WRITE_BUFFER_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+def seam_problem(client: Client) -> str | None:
+    """Return why the seam must not be used with this nats-py, None if it fits."""
+    installed = version("nats-py")
+    if not installed.startswith(_SEAM_MINOR):
+        return f"nats-py is {installed}, the seam is tested with {_SEAM_MINOR}x"
+    missing = [name for name in _PARSER_ATTRIBUTES if not hasattr(client, name)]
+    if missing:
+        return f"nats-py's client has no {', '.join(missing)}"
+    missing = [name for name in ("parse", "reset") if not hasattr(client._ps, name)]
+    return f"nats-py's parser has no {', '.join(missing)}" if missing else None
+
+
+class BatchingParser:
+    """Stands where nats-py keeps its parser; messages of our routes leave as whole blocks."""
+
+    def __init__(self, client: Client, routes: dict[int, Deliver], crash: Crash) -> None:
+        """Install into ``client``; ``routes`` (by subscription id) may change at any time."""
+        self._client = client
+        self._crash = crash
+        self._routes = routes
+        self._parser = MessageParser()
+        client._ps = self  # type: ignore[assignment]  # the seam: same methods, not the same class
+
+    def reset(self) -> None:
+        """Forget a half-read message; nats-py calls this on every new connection."""
+        self._parser.reset()
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Take in one chunk; called by nats-py's read loop.
+
+        Raises:
+            nats.errors.ProtocolError: the server sent garbage; nats-py then reconnects.
+        """
+        try:
+            items = self._parser.feed(data)
+        except NatsProtocolError as error:
+            # What was complete before the garbage was delivered by NATS and is not ours to drop.
+            await self._dispatch(error.items)
+            raise nats.errors.ProtocolError from error
+        await self._dispatch(items)
+
+    async def _dispatch(self, items: Sequence[ParsedItem]) -> None:
+        for item in items:
+            match item:
+                case Block(sid, messages):
+                    deliver = self._routes.get(sid)
+                    if deliver is not None:
+                        self._deliver(deliver, messages)
+                    else:
+                        await self._foreign(sid, messages)
+                case Control(kind, argument):
+                    await self._control(kind, argument)
+                case _:
+                    assert_never(item)
+
+    def _deliver(self, deliver: Deliver, messages: MessageBlock) -> None:
+        try:
+            deliver(messages)
+        except Exception as error:
+            # nats-py would log it and stop reading: the node must not live on deaf.
+            self._crash.report(error)
+            raise
+
+    async def _foreign(self, sid: int, messages: MessageBlock) -> None:
+        """Hand nats-py what belongs to its own subscriptions, or to none since an unsubscribe."""
+        process = self._client._process_msg
+        rows = zip(messages.subjects, messages.replies, messages.payloads, messages.headers, strict=True)
+        for subject, reply, payload, header in rows:
+            await process(sid, subject, reply, payload, header)  # type: ignore[arg-type]  # None: no header
+
+    async def _control(self, kind: ControlKind, argument: bytes) -> None:
+        match kind:
+            case ControlKind.PING:
+                await self._client._process_ping()
+            case ControlKind.PONG:
+                await self._client._process_pong()
+            case ControlKind.INFO:
+                await self._client._process_info(json.loads(argument))
+            case ControlKind.ERR:
+                await self._client._process_err(argument.decode(errors="replace").lower())
+            case ControlKind.OK:
+                pass
+            case _:
+                assert_never(kind)
+
+
+def has_jetstream(client: Client) -> bool:
+    """Tell whether the connected server says in its INFO that its own JetStream is enabled."""
+    return bool(client._server_info.get("jetstream", False))
+
+
+async def close(client: Client) -> None:
+    """Close a client in any state; nats-py's own ``close`` asserts that it was connected once."""
+    if client._flush_queue is not None:
+        await client.close()
+    elif client._transport:
+        client._transport.close()  # type: ignore[no-untyped-call]  # nats-py's transport is untyped
+        await client._transport.wait_closed()  # type: ignore[no-untyped-call]  # as above
+
+
+def subscription_id(subscription: Subscription) -> int:
+    """Return the sid nats-py gave a subscription."""
+    sid: int = subscription._id
+    return sid
+
+
+def block_of(message: Msg) -> MessageBlock:
+    """Turn one message of the stock parser into a block: the slow path when the seam does not fit."""
+    header: bytes | None = None
+    if message.headers:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers.items())
+        header = f"NATS/1.0\r\n{lines}\r\n".encode()
+    return MessageBlock([message.subject.encode()], [message.reply.encode()], [bytes(message.data)], [header])
+
+
+class RawPublisher:
+    """Writes many ready-made PUB commands at once to nats-py's transport."""
+
+    def __init__(self, client: Client) -> None:
+        """Publish on ``client``'s current connection."""
+        self._client = client
+
+    def write(self, commands: bytes) -> bool:
+        """Hand whole PUB commands to the connection; False if it is down or its buffer is full.
+
+        What is not written is lost, as NATS allows: a publisher that hears nothing retries.
+        """
+        client = self._client
+        transport: Any = client._transport
+        if not client.is_connected or transport is None:
+            return False
+        writer: Any = getattr(transport, "_io_writer", None)
+        if writer is None or writer.transport.is_closing():
+            return False
+        if writer.transport.get_write_buffer_size() > _WRITE_BUFFER_BYTES_MAX:
+            return False
+        transport.write(commands)
+        return True

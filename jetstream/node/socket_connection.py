@@ -1,0 +1,323 @@
+"""One reader's connection: a raw non-blocking socket, its protocol machine, its output.
+
+Bytes go to the machine, requests to the `RequestServer` it was given, responses to the output. A
+connection that cannot send is not read from any further, so what a slow reader holds is bounded: its
+requests in flight, a few leased file ranges, a few hundred kilobytes of headers.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Final, Protocol, assert_never
+
+from envelope.errors import JetstreamError, Overloaded, StorageError
+from envelope.limits import KIB
+from envelope.types import MonotonicNs
+from jetstream.node.clock import Clock
+from jetstream.node.socket_output import Body, Output
+from jetstream.protocol.connection import (
+    ConnectionBroken,
+    RequestReceived,
+    RequestRefused,
+    ServerConnection,
+    ServerEvent,
+    encode_farewell,
+)
+from jetstream.protocol.liveness import Liveness, Patience, PeerState
+from jetstream.protocol.requests import Request
+from jetstream.protocol.responses import Response
+
+_log = logging.getLogger(__name__)
+
+_RECEIVE_BYTES: Final = 16 * KIB
+_TURN_BYTES: Final = 512 * KIB
+"""Sent for one connection before the others have their turn."""
+
+_BODIES_MAX: Final = 4
+"""Answered fetches that wait to be sent, each with a lease on its segment."""
+
+_HEAD_BYTES_MAX: Final = 256 * KIB
+"""Headers that wait to be sent before the connection is read no further."""
+
+_GONE: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTUNREACH})
+
+
+@dataclass(slots=True)
+class SocketCounters:
+    """What the socket server has done since it started."""
+
+    connections_opened: int = 0
+    connections_refused: int = 0
+    connections_closed: int = 0
+    connections_overdue: int = 0
+    protocol_errors: int = 0
+    requests: int = 0
+    requests_failed: int = 0
+    fetches_parked: int = 0
+    ranges_verified: int = 0
+    ranges_warmed: int = 0
+    bytes_sent: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A request that is not answered yet."""
+
+    connection: "SocketConnection"
+    request: Request
+    deadline: MonotonicNs | None = None
+    """Until when a fetch may wait; set when it first finds nothing."""
+
+
+class RequestServer(Protocol):
+    """Answers the requests of all connections."""
+
+    def serve(self, connection: "SocketConnection") -> None:
+        """Answer what waits in ``connection.requests`` while `SocketConnection.has_room`."""
+
+    def forget(self, connection: "SocketConnection") -> None:
+        """Drop whatever is parked for a connection that is gone."""
+
+
+@dataclass(slots=True)
+class ConnectionServices:
+    """What a connection needs of its server."""
+
+    loop: asyncio.AbstractEventLoop
+    executor: Executor
+    clock: Clock
+    patience: Patience
+    requests: RequestServer
+    closed: Callable[["SocketConnection"], None]
+    counters: SocketCounters = field(default_factory=SocketCounters)
+
+
+class SocketConnection:
+    """Owns one accepted socket from `start` to `close`.
+
+    Invariants:
+        N3: the socket is watched for reading only while the output is below its limits.
+        N4: the socket is watched for writing only while there is something to send and nothing to warm.
+        N5: after `close` no callback does anything and all leases are given back.
+    """
+
+    def __init__(self, sock: socket.socket, services: ConnectionServices) -> None:
+        self.requests: deque[Pending] = deque()
+        """What can be answered now, in order; what is parked is not among them."""
+        self.preparing = False
+        """A request's answer is being prepared on a thread; the next ones wait."""
+        self.closed = False
+        self._sock = sock
+        self._services = services
+        self._machine = ServerConnection()
+        self._liveness = Liveness(services.patience, services.clock.monotonic())
+        self._output = Output()
+        self._reading = False
+        self._writing = False
+        self._warming = False
+        self._leaving = False
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._watch_reading(wanted=True)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another response may be queued."""
+        output = self._output
+        return (
+            not self.closed
+            and not self._leaving
+            and not self.preparing
+            and output.bodies < _BODIES_MAX
+            and output.head_bytes < _HEAD_BYTES_MAX
+        )
+
+    # --- answering, called by the RequestServer ----------------------------------------------------
+
+    def respond(self, response: Response, body: Body | None = None) -> None:
+        """Send ``response`` and, after it, ``body``, whose lease passes to this connection."""
+        length = 0 if body is None else body.end - body.position
+        self._send(self._machine.respond(response, length), body)
+
+    def fail(self, request_id: int, error: JetstreamError) -> None:
+        """Answer with ``error``."""
+        self._services.counters.requests_failed += 1
+        self._send(self._machine.fail(request_id, error))
+
+    def _send(self, head: bytes, body: Body | None = None) -> None:
+        assert not self.closed, "N5: nothing is sent on a closed connection"
+        if not self._output:
+            self._liveness.sending(self._services.clock.monotonic())
+        self._output.put(head, body)
+        if not self._writing and not self._warming:
+            self._flush()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._sock.recv(_RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(error)
+            return
+        if not data:
+            self.close()
+            return
+        events = self._machine.receive_data(data)
+        now = self._services.clock.monotonic()
+        self._liveness.received(frames=len(events), mid_frame=self._machine.mid_frame, now=now)
+        for event in events:
+            self._on_event(event)
+            if self.closed:
+                return
+        self._services.requests.serve(self)
+        self._settle()
+
+    def _on_event(self, event: ServerEvent) -> None:
+        counters = self._services.counters
+        match event:
+            case RequestReceived(request):
+                counters.requests += 1
+                self.requests.append(Pending(self, request))
+            case RequestRefused(_, response):
+                counters.requests += 1
+                counters.requests_failed += 1
+                self._send(response)
+            case ConnectionBroken(error, farewell):
+                counters.protocol_errors += 1
+                _log.debug("connection broken peer=%s error=%s", self, error)
+                self.requests.clear()
+                self._leaving = True
+                self._send(farewell)
+            case _:
+                assert_never(event)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def _on_writable(self) -> None:
+        self._flush()
+        self._services.requests.serve(self)
+
+    def _flush(self) -> None:
+        """Send one turn's worth; the rest waits until the others had theirs."""
+        budget = _TURN_BYTES
+        try:
+            while self._output and budget > 0:
+                cold = self._output.cold_body(budget)
+                if cold is not None:
+                    self._warm(cold)
+                    break
+                budget -= self._output.send_some(self._sock, budget)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except (OSError, StorageError) as error:
+            self._lost(error)
+            return
+        if budget < _TURN_BYTES:
+            self._services.counters.bytes_sent += _TURN_BYTES - budget
+            self._liveness.sending(self._services.clock.monotonic())
+        self._settle()
+
+    def _warm(self, body: Body) -> None:
+        """Let a thread read what comes next into the page cache, then go on."""
+        self._warming = True
+        self._services.counters.ranges_warmed += 1
+        # The thread reads through a lease of its own: the connection may be gone before it is done.
+        body.file_range.segment.acquire()
+        future = self._services.loop.run_in_executor(self._services.executor, body.warm, _TURN_BYTES)
+        future.add_done_callback(lambda done: self._warmed(done, body))
+
+    def _warmed(self, done: asyncio.Future[None], body: Body) -> None:
+        body.file_range.segment.release()
+        self._warming = False
+        if self.closed:
+            return
+        error = done.exception()
+        if error is not None:
+            self._lost(error)
+            return
+        self._on_writable()
+
+    # --- settling what to watch ----------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        if self.closed:
+            return
+        if self._leaving and not self._output:
+            self.close()
+            return
+        self._watch_writing(wanted=bool(self._output) and not self._warming)
+        self._watch_reading(wanted=not self._leaving and self._output.head_bytes < _HEAD_BYTES_MAX)
+
+    def _watch_reading(self, *, wanted: bool) -> None:
+        if wanted and not self._reading:
+            self._services.loop.add_reader(self._sock.fileno(), self._on_readable)
+        elif self._reading and not wanted:
+            self._services.loop.remove_reader(self._sock.fileno())
+        self._reading = wanted
+
+    def _watch_writing(self, *, wanted: bool) -> None:
+        if wanted and not self._writing:
+            self._services.loop.add_writer(self._sock.fileno(), self._on_writable)
+        elif self._writing and not wanted:
+            self._services.loop.remove_writer(self._sock.fileno())
+        self._writing = wanted
+
+    # --- ending ------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Read no more; close once everything queued is sent."""
+        self._leaving = True
+        self.requests.clear()
+        self._settle()
+
+    def check(self) -> None:
+        """Close if the peer is overdue."""
+        state = PeerState(
+            self._machine.awaiting_hello, self._machine.mid_frame, self._machine.in_flight, bool(self._output)
+        )
+        overdue = self._liveness.overdue(state, self._services.clock.monotonic())
+        if overdue is not None:
+            _log.info("connection closed peer=%s overdue=%s", self, overdue)
+            self._services.counters.connections_overdue += 1
+            self.close()
+
+    def _lost(self, error: BaseException) -> None:
+        if not (isinstance(error, OSError) and error.errno in _GONE):
+            _log.error("connection closed peer=%s error=%r runbook=RB-02", self, error)
+        self.close()
+
+    def close(self) -> None:
+        """Close now; what was not sent is dropped."""
+        if self.closed:
+            return
+        self._watch_reading(wanted=False)
+        self._watch_writing(wanted=False)
+        self.closed = True
+        self.requests.clear()
+        self._output.clear()
+        self._services.requests.forget(self)
+        self._sock.close()
+        self._services.counters.connections_closed += 1
+        self._services.closed(self)
+
+    def __str__(self) -> str:
+        return f"fd {self._sock.fileno()}"
+
+
+def turn_away(sock: socket.socket) -> None:
+    """Tell a peer for whom there is no room, if it listens, and close."""
+    try:
+        sock.send(encode_farewell(Overloaded("too many connections")), socket.MSG_NOSIGNAL)
+    except OSError as error:
+        _log.debug("peer left before it was turned away: %r", error)
+    finally:
+        sock.close()

@@ -1,0 +1,151 @@
+"""What one connection still has to send: headers from memory, bodies from segment files by sendfile.
+
+A body is never in our memory: it is a range of a leased segment file. Whether its pages are in the page
+cache is asked before each turn (``preadv`` with ``RWF_NOWAIT``), because ``sendfile`` would stop the event
+loop for a disk read.
+"""
+
+import os
+import socket
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from envelope.errors import StorageError
+from envelope.limits import KIB
+from jetstream.log.readable_log import FileRange
+
+_PROBE_STEP: Final = 128 * KIB
+"""The kernel's default read-ahead: pages come and go in about this grain."""
+
+_PROBE_BUFFER: Final = bytearray(1)
+_HEAD_LINGERS: Final = socket.MSG_MORE | socket.MSG_NOSIGNAL
+
+
+@dataclass(slots=True, eq=False)
+class Body:
+    """A leased file range on its way out; ``position`` moves."""
+
+    file_range: FileRange
+    fileno: int
+    position: int
+    end: int
+    warm_end: int
+    """The page cache held everything below this position a moment ago."""
+
+    @classmethod
+    def leased(cls, file_range: FileRange) -> "Body":
+        """Take a lease on the segment; `release` gives it back.
+
+        Raises:
+            UnavailableError: the segment was removed in the meantime.
+        """
+        fileno = file_range.segment.acquire().fileno()
+        start = file_range.position
+        return cls(file_range, fileno, start, start + file_range.length, start)
+
+    def release(self) -> None:
+        """Give the segment back."""
+        self.file_range.segment.release()
+
+    def is_warm(self, length: int) -> bool:
+        """Tell whether the next ``length`` bytes are in the page cache, as far as probes can see."""
+        end = min(self.end, self.position + length)
+        if end <= self.warm_end:
+            return True
+        if not all(self._cached(place) for place in (*range(self.position, end, _PROBE_STEP), end - 1)):
+            return False
+        self.warm_end = end
+        return True
+
+    def warm(self, length: int) -> None:
+        """Read the next ``length`` bytes into the page cache; blocks, for a thread.
+
+        Raises:
+            OSError: the disk cannot read them.
+        """
+        end = min(self.end, self.position + length)
+        scratch = bytearray(_PROBE_STEP)
+        place = self.position
+        while place < end and (count := os.preadv(self.fileno, [scratch], place)):
+            place += count
+        self.warm_end = end
+
+    def _cached(self, place: int) -> bool:
+        try:
+            os.preadv(self.fileno, [_PROBE_BUFFER], place, os.RWF_NOWAIT)
+        except OSError:
+            # EAGAIN: not in memory. EOPNOTSUPP: this file system cannot tell, so a thread goes first.
+            return False
+        return True
+
+
+class Output:
+    """The queue of one connection.
+
+    Invariants:
+        N1: a body follows its header with nothing in between.
+        N2: every body that was put in is released exactly once.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[memoryview | Body] = deque()
+        self.head_bytes = 0
+        """Bytes of memory that wait."""
+        self.bodies = 0
+        """Bodies that wait."""
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def put(self, head: bytes, body: Body | None = None) -> None:
+        """Queue one response."""
+        self._items.append(memoryview(head))
+        self.head_bytes += len(head)
+        if body is not None:
+            self._items.append(body)
+            self.bodies += 1
+
+    def cold_body(self, length: int) -> Body | None:
+        """Return the body that is next, if its next ``length`` bytes must be read by a thread first."""
+        first = self._items[0] if self._items else None
+        return first if isinstance(first, Body) and not first.is_warm(length) else None
+
+    def send_some(self, sock: socket.socket, length: int) -> int:
+        """Send from the first item, at most ``length`` bytes of a body; return how much went out.
+
+        Raises:
+            BlockingIOError: the peer's window is full.
+            StorageError: the file ended inside the range: nothing sensible can follow.
+            OSError: the connection is gone.
+        """
+        first = self._items[0]
+        if isinstance(first, Body):
+            return self._send_body(sock, first, length)
+        lingers = _HEAD_LINGERS if len(self._items) > 1 else socket.MSG_NOSIGNAL
+        sent = sock.send(first, lingers)
+        self.head_bytes -= sent
+        if sent == len(first):
+            self._items.popleft()
+        else:
+            self._items[0] = first[sent:]
+        return sent
+
+    def _send_body(self, sock: socket.socket, body: Body, length: int) -> int:
+        sent = os.sendfile(sock.fileno(), body.fileno, body.position, min(length, body.end - body.position))
+        if sent == 0:
+            raise StorageError(f"segment {body.file_range.segment.base} ends at byte {body.position}")
+        body.position += sent
+        if body.position == body.end:
+            self._items.popleft()
+            self.bodies -= 1
+            body.release()
+        return sent
+
+    def clear(self) -> None:
+        """Drop everything and release all bodies."""
+        for item in self._items:
+            if isinstance(item, Body):
+                item.release()
+        self._items.clear()
+        self.head_bytes = self.bodies = 0

@@ -1,0 +1,330 @@
+"""Answers the socket protocol's requests from the node's streams: finds, plans, verifies, responds.
+
+What a reader may see is decided by `jetstream.fetch`; here is only who to ask, which thread does it, and
+who has to be told later.
+"""
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from envelope.errors import CorruptDataError, InternalError, JetstreamError, UnknownStream
+from envelope.limits import KIB
+from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
+from jetstream.fetch.planner import (
+    FetchQuery,
+    Refuse,
+    Serve,
+    StreamView,
+    Wait,
+    check_incarnation,
+    committed,
+    plan_fetch,
+)
+from jetstream.log.readable_log import FileRange, IndexRebuilt
+from jetstream.log.schema import SCHEMA_ID
+from jetstream.node.clock import Clock
+from jetstream.node.socket_connection import Pending, SocketConnection, SocketCounters
+from jetstream.node.socket_long_polls import LongPolls
+from jetstream.node.socket_output import Body
+from jetstream.node.socket_streams import ReadableStream, StreamDirectory
+from jetstream.protocol.requests import PROTOCOL_VERSION, Fetch, GetMetadata, Hello, ListOffsets
+from jetstream.protocol.responses import (
+    FetchResponse,
+    HelloResponse,
+    ListOffsetsResponse,
+    MetadataResponse,
+    StreamMetadata,
+)
+
+_log = logging.getLogger(__name__)
+
+_PAGE_BYTES: Final = 32 * KIB
+"""Of stream metadata in one response, well within a frame header."""
+
+_STREAM_METADATA_BYTES: Final = 256
+"""One stream's metadata without its name and incarnation, rounded up."""
+
+_NODES_MAX: Final = 64
+"""Nodes named in one response: enough to find all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """Who answers a hello."""
+
+    node: str
+    version: str
+
+
+class RequestDispatcher:
+    """The `RequestServer` of a node.
+
+    Invariant:
+        N7: a lease is taken before a range leaves the loop's thread, and given back or passed on after.
+    """
+
+    def __init__(
+        self,
+        directory: StreamDirectory,
+        identity: ServerIdentity,
+        executor: Executor,
+        clock: Clock,
+        counters: SocketCounters,
+    ) -> None:
+        self._directory = directory
+        self._identity = identity
+        self._executor = executor
+        self._clock = clock
+        self._counters = counters
+        self._loop = asyncio.get_running_loop()
+        self._long_polls = LongPolls(clock, self._look_again)
+
+    @property
+    def parked(self) -> int:
+        """How many fetches wait for records."""
+        return len(self._long_polls)
+
+    def serve(self, connection: SocketConnection) -> None:
+        """Answer what waits in ``connection.requests`` while there is room for answers."""
+        while connection.requests and connection.has_room:
+            self._answer(connection.requests.popleft())
+
+    def forget(self, connection: SocketConnection) -> None:
+        """Drop whatever is parked for a connection that is gone."""
+        self._long_polls.forget(connection)
+
+    def stream_gone(self, name: StreamName) -> None:
+        """Answer the fetches parked on a stream that was deleted or went offline."""
+        self._long_polls.stream_gone(name)
+
+    def stop(self) -> None:
+        """Answer every parked fetch as if its time were over."""
+        self._long_polls.stop()
+
+    # --- one request -------------------------------------------------------------------------------
+
+    def _answer(self, pending: Pending) -> None:
+        request, connection = pending.request, pending.connection
+        try:
+            match request:
+                case Hello():
+                    connection.respond(self._hello(request))
+                case GetMetadata():
+                    connection.respond(self._metadata(request))
+                case ListOffsets():
+                    self._list_offsets(pending, request)
+                case Fetch():
+                    self._fetch(pending, request)
+                case _:
+                    assert_never(request)
+        except JetstreamError as error:
+            connection.fail(request.id, error)
+
+    def _hello(self, request: Hello) -> HelloResponse:
+        return HelloResponse(
+            id=request.id,
+            protocol=PROTOCOL_VERSION,
+            node=self._identity.node,
+            node_version=self._identity.version,
+        )
+
+    def _metadata(self, request: GetMetadata) -> MetadataResponse:
+        """Return as many streams as a page holds, after the one the last page ended with."""
+        names = sorted(set(request.streams)) if request.streams is not None else self._directory.names()
+        start = 0 if request.after is None else bisect_right(names, request.after)
+        streams: list[StreamMetadata] = []
+        page_bytes = 0
+        for metadata in self._streams_metadata(names[start:]):
+            page_bytes += _STREAM_METADATA_BYTES + len(metadata.name) + len(metadata.incarnation)
+            if page_bytes > _PAGE_BYTES:
+                break
+            streams.append(metadata)
+        nodes = list(self._directory.nodes()[:_NODES_MAX])
+        return MetadataResponse(id=request.id, nodes=nodes, streams=streams, more=page_bytes > _PAGE_BYTES)
+
+    def _streams_metadata(self, names: Sequence[str]) -> Iterator[StreamMetadata]:
+        for name in names:
+            try:
+                stream = self._find(name)
+            except JetstreamError:
+                continue  # unknown names are left out; whoever reads an offline stream is told why
+            yield StreamMetadata(
+                name=stream.name,
+                incarnation=stream.incarnation,
+                leader=self._identity.node,
+                leader_epoch=stream.leader_epoch,
+                log_start_offset=stream.log.log_start_offset,
+                log_end_offset=stream.log.log_end_offset,
+                high_watermark=stream.high_watermark,
+            )
+
+    def _find(self, name: str) -> ReadableStream:
+        stream = self._directory.stream(name)
+        if stream is None:
+            raise UnknownStream(f"there is no stream {name[:256]!r}")
+        return stream
+
+    # --- offsets -----------------------------------------------------------------------------------
+
+    def _list_offsets(self, pending: Pending, request: ListOffsets) -> None:
+        stream = self._find(request.stream)
+        view = _view(stream)
+        check_incarnation(_incarnation(request.incarnation), view)
+        if request.timestamp is None:
+            offset = stream.log.log_start_offset if request.at == "earliest" else stream.high_watermark
+            self._answer_offset(pending, stream, offset)
+            return
+        timestamp = TimestampUs(request.timestamp)
+        self._on_thread(
+            pending,
+            lambda: stream.log.offset_for_timestamp(timestamp),
+            lambda offset: self._answer_offset(pending, stream, offset),
+        )
+
+    def _answer_offset(self, pending: Pending, stream: ReadableStream, offset: Offset) -> None:
+        view = _view(stream)
+        pending.connection.respond(
+            ListOffsetsResponse(
+                id=pending.request.id,
+                offset=committed(offset, view),
+                leader_epoch=stream.leader_epoch,
+                log_start_offset=view.index.log_start_offset,
+                high_watermark=view.high_watermark,
+                incarnation=stream.incarnation,
+            )
+        )
+
+    # --- fetches -----------------------------------------------------------------------------------
+
+    def _fetch(self, pending: Pending, request: Fetch) -> None:
+        stream = self._find(request.stream)
+        query = FetchQuery(
+            Offset(request.offset),
+            request.max_bytes,
+            None if request.last_epoch is None else LeaderEpoch(request.last_epoch),
+            _incarnation(request.incarnation),
+        )
+        match plan_fetch(query, _view(stream)):
+            case Serve(file_range):
+                self._deliver(pending, stream, file_range)
+            case Wait(offset):
+                self._wait(pending, request, stream, offset)
+            case Refuse(error):
+                pending.connection.fail(request.id, error)
+
+    def _deliver(self, pending: Pending, stream: ReadableStream, file_range: FileRange) -> None:
+        body = Body.leased(file_range)
+        if _is_verified(file_range):
+            pending.connection.respond(_fetch_response(pending, stream, body), body)
+            return
+        self._counters.ranges_verified += 1
+
+        def verified(_: None) -> None:
+            body.warm_end = body.end  # the thread has just read all of it
+            pending.connection.respond(_fetch_response(pending, stream, body), body)
+
+        self._on_thread(pending, lambda: stream.log.verify_range(file_range), verified, body)
+
+    def _on_thread(
+        self,
+        pending: Pending,
+        work: Callable[[], object],
+        then: Callable[..., None],
+        body: Body | None = None,
+    ) -> None:
+        """Run ``work`` on the executor, then answer; the connection's next requests wait for it."""
+        connection = pending.connection
+        connection.preparing = True
+        future = self._loop.run_in_executor(self._executor, work)
+
+        def done(result: asyncio.Future[object]) -> None:
+            connection.preparing = False
+            error = result.exception()
+            if body is not None and (error is not None or connection.closed):
+                body.release()
+            if connection.closed:
+                return
+            if error is None:
+                then(result.result())
+            else:
+                self._failed(pending, error)
+            self.serve(connection)
+
+        future.add_done_callback(done)
+
+    def _failed(self, pending: Pending, error: BaseException) -> None:
+        if isinstance(error, CorruptDataError | IndexRebuilt) and isinstance(pending.request, Fetch):
+            # The log knows better now: plan again, the good batches before a corrupt one are still served.
+            self._answer(pending)
+        elif isinstance(error, JetstreamError):
+            pending.connection.fail(pending.request.id, error)
+        else:
+            _log.error("request failed request=%r error=%r", pending.request, error)
+            pending.connection.fail(pending.request.id, InternalError("a fault of the server; see its log"))
+
+    # --- waiting -----------------------------------------------------------------------------------
+
+    def _wait(self, pending: Pending, request: Fetch, stream: ReadableStream, offset: Offset) -> None:
+        now = self._clock.monotonic()
+        if pending.deadline is None:
+            pending.deadline = MonotonicNs(now + request.max_wait_ms * 1_000_000)
+        if pending.deadline <= now:
+            pending.connection.respond(_empty_response(request, stream))
+            return
+        self._counters.fetches_parked += 1
+        self._long_polls.park(pending, stream, offset)
+
+    def _look_again(self, pending: Pending) -> None:
+        pending.connection.requests.append(pending)
+        self.serve(pending.connection)
+
+
+def _view(stream: ReadableStream) -> StreamView[FileRange]:
+    return StreamView(Incarnation(stream.incarnation), stream.high_watermark, stream.log)
+
+
+def _is_verified(file_range: FileRange) -> bool:
+    """Tell without any reading whether this process has checked every CRC in the range."""
+    index = file_range.segment.index
+    if index is None:
+        return False
+    first, last = index.find(file_range.base), index.find(Offset(file_range.next - 1))
+    return index.verified.find(0, first, last + 1) < 0
+
+
+def _incarnation(wanted: str | None) -> Incarnation | None:
+    return None if wanted is None else Incarnation(wanted)
+
+
+def _fetch_response(pending: Pending, stream: ReadableStream, body: Body) -> FetchResponse:
+    file_range = body.file_range
+    return FetchResponse(
+        id=pending.request.id,
+        epoch=file_range.leader_epoch,
+        schema_id=SCHEMA_ID,
+        start_offset=file_range.base,
+        next_offset=file_range.next,
+        records=file_range.next - file_range.base,
+        high_watermark=stream.high_watermark,
+        log_start_offset=stream.log.log_start_offset,
+        incarnation=stream.incarnation,
+    )
+
+
+def _empty_response(request: Fetch, stream: ReadableStream) -> FetchResponse:
+    return FetchResponse(
+        id=request.id,
+        epoch=stream.leader_epoch,
+        schema_id=SCHEMA_ID,
+        start_offset=request.offset,
+        next_offset=request.offset,
+        records=0,
+        high_watermark=stream.high_watermark,
+        log_start_offset=stream.log.log_start_offset,
+        incarnation=stream.incarnation,
+    )

@@ -1,0 +1,181 @@
+"""The socket server: where readers connect. Listens, accepts, bounds, sweeps, stops.
+
+Raw non-blocking sockets and ``os.sendfile`` instead of transports: uvloop implements neither
+``loop.sendfile`` nor ``loop.sock_sendfile``, and refuses ``add_writer`` on a socket that a transport owns.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Final
+
+from envelope.errors import StorageError
+from envelope.limits import CONNECTIONS_MAX
+from envelope.types import StreamName
+from jetstream.node.clock import Clock
+from jetstream.node.socket_connection import ConnectionServices, SocketConnection, SocketCounters, turn_away
+from jetstream.node.socket_requests import RequestDispatcher, ServerIdentity
+from jetstream.node.socket_streams import StreamDirectory
+from jetstream.protocol.liveness import Patience
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 1024
+_ACCEPTS_PER_TURN: Final = 64
+_NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_NO_DESCRIPTORS_PAUSE_S: Final = 0.5
+_SWEEP_S_MAX: Final = 1.0
+_KEEPALIVE_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class SocketSettings:
+    """How many connections there may be, and how long each may take."""
+
+    connections_max: int = CONNECTIONS_MAX
+    patience: Patience = field(default_factory=Patience)
+    drain_s: float = 2.0
+    """How long a stopping server goes on sending what is queued."""
+
+
+class SocketServer:
+    """Serves readers from `start` to `stop`; to be used on one event loop's thread."""
+
+    def __init__(
+        self,
+        directory: StreamDirectory,
+        identity: ServerIdentity,
+        executor: Executor,
+        clock: Clock,
+        settings: SocketSettings | None = None,
+    ) -> None:
+        """``executor`` runs what would block on the disk: reading and verifying cold ranges."""
+        self.counters = SocketCounters()
+        self._settings = settings or SocketSettings()
+        self._loop = asyncio.get_running_loop()
+        self._dispatcher = RequestDispatcher(directory, identity, executor, clock, self.counters)
+        self._services = ConnectionServices(
+            loop=self._loop,
+            executor=executor,
+            clock=clock,
+            patience=self._settings.patience,
+            requests=self._dispatcher,
+            closed=self._on_closed,
+            counters=self.counters,
+        )
+        self._connections: set[SocketConnection] = set()
+        self._listener: socket.socket | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def connections(self) -> int:
+        """How many readers are connected."""
+        return len(self._connections)
+
+    @property
+    def parked(self) -> int:
+        """How many fetches wait for records."""
+        return self._dispatcher.parked
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; return the address, with the port that was free if ``port`` is 0.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        assert self._listener is None, "a server is started once"
+        family, kind, protocol, _, address = (
+            await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setblocking(False)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        self._listener = listener
+        self._watch_listener()
+        self._sweep()
+        bound = listener.getsockname()
+        _log.info("socket server listening host=%s port=%d", bound[0], bound[1])
+        return str(bound[0]), int(bound[1])
+
+    async def stop(self) -> None:
+        """Accept no more, answer what is parked, send what is queued for a moment, then close everything."""
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._dispatcher.stop()
+        for connection in tuple(self._connections):
+            connection.leave()
+        try:
+            async with asyncio.timeout(self._settings.drain_s):
+                await self._empty.wait()
+        except TimeoutError:
+            _log.info("socket server stops with slow readers connections=%d", self.connections)
+        finally:
+            for connection in tuple(self._connections):
+                connection.close()
+        assert not self._connections, "N5: a stopped server has no connections"
+
+    def stream_gone(self, name: StreamName) -> None:
+        """Tell those who wait for ``name`` that it was deleted or went offline."""
+        self._dispatcher.stream_gone(name)
+
+    def _watch_listener(self) -> None:
+        if self._listener is not None:
+            self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        assert self._listener is not None, "only a listening server is called"
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTORS:
+                    raise StorageError(f"accept failed: {error}") from error
+                _log.warning("accepting paused error=%r", error)
+                self._loop.remove_reader(self._listener.fileno())
+                self._loop.call_later(_NO_DESCRIPTORS_PAUSE_S, self._watch_listener)
+                return
+            self._admit(sock)
+
+    def _admit(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        if len(self._connections) >= self._settings.connections_max:
+            self.counters.connections_refused += 1
+            turn_away(sock)
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
+        connection = SocketConnection(sock, self._services)
+        self._connections.add(connection)
+        self._empty.clear()
+        self.counters.connections_opened += 1
+        connection.start()
+
+    def _on_closed(self, connection: SocketConnection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    def _sweep(self) -> None:
+        """Look for overdue peers, often enough that no bound is overrun by more than a quarter."""
+        for connection in tuple(self._connections):
+            connection.check()
+        period = min(_SWEEP_S_MAX, self._settings.patience.shortest_ns / 4e9)
+        self._sweeper = self._loop.call_later(period, self._sweep)

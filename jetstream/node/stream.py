@@ -1,0 +1,234 @@
+"""One task owns one stream: mailbox → machines → disk → acks, one group in flight.
+
+The task decides nothing: `StreamIngest` sequences, refuses and acks, `Leader` commits, `Log` stores. While a
+group is written and synced, the next one gathers in the mailbox.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import assert_never
+
+from envelope.errors import DiskFull, JetstreamError, StreamOffline
+from envelope.limits import BATCH_BYTES_MAX, GROUP_MESSAGES_MAX, MAILBOX_BYTES_MAX, MAILBOX_MESSAGES_MAX
+from envelope.types import LeaderEpoch, Offset, StreamName, SyncMode, TimestampUs
+from jetstream.ingest.machine import (
+    Action,
+    Append,
+    Appended,
+    AppendRefused,
+    AppendUnknown,
+    Count,
+    HighWatermarkAdvanced,
+    Overflowed,
+    Publish,
+    Received,
+    StreamIngest,
+)
+from jetstream.ingest.mailbox import Mailbox
+from jetstream.ingest.messages import MessageBlock
+from jetstream.log.log import Log
+from jetstream.log.plain_batch import encode_records
+from jetstream.node.clock import Clock
+from jetstream.node.disk_thread import DiskThread
+from jetstream.node.gaps import Gap, PossibleGaps
+from jetstream.node.nats_link import NatsLink, Route
+from jetstream.node.recovery import OpenedStream
+from jetstream.node.upkeep import Upkeep
+from jetstream.replica.leader import AdvanceHighWatermark, Leader, Synced
+from metadata.api.responses import GapKind
+from metadata.stream_config import StreamConfig
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamServices:
+    """What a stream's task needs of its node."""
+
+    clock: Clock
+    disk: DiskThread
+    ingest: NatsLink
+    acks: NatsLink
+    binds: Callable[[str, str], bool]
+    """Whether the named stream is bound to the subject (catalogue look-up)."""
+
+
+class StreamTask:
+    """The owner of one stream's state on its leader."""
+
+    def __init__(
+        self, config: StreamConfig, incarnation: str, opened: OpenedStream, services: StreamServices
+    ) -> None:
+        self.config = config
+        self.incarnation = incarnation
+        self.leader_epoch: LeaderEpoch = opened.leader_epoch
+        self.log: Log = opened.log
+        self.gaps = PossibleGaps()
+        self.counts: Counter[str] = Counter()
+        self.upkeep = Upkeep(opened.log, services.clock, lambda: self.high_watermark)
+        self._services = services
+        self._leader = Leader(opened.leader_epoch, opened.log.synced_end)
+        self._ingest = StreamIngest(
+            StreamName(config.name),
+            config,
+            opened.leader_epoch,
+            opened.log.log_end_offset,
+            opened.history,
+            services.binds,
+        )
+        self._mailbox = Mailbox(MAILBOX_MESSAGES_MAX, MAILBOX_BYTES_MAX)
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._route: Route | None = None
+        self._watchers: set[Callable[[Offset], None]] = set()
+        self._stopping = False
+
+    # --- what others see -------------------------------------------------------------------------
+
+    @property
+    def name(self) -> StreamName:
+        """The stream's name."""
+        return StreamName(self.config.name)
+
+    @property
+    def high_watermark(self) -> Offset:
+        """First offset that is not committed."""
+        return self._leader.high_watermark
+
+    def subscribe(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
+        """Call ``callback`` with every new high watermark; returns the way to stop that."""
+        self._watchers.add(callback)
+        return lambda: self._watchers.discard(callback)
+
+    @property
+    def ingest(self) -> StreamIngest:
+        """The stream's publish machine, for its info."""
+        return self._ingest
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def attach(self) -> None:
+        """Subscribe to the stream's subject; the server has the subscription on return."""
+        self._route = await self._services.ingest.subscribe(
+            self.config.subject, self.config.group or "", self.deliver
+        )
+
+    async def detach(self) -> None:
+        """Leave the subject; messages that NATS sent before are in the mailbox on return."""
+        route, self._route = self._route, None
+        if route is not None:
+            await self._services.ingest.unsubscribe(route)
+
+    def reconfigure(self, config: StreamConfig) -> None:
+        """Take a changed configuration in; it holds from the next group on."""
+        self.config = config
+        self._ingest.reconfigure(config)
+
+    def deliver(self, messages: MessageBlock) -> None:
+        """Take in what NATS delivered; called from the ingest connection's read loop, never waits."""
+        refused = self._mailbox.offer(messages)
+        self._idle.clear()
+        self._wake.set()
+        if refused is not None:
+            now = self._services.clock.wall()
+            silent = sum(1 for reply in refused.replies if not reply)
+            if silent:
+                self.gaps.add(Gap(GapKind.OVERLOAD, now, now, silent))
+            self._perform_now(self._ingest.handle(Overflowed(refused), now))
+
+    async def run(self) -> None:
+        """Own the stream until `stop`: drain, sequence, append, commit, ack."""
+        try:
+            while not self._stopping or self._mailbox:
+                if not self._mailbox:
+                    self._idle.set()
+                    await self._wake.wait()
+                    self._wake.clear()
+                    continue
+                messages = self._mailbox.drain(GROUP_MESSAGES_MAX, BATCH_BYTES_MAX)
+                now = self._services.clock.wall()
+                await self._perform(self._ingest.handle(Received(messages), now))
+        finally:
+            self._idle.set()
+
+    async def drained(self) -> None:
+        """Return when nothing waits in the mailbox and no group is in flight."""
+        await self._idle.wait()
+
+    def stop(self) -> None:
+        """Let `run` end once the mailbox is empty."""
+        self._stopping = True
+        self._idle.clear()
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Sync, checkpoint and close the log."""
+        await self._services.disk.call(self.log.close)
+
+    # --- performing actions ----------------------------------------------------------------------
+
+    async def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Append():
+                    await self._append(action)
+                case Publish() | Count():
+                    self._perform_one(action)
+                case _:
+                    assert_never(action)
+
+    def _perform_now(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            assert not isinstance(action, Append), "an append is made of received messages only"
+            self._perform_one(action)
+
+    def _perform_one(self, action: Publish | Count) -> None:
+        match action:
+            case Publish(data, count):
+                if not self._services.acks.publish_raw(data):
+                    self.counts["acks_dropped"] += count
+            case Count(kind, number):
+                self.counts[kind] += number
+            case _:
+                assert_never(action)
+
+    async def _append(self, action: Append) -> None:
+        batches = encode_records(action.records, action.base, action.leader_epoch, self.config.compression)
+        now = self._services.clock.wall()
+        error = await self._services.disk.append(self.log, batches, now)
+        now = self._services.clock.wall()
+        if error is None:
+            self.upkeep.appended(now)
+            self._perform_now(self._ingest.handle(Appended(self.log.log_end_offset), now))
+            self._commit(now)
+        elif isinstance(error, DiskFull | StreamOffline):
+            _log.warning("append refused stream=%s error=%s", self.name, error)
+            self._perform_now(self._ingest.handle(AppendRefused(error), now))
+        else:
+            _log.error("stream offline stream=%s error=%r runbook=RB-01", self.name, error)
+            self._perform_now(self._ingest.handle(AppendUnknown(error), now))
+
+    def _commit(self, now: TimestampUs) -> None:
+        for action in self._leader.handle(Synced(self.log.synced_end)):
+            match action:
+                case AdvanceHighWatermark(high_watermark):
+                    self._perform_now(self._ingest.handle(HighWatermarkAdvanced(high_watermark), now))
+                    for watcher in tuple(self._watchers):
+                        watcher(high_watermark)
+                case _:
+                    assert_never(action)
+
+    async def sync_by_interval(self) -> None:
+        """Sync on the stream's timer while ``sync: interval``; runs until cancelled."""
+        while True:
+            await asyncio.sleep(self.config.sync_interval.total_seconds())
+            if self.config.sync is not SyncMode.INTERVAL or not self.log.dirty or self.log.failed is not None:
+                continue
+            try:
+                await self._services.disk.call(self.log.sync)
+            except JetstreamError as error:
+                _log.error("stream offline stream=%s error=%r runbook=RB-01", self.name, error)

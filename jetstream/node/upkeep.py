@@ -1,0 +1,60 @@
+"""What a log needs besides appends: checkpoints when it falls quiet, retention, truncation, settings.
+
+The methods that touch the disk run on the disk thread; the questions are asked on the loop.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from envelope.types import Offset, TimestampUs
+from jetstream.log.log import Log
+from jetstream.node.clock import Clock
+from jetstream.node.recovery import log_config
+from metadata.stream_config import StreamConfig
+
+CHECKPOINT_QUIET_US: Final = 1_000_000
+"""A log without an append for so long gets its synced end on record (docs/guarantees.md says why)."""
+
+
+class Upkeep:
+    """Looks after one log."""
+
+    def __init__(self, log: Log, clock: Clock, high_watermark: Callable[[], Offset]) -> None:
+        self._log = log
+        self._clock = clock
+        self._high_watermark = high_watermark
+        self._unsaved = False
+        self._last_append = TimestampUs(0)
+
+    def appended(self, now: TimestampUs) -> None:
+        """Note an append; its end is not on record yet."""
+        self._unsaved = True
+        self._last_append = now
+
+    def checkpoint_due(self, now: TimestampUs) -> bool:
+        """Whether the log has fallen quiet and its synced end is not on record."""
+        return self._unsaved and self._log.failed is None and now - self._last_append >= CHECKPOINT_QUIET_US
+
+    def retention_due(self) -> bool:
+        """Whether any retention rule is set."""
+        rules = self._log.config
+        limits = (rules.retention_age_us, rules.retention_bytes, rules.retention_messages)
+        return self._log.failed is None and any(limit is not None for limit in limits)
+
+    def checkpoint(self) -> None:
+        """Sync and put the synced end on record."""
+        self._unsaved = False
+        self._log.sync()
+        self._log.checkpoint()
+
+    def apply_retention(self) -> None:
+        """Drop the segments that retention no longer keeps."""
+        self._log.apply_retention(self._clock.wall(), self._high_watermark())
+
+    def truncate_before(self, offset: Offset) -> None:
+        """Let the log begin at ``offset``, durably; `OffsetOutOfRange` beyond the high watermark."""
+        self._log.truncate_before(offset, self._high_watermark())
+
+    def reconfigure(self, config: StreamConfig) -> None:
+        """Give the log its part of a changed configuration."""
+        self._log.config = log_config(config)

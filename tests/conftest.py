@@ -1,0 +1,38 @@
+"""What every test can ask for: real NATS servers, and hypothesis with fixed manners."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support.nats_server import NatsServer
+
+# Deadlines and the too-slow check measure a shared machine, not the code under test.
+_MANNERS = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", _MANNERS)
+settings.register_profile("deep", _MANNERS, max_examples=5_000)
+settings.load_profile("default")
+
+StartNatsServer = Callable[..., NatsServer]
+
+
+@pytest.fixture
+def start_nats_server(tmp_path: Path) -> Iterator[StartNatsServer]:
+    """Start any number of NATS servers, as `NatsServer` says; all are stopped with the test."""
+    with ExitStack() as stack:
+        started = 0
+
+        def start(config: str = "", options: Sequence[str] = ()) -> NatsServer:
+            nonlocal started
+            started += 1
+            return stack.enter_context(NatsServer(tmp_path / f"nats-{started}", config, options))
+
+        yield start
+
+
+@pytest.fixture
+def nats_server(start_nats_server: StartNatsServer) -> NatsServer:
+    """Return a fresh NATS server with its own defaults: no JetStream, no credentials, 1 MiB payloads."""
+    return start_nats_server()

@@ -1,0 +1,128 @@
+"""The NATS server goes away under load: the node resumes, says so, and has lost nothing it acked."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import nats
+import nats.errors
+import pytest
+from nats.aio.client import Client
+from nats.js.api import PubAck
+from nats.js.errors import NoStreamResponseError
+
+import jetstream
+from envelope.errors import UnavailableError
+from jetstream.node.config import load_config
+from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.node import Node
+from tests.conftest import StartNatsServer
+from tests.support.nats_server import NatsServer
+from tests.support.nodes import NodeProcess, node_config, request, run
+from tests.support.publishers import Witness
+
+
+def test_a_restarted_server_leaves_a_reported_gap_and_no_acked_loss(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with EmbeddedNatsServer(tmp_path / "nats") as first:
+            port = int(first.url.rpartition(":")[2])
+            async with Node(node_config(tmp_path / "data", first.url)):
+                witness = Witness("numbers.all", first.url)
+                await witness.open()
+                assert witness._client is not None
+                await request(witness._client, "stream.create", name="numbers", subject="numbers.>")
+                await witness.publish(2000)
+                await witness.wait_for_acks(500)
+                await first.__aexit__(None, None, None)
+                async with EmbeddedNatsServer(tmp_path / "nats2", port=port):
+                    await witness.retry_until_acked()
+                    info = await request(witness._client, "stream.info", name="numbers")
+                    kinds = {gap["kind"] for gap in info["possible_gaps"]}
+                    assert kinds & {"reconnect", "slow_consumer"}
+                    await check_stored(witness)
+                    await witness.close()
+
+    run(scenario())
+
+
+async def check_stored(witness: Witness) -> None:
+    assert witness.contradictions == []
+    values: list[int] = []
+    async with jetstream.connect(witness.url) as js:
+        async for record in js.read("numbers", start="earliest"):
+            assert record.value is not None
+            values.append(int(record.value))
+    assert sorted(values) == list(range(witness.published))
+    assert all(values[offset] == number for number, offset in witness.acked.items())
+
+
+def test_a_node_without_a_reachable_server_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        nats = {"urls": ["nats://user:secret@127.0.0.1:1"], "connect_timeout": 0.5}
+        config = load_config(flags={"data": tmp_path / "data", "nats": nats, "socket": {"port": 0}})
+        with pytest.raises(
+            UnavailableError, match=r"cannot connect to NATS at nats://127\.0\.0\.1:1:"
+        ) as caught:
+            async with Node(config):
+                pass
+        assert "secret" not in str(caught.value)
+
+    run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_client_outlives_the_node(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with EmbeddedNatsServer(tmp_path / "nats") as server, await nats.connect(server.url) as client:
+            for expected in (1, 2):
+                async with Node(node_config(tmp_path / "data", server.url)):
+                    await request(client, "stream.create", name="orders", subject="orders.>")
+                    ack = await client.jetstream().publish("orders.new", b"x")
+                    assert ack.seq == expected
+
+    run(scenario())
+
+
+def test_a_node_cut_off_as_a_slow_consumer_comes_back_and_reports_the_gap(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    server = start_nats_server('max_pending: 1048576\nwrite_deadline: "100ms"')
+
+    async def scenario() -> None:
+        node = NodeProcess(tmp_path / "data", server.url)
+        node.start()
+        try:
+            async with await nats.connect(server.url) as client:
+                await request(client, "stream.create", name="numbers", subject="numbers.>")
+                os.kill(node.pid, signal.SIGSTOP)
+                await flood(client, server)
+                os.kill(node.pid, signal.SIGCONT)
+                ack = await acked_once_it_is_back(client)
+                info = await request(client, "stream.info", name="numbers")
+                assert info["log_end_offset"] == ack.seq
+                assert any(gap["kind"] in ("reconnect", "slow_consumer") for gap in info["possible_gaps"])
+        finally:
+            os.kill(node.pid, signal.SIGCONT)
+            node.kill()
+
+    run(scenario())
+
+
+async def flood(client: Client, server: NatsServer) -> None:
+    """Publish without waiting for acks until the server cuts the node off."""
+    for _ in range(200):
+        for _ in range(16):
+            await client.publish("numbers.lost", bytes(65_536))
+        await client.flush()
+        if any("Slow Consumer" in line for line in server.log_lines):
+            return
+    raise AssertionError("the server never minded the slow consumer")
+
+
+async def acked_once_it_is_back(client: Client) -> PubAck:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await client.jetstream().publish("numbers.one", b"x", timeout=1)
+            except (NoStreamResponseError, nats.errors.TimeoutError):
+                continue

@@ -1,0 +1,170 @@
+"""A reader checks what a server says: a server that is wrong makes an error, never a wrong record."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import chain, repeat
+
+import pytest
+
+from envelope.errors import CorruptDataError, JetstreamError, OffsetOutOfRange, RemoteProtocolError
+from envelope.types import Incarnation, LeaderEpoch, Offset
+from jetstream.client.fetch_pipeline import FetchSettings
+from jetstream.client.node_links import FixedAddresses, NodeLinks
+from jetstream.client.read_range import ReadRange
+from jetstream.client.reader import BatchReader, ReadSettings
+from jetstream.log.batch import BatchFlags, encode
+from jetstream.protocol.connection import RequestReceived, ServerConnection
+from jetstream.protocol.requests import Fetch, Hello, ListOffsets
+from jetstream.protocol.responses import FetchResponse, HelloResponse, ListOffsetsResponse, Response
+from tests.support.sockets import WAIT_SECONDS, records_batch, run
+
+Answer = Callable[[Fetch], tuple[FetchResponse, bytes]]
+
+
+def a_batch(base: int, count: int) -> bytes:
+    return bytes(
+        encode(records_batch(base, [b"v"] * count), Offset(base), LeaderEpoch(1)).seal(BatchFlags(0))
+    )
+
+
+def a_response(fetch: Fetch, start: int, end: int) -> FetchResponse:
+    return FetchResponse(
+        id=fetch.id, epoch=1, schema_id=1, start_offset=start, next_offset=end, records=end - start,
+        high_watermark=100, log_start_offset=0, incarnation="i",
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def a_server(answer: Answer, log_starts: Sequence[int]) -> AsyncIterator[BatchReader]:
+    """A reader up to offset 100 of a server that answers as the test likes."""
+    starts = chain(log_starts, repeat(log_starts[-1]))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        machine = ServerConnection()
+        while data := await reader.read(1 << 16):
+            for event in machine.receive_data(data):
+                assert isinstance(event, RequestReceived)
+                try:
+                    response, body = respond(event.request)
+                except JetstreamError as error:
+                    writer.write(machine.fail(event.request.id, error))
+                else:
+                    writer.write(machine.respond(response, len(body)) + body)
+        writer.close()
+
+    def respond(request: object) -> tuple[Response, bytes]:
+        match request:
+            case Hello(id=number):
+                return HelloResponse(id=number, protocol=1, node="n", node_version="0"), b""
+            case ListOffsets(id=number):
+                place = ListOffsetsResponse(
+                    id=number,
+                    offset=100,
+                    leader_epoch=1,
+                    log_start_offset=next(starts),
+                    high_watermark=100,
+                    incarnation="i",
+                )
+                return place, b""
+            case Fetch():
+                return answer(request)
+            case _:
+                raise AssertionError(request)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    links = NodeLinks(FixedAddresses([server.sockets[0].getsockname()[:2]]), WAIT_SECONDS)
+    try:
+        yield BatchReader(links, ReadRange("s"), ReadSettings(FetchSettings(), retry_s=0.05))
+    finally:
+        links.close()
+        server.close()
+        await server.wait_closed()
+
+
+def read(answer: Answer, log_starts: Sequence[int] = (0,)) -> list[int]:
+    """Return the offsets that were read; raises what the reader raises, with these as a note."""
+
+    async def test() -> list[int]:
+        seen: list[int] = []
+        async with a_server(answer, log_starts) as reader:
+            try:
+                async for batch in reader:
+                    seen += [offset for offset in batch.column(0).to_pylist() if offset is not None]
+            except JetstreamError as error:
+                error.add_note(str(seen))
+                raise
+        return seen
+
+    return run(test())
+
+
+def test_an_honest_server_is_believed() -> None:
+    def answer(fetch: Fetch) -> tuple[FetchResponse, bytes]:
+        start = fetch.offset - fetch.offset % 10
+        return a_response(fetch, start, start + 10), a_batch(start, 10)
+
+    assert read(answer) == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "body"),
+    [
+        (5, 15, a_batch(5, 10)),
+        (0, 10, a_batch(5, 10)),
+        (0, 20, a_batch(0, 10)),
+        (0, 20, a_batch(0, 10) + a_batch(15, 5)),
+        (0, 20, a_batch(0, 10) + a_batch(0, 10)),
+        (0, 10, b""),
+        (0, 0, a_batch(0, 10)),
+        (0, 10, a_batch(0, 10)[:-8]),
+        (0, 10, a_batch(0, 10)[:-1] + b"\x01"),
+        (0, 10, bytes(100)),
+        (0, 10, b"\xff" * 100),
+    ],
+)
+def test_a_server_that_is_wrong_about_a_range_is_found_out(start: int, end: int, body: bytes) -> None:
+    with pytest.raises((CorruptDataError, RemoteProtocolError)) as caught:
+        read(lambda fetch: (a_response(fetch, start, end), body))
+    (seen,) = caught.value.__notes__
+    assert seen in ("[]", str(list(range(10))))
+
+
+def test_a_range_behind_the_reader_is_refused() -> None:
+    def answer(fetch: Fetch) -> tuple[FetchResponse, bytes]:
+        return a_response(fetch, 0, 10), a_batch(0, 10)
+
+    with pytest.raises(RemoteProtocolError) as caught:
+        read(answer)
+    assert caught.value.__notes__ == [str(list(range(10)))]
+
+
+def test_earliest_is_asked_for_again_if_retention_was_faster() -> None:
+    def answer(fetch: Fetch) -> tuple[FetchResponse, bytes]:
+        if fetch.offset < 50:
+            raise OffsetOutOfRange("gone", log_start_offset=50)
+        return a_response(fetch, 50, 100), a_batch(50, 50)
+
+    assert read(answer, log_starts=(0, 20, 50)) == list(range(50, 100))
+
+
+def test_retention_that_overtakes_a_reader_is_an_error() -> None:
+    def answer(fetch: Fetch) -> tuple[FetchResponse, bytes]:
+        if fetch.offset >= 50:
+            raise OffsetOutOfRange("gone", log_start_offset=70)
+        return a_response(fetch, 0, 50), a_batch(0, 50)
+
+    with pytest.raises(OffsetOutOfRange) as caught:
+        read(answer)
+    assert caught.value.__notes__ == [str(list(range(50)))]
+
+
+def test_every_fetch_names_the_history_it_continues() -> None:
+    asked: list[tuple[int, int | None, str | None]] = []
+
+    def answer(fetch: Fetch) -> tuple[FetchResponse, bytes]:
+        asked.append((fetch.offset, fetch.last_epoch, fetch.incarnation))
+        return a_response(fetch, fetch.offset, fetch.offset + 50), a_batch(fetch.offset, 50)
+
+    assert read(answer) == list(range(100))
+    assert asked == [(0, None, Incarnation("i")), (50, 1, Incarnation("i"))]

@@ -1,0 +1,144 @@
+"""A publish machine with a shell around it that does nothing but remember."""
+
+from datetime import timedelta
+
+import pyarrow as pa
+
+from envelope.errors import JetstreamError
+from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
+from jetstream.ingest.dedupe import DedupeWindow, window_us
+from jetstream.ingest.history import History
+from jetstream.ingest.machine import (
+    Action,
+    Append,
+    Appended,
+    AppendRefused,
+    AppendUnknown,
+    HighWatermarkAdvanced,
+    Overflowed,
+    Received,
+    StreamIngest,
+)
+from jetstream.log.plain_batch import arrow_records
+from metadata.stream_config import StreamConfig
+from tests.support.messages import Answer, PublishedMessage, appends, block_of, published
+
+IDS_MAX = 1000
+WINDOW = timedelta(seconds=10)
+
+
+class IngestHarness:
+    """Feeds one machine and keeps what it appended; "audit" is another stream on the same subject."""
+
+    def __init__(
+        self,
+        ack: AckPolicy = AckPolicy.ALL,
+        record_bytes_max: int = 1 << 20,
+        log_end_offset: int = 0,
+        history: History | None = None,
+    ) -> None:
+        self.config = StreamConfig(
+            name="orders",
+            subject="orders.>",
+            ack=ack,
+            record_bytes_max=record_bytes_max,
+            dedupe_window=WINDOW,
+        )
+        self.history = history or History(DedupeWindow(window_us(WINDOW), IDS_MAX), Offset(log_end_offset))
+        self.machine = StreamIngest(
+            StreamName("orders"),
+            self.config,
+            LeaderEpoch(3),
+            Offset(log_end_offset),
+            self.history,
+            lambda stream, subject: stream == "audit" and subject.startswith("orders."),
+        )
+        self.now = TimestampUs(1_000_000)
+        self.stored: list[pa.RecordBatch] = []
+        self.actions: tuple[Action, ...] = ()
+        self._flying: Append | None = None
+
+    def receive(self, *messages: PublishedMessage) -> list[Answer]:
+        """Hand over a block; return the answers given at once. An append is then in flight, or not."""
+        self.actions = self.machine.handle(Received(block_of(messages)), self.now)
+        found = appends(self.actions)
+        assert len(found) <= 1
+        assert not found or self.actions[-1] is found[0], "answers do not wait for the disk"
+        self._flying = found[0] if found else None
+        return published(self.actions)
+
+    @property
+    def in_flight(self) -> list[bytes | None]:
+        """Values of the append in flight."""
+        return [] if self._flying is None else arrow_records(self._flying.records)["value"].to_pylist()
+
+    def overflow(self, *messages: PublishedMessage) -> list[Answer]:
+        """Report messages that found the mailbox full."""
+        self.actions = self.machine.handle(Overflowed(block_of(messages)), self.now)
+        return published(self.actions)
+
+    def append(self) -> list[Answer]:
+        """Let the append succeed."""
+        assert self._flying is not None
+        self.stored.append(arrow_records(self._flying.records))
+        self._flying = None
+        self.actions = self.machine.handle(Appended(self.log_end), self.now)
+        return published(self.actions)
+
+    def refuse(self, error: JetstreamError) -> list[Answer]:
+        """Let the append fail for certain."""
+        self._flying = None
+        self.actions = self.machine.handle(AppendRefused(error), self.now)
+        return published(self.actions)
+
+    def fail(self, error: JetstreamError) -> list[Answer]:
+        """Let the log fail."""
+        self._flying = None
+        self.actions = self.machine.handle(AppendUnknown(error), self.now)
+        return published(self.actions)
+
+    def commit(self, high_watermark: int | None = None) -> list[Answer]:
+        """Advance the high watermark, by default to the end of what is stored."""
+        end = self.log_end if high_watermark is None else Offset(high_watermark)
+        self.actions = self.machine.handle(HighWatermarkAdvanced(end), self.now)
+        return published(self.actions)
+
+    def store(self, *messages: PublishedMessage) -> list[Answer]:
+        """Receive, append and commit; return all answers."""
+        answers = self.receive(*messages)
+        if self._flying is not None:
+            answers += self.append() + self.commit()
+        return answers
+
+    @property
+    def log_end(self) -> Offset:
+        """End of what is stored."""
+        if not self.stored:
+            return Offset(0)
+        return Offset(self.stored[-1]["offset"][-1].as_py() + 1)
+
+    @property
+    def values(self) -> list[bytes | None]:
+        """Values of everything stored."""
+        return [value for records in self.stored for value in records["value"].to_pylist()]
+
+    def column(self, name: str) -> list[object]:
+        """One column of everything stored."""
+        return [value for records in self.stored for value in records[name].to_pylist()]
+
+
+def outcomes(answers: list[Answer]) -> list[tuple[str, object]]:
+    """Return each answer as (reply, offset), (reply, "dup N") or (reply, "error N")."""
+    found: list[tuple[str, object]] = []
+    for answer in answers:
+        if answer.error_code is not None:
+            assert answer.body["seq"] == 0
+            found.append((answer.reply, f"error {answer.error_code}"))
+            continue
+        offset = answer.body["offset"]
+        assert isinstance(offset, int)
+        assert answer.body["seq"] == offset + 1
+        assert answer.body["epoch"] == 3
+        assert answer.body["stream"] == "orders"
+        found.append((answer.reply, f"dup {offset}" if answer.body.get("duplicate") else offset))
+    return found

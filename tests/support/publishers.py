@@ -1,0 +1,98 @@
+"""A plain NATS publisher that remembers what it was told: the witness of the fault tests."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+
+@dataclass(slots=True)
+class Witness:
+    """Publishes numbered values with message ids and keeps every ack, error and silence.
+
+    ``acked`` maps a value's number to the offset it was acked with. What was not acked is unknown: it may be
+    stored or not.
+    """
+
+    subject: str
+    url: str
+    window: int = 200
+    published: int = 0
+    acked: dict[int, int] = field(default_factory=dict)
+    refused: dict[int, dict[str, Any]] = field(default_factory=dict)
+    contradictions: list[str] = field(default_factory=list)
+    _client: Client | None = None
+    _inbox: str = ""
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def open(self) -> None:
+        """Connect and listen for acks; reconnects by itself when the server comes back."""
+        self._client = await nats.connect(
+            self.url, max_reconnect_attempts=-1, reconnect_time_wait=0.05, error_cb=_quiet
+        )
+        self._inbox = self._client.new_inbox()
+        await self._client.subscribe(f"{self._inbox}.*", cb=self._on_ack)
+
+    async def close(self) -> None:
+        """Leave NATS."""
+        if self._client is not None:
+            await self._client.close()
+
+    async def _on_ack(self, message: Msg) -> None:
+        number = int(message.subject.rpartition(".")[2])
+        if not message.data:
+            return  # "no responders": the node was away, nothing is known to be stored
+        answer = json.loads(message.data)
+        if "error" in answer:
+            self.refused[number] = answer["error"]
+        else:
+            known = self.acked.setdefault(number, answer["offset"])
+            if known != answer["offset"]:
+                self.contradictions.append(f"{number} acked at {known} and at {answer['offset']}")
+            self.refused.pop(number, None)
+        self._changed.set()
+
+    async def publish(self, count: int) -> None:
+        """Publish the next ``count`` values without waiting for their acks."""
+        assert self._client is not None
+        for number in range(self.published, self.published + count):
+            await self.send(number)
+        self.published += count
+        await self._client.flush()
+
+    async def send(self, number: int) -> None:
+        """Publish one value, again perhaps, under its own message id."""
+        assert self._client is not None
+        headers = {"Nats-Msg-Id": f"id-{number}"}
+        await self._client.publish(
+            self.subject, b"%d" % number, reply=f"{self._inbox}.{number}", headers=headers
+        )
+
+    async def wait_for_acks(self, count: int, seconds: float = 30.0) -> None:
+        """Return when ``count`` values are acked."""
+        async with asyncio.timeout(seconds):
+            while len(self.acked) < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def retry_until_acked(self, rounds: int = 30) -> None:
+        """Send again what is not acked, as a publisher after a time-out would, until all is."""
+        for _ in range(rounds):
+            missing = [number for number in range(self.published) if number not in self.acked]
+            if not missing:
+                return
+            for number in missing:
+                await self.send(number)
+            try:
+                await self.wait_for_acks(self.published, 2.0)
+            except TimeoutError:
+                continue
+        raise AssertionError(f"{self.published - len(self.acked)} values were never acked")
+
+
+async def _quiet(error: Exception) -> None:
+    """The outages are the test's own doing; what matters is what was acked."""

@@ -1,0 +1,293 @@
+"""The real socket server over real logs in a directory, without NATS; and raw peers that misbehave."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import uvloop
+
+from envelope.errors import JetstreamError, StreamOffline
+from envelope.limits import MIB
+from envelope.types import Compression, LeaderEpoch, Offset, StreamName, TimestampUs
+from jetstream.client.fetch_pipeline import FetchSettings
+from jetstream.client.node_links import FixedAddresses, NodeLinks
+from jetstream.client.read_range import ReadRange
+from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
+from jetstream.client.records import Record
+from jetstream.log.batch import encode
+from jetstream.log.log import Log, LogConfig
+from jetstream.log.os_disk import OsDisk
+from jetstream.log.schema import SCHEMA
+from jetstream.node.clock import SystemClock
+from jetstream.node.socket_requests import ServerIdentity
+from jetstream.node.socket_server import SocketServer, SocketSettings
+from jetstream.protocol.frames import PREFIX, encode_head
+from jetstream.protocol.responses import NodeMetadata
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 30.0
+EPOCH = LeaderEpoch(1)
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+def run(coroutine: Coroutine[Any, Any, T], loop: str = "uvloop") -> T:
+    """Run a test's coroutine to its end, which must come."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(4 * WAIT_SECONDS):
+            return await coroutine
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        return runner.run(bounded())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Give the loop turns until ``condition`` holds."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not condition():  # noqa: ASYNC110 - conditions of the server's inside have no event to wait for
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def asked(reader: RecordReader) -> AsyncIterator[Callable[[], Awaitable[Record]]]:
+    """Have ``reader`` wait for its next record meanwhile; the block calls what it gets for the outcome."""
+
+    async def next_or_error() -> Record | JetstreamError:
+        try:
+            return await anext(reader)
+        except JetstreamError as error:
+            return error
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(next_or_error())
+
+        async def outcome() -> Record:
+            found = await task
+            if isinstance(found, JetstreamError):
+                raise found
+            return found
+
+        yield outcome
+
+
+def records_batch(base: int, values: Sequence[bytes | None], timestamp: int = 1_000_000) -> pa.RecordBatch:
+    """Records of the log's schema: one microsecond apart, subject ``s.<offset>``, header ``n``."""
+    count = len(values)
+    offsets = range(base, base + count)
+    columns: list[list[Any]] = [
+        list(offsets),
+        [timestamp + number for number in range(count)],
+        [f"s.{offset}" for offset in offsets],
+        [b"k%d" % (offset % 3) for offset in offsets],
+        [[{"key": "n", "value": b"%d" % offset}] for offset in offsets],
+        list(offsets),
+        list(values),
+    ]
+    arrays = [pa.array(column, SCHEMA.field(number).type) for number, column in enumerate(columns)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+class LiveStream:
+    """A stream that is appended to by the test and served by the real server."""
+
+    def __init__(self, name: str, disk: OsDisk, config: LogConfig | None = None) -> None:
+        self.name = StreamName(name)
+        self.incarnation = "first"
+        self.leader_epoch = EPOCH
+        self.log = Log.open(disk, name, config or LogConfig(), TimestampUs(0))
+        self.reign(EPOCH)
+        self.high_watermark = self.log.synced_end
+        self.watchers: set[Callable[[Offset], None]] = set()
+
+    def subscribe(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
+        self.watchers.add(callback)
+        return lambda: self.watchers.discard(callback)
+
+    def reign(self, epoch: int) -> None:
+        """Begin a leader epoch, unless it is the present one."""
+        self.leader_epoch = LeaderEpoch(epoch)
+        if self.log.last_epoch < epoch:
+            self.log.begin_epoch(self.leader_epoch, TimestampUs(0))
+
+    def append(self, values: Sequence[bytes | None]) -> None:
+        """Append one batch, not yet committed; offset N at second N + 1."""
+        base = self.log.log_end_offset
+        timestamp = 1_000_000 * (base + 1)
+        batch = encode(records_batch(base, values, timestamp), base, self.leader_epoch, Compression.NONE)
+        self.log.append(batch, TimestampUs(timestamp))
+
+    def commit(self) -> None:
+        """Sync and move the high watermark."""
+        self.log.sync()
+        self.high_watermark = self.log.synced_end
+        for watcher in tuple(self.watchers):
+            watcher(self.high_watermark)
+
+    def add(self, *batches: Sequence[bytes | None]) -> None:
+        """Append batches and commit them."""
+        for values in batches:
+            self.append(values)
+        self.commit()
+
+
+@dataclass
+class LiveDirectory:
+    """The streams of one test."""
+
+    streams: dict[str, LiveStream] = field(default_factory=dict)
+
+    offline: dict[str, int] = field(default_factory=dict)
+    """How many more times a stream is said to be offline."""
+
+    def stream(self, name: str) -> LiveStream | None:
+        if self.offline.get(name):
+            self.offline[name] -= 1
+            raise StreamOffline(f"{name} is being recovered")
+        return self.streams.get(name)
+
+    def names(self) -> Sequence[str]:
+        return sorted(self.streams)
+
+    def nodes(self) -> Sequence[NodeMetadata]:
+        return [NodeMetadata(id="n1", host="127.0.0.1", port=1)]
+
+
+class World:
+    """A server with its streams, and readers of it."""
+
+    def __init__(self, root: Path, server: SocketServer, directory: LiveDirectory) -> None:
+        root.mkdir(exist_ok=True)
+        self.root = root
+        self.server = server
+        self.directory = directory
+        self.disk = OsDisk(root)
+        self.port = 0
+        self._links: list[NodeLinks] = []
+
+    def stream(self, name: str, config: LogConfig | None = None) -> LiveStream:
+        """Create (or open again) a stream and serve it."""
+        self.directory.streams[name] = LiveStream(name, self.disk, config)
+        return self.directory.streams[name]
+
+    def links(self, port: int | None = None) -> NodeLinks:
+        """A client's connection to the server, or to what stands before it on ``port``."""
+        self._links.append(NodeLinks(FixedAddresses([("127.0.0.1", port or self.port)]), WAIT_SECONDS))
+        return self._links[-1]
+
+    def batches(
+        self,
+        wanted: ReadRange,
+        links: NodeLinks | None = None,
+        max_bytes: int = MIB,
+        prefetch_bytes: int = 8 * MIB,
+    ) -> BatchReader:
+        """A reader on a connection of its own, unless it is given one."""
+        fetch = FetchSettings(max_bytes, prefetch_bytes, max_wait_ms=30_000)
+        return BatchReader(links or self.links(), wanted, ReadSettings(fetch))
+
+    def records(
+        self,
+        wanted: ReadRange,
+        links: NodeLinks | None = None,
+        max_bytes: int = MIB,
+        prefetch_bytes: int = 8 * MIB,
+    ) -> RecordReader:
+        """The same, of single records."""
+        return RecordReader(self.batches(wanted, links, max_bytes, prefetch_bytes))
+
+    async def peer(self) -> "RawPeer":
+        """A peer that has said hello."""
+        peer = RawPeer(self.port)
+        await peer.ask(op="hello", id=0, protocol=1)
+        return peer
+
+    def close(self) -> None:
+        for links in self._links:
+            links.close()
+        for stream in self.directory.streams.values():
+            stream.log.close(clean=False)
+        self.disk.close()
+
+
+@asynccontextmanager
+async def serving(root: Path, settings: SocketSettings | None = None) -> AsyncIterator[World]:
+    """The server on a free port, with two threads for the disk."""
+    directory = LiveDirectory()
+    with ThreadPoolExecutor(2) as executor:
+        server = SocketServer(directory, ServerIdentity("n1", "0"), executor, SystemClock(), settings)
+        world = World(root, server, directory)
+        _, world.port = await server.start("127.0.0.1", 0)
+        try:
+            yield world
+        finally:
+            await server.stop()
+            world.close()
+
+
+class RawPeer:
+    """A blocking-free socket that sends whatever it is told."""
+
+    def __init__(self, port: int, receive_buffer: int | None = None) -> None:
+        self.socket = socket.socket()
+        if receive_buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        try:
+            self.socket.connect(("127.0.0.1", port))
+        except OSError:
+            self.socket.close()
+            raise
+        self.socket.setblocking(False)
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.socket, data)
+
+    async def request(self, **fields: object) -> None:
+        await self.send(encode_head(json.dumps(fields).encode()))
+
+    async def receive(self, length: int) -> bytes:
+        """Return exactly ``length`` bytes, or fewer at the end of the connection."""
+        data = bytearray()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while len(data) < length:
+                part = await asyncio.get_running_loop().sock_recv(self.socket, length - len(data))
+                if not part:
+                    break
+                data += part
+        return bytes(data)
+
+    def widen(self) -> None:
+        """Take what comes as fast as it comes from now on."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * MIB)
+
+    async def response(self) -> tuple[dict[str, Any], bytes]:
+        """Return header and body of the next frame."""
+        header_length, body_length = PREFIX.unpack(await self.receive(PREFIX.size))
+        header: dict[str, Any] = json.loads(await self.receive(header_length))
+        return header, await self.receive(body_length)
+
+    async def ask(self, **fields: object) -> dict[str, Any]:
+        await self.request(**fields)
+        return (await self.response())[0]
+
+    async def ended(self) -> bool:
+        """Read away what is left; return True once the server has closed."""
+        try:
+            while await self.receive(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
