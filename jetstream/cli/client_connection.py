@@ -1,0 +1,91 @@
+"""A connected client for one command."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Final
+from urllib.parse import urlsplit
+
+import nats.errors
+
+import jetstream
+from envelope.errors import DeadlinePassed, JetstreamError, Unauthorized, UnavailableError
+from jetstream.cli.nats_options import NatsOptions
+from jetstream.client.connection import JetstreamClient
+
+CONNECT_SECONDS_MAX: Final = 5.0
+"""A command does not wait for a server that is away: it says so."""
+
+
+class _Attempt:
+    """An attempt at connecting that ends when every server has failed once.
+
+    nats-py would log each failure with a traceback and go on for minutes. Once the connection stands it may:
+    it then reconnects by itself, and whoever waits has a timeout of its own.
+    """
+
+    def __init__(self, servers: int) -> None:
+        self.failures: list[Exception] = []
+        self.denied: Exception | None = None
+        self._servers = servers
+        self._limit: asyncio.Timeout | None = None
+
+    @contextmanager
+    def limited_by(self, limit: asyncio.Timeout) -> Iterator[None]:
+        """Let the block, which connects, end by ``limit``."""
+        self._limit = limit
+        try:
+            yield
+        finally:
+            self._limit = None
+
+    async def on_error(self, error: Exception) -> None:
+        """Be told by nats-py."""
+        if self._limit is None:
+            self.denied = error if "permissions violation" in str(error) else self.denied
+            return
+        self.failures.append(error)
+        if len(self.failures) >= self._servers:
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+
+@asynccontextmanager
+async def connected(options: NatsOptions) -> AsyncIterator[JetstreamClient]:
+    """Connect as the options say; closed when the block ends.
+
+    Raises:
+        UnavailableError: no server answers.
+        Unauthorized: the server does not let us in, or lets us not ask what the block asks.
+    """
+    servers, arguments = options.urls, options.connect_arguments()
+    attempt = _Attempt(len(servers))
+    async with AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS_MAX) as limit:
+                with attempt.limited_by(limit):
+                    connecting = jetstream.connect(*servers, **arguments, error_cb=attempt.on_error)
+                    client = await stack.enter_async_context(connecting)
+        except (TimeoutError, JetstreamError) as error:
+            raise _refusal(servers, attempt.failures[-1] if attempt.failures else error) from None
+        try:
+            yield client
+        except DeadlinePassed as error:
+            if attempt.denied is None:
+                raise
+            raise Unauthorized(f"{error.description}; NATS says: {attempt.denied}") from None
+
+
+def _refusal(urls: Sequence[str], reason: Exception) -> JetstreamError:
+    """Say who did not answer and why, without what a URL may hold of a secret."""
+    servers = ", ".join(without_secrets(url) for url in urls)
+    if isinstance(reason, nats.errors.AuthorizationError) or "authorization" in str(reason).lower():
+        return Unauthorized(f"the NATS server at {servers} does not let us in: check the credentials")
+    if isinstance(reason, TimeoutError):
+        return UnavailableError(f"no NATS server answers at {servers}")
+    return UnavailableError(f"no NATS server at {servers}: {reason}")
+
+
+def without_secrets(url: str) -> str:
+    """Return the URL without user, password or token."""
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -1,0 +1,28 @@
+"""A node's data directory, as the command prepares it."""
+
+from pathlib import Path
+from typing import Final
+
+from envelope.errors import StorageError
+from jetstream.log.identity import DirectoryIdentity
+from jetstream.log.os_disk import OsDisk
+
+EMBEDDED_NATS_DIRECTORY: Final = "nats"
+"""Where the embedded NATS server keeps its files, inside the data directory."""
+
+
+def claim_data_directory(directory: Path) -> None:
+    """Make ``directory`` a data directory, if it is not one, before anything else is put into it.
+
+    A node takes no directory that has files and no identity; so the identity comes first.
+
+    Raises:
+        StorageError: a process uses it, or it has files that are not a node's.
+    """
+    disk = OsDisk(directory)
+    try:
+        DirectoryIdentity.open_or_create(disk).close()
+    except StorageError as error:
+        raise type(error)(f"{directory}: {error.description}") from None
+    finally:
+        disk.close()

@@ -1,0 +1,68 @@
+"""The ``jetstream`` command: every sub-command in one place.
+
+Each command is a thin shell: parse, call the client library, a node or the log, print. What it prints and
+how it ends is a promise to scripts (docs/cli.md).
+"""
+
+from typing import Annotated
+
+import typer
+
+from jetstream.cli import demo, inspect_files, publish, read, serve, streams
+from jetstream.cli.console import print_line
+from jetstream.cli.help_text import EXIT_CODES_HELP, add_command
+from jetstream.node.node import VERSION
+
+app = typer.Typer(
+    name="jetstream",
+    help="A durable log for NATS: plain NATS in, a durable Arrow log, acks out.",
+    epilog=EXIT_CODES_HELP,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # a traceback with local variables could show a secret
+    rich_markup_mode="rich",
+)
+stream_app = typer.Typer(
+    help="Create, list, look at, change and delete streams.", no_args_is_help=True, rich_markup_mode="rich"
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print_line(VERSION)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Take the options that stand before any command."""
+
+
+add_command(app, "up", serve.up, serve.UP_EXAMPLES)
+add_command(app, "node", serve.node, serve.NODE_EXAMPLES)
+app.add_typer(stream_app, name="stream")
+add_command(stream_app, "create", streams.create, streams.CREATE_EXAMPLES)
+add_command(stream_app, "ls", streams.list_streams, streams.LIST_EXAMPLES)
+add_command(stream_app, "info", streams.info, streams.INFO_EXAMPLES)
+add_command(stream_app, "update", streams.update, streams.UPDATE_EXAMPLES)
+add_command(stream_app, "truncate", streams.truncate, streams.TRUNCATE_EXAMPLES)
+add_command(stream_app, "delete", streams.delete, streams.DELETE_EXAMPLES)
+add_command(app, "pub", publish.pub, publish.PUB_EXAMPLES)
+add_command(app, "read", read.read, read.READ_EXAMPLES)
+add_command(app, "inspect", inspect_files.inspect, inspect_files.INSPECT_EXAMPLES)
+add_command(app, "demo", demo.demo, demo.DEMO_EXAMPLES)
+
+
+def main() -> None:
+    """Run the command line; refuse to run without assertions, which guard the data."""
+    if not __debug__:
+        raise SystemExit("jetstream does not run under python -O: its assertions guard the data")
+    app(prog_name="jetstream")
+
+
+if __name__ == "__main__":
+    main()

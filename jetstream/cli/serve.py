@@ -1,0 +1,234 @@
+"""``jetstream up`` and ``jetstream node``: run one node in the foreground until told to stop."""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from envelope.errors import UnavailableError
+from jetstream.cli.console import notice, print_json, print_line, reported_errors, run_async
+from jetstream.cli.data_directory import EMBEDDED_NATS_DIRECTORY, claim_data_directory
+from jetstream.cli.help_text import Json
+from jetstream.cli.nats_options import NatsIdentity, server_urls
+from jetstream.node.config import NodeConfig, load_config
+from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.node import Node
+
+NATS_PORT_DEFAULT: Final = 4222
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+UP_EXAMPLES: Final = (
+    "jetstream up",
+    "jetstream up --data /var/lib/jetstream --port 9292",
+    "jetstream up --nats nats://nats.example.com:4222 --creds node.creds",
+)
+NODE_EXAMPLES: Final = (
+    "jetstream node --config /etc/jetstream/node.toml",
+    "JETSTREAM_NODE_SOCKET__PORT=9393 jetstream node --config node.toml --json",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """Where one node keeps its data and listens."""
+
+    data: Annotated[
+        Path, typer.Option("--data", metavar="DIR", help="Where streams are kept; made if it is not there.")
+    ] = Path("jetstream-data")
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65_535,
+            help="Socket for readers (default 9292); 0 takes a free one.",
+        ),
+    ] = None
+    nats_port: Annotated[
+        int,
+        typer.Option(
+            "--nats-port", min=0, max=65_535, help="Port of the embedded NATS server; 0: a free one."
+        ),
+    ] = NATS_PORT_DEFAULT
+    log_level: Annotated[
+        str,
+        typer.Option(
+            "--log-level",
+            envvar="JETSTREAM_NODE_LOG_LEVEL",
+            metavar="LEVEL",
+            help="Of the log on standard error: debug, info, warning or error.",
+        ),
+    ] = "warning"
+
+    def settings(self) -> dict[str, object]:
+        """Return them as a node's settings."""
+        socket = {"socket": {"port": self.port}} if self.port is not None else {}
+        return {"data": self.data, "log_level": self.log_level, **socket}
+
+
+def up(
+    identity: NatsIdentity,
+    options: UpOptions,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes to run; this version runs one.")] = 1,
+    nats: Annotated[
+        str | None,
+        typer.Option("--nats", metavar="URL", help="Attach to this NATS server and start none of our own."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a node here and now: with its own NATS server, or attached to yours.
+
+    Prints one line per endpoint and then 'ready'. Stays in the foreground; SIGINT (Ctrl-C) and SIGTERM
+    stop it cleanly. Everything is kept in --data and is there again at the next start.
+    """
+    if nodes != 1:
+        raise typer.BadParameter(
+            f"--nodes {nodes}: this version runs one node; replication over several comes later"
+        )
+    with reported_errors(as_json):
+        claim_data_directory(options.data)
+        settings = options.settings()
+        embedded: Embedded | None = None
+        if nats is not None:
+            settings["nats"] = {"urls": server_urls(nats), **identity.node_settings()}
+        else:
+            embedded = Embedded(options.data, options.nats_port)
+        run_async(_serve(settings, None, embedded, as_json))
+
+
+def node(
+    config: Annotated[
+        Path, typer.Option("--config", metavar="FILE", help="Settings, TOML (docs/operations.md).")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Run a node as its configuration file says: the form for production.
+
+    Settings come from the file, then from the environment (JETSTREAM_NODE_…), which wins. An unknown key
+    in either is an error. NATS is yours: this command starts none.
+    """
+    with reported_errors(as_json):
+        run_async(_serve({}, config, None, as_json))
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A NATS server of our own: inside which data directory, on which port."""
+
+    data: Path
+    port: int
+
+
+async def _serve(
+    settings: dict[str, object], file: Path | None, embedded: Embedded | None, as_json: bool
+) -> None:
+    """Run one node until a signal, or until it fails."""
+    stop = asyncio.Event()
+    async with AsyncExitStack() as running:
+        running.enter_context(_signals_set(stop))
+        if embedded is not None:
+            server = await running.enter_async_context(
+                EmbeddedNatsServer(embedded.data / EMBEDDED_NATS_DIRECTORY, embedded.port)
+            )
+            settings["nats"] = {"urls": [server.url]}
+            running.enter_context(_end_of_server_sets(stop, server, embedded))
+        config = load_config(file, settings)
+        _start_logging(config)
+        node = await running.enter_async_context(Node(config))
+        _announce(node, config, embedded is not None, as_json)
+        await stop.wait()  # a node that fails cancels this, and its exit raises why
+        _say_stopping(as_json)
+    _say("stopped", as_json)
+
+
+@contextmanager
+def _signals_set(stop: asyncio.Event) -> Iterator[None]:
+    """Set ``stop`` at the first signal; the second one is the interpreter's own again and ends at once."""
+    loop = asyncio.get_running_loop()
+
+    def first_signal() -> None:
+        stop.set()
+        for number in _STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, first_signal)
+    try:
+        yield
+    finally:
+        for number in _STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+@contextmanager
+def _end_of_server_sets(
+    stop: asyncio.Event, server: EmbeddedNatsServer, embedded: Embedded
+) -> Iterator[None]:
+    """Set ``stop`` if the embedded server ends before us: nobody else would start it again.
+
+    Raises:
+        UnavailableError: at the end of the block, if it did.
+    """
+    loop = asyncio.get_running_loop()
+    process = os.pidfd_open(server.pid)
+    ended: list[int] = []
+
+    def on_end() -> None:
+        loop.remove_reader(process)
+        ended.append(server.pid)
+        stop.set()
+
+    loop.add_reader(process, on_end)
+    try:
+        yield
+    finally:
+        loop.remove_reader(process)
+        os.close(process)
+    if ended:
+        log = embedded.data / EMBEDDED_NATS_DIRECTORY / "nats-server.log"
+        raise UnavailableError(f"the embedded NATS server (process {ended[0]}) has ended: see {log}")
+
+
+def _announce(node: Node, config: NodeConfig, embedded: bool, as_json: bool) -> None:
+    """Print one line per endpoint, then ready."""
+    endpoints = list(node.endpoints)
+    if embedded and not any(name == "nats" for name, _ in endpoints):
+        endpoints.insert(0, ("nats", config.nats.urls[0]))
+    endpoints.append(("data", str(config.data.resolve())))
+    for name, address in endpoints:
+        if as_json:
+            print_json({"event": "endpoint", "endpoint": name, "address": address})
+        else:
+            print_line(f"{name:<8} {address}")
+    _say("ready", as_json)
+
+
+def _say(event: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"event": event})
+    else:
+        print_line(event)
+
+
+def _say_stopping(as_json: bool) -> None:
+    if as_json:
+        print_json({"event": "stopping"})
+    else:
+        notice("stopping (again to end at once)")
+
+
+def _start_logging(config: NodeConfig) -> None:
+    """Send the node's log to standard error, one line per event, times in UTC."""
+    handler = logging.StreamHandler()
+    formatter = logging.Formatter("%(asctime)sZ %(levelname)-7s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)

@@ -1,0 +1,102 @@
+"""The configuration of a stream as options of ``stream create`` and ``stream update``."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+import typer
+
+from envelope.types import AckPolicy, Compression, SyncMode
+from jetstream.cli.quantities import parse_duration, parse_label, parse_size
+
+NO_LIMIT: Final = "0: no limit"
+
+
+def _size(*names: str, text: str) -> Any:  # noqa: ANN401  # typer.Option's own type
+    return typer.Option(*names, parser=parse_size, metavar="SIZE", help=text, show_default=False)
+
+
+def _duration(*names: str, text: str) -> Any:  # noqa: ANN401  # typer.Option's own type
+    return typer.Option(*names, parser=parse_duration, metavar="DURATION", help=text, show_default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """What is given is set, all else stays as it is (or at its default for a new stream)."""
+
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", min=1, help="Copies of the log; this version: 1.")
+    ] = None
+    min_insync_replicas: Annotated[
+        int | None,
+        typer.Option("--min-insync-replicas", min=1, help="Copies that must hold a record before its ack."),
+    ] = None
+    ack: Annotated[
+        AckPolicy | None, typer.Option("--ack", help="When a publisher is answered (default all).")
+    ] = None
+    sync: Annotated[
+        SyncMode | None, typer.Option("--sync", help="When bytes are forced to disk (default always).")
+    ] = None
+    sync_interval: Annotated[
+        timedelta | None, _duration("--sync-interval", text="With --sync interval: how often (default 1s).")
+    ] = None
+    compression: Annotated[
+        Compression | None, typer.Option("--compression", help="Of stored batches (default none).")
+    ] = None
+    segment_bytes: Annotated[
+        int | None, _size("--segment-bytes", text="A segment file is closed at this size (default 256MiB).")
+    ] = None
+    segment_age: Annotated[
+        timedelta | None, _duration("--segment-age", text=f"… and at this age ({NO_LIMIT}).")
+    ] = None
+    record_bytes_max: Annotated[
+        int | None, _size("--record-bytes-max", text="Larger messages are refused.")
+    ] = None
+    retention_age: Annotated[
+        timedelta | None, _duration("--retention-age", text=f"Old segments go after this time ({NO_LIMIT}).")
+    ] = None
+    retention_bytes: Annotated[
+        int | None, _size("--retention-bytes", text=f"… beyond this size ({NO_LIMIT}).")
+    ] = None
+    retention_messages: Annotated[
+        int | None,
+        typer.Option("--retention-messages", min=0, help=f"… beyond this many records ({NO_LIMIT})."),
+    ] = None
+    dedupe_window: Annotated[
+        timedelta | None,
+        _duration("--dedupe-window", text="How long message ids are remembered (default 2m; 0: not)."),
+    ] = None
+    group: Annotated[
+        str | None, typer.Option("--group", help="Share the subject with the streams of this group.")
+    ] = None
+    labels: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="KEY=VALUE", help="For people and tools; repeatable."),
+    ] = None
+
+    def patch(self) -> dict[str, Any]:
+        """Return what is given as keys of a stream's configuration; None removes a limit."""
+        given: dict[str, Any] = {
+            "replicas": self.replicas,
+            "min_insync_replicas": self.min_insync_replicas,
+            "ack": self.ack,
+            "sync": self.sync,
+            "sync_interval": self.sync_interval,
+            "compression": self.compression,
+            "segment_bytes": self.segment_bytes,
+            "record_bytes_max": self.record_bytes_max,
+            "dedupe_window": self.dedupe_window,
+            "group": self.group,
+            "labels": dict(parse_label(label) for label in self.labels) if self.labels else None,
+        }
+        retention = _limits(
+            age=self.retention_age, bytes=self.retention_bytes, messages=self.retention_messages
+        )
+        patch = {name: value for name, value in given.items() if value is not None}
+        patch |= _limits(segment_age=self.segment_age)
+        return patch | ({"retention": retention} if retention else {})
+
+
+def _limits(**given: timedelta | int | None) -> dict[str, Any]:
+    """Keep what is given; zero means no limit, which a configuration writes as None."""
+    return {name: value or None for name, value in given.items() if value is not None}

@@ -1,0 +1,213 @@
+"""``jetstream stream …``: create, list, look at, change, cut and delete streams."""
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from jetstream.cli.client_connection import connected
+from jetstream.cli.console import (
+    print_json,
+    print_line,
+    print_properties,
+    print_table,
+    reported_errors,
+    run_async,
+)
+from jetstream.cli.help_text import Json, StreamArgument
+from jetstream.cli.nats_options import NatsOptions
+from jetstream.cli.quantities import size_text
+from jetstream.cli.stream_options import StreamOptions
+from metadata.api.responses import PossibleGap, StreamInfo
+
+CREATE_EXAMPLES: Final = (
+    "jetstream stream create orders --subject 'orders.>'",
+    "jetstream stream create clicks --subject 'web.click.*' --sync interval --retention-age 7d",
+    "jetstream stream create audit --subject 'svc.>' --ack none --label team=security",
+)
+LIST_EXAMPLES: Final = ("jetstream stream ls", "jetstream stream ls --json | jq -r .name")
+INFO_EXAMPLES: Final = (
+    "jetstream stream info orders",
+    "jetstream stream info orders --json | jq .high_watermark",
+)
+UPDATE_EXAMPLES: Final = (
+    "jetstream stream update orders --retention-age 30d",
+    "jetstream stream update orders --retention-age 0 --remove-label team",
+)
+TRUNCATE_EXAMPLES: Final = ("jetstream stream truncate orders --before 1000000",)
+DELETE_EXAMPLES: Final = ("jetstream stream delete orders", "jetstream stream delete orders --yes")
+
+
+def create(
+    nats: NatsOptions,
+    settings: StreamOptions,
+    name: Annotated[str, typer.Argument(metavar="STREAM", help="Name, unique in the cluster.")],
+    subject: Annotated[
+        str,
+        typer.Option("--subject", metavar="PATTERN", help="NATS subject to store; * and > are wildcards."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Create a stream; what is published on its subject from now on is stored and acked.
+
+    Creating it again with an equal configuration finds it and succeeds; the same name with another
+    configuration is refused (exit code 4).
+    """
+    with reported_errors(as_json):
+        run_async(_create(nats, name, subject, settings.patch(), as_json))
+
+
+async def _create(nats: NatsOptions, name: str, subject: str, config: dict[str, Any], as_json: bool) -> None:
+    async with connected(nats) as client:
+        stream = await client.streams.create(name, subject, **config)
+    if as_json:
+        print_json(stream.model_dump(mode="json"))
+        return
+    print_line(f"{'created' if stream.created else 'found'} stream {name} on {subject}")
+
+
+def list_streams(
+    nats: NatsOptions,
+    prefix: Annotated[
+        str | None, typer.Argument(metavar="[PREFIX]", help="Only names that begin so, such as a namespace.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the streams by name; with --json one object a line."""
+    with reported_errors(as_json):
+        run_async(_list(nats, prefix, as_json))
+
+
+async def _list(nats: NatsOptions, prefix: str | None, as_json: bool) -> None:
+    async with connected(nats) as client:
+        streams = await client.streams.list(prefix)
+    if as_json:
+        for stream in streams:
+            print_json(stream.model_dump(mode="json"))
+        return
+    columns = ("stream", "subject", "ack", "first", "committed", "end", "size")
+    rows = (
+        (
+            stream.name,
+            stream.subject,
+            stream.ack,
+            stream.log_start_offset,
+            stream.high_watermark,
+            stream.log_end_offset,
+            None if stream.bytes is None else size_text(stream.bytes),
+        )
+        for stream in streams
+    )
+    print_table(f"{len(streams):,} stream{'' if len(streams) == 1 else 's'}", columns, rows)
+
+
+def info(nats: NatsOptions, name: StreamArgument, as_json: Json = False) -> None:
+    """Show a stream's configuration and its live state: offsets, size, possible gaps, damage."""
+    with reported_errors(as_json):
+        run_async(_info(nats, name, as_json))
+
+
+async def _info(nats: NatsOptions, name: str, as_json: bool) -> None:
+    async with connected(nats) as client:
+        _show(await client.streams.info(name), as_json)
+
+
+def update(
+    nats: NatsOptions,
+    settings: StreamOptions,
+    name: StreamArgument,
+    subject: Annotated[
+        str | None, typer.Option("--subject", metavar="PATTERN", help="Store this subject from now on.")
+    ] = None,
+    remove_label: Annotated[
+        list[str] | None, typer.Option("--remove-label", metavar="KEY", help="Take a label away; repeatable.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Change what is given of a stream's configuration; all else stays."""
+    changes = settings.patch() | ({"subject": subject} if subject is not None else {})
+    if remove_label:
+        changes["labels"] = dict.fromkeys(remove_label) | changes.get("labels", {})
+    if not changes:
+        raise typer.BadParameter("nothing to change: give at least one option")
+    with reported_errors(as_json):
+        run_async(_update(nats, name, changes, as_json))
+
+
+async def _update(nats: NatsOptions, name: str, changes: dict[str, Any], as_json: bool) -> None:
+    async with connected(nats) as client:
+        _show(await client.streams.update(name, **changes), as_json)
+
+
+def truncate(
+    nats: NatsOptions,
+    name: StreamArgument,
+    before: Annotated[int, typer.Option("--before", min=0, metavar="OFFSET", help="First offset to keep.")],
+    as_json: Json = False,
+) -> None:
+    """Remove the oldest records for good: all below an offset, at most up to the high watermark."""
+    with reported_errors(as_json):
+        run_async(_truncate(nats, name, before, as_json))
+
+
+async def _truncate(nats: NatsOptions, name: str, before: int, as_json: bool) -> None:
+    async with connected(nats) as client:
+        done = await client.streams.truncate(name, before)
+    if as_json:
+        print_json(done.model_dump(mode="json"))
+    else:
+        print_line(f"stream {name} now begins at offset {done.log_start_offset}")
+
+
+def delete(
+    nats: NatsOptions,
+    name: StreamArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete a stream with every record in it; there is no way back, so it asks first."""
+    if not yes and not typer.confirm(f"Delete stream {name} and all its records?", err=True):
+        raise typer.Exit(1)
+    with reported_errors(as_json):
+        run_async(_delete(nats, name, as_json))
+
+
+async def _delete(nats: NatsOptions, name: str, as_json: bool) -> None:
+    async with connected(nats) as client:
+        done = await client.streams.delete(name)
+    if as_json:
+        print_json(done.model_dump(mode="json"))
+    else:
+        print_line(f"deleted stream {name}")
+
+
+def _show(stream: StreamInfo, as_json: bool) -> None:
+    """Print everything known of one stream."""
+    if as_json:
+        print_json(stream.model_dump(mode="json"))
+        return
+    config = stream.config.model_dump(mode="json", exclude_defaults=True)
+    shown: dict[str, object] = {
+        "state": stream.state if stream.reason is None else f"{stream.state}: {stream.reason}",
+        "subject": stream.config.subject,
+        "ack": stream.config.ack,
+        "sync": stream.config.sync,
+        "offsets": f"{stream.log_start_offset:,} to {stream.log_end_offset:,}",
+        "high watermark": stream.high_watermark,
+        "size": f"{size_text(stream.bytes)} in {stream.segments} segments",
+        "leader": f"{stream.leader}, epoch {stream.leader_epoch}",
+        "in sync": ", ".join(stream.isr),
+        "message ids": f"{stream.dedupe.ids:,} within {stream.dedupe.effective_window}",
+        "created": stream.created_at.isoformat(timespec="seconds"),
+    }
+    for key in sorted(config.keys() - {"name", "subject", "ack", "sync"}):
+        shown[key.replace("_", " ")] = config[key]
+    shown["possible gaps"] = "; ".join(_gap_text(gap) for gap in stream.possible_gaps)
+    shown["damaged offsets"] = "; ".join(
+        f"{range_.start} to {range_.end}" for range_ in stream.corrupt_ranges
+    )
+    print_properties(stream.config.name, shown)
+
+
+def _gap_text(gap: PossibleGap) -> str:
+    until = "now" if gap.until is None else gap.until.isoformat(timespec="milliseconds")
+    return f"{gap.kind} ({gap.count}x) {gap.since.isoformat(timespec='milliseconds')} to {until}"

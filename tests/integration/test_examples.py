@@ -1,0 +1,70 @@
+"""Every program in examples/ runs against a real node and prints what it says it does."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.commands import REPOSITORY, WAIT_SECONDS, up
+
+EXAMPLES = REPOSITORY / "examples"
+
+OUTPUTS = {
+    "publish_and_read.py": """\
+stored in orders at offset 0
+retried: offset 0, duplicate True
+9998 orders.us b'9999' b'{"id": 9999}'
+9999 orders.us b'10000' b'{"id": 10000}'
+10000 records read as Arrow batches
+followed to offset 10000
+""",
+    "plain_nats_js_publish.py": """\
+stored in invoices as sequence 1
+retried: sequence 1, duplicate True
+refused: wrong last sequence: 1 (err_code 10071)
+100 more, sequences 2 to 101
+""",
+    "existing_service.py": """\
+hello, ada
+hello, grace
+hello, barbara
+the stream audit holds 4 messages
+""",
+    "overlapping_streams.py": """\
+sales.eu.berlin is stored by ['sales', 'sales-eu']
+acked by sales-eu at offset 0
+acked by [('sales', 1), ('sales-eu', 1)]
+refused: wrong_expected_stream
+sales: ['1 bicycle', '2 bicycles']
+sales-eu: ['1 bicycle', '2 bicycles']
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of the NATS server of a running node."""
+    process, endpoints = up(tmp_path_factory.mktemp("data"))
+    with process:
+        yield endpoints["nats"]
+        assert process.signalled(signal.SIGTERM)[0] == 0
+
+
+def test_every_example_is_tested() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(OUTPUTS)
+
+
+@pytest.mark.parametrize("name", sorted(OUTPUTS))
+def test_the_example_prints_what_it_should(nats: str, name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), nats],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (OUTPUTS[name], "", 0)
