@@ -1,0 +1,114 @@
+"""``python -m benchmarks NAME``: run a benchmark, print its tables, keep its JSON.
+
+Exit codes: 0 measured and every required bar reached; 1 a message is unaccounted for, the numbers do not
+stand; 2 wrong usage; 3 measured, a required bar was missed.
+"""
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from benchmarks import connections, group_commit, latency, loadgen, one, publish, soak, streams
+from benchmarks.report import Report, Settings, as_markdown
+
+BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
+    "publish": publish.run,
+    "connections": connections.run,
+    "latency": latency.run,
+    "streams": streams.run,
+    "group_commit": group_commit.run,
+    "soak": soak.run,
+}
+SECONDS_DEFAULT: Final = 10.0
+RUNS_DEFAULT: Final = 3
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run what the command line says; return the exit code."""
+    arguments = _parser().parse_args(words)
+    if arguments.name == "table":
+        for path in arguments.files:
+            print(as_markdown(Report.model_validate_json(path.read_text())))
+        return 0
+    loadgen.build()
+    with tempfile.TemporaryDirectory(prefix="jetstream-bench-", dir=arguments.data) as directory:
+        report = _run(arguments, _settings(arguments, Path(directory)))
+    print(as_markdown(report))
+    if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(report.model_dump_json(indent=1) + "\n")
+    if report.problems:
+        return 1
+    return 3 if report.missed else 0
+
+
+def _run(arguments: argparse.Namespace, settings: Settings) -> Report:
+    if arguments.name != "one":
+        return BENCHMARKS[arguments.name](settings)
+    shape = one.Shape(
+        tuple(arguments.systems), arguments.connections, arguments.window, arguments.size, arguments.streams
+    )
+    return one.run(settings, shape)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="name", required=True)
+    for name, run in BENCHMARKS.items():
+        _add_shared(commands.add_parser(name, help=_first_line(run)))
+    single = commands.add_parser("one", help=_first_line(one.run))
+    _add_shared(single)
+    single.add_argument(
+        "systems", nargs="+", choices=one.SYSTEMS, metavar="SYSTEM", help=", ".join(one.SYSTEMS)
+    )
+    single.add_argument("--connections", type=int, default=1, help="of the load generator (1)")
+    single.add_argument(
+        "--window", type=int, default=1000, help="messages in flight on each connection (1000)"
+    )
+    single.add_argument("--size", type=int, default=128, help="payload bytes (128)")
+    single.add_argument("--streams", type=int, default=1, help="messages go to them in turn (1)")
+    table = commands.add_parser("table", help="Print saved reports as Markdown.")
+    table.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    return parser
+
+
+def _first_line(run: Callable[..., Report]) -> str:
+    return (sys.modules[run.__module__].__doc__ or "").splitlines()[0]
+
+
+def _add_shared(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--quick", action="store_true", help="one short run of few points: a look, no result"
+    )
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the whole report there")
+    command.add_argument("--seconds", type=float, help="measured seconds of each run (10; soak 600)")
+    command.add_argument("--runs", type=int, help="interleaved repetitions (3)")
+    command.add_argument("--data", type=Path, help="directory on the disk to measure (the temporary one)")
+
+
+def _settings(arguments: argparse.Namespace, directory: Path) -> Settings:
+    seconds = soak.SECONDS_DEFAULT if arguments.name == "soak" else SECONDS_DEFAULT
+    if arguments.quick:
+        seconds = 1.0
+    seconds = arguments.seconds or seconds
+    return Settings(
+        directory=directory,
+        seconds=seconds,
+        warmup_seconds=min(2.0, seconds / 5),
+        runs=arguments.runs or (1 if arguments.quick else RUNS_DEFAULT),
+        quick=arguments.quick,
+    )
+
+
+def _leave(_signal: int, _frame: object) -> NoReturn:
+    """Let SIGTERM unwind the stack, so that every process we started is stopped."""
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _leave)
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""Builds and runs the C load generator; what it prints becomes typed results.
+
+The generator is compiled on the spot into ``benchmarks/build/`` with whatever ``cc`` is (``CC`` overrides)
+and needs nothing but libc.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, TypedDict, cast
+
+SOURCE: Final = Path(__file__).with_name("loadgen.c")
+BINARY: Final = Path(__file__).with_name("build") / "loadgen"
+FLAGS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror=implicit-function-declaration")
+
+
+BARE_ANSWER: Final = '{"stream":"BARE","seq":1}'
+"""As long as a real ack, near enough."""
+
+
+class LoadGeneratorError(Exception):
+    """The generator could not be built, or gave up: its own words are the message."""
+
+
+class Percentiles(TypedDict):
+    """A histogram's summary in microseconds."""
+
+    count: int
+    mean: float
+    min: float
+    p50: float
+    p90: float
+    p99: float
+    p999: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a NATS server listens."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The form NATS clients take."""
+        return f"nats://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One closed-loop load: ``connections`` times ``window`` messages are in flight all the time."""
+
+    connections: int
+    window: int
+    size_bytes: int
+    subjects: int = 1
+    seconds: float = 10.0
+    warmup_seconds: float = 2.0
+    probe_file: Path | None = None
+    """Appended to and fdatasynced between messages; needs one connection with one message in flight."""
+    probe_every: int = 20
+
+    @property
+    def in_flight(self) -> int:
+        """Messages waiting for their answer at any time."""
+        return self.connections * self.window
+
+    def arguments(self) -> list[str]:
+        """Return the generator's command line for this load, without the server."""
+        pairs: dict[str, object] = {
+            "connections": self.connections,
+            "window": self.window,
+            "size": self.size_bytes,
+            "subjects": self.subjects,
+            "seconds": self.seconds,
+            "warmup": self.warmup_seconds,
+        }
+        if self.probe_file is not None:
+            pairs |= {"file": self.probe_file, "probe-every": self.probe_every}
+        return [f"--{key}={value}" for key, value in pairs.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What the generator counted; rates and latencies cover the measured seconds, counts the whole run."""
+
+    seconds: float
+    cpu_seconds: float
+    measured: int
+    """Messages acked inside the measured seconds."""
+    published: int
+    acked: int
+    errors: int
+    no_responders: int
+    duplicates: int
+    stray: int
+    """Answers to a slot that waits for none (for instance a second stream's ack)."""
+    unanswered: int
+    sequence_sum: int
+    """Sum of all acked sequences, modulo 2**64: n(n+1)/2 of a stream whose every record was acked once."""
+    first_error: str
+    latency: Percentiles
+    fdatasync: Percentiles
+
+    @property
+    def rate(self) -> float:
+        """Acked messages per second."""
+        return self.measured / self.seconds
+
+    @property
+    def cpu_share(self) -> float:
+        """The generator's share of one core: near 1.0 it would be the bottleneck."""
+        return self.cpu_seconds / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class FsyncResult:
+    """A loop of write + fdatasync on one growing file."""
+
+    size_bytes: int
+    seconds: float
+    duration: Percentiles
+
+    @property
+    def rate(self) -> float:
+        """Syncs per second."""
+        return self.duration["count"] / self.seconds
+
+
+def build() -> Path:
+    """Compile the generator unless the binary is newer than its source; return the binary's path."""
+    if BINARY.exists() and BINARY.stat().st_mtime >= SOURCE.stat().st_mtime:
+        return BINARY
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise LoadGeneratorError("no C compiler: the load generator needs cc or gcc")
+    BINARY.parent.mkdir(exist_ok=True)
+    fresh = BINARY.with_name(f"loadgen.{os.getpid()}")
+    command = [compiler, *FLAGS, "-o", str(fresh), str(SOURCE)]
+    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
+    if compiled.returncode:
+        raise LoadGeneratorError(f"{' '.join(command)}\n{compiled.stderr}")
+    fresh.replace(BINARY)  # two builds at once both end with a whole binary
+    return BINARY
+
+
+def publish(address: Address, subject: str, load: Load, on_event: Callable[[str], None]) -> LoadResult:
+    """Run one load to its end; ``on_event`` hears "measuring" and "measured" as they happen.
+
+    With ``load.subjects`` of 1 messages go to ``subject``, otherwise to ``subject.0``, ``subject.1``, …
+
+    Raises:
+        LoadGeneratorError: it lost its connection, met a protocol error or was stopped.
+    """
+    line = _run("publish", ["--subject", subject, *_target(address), *load.arguments()], on_event)
+    return LoadResult(
+        seconds=_number(line, "seconds") - _number(line, "probe_seconds"),
+        cpu_seconds=_number(line, "cpu_seconds"),
+        first_error=str(line["first_error"]),
+        latency=cast("Percentiles", line["latency_us"]),
+        fdatasync=cast("Percentiles", line["fdatasync_us"]),
+        **{key: int(_number(line, key)) for key in _COUNTS},
+    )
+
+
+def fsync_loop(file: Path, size_bytes: int, seconds: float, warmup_seconds: float) -> FsyncResult:
+    """Append ``size_bytes`` and fdatasync, over and over, on a file that is removed afterwards."""
+    arguments = [
+        f"--file={file}",
+        f"--size={size_bytes}",
+        f"--seconds={seconds}",
+        f"--warmup={warmup_seconds}",
+    ]
+    try:
+        line = _run("fsync", arguments, lambda _event: None)
+    finally:
+        file.unlink(missing_ok=True)
+    return FsyncResult(size_bytes, _number(line, "seconds"), cast("Percentiles", line["fdatasync_us"]))
+
+
+@contextmanager
+def responder(address: Address, subject: str, answer: str = BARE_ANSWER) -> Iterator[int]:
+    """Answer every request on ``subject`` from one further process while the block runs; yields its pid."""
+    arguments = ["--subject", subject, "--answer", answer, *_target(address)]
+    with _started("respond", arguments) as (process, errors):
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise LoadGeneratorError(_words(process, errors))
+        yield process.pid
+
+
+_COUNTS: Final = (
+    "measured",
+    "published",
+    "acked",
+    "errors",
+    "no_responders",
+    "duplicates",
+    "stray",
+    "unanswered",
+    "sequence_sum",
+)
+
+
+def _target(address: Address) -> list[str]:
+    return [f"--host={address.host}", f"--port={address.port}"]
+
+
+def _run(mode: str, arguments: list[str], on_event: Callable[[str], None]) -> dict[str, object]:
+    result: dict[str, object] | None = None
+    with _started(mode, arguments) as (process, errors):
+        assert process.stdout is not None
+        for text in process.stdout:
+            line = cast("dict[str, object]", json.loads(text))
+            if line["event"] == "result":
+                result = line
+            else:
+                on_event(str(line["event"]))
+        if process.wait() or result is None:
+            raise LoadGeneratorError(_words(process, errors))
+    return result
+
+
+def _words(process: subprocess.Popen[str], errors: IO[str]) -> str:
+    """What the generator said before it ended."""
+    code = process.wait()
+    errors.seek(0)
+    return errors.read().strip() or f"loadgen ended with {code}"
+
+
+@contextmanager
+def _started(mode: str, arguments: list[str]) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """Start the generator; it is stopped when the block is left, however that happens."""
+    command = [str(build()), mode, *arguments]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        try:
+            yield process, errors
+        finally:
+            if process.poll() is None:
+                process.terminate()
+
+
+def _number(line: dict[str, object], key: str) -> float:
+    value = line[key]
+    assert isinstance(value, int | float), f"{key} of the generator is no number: {value!r}"
+    return value

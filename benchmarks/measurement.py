@@ -1,0 +1,147 @@
+"""One measurement, and many of them interleaved: A B A B, medians over the rounds.
+
+A measurement counts twice: what the generator says was acked must be what the streams hold, and the acked
+sequences must be exactly 1…n of every stream. A number whose records cannot be accounted for is not a result.
+"""
+
+import os
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.loadgen import FsyncResult, Load, LoadResult, fsync_loop, publish
+from benchmarks.process_stats import ProcessSample, machine_busy_seconds
+from benchmarks.systems import SUBJECT, Holdings, System
+
+SEQUENCE_MODULUS: Final = 1 << 64
+"""The generator adds up sequences in 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A system under one load; ``point`` names the load in tables ("128 B", "32 x 4")."""
+
+    system: System
+    point: str
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCost:
+    """What one process of the system spent while the measured seconds ran, and held at their end."""
+
+    cpu_seconds: float
+    written_bytes: int
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One run of one case."""
+
+    system: str
+    point: str
+    result: LoadResult
+    costs: dict[str, ProcessCost]
+    other_cpu_cores: float
+    """Cores that neither the system nor the generator used: the kernel's own threads, and other people."""
+    holdings: Holdings | None
+
+    @property
+    def problem(self) -> str | None:
+        """Say why the numbers do not stand; None if every message is accounted for."""
+        result = self.result
+        if result.errors or result.no_responders:
+            return f"{result.errors} refused, {result.no_responders} without responder: {result.first_error}"
+        if result.unanswered or result.stray or result.duplicates:
+            return f"{result.unanswered} unanswered, {result.stray} stray, {result.duplicates} duplicates"
+        if self.holdings is None:
+            return None
+        stored = sum(self.holdings.records)
+        if stored != result.acked:
+            return f"{result.acked} acked, {stored} stored"
+        expected = sum(n * (n + 1) // 2 for n in self.holdings.records) % SEQUENCE_MODULUS
+        return None if expected == result.sequence_sum else "the acked sequences are not 1…n of each stream"
+
+    @property
+    def batch_messages(self) -> float | None:
+        """Mean messages in one stored batch; None where the system does not show it."""
+        if self.holdings is None or not self.holdings.batches:
+            return None
+        return sum(self.holdings.records) / self.holdings.batches
+
+    def cpu_us(self, process: str) -> float:
+        """Return the process's CPU time per acked message in microseconds."""
+        return 1e6 * self.costs[process].cpu_seconds / max(1, self.result.measured)
+
+
+def measure(case: Case) -> Measurement:
+    """Run one case on fresh streams; everything it made dirty is on disk when this returns."""
+    samples: list[dict[str, ProcessSample]] = []
+    busy: list[float] = []
+
+    def on_event(_event: str) -> None:
+        samples.append({role: ProcessSample.of(pid) for role, pid in case.system.processes.items()})
+        busy.append(machine_busy_seconds())
+
+    with case.system.streams(case.load.subjects) as count:
+        result = publish(case.system.address, SUBJECT, case.load, on_event)
+        holdings = count()
+    os.sync()  # the next system must not pay for this one's dirty pages
+    before, after = samples
+    costs = {role: _cost(before[role], after[role]) for role in before}
+    known = result.cpu_seconds + sum(cost.cpu_seconds for cost in costs.values())
+    other = max(0.0, busy[1] - busy[0] - known) / result.seconds
+    return Measurement(case.system.name, case.point, result, costs, other, holdings)
+
+
+def interleaved(cases: Sequence[Case], runs: int) -> list[Measurement]:
+    """Measure every case ``runs`` times, all cases once before any is repeated."""
+    measurements = []
+    for number in range(runs):
+        for case in cases:
+            measurement = measure(case)
+            measurements.append(measurement)
+            tell(f"{number + 1}/{runs}  {case.system.name:26} {case.point:16} {_brief(measurement)}")
+    return measurements
+
+
+def raw_fsync(
+    directory: Path, sizes: Sequence[int], seconds: float, runs: int
+) -> dict[int, list[FsyncResult]]:
+    """Measure write + fdatasync of each size in ``directory``, interleaved."""
+    results: dict[int, list[FsyncResult]] = {size: [] for size in sizes}
+    for number in range(runs):
+        for size in sizes:
+            result = fsync_loop(directory / "fsync", size, seconds, warmup_seconds=min(0.5, seconds))
+            results[size].append(result)
+            tell(f"{number + 1}/{runs}  write + fdatasync of {size:>8} B {result.rate:>10,.0f}/s")
+    return results
+
+
+def median(measurements: Sequence[Measurement], value: Callable[[Measurement], float]) -> float:
+    """Return the median of one value over repeated runs."""
+    return statistics.median(value(measurement) for measurement in measurements)
+
+
+def tell(line: str) -> None:
+    """Show progress on stderr; stdout is for results."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _cost(before: ProcessSample, after: ProcessSample) -> ProcessCost:
+    return ProcessCost(
+        cpu_seconds=after.cpu_seconds - before.cpu_seconds,
+        written_bytes=after.written_bytes - before.written_bytes,
+        resident_bytes=after.resident_bytes,
+    )
+
+
+def _brief(measurement: Measurement) -> str:
+    latency = measurement.result.latency
+    spent = ", ".join(f"{role} {measurement.cpu_us(role):.2f} us" for role in measurement.costs)
+    text = f"{measurement.result.rate:>10,.0f}/s  p50 {latency['p50']:>8,.0f} us  {spent}"
+    return f"{text}  PROBLEM: {measurement.problem}" if measurement.problem else text

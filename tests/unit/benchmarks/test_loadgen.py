@@ -1,0 +1,118 @@
+"""The load generator against a real nats-server, at the smallest size that shows something."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import loadgen
+from benchmarks.loadgen import Address, Load, LoadGeneratorError, LoadResult
+from benchmarks.measurement import Case, measure
+from benchmarks.systems import SUBJECT, BareRequestReply, NatsJetStream
+from tests.conftest import StartNatsServer
+from tests.support.nats_server import NatsServer
+
+
+def address_of(server: NatsServer) -> Address:
+    return Address("127.0.0.1", server.port)
+
+
+def tiny(connections: int = 2, window: int = 5, *, subjects: int = 1) -> Load:
+    return Load(connections, window, 64, subjects=subjects, seconds=0.15, warmup_seconds=0.05)
+
+
+def run(address: Address, load: Load) -> LoadResult:
+    return loadgen.publish(address, SUBJECT, load, lambda _event: None)
+
+
+@pytest.fixture
+def jetstream(start_nats_server: StartNatsServer, tmp_path: Path) -> NatsJetStream:
+    server = start_nats_server(f'jetstream {{ store_dir: "{tmp_path / "store"}" }}')
+    return NatsJetStream("JetStream", address_of(server), {"nats-server": server.pid})
+
+
+def test_every_message_gets_its_own_ack_and_is_stored_once(jetstream: NatsJetStream) -> None:
+    measurement = measure(Case(jetstream, "tiny", tiny()))
+
+    assert measurement.problem is None
+    assert measurement.holdings is not None
+    assert measurement.holdings.records == (measurement.result.acked,)
+    assert measurement.result.published == measurement.result.acked > 0
+    assert measurement.result.measured <= measurement.result.acked
+    assert measurement.costs["nats-server"].cpu_seconds >= 0
+
+
+def test_messages_are_spread_evenly_over_the_streams(jetstream: NatsJetStream) -> None:
+    measurement = measure(Case(jetstream, "tiny", tiny(subjects=3)))
+
+    assert measurement.problem is None
+    assert measurement.holdings is not None
+    assert max(measurement.holdings.records) - min(measurement.holdings.records) <= 1
+
+
+def test_a_responder_answers_in_place_of_a_store(nats_server: NatsServer) -> None:
+    bare = BareRequestReply("bare", address_of(nats_server), {"nats-server": nats_server.pid})
+
+    measurement = measure(Case(bare, "tiny", tiny(connections=8, window=1, subjects=2)))
+
+    assert measurement.problem is None
+    assert measurement.holdings is None
+    assert measurement.result.acked > 0
+
+
+def test_latencies_are_ordered_percentiles_of_the_measured_messages(nats_server: NatsServer) -> None:
+    with loadgen.responder(address_of(nats_server), SUBJECT):
+        result = run(address_of(nats_server), tiny())
+
+    latency = result.latency
+    assert latency["count"] == result.measured
+    ordered = [latency[key] for key in ("min", "p50", "p90", "p99", "p999", "max")]
+    assert ordered == sorted(ordered)
+    assert latency["min"] > 0
+
+
+def test_a_subject_without_responder_is_counted_and_never_acked(nats_server: NatsServer) -> None:
+    result = run(address_of(nats_server), tiny(connections=1, window=1))
+
+    assert result.acked == result.measured == 0
+    assert result.no_responders == result.published > 0
+
+
+def test_an_error_answer_is_not_an_ack(start_nats_server: StartNatsServer, tmp_path: Path) -> None:
+    server = start_nats_server(f'jetstream {{ store_dir: "{tmp_path / "store"}" }}')
+    system = NatsJetStream("JetStream", address_of(server), {"nats-server": server.pid})
+    refused = '{"error":{"code":503,"description":"no \\"room\\""}}'
+
+    with loadgen.responder(system.address, SUBJECT, answer=refused):
+        result = run(system.address, tiny(connections=1, window=1))
+
+    assert result.acked == 0
+    assert result.errors == result.published > 0
+    assert result.first_error == refused
+
+
+def test_the_disk_is_sampled_between_messages(nats_server: NatsServer, tmp_path: Path) -> None:
+    load = Load(1, 1, 64, seconds=0.15, warmup_seconds=0.0, probe_file=tmp_path / "probe", probe_every=10)
+    with loadgen.responder(address_of(nats_server), SUBJECT):
+        result = run(address_of(nats_server), load)
+
+    assert result.fdatasync["count"] == result.measured // 10
+    assert (tmp_path / "probe").stat().st_size == 64 * result.fdatasync["count"]
+
+
+def test_the_raw_loop_counts_its_syncs_and_cleans_up(tmp_path: Path) -> None:
+    result = loadgen.fsync_loop(tmp_path / "file", 128, seconds=0.05, warmup_seconds=0.01)
+
+    assert result.duration["count"] > 0
+    assert result.rate > 0
+    assert not (tmp_path / "file").exists()
+
+
+def test_a_server_that_is_not_there_is_said_in_its_own_words() -> None:
+    with pytest.raises(LoadGeneratorError, match="connect to"):
+        run(Address("127.0.0.1", 1), tiny())
+
+
+def test_a_second_build_takes_the_binary_of_the_first() -> None:
+    first = loadgen.build().stat().st_mtime_ns
+
+    assert loadgen.build().stat().st_mtime_ns == first
