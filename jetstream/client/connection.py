@@ -10,6 +10,7 @@ import nats.errors
 from nats.aio.client import Client as NatsClient
 
 from envelope.errors import ConnectionLost, RequestError
+from envelope.urls import shown_url
 from jetstream.client.ack_inbox import AckInbox, AckOfEach, OneAck
 from jetstream.client.fetch_pipeline import FetchSettings
 from jetstream.client.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
@@ -209,7 +210,9 @@ async def _connect_nats(servers: Sequence[str], options: dict[str, Any], timeout
             await client.connect(list(servers), **options)
     except TimeoutError:
         await client.close()
-        raise ConnectionLost(f"NATS: {client.last_error or 'no answer'} at {', '.join(servers)}") from None
+        raise ConnectionLost(
+            f"NATS: {client.last_error or 'no answer'} at {', '.join(map(shown_url, servers))}"
+        ) from None
     except (nats.errors.Error, OSError) as error:
         await client.close()
         raise ConnectionLost(f"NATS: {error!r}") from error

@@ -17,7 +17,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from envelope.errors import UnavailableError
+from envelope.errors import Unauthorized, UnavailableError
+from envelope.urls import shown_url
 from jetstream.node.config import NatsConfig, TlsConfig
 from jetstream.node.crash import Crash
 from jetstream.node.nats_seam import (
@@ -88,7 +89,7 @@ class NatsLink:
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self._discard()
             reason = self.watch.last_error or error
-            urls = ", ".join(_without_secrets(url) for url in self._config.urls)
+            urls = ", ".join(shown_url(url) for url in self._config.urls)
             raise UnavailableError(f"cannot connect to NATS at {urls}: {reason}") from None
 
     async def _connect(self) -> None:
@@ -145,12 +146,19 @@ class NatsLink:
                 await asyncio.sleep(self._config.reconnect_wait.total_seconds())
 
     async def subscribe(self, subject: str, queue: str, deliver: Deliver) -> Route:
-        """Deliver every message on ``subject`` as blocks; the server has the subscription on return."""
+        """Deliver every message on ``subject`` as blocks; the server has the subscription on return.
+
+        Raises:
+            Unauthorized: the server does not let this connection subscribe to ``subject``.
+        """
         route = Route(subject, queue, deliver)
         self._routes.append(route)
         if self._client.is_connected:
             await self._subscribe(route)
             await self.confirm()
+            if self.watch.was_denied(subject):
+                await self.unsubscribe(route)
+                raise Unauthorized(f"NATS does not let this node subscribe to {subject!r}")
         return route
 
     async def _subscribe(self, route: Route) -> None:
@@ -238,12 +246,6 @@ def connection_options(config: NatsConfig) -> dict[str, Any]:
         options["tls_hostname"] = config.tls.hostname
         options["tls_handshake_first"] = config.tls.handshake_first
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _without_secrets(url: str) -> str:
-    """Drop ``user:password@`` from a URL before it is shown."""
-    scheme, separator, rest = url.rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _tls_context(tls: TlsConfig) -> ssl.SSLContext:

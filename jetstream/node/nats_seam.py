@@ -5,6 +5,7 @@ The seam is pinned to a minor version and checked at start; where it does not fi
 and the caller uses nats-py's public interface instead. No other module touches private attributes.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -136,7 +137,13 @@ def has_jetstream(client: Client) -> bool:
 async def close(client: Client) -> None:
     """Close a client in any state; nats-py's own ``close`` asserts that it was connected once."""
     if client._flush_queue is not None:
-        await client.close()
+        try:
+            await client.close()
+        except asyncio.CancelledError:
+            # nats-py lets the cancellation of its own reconnect task escape; ours must go on.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
     elif client._transport:
         client._transport.close()  # type: ignore[no-untyped-call]  # nats-py's transport is untyped
         await client._transport.wait_closed()  # type: ignore[no-untyped-call]  # as above

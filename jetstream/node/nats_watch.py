@@ -1,8 +1,10 @@
 """What happens to one NATS connection: counted, logged, and told as a possible gap once it is over."""
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from nats.aio.client import Client
 
@@ -12,6 +14,8 @@ from jetstream.node.gaps import Gap
 from metadata.api.responses import GapKind
 
 _log = logging.getLogger(__name__)
+
+_DENIED: Final = re.compile(r'permissions violation for subscription to "([^"]+)"', re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -37,6 +41,7 @@ class LinkWatch:
         self._on_gap = on_gap
         self._interrupted: tuple[GapKind, TimestampUs] | None = None
         self._ending = False
+        self._denied: set[str] = set()
 
     @property
     def interruption(self) -> Gap | None:
@@ -51,7 +56,18 @@ class LinkWatch:
         if "slow consumer" in str(error).lower():
             self.counters.slow_consumers += 1
             self._begin(GapKind.SLOW_CONSUMER)
+        denied = _DENIED.search(str(error))
+        if denied is not None:
+            self._denied.add(denied[1].lower())
         self.note(error)
+
+    def was_denied(self, subject: str) -> bool:
+        """Whether the server has refused a subscription to ``subject`` since this was last asked."""
+        try:
+            self._denied.remove(subject.lower())  # nats-py reports errors in lower case
+        except KeyError:
+            return False
+        return True
 
     async def disconnected(self) -> None:
         """Begin an interruption (``disconnected_cb``)."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
-from envelope.errors import DiskFull, JetstreamError, StreamOffline
+from envelope.errors import DiskFull, JetstreamError, StreamOffline, Unauthorized
 from envelope.limits import BATCH_BYTES_MAX, GROUP_MESSAGES_MAX, MAILBOX_BYTES_MAX, MAILBOX_MESSAGES_MAX
 from envelope.types import LeaderEpoch, Offset, StreamName, SyncMode, TimestampUs
 from jetstream.ingest.machine import (
@@ -84,6 +84,8 @@ class StreamTask:
         self._idle = asyncio.Event()
         self._idle.set()
         self._route: Route | None = None
+        self.detached: JetstreamError | None = None
+        """Why the stream does not get its subject's messages, if it does not."""
         self._watchers: set[Callable[[Offset], None]] = set()
         self._stopping = False
 
@@ -112,10 +114,20 @@ class StreamTask:
     # --- life ------------------------------------------------------------------------------------
 
     async def attach(self) -> None:
-        """Subscribe to the stream's subject; the server has the subscription on return."""
-        self._route = await self._services.ingest.subscribe(
-            self.config.subject, self.config.group or "", self.deliver
-        )
+        """Subscribe to the stream's subject; the server has the subscription on return.
+
+        Raises:
+            Unauthorized: NATS denies it; what is stored can be read all the same.
+        """
+        try:
+            self._route = await self._services.ingest.subscribe(
+                self.config.subject, self.config.group or "", self.deliver
+            )
+        except Unauthorized as error:
+            self.detached = error
+            _log.error("stream not attached stream=%s error=%s runbook=RB-03", self.name, error)
+            raise
+        self.detached = None
 
     async def detach(self) -> None:
         """Leave the subject; messages that NATS sent before are in the mailbox on return."""

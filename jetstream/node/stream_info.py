@@ -81,7 +81,7 @@ def _live(stream: Stream, streams: Streams) -> tuple[StreamTask | None, Jetstrea
         task = streams.stream(stream.name)
     except StreamOffline as problem:
         return None, problem
-    return task, None if task is None else task.log.failed
+    return task, None if task is None else task.log.failed or task.detached
 
 
 def _dedupe(task: StreamTask, now: TimestampUs) -> DedupeInfo:

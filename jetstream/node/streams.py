@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from envelope.errors import JetstreamError, StreamOffline
+from envelope.errors import JetstreamError, StreamOffline, Unauthorized
 from envelope.types import Incarnation, StreamName, SyncMode
 from jetstream.log.disk import Disk
 from jetstream.log.log import Log
@@ -117,7 +118,8 @@ class Streams:
     async def attach_all(self) -> None:
         """Subscribe every recovered stream to its subject, and say since when nobody may have listened."""
         for stream in self:
-            await stream.attach()
+            with suppress(Unauthorized):  # logged, and told in the stream's info
+                await stream.attach()
             since = stream.log.last_timestamp
             stream.gaps.add(Gap(GapKind.RESTART, since, self._services.clock.wall()))
 

@@ -131,3 +131,29 @@ def test_a_wrong_password_is_said_without_showing_it(
     with caplog.at_level(logging.DEBUG, logger="jetstream"):
         run(scenario())
     assert SECRET not in caplog.text
+
+
+def test_a_stream_on_a_subject_that_nats_denies_is_refused_and_says_so(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    server = start_nats_server(
+        'authorization { users: [ { user: "ann", password: "pw", '
+        'permissions: { subscribe: { deny: "secret.>" } } } ] }'
+    )
+
+    async def scenario() -> None:
+        settings = {"urls": [server.url], "user": "ann", "password": "pw"}
+        config = load_config(flags={"data": tmp_path / "data", "nats": settings, "socket": {"port": 0}})
+        async with Node(config), await nats.connect(server.url, user="ann", password="pw") as client:
+            answer = await request(client, "stream.create", name="denied", subject="secret.>")
+            assert answer["error"]["err_code"] == "unauthorized"
+            info = await request(client, "stream.info", name="denied")
+            assert info["state"] == "offline"
+            assert "secret.>" in info["reason"]
+            await request(client, "stream.update", name="denied", subject="open.>")
+            ack = await client.jetstream().publish("open.one", b"x")
+            assert (ack.stream, ack.seq) == ("denied", 1)
+            info = await request(client, "stream.info", name="denied")
+            assert info["state"] == "online"
+
+    run(scenario())

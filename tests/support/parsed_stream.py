@@ -122,7 +122,8 @@ def parsed_by_nats_py(chunks: Iterable[bytes]) -> ParsedStream:
             continue
         except ProtocolError:
             parsed.refused = True
-        except Exception:  # noqa: BLE001 - whatever its parser raises, nats-py's read loop ends with it
+        except (ValueError, AttributeError):
+            # Bad JSON, bad UTF-8, no text: whatever it is, nats-py's read loop ends with it.
             parsed.crashed = True
         break
     parsed.rest = bytes(parser.buf)

@@ -156,7 +156,7 @@ def test_what_nats_would_do_and_we_do_not_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("value", "meant"), [("", True), ("1", True), ("true", True), ("0", False), ("false", False)]
 )
-def test_tombstone_values(value: str, meant: bool) -> None:
+def test_a_tombstone_is_said_in_five_words(value: str, meant: bool) -> None:
     asked = publish_headers([("Jetstream-Tombstone", value.encode())])
     assert asked.tombstone is meant
     assert asked.problem is None
