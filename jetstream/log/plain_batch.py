@@ -113,8 +113,9 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
     """Encode ``records``, at least one row, uncompressed, as `encode` would."""
     count = len(records.subjects)
     assert count == len(records.payloads) > 0, "a batch has records, with as many values as subjects"
-    text, values = b"".join(records.subjects), b"".join(records.payloads)
-    layout = _lay_out(count, len(text), len(values))
+    subject_bytes, subject_ends = _ends(records.subjects)
+    value_bytes, value_ends = _ends(records.payloads)
+    layout = _lay_out(count, subject_bytes, value_bytes)
     header = BatchHeader(
         FORMAT_VERSION,
         BatchFlags(0),
@@ -129,14 +130,14 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
             _TEMPLATE.metadata,
             np.arange(records.base, records.base + count, dtype=np.int64).data,
             _I64.pack(records.timestamp) * count,
-            _ends(records.subjects),
+            subject_ends,
             bytes(-4 * (count + 1) % 8),
-            text,
-            bytes(-len(text) % 8 + layout.null_bytes),
-            _ends(records.payloads),
+            *records.subjects,
+            bytes(-subject_bytes % 8 + layout.null_bytes),
+            value_ends,
             bytes(-4 * (count + 1) % 8),
-            values,
-            bytes(-len(values) % 8),
+            *records.payloads,
+            bytes(-value_bytes % 8),
         )
     )
     fields = _TEMPLATE.fields
@@ -149,14 +150,14 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
     return UnsealedBatch(memoryview(frame), _TEMPLATE.digits, header)
 
 
-def _ends(parts: Sequence[bytes]) -> memoryview:
-    """Return 0 and where each part ends when joined, as int32."""
+def _ends(parts: Sequence[bytes]) -> tuple[int, memoryview]:
+    """Return the bytes of all parts, and 0 and where each part ends when joined, as int32."""
     lengths = list(map(len, parts))
     if lengths.count(lengths[0]) == len(lengths):
-        return (np.arange(len(lengths) + 1, dtype=np.int32) * np.int32(lengths[0])).data
+        return lengths[0] * len(lengths), (np.arange(len(lengths) + 1, dtype=np.int32) * lengths[0]).data
     ends = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=ends[1:])
-    return ends.data
+    return int(ends[-1]), ends.data
 
 
 class _Layout(NamedTuple):

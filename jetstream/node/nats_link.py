@@ -210,6 +210,7 @@ class NatsLink:
         """Leave NATS; what was written before is flushed if the server still answers."""
         self._stopping = True
         self.watch.ending()
+        self._publisher.flush()
         try:
             if self._client.is_connected:
                 await self.confirm()
