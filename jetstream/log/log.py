@@ -275,8 +275,20 @@ class Log(ReadableLog):
             return
         if offset > self.durable_end:
             self.sync()
+        gone = [segment for segment in self._segments[:-1] if segment.next <= offset]
         with self._writing():
-            self._start_at(offset)
+            for segment in gone:
+                # They are derived, and first: even a full disk has space for the checkpoint then.
+                remove_index(self._disk, segment.index_path)
+            checkpoint = self._checkpoint_at(self.durable_end)
+            self._witnesses.write_checkpoint(replace(checkpoint, log_start_offset=offset))
+            self.log_start_offset = offset
+            self._segments = self._segments[len(gone) :]
+            self.epochs = self.epochs.pruned(offset)
+            self.corrupt_ranges = above(self.corrupt_ranges, offset)
+            for segment in gone:
+                remove(self._disk, segment)
+            self._disk.sync_dir(self.directory)
 
     def apply_retention(self, now: TimestampUs, high_watermark: Offset) -> None:
         """Remove the oldest whole segments that the configuration no longer keeps.
@@ -339,29 +351,6 @@ class Log(ReadableLog):
             self._writer.seal()
             self.mark_synced()
         self._segments = (*self._segments, self._writer.start(self.log_end_offset))
-
-    def _start_at(self, offset: Offset) -> None:
-        """Make the log start at ``offset``, durably, then remove the segments below it."""
-        gone = [segment for segment in self._segments[:-1] if segment.next <= offset]
-        start_before = self.log_start_offset
-        self.log_start_offset = offset
-        try:
-            self._witnesses.write_checkpoint(self._checkpoint_at(self.durable_end))
-        except DiskFull:
-            # A full disk must not keep the log from freeing space: indexes are derived, and go first.
-            for segment in gone:
-                remove_index(self._disk, segment.index_path)
-            try:
-                self._witnesses.write_checkpoint(self._checkpoint_at(self.durable_end))
-            except DiskFull:
-                self.log_start_offset = start_before
-                raise
-        self._segments = self._segments[len(gone) :]
-        self.epochs = self.epochs.pruned(offset)
-        self.corrupt_ranges = above(self.corrupt_ranges, offset)
-        for segment in gone:
-            remove(self._disk, segment)
-        self._disk.sync_dir(self.directory)
 
     def _checkpoint_at(self, synced_end: Offset) -> Checkpoint:
         """Return the checkpoint of a log that is known to be durable up to ``synced_end``."""

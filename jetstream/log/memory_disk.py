@@ -189,6 +189,13 @@ class MemoryDisk:
         found._root = self._root.after_power_loss(survive, {})
         return found
 
+    def process_loss(self) -> None:
+        """Go on after the process was killed: what was cached still is, no more durable than before."""
+        self._off = False
+        self.faults.clear()
+        self._locks.clear()
+        self.open_files = 0
+
     def open(self, path: str) -> File:
         """See `Disk.open`."""
         with self.call("open", path) as fault:

@@ -16,6 +16,7 @@ from jetstream.log.batch import Buffer
 from jetstream.log.disk import File
 
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_READ_ONLY: Final = frozenset((errno.EACCES, errno.EROFS, errno.EPERM))
 _IOV_MAX: Final = 1024
 _FILE_MODE: Final = 0o640
 _DIRECTORY_MODE: Final = 0o750
@@ -109,8 +110,13 @@ class OsDisk:
         os.close(self._descriptor)
 
     def open(self, path: str) -> File:
-        """See `Disk.open`."""
-        return self._open(path, os.O_RDWR)
+        """See `Disk.open`; a file that may only be read is opened for that, to be inspected."""
+        try:
+            return self._open(path, os.O_RDWR)
+        except StorageError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in _READ_ONLY:
+                raise
+            return self._open(path, os.O_RDONLY)
 
     def create(self, path: str) -> File:
         """See `Disk.create`."""

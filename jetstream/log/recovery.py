@@ -214,23 +214,19 @@ class Recovery:
     def _open_last(self, base: Offset) -> Segment:
         """Open the segment that may be torn, cut it if it is, and keep it open."""
         segment = Segment(self._disk, self._directory, base)
-        self.file = self._disk.open(segment.path)
-        self._recover_last(segment, self.file)
-        return segment
-
-    def _recover_last(self, segment: Segment, file: File) -> None:
+        self.file = file = self._disk.open(segment.path)
         if not self.report.clean:
             # What a killed process left in the page cache becomes durable before it is taken for truth, and
             # what the cache holds but the medium never got (a failed write-back) must not be believed.
             file.sync()
-            synced = self.checkpoint.position_in(segment.base) if self.checkpoint is not None else 0
-            file.drop_cache(synced)
+            file.drop_cache(self.checkpoint.position_in(base) if self.checkpoint is not None else 0)
             self._disk.sync_dir(self._directory)
         known = None
         if self._verify == "tail":
-            known = read_index(self._disk, segment.index_path, segment.base, file)
-        scan = self._scan(file, segment.base, known)
+            known = read_index(self._disk, segment.index_path, base, file)
+        scan = self._scan(file, base, known)
         self._judge_last(segment, file, scan)
+        return segment
 
     def _judge_last(self, segment: Segment, file: File, scan: SegmentScan) -> None:
         """Tell corruption from a torn last group, cut the latter, and find the log's end."""

@@ -192,6 +192,34 @@ def test_a_closed_descriptor_is_a_storage_error(tmp_path: Path) -> None:
             action()
 
 
+def test_a_device_without_space_is_full(tmp_path: Path) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    file = OsDisk(tmp_path).open("full")
+    with pytest.raises(DiskFull):
+        file.write([b"x"], 0)
+    file.close()
+
+
+def test_a_file_that_may_only_be_read_is_opened_for_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    really = os.open
+
+    def read_only(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_RDWR:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return really(path, flags, mode)
+
+    disk = OsDisk(tmp_path)
+    monkeypatch.setattr(os, "open", read_only)
+    file = disk.open("file")
+    assert file.read(0, 10) == b"content"
+    with pytest.raises(StorageError):
+        file.write([b"x"], 0)
+    file.close()
+
+
 def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError):

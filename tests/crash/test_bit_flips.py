@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from envelope.errors import CorruptDataError, OffsetOutOfRange, StreamOffline
-from envelope.types import LeaderEpoch, Offset
+from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import BatchFlags, encode
+from jetstream.log.batch_index import BatchIndex, decode_index
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.memory_disk import MemoryDisk, everything_survives, nothing_survives
+from jetstream.log.readable_log import IndexRebuilt
 from jetstream.log.segment import segment_path
 from tests.support.logs import (
     DIRECTORY,
@@ -35,10 +37,18 @@ def closed_cleanly() -> MemoryDisk:
     disk = MemoryDisk()
     log = filled(disk)
     log.close()
-    return disk.power_loss(nothing_survives)
+    return disk.power_loss(everything_survives)
 
 
 def crashed_after_checkpoint() -> MemoryDisk:
+    disk = MemoryDisk()
+    log = filled(disk)
+    log.checkpoint()
+    return disk.power_loss(everything_survives)
+
+
+def crashed_without_indexes() -> MemoryDisk:
+    """Indexes are not synced: a power loss may take them."""
     disk = MemoryDisk()
     log = filled(disk)
     log.checkpoint()
@@ -107,12 +117,34 @@ def test_after_a_clean_close_opening_in_full_and_inspection_find_a_flip_in_any_b
 def test_after_a_crash_a_read_finds_a_flip_in_any_byte() -> None:
     check_flips(crashed_after_checkpoint(), 1, full=False)
     check_flips(crashed_after_checkpoint(), 29, full=True)
+    check_flips(crashed_without_indexes(), 29, full=False)
+
+
+def test_damage_that_opening_does_not_look_at_is_found_by_the_first_read() -> None:
+    disk = closed_cleanly()
+    log = opened(disk, CONFIG)
+    damaged_at_batch(disk, log, 0, 0)
+    damaged_at_batch(disk, log, 1, 0)
+    for offset in (0, 3):
+        fresh = opened(disk.power_loss(everything_survives), CONFIG)
+        assert fresh.recovery.problems == (), "it is in front of what the indexes cover"
+        file_range = fresh.plan_read(Offset(offset), 1 << 20, Offset(6))
+        with pytest.raises(CorruptDataError):
+            fresh.verify_range(file_range)
+        assert fresh.corrupt_ranges == ((offset, offset + 2),)
+        with pytest.raises(CorruptDataError):
+            fresh.plan_read(Offset(offset), 1 << 20, Offset(6))
+    log = opened(disk.power_loss(everything_survives), CONFIG)
+    assert read_every_offset(log).keys() == {2, 5}
+    log.close()
+    again = opened(log._disk, CONFIG)
+    assert again.corrupt_ranges == ((0, 2), (3, 5)), "what was found is found again at the next start"
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("bit", range(8))
 def test_a_flip_of_any_bit_is_found(bit: int) -> None:
-    for pristine in (closed_cleanly(), crashed_after_checkpoint()):
+    for pristine in (closed_cleanly(), crashed_after_checkpoint(), crashed_without_indexes()):
         for path, position in list(positions(pristine)):
             for full in (True, False):
                 check_flip(pristine, path, position, full=full, bit=bit)
@@ -278,6 +310,37 @@ def test_a_batch_inside_a_value_is_not_taken_for_one_when_its_carrier_is_damaged
     assert stored_values(again) == {1: b"one", 2: b"two"}
 
 
+def test_a_batch_inside_a_value_does_not_take_the_place_of_its_carrier() -> None:
+    inner = bytes(encode(values_batch([b"forged"]), Offset(0), LeaderEpoch(1)).seal(BatchFlags.GROUP_START))
+    disk = MemoryDisk()
+    log = begun(disk)
+    for value in (inner, b"one", b"two"):
+        append(log, [value])
+        log.sync()
+    found = log._segments[0]
+    content = bytearray(file_content(disk, found.path))
+    content[found.load_index()[0].position] ^= 1
+    overwrite(disk, found.path, bytes(content))
+    again = opened(disk.power_loss(nothing_survives))
+    assert again.corrupt_ranges == ((0, 1),)
+    assert stored_values(again) == {1: b"one", 2: b"two"}
+
+
+def test_a_read_stops_before_damage() -> None:
+    disk = MemoryDisk()
+    log = begun(disk)
+    for value in VALUES.values():
+        append(log, [value])
+    log.close()
+    damaged_at_batch(disk, log, 0, 2)
+    again = opened(disk, full=True)
+    assert again.corrupt_ranges == ((2, 3),)
+    file_range = again.plan_read(Offset(0), 1 << 20, Offset(6))
+    assert (file_range.base, file_range.next) == (0, 2)
+    assert again.plan_read(Offset(3), 1 << 20, Offset(6)).next == 6
+    assert stored_values(again).keys() == {0, 1, 3, 4, 5}
+
+
 # --- derived files -----------------------------------------------------------------------------------
 
 
@@ -353,18 +416,35 @@ def test_an_index_of_another_segment_or_an_older_one_is_not_believed() -> None:
 
 def test_an_index_that_contradicts_its_segment_is_derived_anew_on_the_first_read() -> None:
     disk = MemoryDisk()
-    log = begun(disk, CONFIG)
-    for value in (b"zero", b"one", b"two"):
+    log = begun(disk, LogConfig(segment_bytes=4000))
+    for value in list(VALUES.values())[:4]:
         append(log, [value])
     log.close()
-    other = MemoryDisk()
-    log = begun(other, CONFIG)
-    for value in (b"0", b"one and more", b"2"):
-        append(log, [value])
-    log.begin_epoch(LeaderEpoch(2), NOW)
-    log.close()
-    index = segment_path(DIRECTORY, Offset(0)).replace(".arrows", ".index")
-    overwrite(disk, index, file_content(other, index))
-    again = opened(disk, CONFIG)
-    assert stored_values(again) == {0: b"zero", 1: b"one", 2: b"two"}
+    path = segment_path(DIRECTORY, Offset(0)).replace(".arrows", ".index")
+    _, index = decode_index(file_content(disk, path))
+    wrong = BatchIndex()
+    first, second, *rest = (index[row] for row in range(len(index)))
+    wrong.append(first._replace(next=second.next, length=first.length + second.length), verified=False)
+    for entry in rest:
+        wrong.append(entry, verified=False)
+    overwrite(disk, path, wrong.encode(len(wrong)))
+    again = opened(disk, LogConfig(segment_bytes=4000))
+    assert again.recovery.problems == (), "it looks right from outside"
+    with pytest.raises(IndexRebuilt):
+        again.verify_range(again.plan_read(Offset(0), 1 << 20, Offset(4)))
+    assert stored_values(again) == {offset: VALUES[offset] for offset in range(4)}
     assert again.corrupt_ranges == ()
+
+
+def test_an_index_whose_last_entry_is_not_in_the_segment_is_not_believed() -> None:
+    disk = crashed_after_checkpoint()
+    path = SECOND.replace(".arrows", ".index")
+    _, index = decode_index(file_content(disk, path))
+    last = index[len(index) - 1]
+    index.truncate(len(index) - 1)
+    index.append(last._replace(max_timestamp=TimestampUs(last.max_timestamp + 1)), verified=False)
+    overwrite(disk, path, index.encode(len(index)))
+    log = opened(disk, CONFIG)
+    assert log.recovery.scanned_bytes > 0
+    assert log.last_timestamp == last.max_timestamp
+    assert stored_values(log) == VALUES

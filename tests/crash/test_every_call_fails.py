@@ -1,0 +1,97 @@
+"""Every call to the disk fails in every way, once; what was acknowledged is there, or the log refuses."""
+
+from collections.abc import Callable
+
+import pytest
+
+from envelope.errors import DiskFull, JetstreamError, StorageError
+from envelope.types import Offset
+from jetstream.log.batch import encode
+from jetstream.log.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    everything_survives,
+    nothing_survives,
+    random_survival,
+)
+from tests.support.log_workload import CALLS, CONFIG, Oracle, check_restart, strike
+from tests.support.logs import NOW, append, begun, opened, stored_values, values_batch
+
+
+def test_the_workload_covers_every_kind_of_call() -> None:
+    operations = {call.split()[0] for call in CALLS}
+    assert operations >= {"create", "mkdir", "write", "sync", "sync_dir", "rename", "unlink", "read", "open"}
+    assert len(CALLS) > 100
+
+
+def test_a_full_disk_at_every_call_refuses_and_goes_on() -> None:
+    for number in range(1, len(CALLS) + 1):
+        disk, oracle = strike(number, Fault(FaultKind.SHORT_WRITE, (0, 1, 600, 1500)[number % 4]))
+        assert oracle.sent > 0 or number < 10, "a full disk stops nothing but what needs space"
+        check_restart(disk.power_loss(everything_survives), oracle)
+
+
+def test_an_io_error_at_every_call_loses_nothing_acked() -> None:
+    for number in range(1, len(CALLS) + 1):
+        disk, oracle = strike(number, Fault(FaultKind.IO_ERROR, bytes_kept=300 * (number % 4)))
+        for survival in (everything_survives, nothing_survives, random_survival(number)):
+            check_restart(disk.power_loss(survival), oracle)
+
+
+def test_a_sync_that_fails_once_and_then_succeeds_is_not_believed() -> None:
+    for number in range(1, len(CALLS) + 1):
+        disk, oracle = strike(number, Fault(FaultKind.SYNC_ERROR))
+        check_reopened_process(disk, oracle)
+
+
+@pytest.mark.parametrize("kept", [300, 2500])
+def test_what_a_killed_process_left_in_the_cache_is_durable_before_it_is_served(kept: int) -> None:
+    for number in range(1, len(CALLS) + 1):
+        disk, oracle = strike(number, Fault(FaultKind.POWER_LOSS, kept))
+        disk.process_loss()
+        check_reopened_process(disk, oracle)
+
+
+def test_no_batch_of_a_refused_group_comes_back() -> None:
+    disk = MemoryDisk()
+    log = begun(disk)
+    append(log, [b"kept"])
+    log.sync()
+    batches = [
+        encode(values_batch([value], offset), Offset(offset), log.last_epoch)
+        for offset, value in ((1, b"whole"), (2, b"torn"))
+    ]
+    disk.faults[disk.calls + 1] = Fault(FaultKind.SHORT_WRITE, batches[0].size + 100)
+    with pytest.raises(DiskFull):
+        log.append_group(batches, NOW)
+
+    def all_but_truncations(length: int) -> int:
+        return 0 if length == 1 else length
+
+    found = opened(disk.power_loss(all_but_truncations))
+    assert list(stored_values(found).values()) == [b"kept"]
+
+
+def check_reopened_process(disk: MemoryDisk, oracle: Oracle) -> None:
+    """The process starts again on the running machine, whose cache shows more than the medium holds."""
+    log = opened(disk, CONFIG)
+    kept = oracle.check(log)
+    again = opened(disk.power_loss(nothing_survives), CONFIG)
+    assert stored_values(again) == kept, "what the log found after a failed sync is really there"
+    check_restart(again._disk, oracle)  # type: ignore[arg-type]  # these logs lie on memory disks
+
+
+def test_a_failed_log_stays_failed() -> None:
+    disk = MemoryDisk()
+    log = begun(disk)
+    append(log, [b"one"])
+    disk.faults[disk.calls + 1] = Fault(FaultKind.SYNC_ERROR)
+    with pytest.raises(StorageError):
+        log.sync()
+    assert log.failed is not None
+    assert log.synced_end == 0
+    steps: list[Callable[[], None]] = [lambda: append(log, [b"two"]), log.sync, log.checkpoint]
+    for step in steps:
+        with pytest.raises(JetstreamError, match="nothing can be written"):
+            step()
