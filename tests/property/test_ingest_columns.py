@@ -42,7 +42,7 @@ def grammar_alone(data: bytes) -> ParsedStream:
 
 
 def agree(data: bytes, crlf_chunks: int) -> bool:
-    """Check that what the columns take of ``data``, if anything, is what the grammar takes; tell whether they do."""
+    """Check that what the columns take of ``data`` is what the grammar takes; tell whether they take any."""
     splitter = ColumnSplitter(LIMIT)
     splitter._crlf_chunks = crlf_chunks
     taken = splitter.take(data)

@@ -141,6 +141,7 @@ GARBAGE = st.one_of(
                 b"+1",
                 b"a",
                 b"{}",
+                b"[]",
                 b"'x'",
             ]
         ),
@@ -179,6 +180,8 @@ def known_difference(stream: bytes, rest: bytes) -> str | None:
         return None
     if re.search(rb"[\r\n]", line[0][:-2]):
         return "3: line ends inside a line"
+    if line.re is INFO_RE:
+        return "8: INFO that is no JSON object"
     return different_message(line, rest) if line.re in (MSG_RE, HMSG_RE) else None
 
 

@@ -1,0 +1,153 @@
+"""What publishers hear when an append fails, the stream is at a limit, or its leader is gone."""
+
+import pytest
+
+from envelope.errors import DiskFull, FsyncFailed
+from envelope.types import AckPolicy, Offset
+from jetstream.ingest import machine as machine_module
+from jetstream.ingest.machine import Appended, AppendRefused, CountKind, Stopped
+from tests.support.ingest_machine import IngestHarness, outcomes
+from tests.support.messages import appends, counted, message, published
+
+DISK_FULL = DiskFull("no space left")
+
+
+# --- failed appends ---------------------------------------------------------------------------------------
+
+
+def test_a_refused_append_refuses_every_message_and_is_as_if_it_never_was() -> None:
+    stream = IngestHarness()
+    stream.store(message(b"0", Nats_Msg_Id="z", Jetstream_Txid="1"))
+    group = (
+        message(b"1", "r0", Nats_Msg_Id="a", Jetstream_Txid="5"),
+        message(b"2", "r1", Jetstream_Ack="leader"),
+        message(b"3"),
+        message(b"1", "r2", Nats_Msg_Id="a"),
+    )
+    stream.receive(*group)
+    answers = stream.refuse(DISK_FULL)
+    assert sorted(outcomes(answers)) == [("r0", "error 10047"), ("r1", "error 10047"), ("r2", "error 10047")]
+    assert counted(stream.actions, CountKind.REFUSED) == 3
+    assert counted(stream.actions, CountKind.DROPPED_WITHOUT_REPLY) == 1
+    assert stream.machine.log_end_offset == 1
+    assert stream.machine.pending_acks == 0
+    again = stream.store(
+        message(
+            b"x", "q0", Nats_Expected_Last_Msg_Id="z", Nats_Expected_Last_Sequence="1", Jetstream_Txid="2"
+        ),
+        *group,
+    )
+    assert sorted(outcomes(again)) == [("q0", 1), ("r0", 2), ("r1", 3), ("r2", "dup 2")]
+
+
+def test_a_refused_append_leaves_earlier_groups_alone() -> None:
+    stream = IngestHarness()
+    stream.receive(message(b"1", "r0", Nats_Msg_Id="a"))
+    stream.append()
+    stream.receive(message(b"1", "r1", Nats_Msg_Id="a"), message(b"2", "r2"))
+    assert outcomes(stream.refuse(DISK_FULL)) == [("r2", "error 10047")]
+    assert outcomes(stream.commit()) == [("r0", 0), ("r1", "dup 0")]
+
+
+def test_an_append_of_unknown_outcome_is_answered_with_silence_its_repeats_included() -> None:
+    stream = IngestHarness()
+    stream.receive(message(b"0", "r0", Nats_Msg_Id="old"))
+    stream.append()
+    stream.receive(
+        message(b"1", "r1", Nats_Msg_Id="a"),
+        message(b"2", "r2", Jetstream_Ack="leader"),
+        message(b"1", "r3", Nats_Msg_Id="a"),
+    )
+    assert stream.fail(FsyncFailed("input/output error")) == []
+    assert counted(stream.actions, CountKind.UNKNOWN_OUTCOME) == 3
+    answers = stream.receive(
+        message(b"1", "r4", Nats_Msg_Id="a"),
+        message(b"3", "r5"),
+        message(b"4", "r6", Nats_Msg_Id="b"),
+        message(b"5"),
+    )
+    assert sorted(outcomes(answers)) == [("r5", "error 10118"), ("r6", "error 10118")]
+    assert appends(stream.actions) == []
+    assert counted(stream.actions, CountKind.UNKNOWN_OUTCOME) == 1
+    assert stream.machine.pending_acks == 1, "r0"
+    assert outcomes(stream.commit(1)) == [("r0", 0)], "what was stored before can still be committed"
+    assert outcomes(stream.receive(message(b"0", "r7", Nats_Msg_Id="old"))) == [("r7", "dup 0")]
+
+
+def test_after_a_stop_nothing_is_said() -> None:
+    stream = IngestHarness()
+    stream.receive(message(b"1", "r1", Nats_Msg_Id="a"), message(b"2", "r2"))
+    stream.append()
+    actions = stream.machine.handle(Stopped(), stream.now)
+    assert published(actions) == []
+    assert counted(actions, CountKind.UNKNOWN_OUTCOME) == 2
+    assert stream.receive(message(b"3", "r3")) == []
+    assert counted(stream.actions, CountKind.DROPPED_WITHOUT_REPLY) == 1
+    assert stream.commit(2) == []
+
+
+def test_a_stop_while_an_append_is_in_flight_ignores_its_outcome() -> None:
+    stream = IngestHarness()
+    stream.receive(message(b"1", "r1"))
+    stream.machine.handle(Stopped(), stream.now)
+    assert stream.machine.handle(Appended(Offset(1)), stream.now) == ()
+    assert stream.machine.handle(AppendRefused(DISK_FULL), stream.now) == ()
+
+
+# --- overload ---------------------------------------------------------------------------------------------
+
+
+def test_overflow_is_refused_as_retriable() -> None:
+    stream = IngestHarness()
+    answers = stream.overflow(
+        message(b"1", "r0"), message(b"2"), message(b"3", "r1", Nats_Msg_Id="a"), message(b"4", "r2")
+    )
+    assert sorted(outcomes(answers)) == [("r0", "error 10077"), ("r1", "error 10077"), ("r2", "error 10077")]
+    error = answers[0].body["error"]
+    assert isinstance(error, dict)
+    assert error["code"] == 503
+    assert counted(stream.actions, CountKind.REFUSED) == 3
+    assert counted(stream.actions, CountKind.DROPPED_WITHOUT_REPLY) == 1
+
+
+def test_overflow_of_a_stream_that_only_listens_is_silent() -> None:
+    stream = IngestHarness(AckPolicy.NONE)
+    answers = stream.overflow(message(b"1", "r0"), message(b"2", "r1", Jetstream_Ack="all"))
+    assert outcomes(answers) == [("r1", "error 10077")]
+    assert counted(stream.actions, CountKind.DROPPED_WITHOUT_REPLY) == 1
+
+
+def test_overflow_of_a_message_for_another_stream_is_silent() -> None:
+    assert IngestHarness().overflow(message(b"1", "r0", Nats_Expected_Stream="audit")) == []
+
+
+def test_an_overflowing_repeat_is_answered_as_one() -> None:
+    stream = IngestHarness()
+    stream.store(message(b"1", Nats_Msg_Id="a"))
+    stream.receive(message(b"2", "r0", Nats_Msg_Id="b"))
+    assert outcomes(
+        stream.overflow(message(b"1", "r1", Nats_Msg_Id="a"), message(b"2", "r2", Nats_Msg_Id="b"))
+    ) == [("r1", "dup 0")]
+    assert outcomes(stream.append() + stream.commit()) == [("r0", 1), ("r2", "dup 1")]
+
+
+def test_repeats_do_not_gather_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_module, "PENDING_ACKS_MAX", 3)
+    stream = IngestHarness()
+    stream.receive(message(b"1", "r", Nats_Msg_Id="a"))
+    for number in range(10):
+        assert stream.overflow(message(b"1", f"q{number}", Nats_Msg_Id="a")) == []
+    assert stream.machine.pending_acks == 4
+    assert counted(stream.actions, CountKind.UNKNOWN_OUTCOME) == 1
+    stream.append()
+    assert outcomes(stream.commit()) == [("r", 0), ("q0", "dup 0"), ("q1", "dup 0"), ("q2", "dup 0")]
+
+
+def test_a_high_watermark_that_does_not_move_ends_in_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_module, "PENDING_ACKS_MAX", 3)
+    stream = IngestHarness()
+    stream.receive(*(message(reply=f"r{number}") for number in range(4)))
+    stream.append()
+    assert outcomes(stream.receive(message(reply="q"))) == [("q", "error 10077")]
+    stream.commit()
+    assert stream.receive(message(reply="q")) == []
