@@ -26,11 +26,11 @@ async def main(url: str) -> None:
         # Many messages: up to 1,000 acks outstanding; the end of the block awaits them all.
         async with js.publisher(window=1000) as publisher:
             for number in range(2, 10_001):
-                await publisher.publish("orders.us", b'{"id": %d}' % number, key=str(number))
+                _ = await publisher.publish("orders.us", b'{"id": %d}' % number, key=str(number))
 
         # Records, one by one, from any place.
         async for record in js.read("orders", start=9_998):
-            print(f"{record.offset} {record.subject} {record.key} {record.value}")
+            print(f"{record.offset} {record.subject} {record.key!r} {record.value!r}")
 
         # Arrow batches: the way to read fast.
         rows = 0
