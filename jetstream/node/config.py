@@ -130,7 +130,7 @@ class NodeConfig(BaseSettings):
     verify: Literal["tail", "full"] = "tail"
     """How much of each log is verified at start: from the last checkpoint, or every byte."""
     checkpoint_interval: PositiveDuration = timedelta(seconds=1)
-    """A synced end is on record at most this long after the sync."""
+    """How often logs that have been quiet for a second get their synced end put on record."""
     maintenance_interval: PositiveDuration = timedelta(seconds=5)
     """How often retention and rolling by age are looked at."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

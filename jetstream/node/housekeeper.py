@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from envelope.errors import JetstreamError
+from envelope.errors import DiskFull, JetstreamError
 from jetstream.node.clock import Clock
 from jetstream.node.disk_thread import DiskThread
 from jetstream.node.stream import StreamTask
@@ -51,7 +51,10 @@ class Housekeeper:
         for start in range(0, len(due), _STREAMS_AT_ONCE):
             some = due[start : start + _STREAMS_AT_ONCE]
             for stream, error in await self._disk.call(partial(_each, some, work)):
-                _log.error("upkeep failed stream=%s error=%r runbook=RB-01", stream.name, error)
+                if isinstance(error, DiskFull):
+                    _log.warning("upkeep waits for space stream=%s error=%s", stream.name, error)
+                else:
+                    _log.error("upkeep failed stream=%s error=%r runbook=RB-01", stream.name, error)
 
 
 def _each(

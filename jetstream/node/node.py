@@ -32,7 +32,7 @@ from jetstream.node.nats_link import NatsLink
 from jetstream.node.nats_watch import LinkWatch
 from jetstream.node.socket_requests import ServerIdentity
 from jetstream.node.socket_server import SocketServer
-from jetstream.node.stream import StreamServices
+from jetstream.node.stream import StreamServices, StreamTask
 from jetstream.node.streams import STREAMS_DIRECTORY, Streams
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import ConfirmRemoval, RegisterNode
@@ -61,6 +61,7 @@ class Node:
         self.config = config
         self._clock = clock or SystemClock()
         self._running: AbstractAsyncContextManager[None] | None = None
+        self._streams: Streams | None = None
         self.node_id = NodeId("")
         self.socket_host = ""
         self.socket_port = 0
@@ -87,6 +88,10 @@ class Node:
         """Stop; returns when everything received is durable and every file is closed."""
         assert self._running is not None, "entered before it is left"
         return await self._running.__aexit__(kind, error, trace)
+
+    def stream(self, name: str) -> StreamTask | None:
+        """Return the running stream of that name, None if this node leads no such stream."""
+        return self._streams.stream(name) if self._streams is not None else None
 
     async def wait_closed(self) -> None:
         """Wait until cancelled; a failure of the node cancels whoever waits inside its context."""
@@ -130,6 +135,7 @@ class Node:
                 clock, parts.disk_thread, ingest, answers, _binds(parts.metadata.catalog)
             )
             streams = Streams(parts.disk, parts.metadata.catalog, services, tasks, config.verify)
+            self._streams = streams
             server = SocketServer(streams, ServerIdentity(self.node_id, VERSION), parts.readers, clock)
             api = RequestApi(
                 config.api_prefix,

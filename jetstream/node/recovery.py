@@ -70,7 +70,10 @@ def open_stream(
     """
     log = Log.open(disk, directory, log_config(config), now, verify)
     for problem in log.recovery.problems:
-        _log.error("log damaged directory=%s problem=%s runbook=RB-01", directory, problem)
+        if log.failed is None and not log.corrupt_ranges:  # a torn group that was cut, a file derived anew
+            _log.warning("log recovered directory=%s finding=%s", directory, problem)
+        else:
+            _log.error("log damaged directory=%s problem=%s runbook=RB-01", directory, problem)
     if log.failed is None:
         log.begin_epoch(leader_epoch, now)
     history = History(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from envelope.errors import JetstreamError, StreamOffline, Unauthorized
-from envelope.types import Incarnation, StreamName, SyncMode
+from envelope.types import Incarnation, StreamName, SyncMode, TimestampUs
 from jetstream.log.disk import Disk
 from jetstream.log.log import Log
 from jetstream.log.recovery import Verify
@@ -120,7 +120,8 @@ class Streams:
         for stream in self:
             with suppress(Unauthorized):  # logged, and told in the stream's info
                 await stream.attach()
-            since = stream.log.last_timestamp
+            row = self._catalog.stream(stream.name)
+            since = max(stream.log.last_timestamp, row.created if row is not None else TimestampUs(0))
             stream.gaps.add(Gap(GapKind.RESTART, since, self._services.clock.wall()))
 
     async def start(self, stream: Stream) -> None:

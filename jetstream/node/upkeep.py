@@ -6,6 +6,7 @@ The methods that touch the disk run on the disk thread; the questions are asked 
 from collections.abc import Callable
 from typing import Final
 
+from envelope.errors import JetstreamError
 from envelope.types import Offset, TimestampUs
 from jetstream.log.log import Log
 from jetstream.node.clock import Clock
@@ -43,9 +44,13 @@ class Upkeep:
 
     def checkpoint(self) -> None:
         """Sync and put the synced end on record."""
-        self._unsaved = False
-        self._log.sync()
-        self._log.checkpoint()
+        self._unsaved = False  # before, so that an append that comes meanwhile is not forgotten
+        try:
+            self._log.sync()
+            self._log.checkpoint()
+        except JetstreamError:
+            self._unsaved = True
+            raise
 
     def apply_retention(self) -> None:
         """Drop the segments that retention no longer keeps."""

@@ -1,6 +1,7 @@
 """The NATS server goes away under load: the node resumes, says so, and has lost nothing it acked."""
 
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
@@ -15,6 +16,8 @@ from nats.js.errors import NoStreamResponseError
 
 import jetstream
 from envelope.errors import UnavailableError
+from envelope.limits import MAILBOX_MESSAGES_MAX
+from jetstream.ingest.messages import MessageBlock
 from jetstream.node.config import load_config
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
@@ -137,3 +140,52 @@ async def acked_once_it_is_back(client: Client) -> PubAck:
                 return await client.jetstream().publish("numbers.one", b"x", timeout=1)
             except (NoStreamResponseError, nats.errors.TimeoutError):
                 continue
+
+
+def test_a_restart_is_told_as_a_gap_that_begins_with_the_last_record_or_the_streams_creation(
+    tmp_path: Path, nats_server: NatsServer
+) -> None:
+    async def scenario() -> None:
+        async with await nats.connect(nats_server.url) as client:
+            async with Node(node_config(tmp_path / "data", nats_server.url)):
+                created = await request(client, "stream.create", name="empty", subject="empty.>")
+                assert created["possible_gaps"] == []
+            async with Node(node_config(tmp_path / "data", nats_server.url)):
+                info = await request(client, "stream.info", name="empty")
+                (gap,) = info["possible_gaps"]
+                assert gap["kind"] == "restart"
+                assert gap["since"] == created["created_at"]
+
+    run(scenario())
+
+
+def test_messages_beyond_the_mailbox_are_refused_or_told_as_an_overload(
+    tmp_path: Path, nats_server: NatsServer
+) -> None:
+    async def scenario() -> None:
+        async with (
+            Node(node_config(tmp_path / "data", nats_server.url)) as node,
+            await nats.connect(nats_server.url) as client,
+        ):
+            await request(client, "stream.create", name="numbers", subject="numbers.>")
+            inbox = client.new_inbox()
+            refusals = await client.subscribe(inbox)
+            await client.flush()
+            stream = node.stream("numbers")
+            assert stream is not None
+            silent = MAILBOX_MESSAGES_MAX + 10
+            stream.deliver(block(silent, b""))
+            stream.deliver(block(1, inbox.encode()))
+            refusal = json.loads((await refusals.next_msg(timeout=30)).data)
+            assert refusal["error"]["err_code"] == 10077
+            await stream.drained()
+            info = await request(client, "stream.info", name="numbers")
+            (gap,) = info["possible_gaps"]
+            assert (gap["kind"], gap["count"]) == ("overload", 10)
+            assert info["log_end_offset"] == MAILBOX_MESSAGES_MAX
+
+    run(scenario())
+
+
+def block(count: int, reply: bytes) -> MessageBlock:
+    return MessageBlock([b"numbers.one"] * count, [reply] * count, [b"x"] * count, [None] * count)
