@@ -1,0 +1,104 @@
+"""The pages are true where a test can tell: links, the error table, the dependencies, the index."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.tidy import errors_table
+from tests.tidy.source_tree import ROOT, documents, table
+
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_HEADING = re.compile(r"^#{1,6}\s+(?P<text>.+?)\s*$", re.MULTILINE)
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_ADR_NAME = re.compile(r"\d{4}-[a-z0-9-]+\.md")
+_ADR_PARTS = ("Status", "Context", "Decision", "Consequences", "What would change our mind")
+
+
+def _prose(page: Path) -> str:
+    return _FENCE.sub("", page.read_text())
+
+
+def _anchors(page: Path) -> set[str]:
+    """Heading anchors as code hosts make them."""
+    headings = (match["text"] for match in _HEADING.finditer(_prose(page)))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _broken_links(page: Path) -> list[str]:
+    broken = []
+    for match in _LINK.finditer(_prose(page)):
+        target, _, anchor = match["target"].partition("#")
+        if "://" in match["target"] or match["target"].startswith("mailto:"):
+            continue
+        file = (page.parent / target).resolve() if target else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in _anchors(file)):
+            broken.append(f"{page.relative_to(ROOT)}: {match['target']}")
+    return broken
+
+
+def test_every_link_between_pages_resolves() -> None:
+    broken = [link for page in documents() for link in _broken_links(page)]
+    assert not broken, "\n".join(broken)
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    missing = [page for page in pages if page != "README.md" and f"({page})" not in index]
+    assert not missing, f"docs/README.md does not link {missing}"
+
+
+def test_the_error_table_is_the_registry() -> None:
+    page = errors_table.PAGE.read_text()
+    assert errors_table.with_table(page) == page, "run: python -m tests.tidy.errors_table"
+
+
+@pytest.mark.parametrize("err_code", sorted(errors_table.documented()))
+def test_every_error_says_what_it_means(err_code: str) -> None:
+    assert errors_table.documented()[err_code].__doc__, err_code
+    assert f"| `{err_code}` |" in errors_table.PAGE.read_text()
+
+
+def _dependencies() -> list[str]:
+    project = table("project")
+    optional, build = project["optional-dependencies"], table("build-system")["requires"]
+    assert isinstance(project["dependencies"], list)
+    assert isinstance(optional, dict)
+    assert isinstance(build, list)
+    lines = [*build, *project["dependencies"], *(line for lines in optional.values() for line in lines)]
+    return sorted({re.split(r"[\[<>=~!; ]", line)[0] for line in lines})
+
+
+def test_each_dependency_earns_its_place() -> None:
+    page = (ROOT / "docs" / "adr" / "0005-dependencies.md").read_text()
+    listed = set(re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE))
+    assert listed == set(_dependencies())
+
+
+def test_every_decision_record_has_its_parts_and_its_own_number() -> None:
+    records = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    numbers = [record.name[:4] for record in records]
+    assert len(numbers) == len(set(numbers)), "two records have one number"
+    for record in records:
+        assert _ADR_NAME.fullmatch(record.name), record.name
+        headings = [match["text"] for match in _HEADING.finditer(_prose(record))]
+        missing = [part for part in _ADR_PARTS if part not in headings]
+        assert not missing, f"{record.name} has no {missing}"
+
+
+def test_every_documented_test_exists() -> None:
+    """A guarantee names the test that shows it: the path is there, and so is the function."""
+    missing = []
+    for page in documents():
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text()):
+            file = ROOT / path
+            if not file.exists() or (name and f"def {name}(" not in file.read_text()):
+                missing.append(f"{page.relative_to(ROOT)}: {path}::{name}")
+    assert not missing, "\n".join(missing)
+
+
+def test_the_readme_names_the_test_command_that_the_check_script_runs_last() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "python -m pytest" in (ROOT / "README.md").read_text()
+    assert script.rindex("\npython -m pytest") > script.rindex("\ncheck ")

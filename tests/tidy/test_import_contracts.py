@@ -1,0 +1,96 @@
+"""The import contracts hold, and each of them breaks on a deliberate violation."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.source_tree import PACKAGES, ROOT, table
+
+_LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
+
+
+def _copy_packages(target: Path) -> Path:
+    shutil.copyfile(ROOT / "pyproject.toml", target / "pyproject.toml")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return target
+
+
+def _lint(root: Path, cache: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(_LINT_IMPORTS), "--cache-dir", str(cache), "--no-logo"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("import-cache")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _copy_packages(tmp_path_factory.mktemp("tree"))
+
+
+def test_the_import_contracts_hold(tree: Path, cache: Path) -> None:
+    result = _lint(tree, cache)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+_PURE = "pure packages do no I/O, read no clock, draw no chance, write no log"
+_BAD_IMPORTS = [
+    ("top-level packages point one way", "metadata/stream_config.py", "import jetstream.log"),
+    ("top-level packages point one way", "consumer_groups/__init__.py", "import metadata.stream_config"),
+    ("inside jetstream", "jetstream/log/__init__.py", "import jetstream.client"),
+    (_PURE, "envelope/subjects.py", "import time"),
+    (_PURE, "jetstream/fetch/__init__.py", "import jetstream.log.os_disk"),  # os, by way of another module
+    ("the log is blocking, never asyncio", "jetstream/log/__init__.py", "import asyncio"),
+    (
+        "clients stand on the protocol, not on the server",
+        "jetstream/client/__init__.py",
+        "import jetstream.fetch",
+    ),
+]
+
+
+@pytest.mark.parametrize(("contract", "path", "line"), _BAD_IMPORTS)
+def test_one_bad_import_breaks_its_contract(
+    contract: str, path: str, line: str, tree: Path, cache: Path
+) -> None:
+    file = tree / path
+    before = file.read_text()
+    file.write_text(f"{before}\n{line}\n")
+    try:
+        result = _lint(tree, cache)
+    finally:
+        file.write_text(before)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert f"{contract} BROKEN" in result.stdout, result.stdout
+
+
+def test_a_new_folder_inside_jetstream_needs_a_layer(tree: Path, cache: Path) -> None:
+    folder = tree / "jetstream" / "unlisted"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    try:
+        result = _lint(tree, cache)
+    finally:
+        shutil.rmtree(folder)
+    assert result.returncode != 0, result.stdout
+    assert "unlisted" in result.stdout + result.stderr
+
+
+def test_every_contract_has_a_deliberate_violation() -> None:
+    contracts = table("tool", "importlinter")["contracts"]
+    assert isinstance(contracts, list)
+    assert {contract["name"] for contract in contracts} == {bad[0] for bad in _BAD_IMPORTS}

@@ -1,0 +1,106 @@
+"""The words of the glossary are the words of the code, and some words are not written anywhere."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.tidy.source_tree import ROOT, Finding, Module, documents, modules
+
+_GLOSSARY = ROOT / "docs" / "glossary.md"
+_BANNED = re.compile(r"`(?P<word>\w+)`(?: outside `(?P<folders>[\w/, ]+)`)?")
+_NAME_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class BannedWord:
+    """A word that identifiers do not use, except in ``folders``."""
+
+    parts: tuple[str, ...]
+    folders: tuple[str, ...]
+
+    def used_in(self, name: str) -> bool:
+        parts = _parts(name)
+        width = len(self.parts)
+        return any(parts[start : start + width] == self.parts for start in range(len(parts) - width + 1))
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    return tuple(part.lower() for part in _NAME_PART.findall(name))
+
+
+def _banned_words() -> list[BannedWord]:
+    """Read the right-hand column of the glossary's table: words in code font are banned."""
+    words = []
+    for line in _GLOSSARY.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if not line.startswith("|") or len(cells) != 3:
+            continue
+        for match in _BANNED.finditer(cells[2]):
+            folders = tuple(
+                folder.strip() for folder in (match["folders"] or "").split(",") if folder.strip()
+            )
+            words.append(BannedWord(_parts(match["word"]), folders))
+    return words
+
+
+def _defined_names(module: Module) -> Iterator[tuple[str, int]]:
+    """Every name this module gives to something; what libraries call theirs is theirs."""
+    for node in module.nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr, node.lineno
+        elif isinstance(node, ast.alias) and node.asname:
+            yield node.asname, node.lineno
+
+
+def _findings(module: Module, words: list[BannedWord]) -> Iterator[Finding]:
+    for name, line in _defined_names(module):
+        for word in words:
+            if word.used_in(name) and not module.inside(*word.folders):
+                banned = "_".join(word.parts)
+                yield module.finding("words", line, f"{name!r} uses {banned!r}: see docs/glossary.md")
+
+
+def test_identifiers_use_the_words_of_the_glossary() -> None:
+    words = _banned_words()
+    assert len(words) >= 10, "the glossary's table was not read"
+    found = [str(finding) for module in modules() for finding in _findings(module, words)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text", ["hw = 1", "def max_hw(): ...", "self.newest_offset = 1", "class LeoCache: ..."]
+)
+def test_a_banned_word_is_found(text: str) -> None:
+    assert list(_findings(Module("jetstream/log/a.py", text), _banned_words()))
+
+
+def test_a_word_that_only_contains_a_banned_one_is_fine() -> None:
+    assert not list(_findings(Module("jetstream/log/a.py", "hwid = topicality = 1"), _banned_words()))
+
+
+# Put together here, so that this page does not contain what it looks for.
+_UNWRITTEN = [
+    *(f"/{folder}/" for folder in ("ro" + "ot", "wo" + "rk", "ho" + "me")),
+    *(f"{host}.{domain}" for host, domain in [("py" + "pi", "org"), ("python" + "hosted", "org")]),
+    *("deb.deb" + "ian.org", "crates" + ".io", "proxy.go" + "lang.org", "registry.npm" + "js.org"),
+    *("repo.mav" + "en", "/opt/wh" + "eels"),
+]
+
+
+def test_no_machine_path_and_no_registry_host_is_written_anywhere() -> None:
+    pages = {module.path: module.text for module in modules()}
+    pages |= {page.relative_to(ROOT).as_posix(): page.read_text() for page in documents()}
+    pages |= {
+        name: (ROOT / name).read_text() for name in ("pyproject.toml", ".ci/run") if (ROOT / name).exists()
+    }
+    found = [f"{path}: {word}" for path, text in pages.items() for word in _UNWRITTEN if word in text]
+    assert not found, "\n".join(found)
