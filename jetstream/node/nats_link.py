@@ -88,7 +88,7 @@ class NatsLink:
                 await self._connect()
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self._discard()
-            reason = self.watch.last_error or error
+            reason = self.watch.refusal or self.watch.last_error or error
             urls = ", ".join(shown_url(url) for url in self._config.urls)
             raise UnavailableError(f"cannot connect to NATS at {urls}: {reason}") from None
 
@@ -109,7 +109,7 @@ class NatsLink:
             await self._subscribe(route)
         for subject, respond in self._services:
             await client.subscribe(subject, cb=respond)
-        await client.flush(timeout=_FLUSH_SECONDS)  # type: ignore[arg-type]  # annotated int, used as seconds
+        await self.confirm()
         self.watch.connected(client)
 
     def _options(self) -> dict[str, Any]:
@@ -192,8 +192,13 @@ class NatsLink:
         await self.confirm()
 
     async def confirm(self) -> None:
-        """Return when the server has handled everything sent so far (PING/PONG)."""
-        await self._client.flush(timeout=_FLUSH_SECONDS)  # type: ignore[arg-type]  # annotated int, used as seconds
+        """Return when the server has handled everything sent so far (PING/PONG).
+
+        nats-py writes a PING past the commands that wait for its flusher, so that the first answer may be
+        older than they are. They are written while it is awaited: the second answer is younger.
+        """
+        for _ in range(2):
+            await self._client.flush(timeout=_FLUSH_SECONDS)  # type: ignore[arg-type]  # annotated int, used as seconds
 
     def publish_raw(self, commands: bytes) -> bool:
         """Write ready-made PUB commands; False if they could not be handed over."""

@@ -37,6 +37,8 @@ class LinkWatch:
         self.role = role
         self.counters = LinkCounters()
         self.last_error: Exception | None = None
+        self.refusal: Exception | None = None
+        """What a server said before it broke the connection: it tells more than the break after it."""
         self._clock = clock
         self._on_gap = on_gap
         self._interrupted: tuple[GapKind, TimestampUs] | None = None
@@ -81,13 +83,15 @@ class LinkWatch:
         if repr(error) != repr(self.last_error):
             _log.warning("nats error role=%s error=%r", self.role, error)
         self.last_error = error
+        if not isinstance(error, OSError):
+            self.refusal = error
 
     def connected(self, client: Client) -> None:
         """End an interruption, if there was one."""
         url = client.connected_url
         server = "none" if url is None else f"{url.hostname}:{url.port}"
         _log.info("nats connected role=%s server=%s", self.role, server)
-        self.last_error = None
+        self.last_error = self.refusal = None
         gap, self._interrupted = self.interruption, None
         if gap is not None:
             self.counters.reconnects += 1
