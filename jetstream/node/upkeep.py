@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from envelope.errors import JetstreamError
-from envelope.types import Offset, TimestampUs
+from envelope.types import Offset, SyncMode, TimestampUs
 from jetstream.log.log import Log
 from jetstream.node.clock import Clock
 from jetstream.node.recovery import log_config
@@ -61,5 +61,10 @@ class Upkeep:
         self._log.truncate_before(offset, self._high_watermark())
 
     def reconfigure(self, config: StreamConfig) -> None:
-        """Give the log its part of a changed configuration."""
+        """Give the log its part of a changed configuration.
+
+        What was committed without a sync is synced before ``sync: always`` begins to count only what is.
+        """
+        if config.sync is SyncMode.ALWAYS and self._log.failed is None:
+            self._log.sync()
         self._log.config = log_config(config)

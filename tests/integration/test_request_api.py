@@ -1,5 +1,6 @@
 """The request API over a real NATS server, with plain JSON."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from nats.aio.client import Client
 
 from tests.support.nodes import nats_and_node, request, run
+from tests.support.publishers import Witness
 
 
 async def raw(client: Client, subject: str, payload: bytes) -> dict[str, Any]:
@@ -59,6 +61,35 @@ def test_update_changes_retention_and_keeps_the_records(tmp_path: Path) -> None:
             assert updated["high_watermark"] == 1
 
     run(scenario())
+
+
+def test_the_sync_mode_changes_under_load_and_every_message_is_acked_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path) as (url, _):
+            witness = Witness("numbers.one", url)
+            await witness.open()
+            async with await nats.connect(url) as client:
+                await request(client, "stream.create", name="numbers", subject="numbers.>", sync="os")
+                async with asyncio.TaskGroup() as tasks:
+                    load = tasks.create_task(publish_all(witness))
+                    turns = 0
+                    while not load.done() or turns < 20:
+                        mode = ("always", "interval", "always", "os")[turns % 4]
+                        updated = await request(client, "stream.update", name="numbers", sync=mode)
+                        assert updated["config"]["sync"] == mode
+                        turns += 1
+                await witness.wait_for_acks(20_000)
+                info = await request(client, "stream.info", name="numbers")
+                assert info["high_watermark"] == info["log_end_offset"] == 20_000
+            assert witness.contradictions == []
+            await witness.close()
+
+    run(scenario())
+
+
+async def publish_all(witness: Witness) -> None:
+    for _ in range(400):
+        await witness.publish(50)
 
 
 def test_truncate_moves_the_start_and_never_passes_the_high_watermark(tmp_path: Path) -> None:
