@@ -1,8 +1,9 @@
-"""Import every module of an installed wheel and compare its files with the source tree's."""
+"""Import every module of the wheel installed in this environment; compare its files with the source."""
 
 import importlib
 import pkgutil
 import sys
+import sysconfig
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def missing_files(site: Path, source: Path) -> list[str]:
 
 def main() -> None:
     """Fail with a message, or say how many modules there are."""
-    site = Path(sys.argv[1]).resolve()
+    site = Path(sysconfig.get_path("purelib")).resolve()
     source = Path(__file__).resolve().parents[1]
     missing = missing_files(site, source)
     assert not missing, f"the wheel lacks {missing}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.tidy import errors_table
-from tests.tidy.source_tree import ROOT, documents, table
+from tests.tidy.source_tree import ROOT, documents, modules, table
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6}\s+(?P<text>.+?)\s*$", re.MULTILINE)
@@ -102,3 +102,10 @@ def test_the_readme_names_the_test_command_that_the_check_script_runs_last() -> 
     script = (ROOT / ".ci" / "run").read_text()
     assert "python -m pytest" in (ROOT / "README.md").read_text()
     assert script.rindex("\npython -m pytest") > script.rindex("\ncheck ")
+
+
+def test_every_runbook_entry_that_a_log_line_names_exists() -> None:
+    entries = set(re.findall(r"^## (RB-\d\d) ", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE))
+    named = {(m.path, found) for m in modules() for found in re.findall(r"runbook=(RB-\d\d)", m.text)}
+    assert named, "no log line names an entry"
+    assert not {(path, found) for path, found in named if found not in entries}
