@@ -70,12 +70,6 @@ class EpochHistory:
         """Return the history of the log below ``end`` only."""
         return EpochHistory(tuple(entry for entry in self.starts if entry.start < end))
 
-    def clamped(self, log_end_offset: Offset) -> "EpochHistory":
-        """Return the history with no start beyond ``log_end_offset``."""
-        return EpochHistory(
-            tuple(entry._replace(start=min(entry.start, log_end_offset)) for entry in self.starts)
-        )
-
     def pruned(self, log_start_offset: Offset) -> "EpochHistory":
         """Return the history without epochs that ended before ``log_start_offset``.
 

@@ -356,12 +356,13 @@ class Log(ReadableLog):
         """Return the checkpoint of a log that is known to be durable up to ``synced_end``."""
         segment, index = self._segment_with(synced_end)
         row = index.find(synced_end)
-        position = index.positions[row] if row < len(index) else segment.data_end
+        # The schema message counts as synced with the first batch, not before.
+        position = index[row - 1].end if row > 0 else FilePosition(0)
         return Checkpoint(
             log_start_offset=self.log_start_offset,
             synced_end=synced_end,
             segment_base=segment.base,
-            synced_position=FilePosition(position),
+            synced_position=position,
             last_epoch=self.last_epoch,
             clean=False,
         )

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import platform
 import shutil
@@ -81,8 +82,10 @@ class OsFile:
 
     def drop_cache(self, position: int) -> None:
         """See `File.drop_cache`."""
+        # The kernel keeps a page that is named in part, so the page that ``position`` is in is named whole.
+        start = position - position % mmap.PAGESIZE
         with _mapped("drop the cache of", self._path):
-            os.posix_fadvise(self._descriptor, position, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._descriptor, start, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """See `File.close`."""

@@ -253,7 +253,7 @@ class Recovery:
     def _cut(self, segment: Segment, file: File, torn: Damage) -> int:
         """Cut the torn group off, durably, before anything else is done; return the file's new size."""
         size = file.size()
-        # A schema message without a batch behind it was written with the torn one: both go.
+        # A schema message without a batch was written with the torn one, and is as little to be believed.
         kept = torn.position if torn.position > FIRST_BATCH else FilePosition(0)
         remove_index(self._disk, segment.index_path)
         file.truncate(kept)
@@ -271,12 +271,11 @@ class Recovery:
     # --- epochs -----------------------------------------------------------------------------------
 
     def _recover_epochs(self) -> None:
-        """Complete the epochs from the batches where the file lacks one, and keep them within the log."""
+        """Complete the epochs from the batches where the file lacks one."""
         newest = max(segment.last_epoch for segment in self.segments)
         if newest and self.epochs.end_of(newest, self.log_end_offset) is None:
             self._note(f"the epochs file does not know epoch {newest}: derived from the batches")
             self.epochs = self.epochs.merged(tuple(self._written_epochs()))
-        self.epochs = self.epochs.clamped(self.log_end_offset)
 
     def _written_epochs(self) -> Iterator[EpochStart]:
         newest = LeaderEpoch(0)

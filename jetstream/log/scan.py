@@ -131,6 +131,9 @@ def scan_segment(file: File, base: Offset, known: BatchIndex | None = None) -> S
             scan.sealed = True
             break
         position = _step(window, position, scan)
+    if window.size == FIRST_BATCH and scan.intact:
+        end = FilePosition(window.size)
+        scan.damages.append(Damage(FIRST_BATCH, end, base, None, "a schema message without a batch"))
     return scan
 
 

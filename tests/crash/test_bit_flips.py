@@ -207,6 +207,43 @@ def test_damage_in_the_last_batch_after_a_clean_close_leaves_the_end_certain() -
     assert stored_values(found) == {**{offset: VALUES[offset] for offset in range(5)}, 6: b"six"}
 
 
+@pytest.mark.parametrize("length", [0, 5, 576, 1000, 1001])
+def test_a_log_that_lost_its_tail_after_a_clean_close_goes_on_behind_the_loss(length: int) -> None:
+    disk = closed_cleanly()
+    overwrite(disk, SECOND, file_content(disk, SECOND)[:length])
+    again = opened(disk, CONFIG)
+    assert (again.failed, again.corrupt_ranges) == (None, ((3, 6),))
+    again.begin_epoch(LeaderEpoch(2), NOW)
+    append(again, [b"six"])
+    again.close()
+    found = opened(disk, CONFIG, full=True)
+    assert found.corrupt_ranges == ((3, 6),)
+    assert stored_values(found) == {**{offset: VALUES[offset] for offset in range(3)}, 6: b"six"}
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_a_sealed_segment_that_is_cut_short_under_a_running_log_is_corrupt(row: int) -> None:
+    disk = closed_cleanly()
+    log = opened(disk, CONFIG)
+    _, index = decode_index(file_content(disk, FIRST.replace(".arrows", ".index")))
+    overwrite(disk, FIRST, file_content(disk, FIRST)[: index[row].position])
+    with pytest.raises(CorruptDataError):
+        log.read(Offset(2), 1 << 20, Offset(6))
+    assert log.corrupt_ranges == ((index[row].base, 3),)
+
+
+def test_an_index_does_not_outlive_the_batches_that_were_cut_off() -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    log.checkpoint()
+    for name in ("checkpoint", "epochs"):
+        disk.unlink(f"{DIRECTORY}/{name}")
+    damaged_at_batch(disk, log, 1, 1)
+    again = opened(disk, CONFIG)
+    assert again.recovery.cut_bytes > 0
+    assert not disk.exists(SECOND.replace(".arrows", ".index"))
+
+
 def test_a_log_with_a_damaged_end_serves_the_rest_and_takes_nothing() -> None:
     disk = MemoryDisk()
     log = filled(disk)

@@ -7,6 +7,7 @@ import pytest
 from envelope.errors import DiskFull, JetstreamError, StorageError
 from envelope.types import Offset
 from jetstream.log.batch import encode
+from jetstream.log.inspection import inspect_stream
 from jetstream.log.memory_disk import (
     Fault,
     FaultKind,
@@ -16,7 +17,7 @@ from jetstream.log.memory_disk import (
     random_survival,
 )
 from tests.support.log_workload import CALLS, CONFIG, Oracle, check_restart, strike
-from tests.support.logs import NOW, append, begun, opened, stored_values, values_batch
+from tests.support.logs import DIRECTORY, NOW, append, begun, opened, stored_values, values_batch
 
 
 def test_the_workload_covers_every_kind_of_call() -> None:
@@ -71,6 +72,27 @@ def test_no_batch_of_a_refused_group_comes_back() -> None:
 
     found = opened(disk.power_loss(all_but_truncations))
     assert list(stored_values(found).values()) == [b"kept"]
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("batches", [0, 1])
+def test_nothing_of_a_write_whose_sync_failed_is_built_upon(batches: int, checkpointed: bool) -> None:
+    disk, oracle = MemoryDisk(), Oracle()
+    log = begun(disk)
+    for _ in range(batches):
+        oracle.group(log, 1)
+    append(log, [b"lost"])
+    if checkpointed:
+        log.checkpoint()
+    disk.faults[disk.calls + 1] = Fault(FaultKind.SYNC_ERROR)
+    with pytest.raises(StorageError):
+        log.sync()
+    disk.process_loss()
+    again = begun(disk)
+    oracle.group(again, 2)
+    found = disk.power_loss(nothing_survives)
+    assert inspect_stream(found, DIRECTORY).healthy
+    assert len(oracle.check(opened(found))) == batches + 2
 
 
 def check_reopened_process(disk: MemoryDisk, oracle: Oracle) -> None:

@@ -1,11 +1,11 @@
 """Builders of records, batches and logs for tests."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from envelope.types import LeaderEpoch, Offset, TimestampUs
+from envelope.types import LeaderEpoch, TimestampUs
 from jetstream.log.batch import UnsealedBatch, decode, encode, iter_frames
 from jetstream.log.disk import Disk
 from jetstream.log.log import Log, LogConfig
@@ -113,11 +113,6 @@ def stored_values(log: Log, max_bytes: int = 1 << 20) -> dict[int, bytes]:
     return found
 
 
-def with_config(log: Log, **changes: int | None) -> None:
-    """Change settings of ``log``."""
-    log.config = replace(log.config, **changes)  # type: ignore[arg-type]  # every numeric field may change
-
-
 def flipped(content: bytes, position: int, bit: int) -> bytes:
     """Return ``content`` with one bit inverted."""
     changed = bytearray(content)
@@ -141,8 +136,3 @@ def overwrite(disk: Disk, path: str, content: bytes) -> None:
     file.truncate(len(content))
     file.sync()
     file.close()
-
-
-def offsets_of(values: dict[int, bytes]) -> list[Offset]:
-    """Return the offsets of `stored_values`, sorted."""
-    return [Offset(offset) for offset in sorted(values)]

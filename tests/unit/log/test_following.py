@@ -96,6 +96,18 @@ def test_a_log_is_cut_back_wholly_or_harmlessly_at_any_power_loss() -> None:
             assert 3 <= found.log_end_offset <= 7
 
 
+def test_cutting_back_forgets_the_epochs_that_began_behind_the_cut() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 4)
+    log.begin_epoch(LeaderEpoch(2), NOW)
+    append(log, [b"4"])
+    log.truncate_to(Offset(3))
+    assert log.last_epoch == 1
+    found = opened(disk.power_loss(nothing_survives), SMALL)
+    assert (found.last_epoch, found.log_end_offset) == (1, 3)
+    assert (found.failed, found.corrupt_ranges) == (None, ())
+
+
 def test_a_log_is_not_cut_inside_a_batch_or_below_its_start() -> None:
     log = begun(MemoryDisk(), SMALL)
     for _ in range(4):

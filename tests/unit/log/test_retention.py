@@ -12,7 +12,11 @@ from envelope.types import Offset, TimestampUs
 from jetstream.log.batch import decode, iter_frames
 from jetstream.log.log import LogConfig
 from jetstream.log.memory_disk import (
+    Fault,
+    FaultKind,
     MemoryDisk,
+    PowerLostError,
+    everything_survives,
     nothing_survives,
 )
 from tests.support.logs import (
@@ -41,6 +45,21 @@ def test_truncating_frees_whole_segments_and_survives() -> None:
     assert found.log_start_offset == 3
     assert min(stored_values(found)) == 3
     assert found.corrupt_ranges == ()
+
+
+def test_a_removal_that_a_crash_interrupted_is_finished_at_the_next_start() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 7)
+    disk.faults[disk.calls + 9] = Fault(FaultKind.POWER_LOSS)
+    with pytest.raises(PowerLostError):
+        log.truncate_before(Offset(6), Offset(7))
+    assert disk.trace[-1] == f"unlink {DIRECTORY}/{0:020d}.arrows", (
+        "the checkpoint is written, nothing removed"
+    )
+    found = disk.power_loss(everything_survives)
+    again = opened(found, SMALL)
+    assert (again.log_start_offset, again.segments) == (6, 1)
+    assert [name for name in found.listdir(DIRECTORY) if name.endswith(".arrows")] == [f"{6:020d}.arrows"]
 
 
 def test_truncating_is_idempotent_and_never_goes_back() -> None:

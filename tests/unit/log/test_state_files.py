@@ -135,10 +135,6 @@ def test_pruning_keeps_the_epochs_of_kept_records_and_of_the_one_before() -> Non
     assert pairs(EPOCHS.pruned(Offset(30))) == [(7, 25)]
 
 
-def test_starts_beyond_the_log_end_are_clamped_to_it() -> None:
-    assert pairs(EPOCHS.clamped(Offset(12))) == [(1, 0), (3, 10), (4, 10), (7, 12)]
-
-
 def test_epochs_that_batches_prove_are_added() -> None:
     written = history((3, 10), (5, 18)).starts
     assert pairs(history((1, 0), (4, 10)).merged(written)) == [(1, 0), (3, 10), (4, 10), (5, 18)]
