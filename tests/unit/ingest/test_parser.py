@@ -1,7 +1,7 @@
 import pytest
 
 from envelope.limits import RECORD_BYTES_MAX
-from jetstream.ingest.columns import CRLF_CHUNKS, REST_CHUNKS_MAX, SIZES_MAX
+from jetstream.ingest.columns import MIXED_CHUNKS, PATTERNS_MAX, REST_CHUNKS_MAX
 from jetstream.ingest.parser import (
     CONTROL_LINE_BYTES_MAX,
     Block,
@@ -101,23 +101,33 @@ def test_line_ends_in_payloads_are_payload(payload: bytes) -> None:
 
 def test_many_different_sizes_are_not_remembered_for_ever() -> None:
     parser = MessageParser()
-    sizes = range(SIZES_MAX + 500)
-    stream = b"".join(message(b"x" * size, "r").wire() for size in sizes)
-    chunks = [stream[start : start + 65536] for start in range(0, len(stream), 65536)]
-    assert [
-        len(payload) for payload in payloads([item for chunk in chunks for item in parser.feed(chunk)])
-    ] == list(sizes)
-    assert len(parser._splitter._sizes) <= SIZES_MAX + 65536 // 20
+    sizes = range(3 * PATTERNS_MAX)
+    for size in sizes:
+        chunk = plain_run(3, b"x" * size) + b"PING\r\n" * 200
+        assert payloads(parser.feed(chunk)) == [b"x" * size] * 3
+    assert len(parser._matcher._patterns) <= PATTERNS_MAX
+
+
+def test_messages_of_mixed_sizes_are_taken_by_any_size_and_of_one_size_again_after_a_while() -> None:
+    parser = MessageParser()
+    mixed = b"".join(message(b"x" * size, "r").wire() for size in range(50))
+    parser.feed(mixed)
+    assert parser._matcher._mixed_chunks == MIXED_CHUNKS
+    for left in range(MIXED_CHUNKS, 0, -1):
+        assert parser._matcher._mixed_chunks == left
+        parser.feed(plain_run(50, b"y" * 50))
+    parser.feed(plain_run(50, b"y" * 50))
+    assert parser._matcher._mixed_chunks == 0
 
 
 def test_chunks_that_do_not_suit_the_columns_are_tried_ever_more_rarely() -> None:
     parser = MessageParser()
-    chunk = plain_run(20, b"a\r\nb" * 20)
+    chunk = b"".join(message(b"a\r\nb" * size, "r").wire() for size in range(20))
     attempts = 0
-    for _ in range(CRLF_CHUNKS * (REST_CHUNKS_MAX + 1)):
-        attempts += parser._splitter._rest_chunks == 0
+    for _ in range(MIXED_CHUNKS * (REST_CHUNKS_MAX + 1)):
+        attempts += parser._matcher._rest_chunks == 0
         parser.feed(chunk)
-    assert attempts <= CRLF_CHUNKS + 12
+    assert attempts <= MIXED_CHUNKS + 12
 
 
 def test_a_large_message_is_kept_in_pieces_and_joined_once() -> None:
