@@ -1,8 +1,7 @@
-"""The one thread that writes to a data directory: appends, group commits, everything blocking.
+"""The one thread that writes to a data directory: appends, syncs, everything blocking.
 
-Streams hand over one append each and wait; the thread takes all that are waiting, writes them, syncs the
-dirty logs together (`SyncScheduler`), and returns all results in one wake-up of the loop. While it syncs, the
-next group gathers: that is group commit, across messages, connections and streams alike (docs/adr/0002).
+The thread takes all appends that are waiting, writes them, syncs the dirty logs together (`SyncScheduler`),
+and returns all results in one wake-up of the loop.
 """
 
 import asyncio
@@ -25,14 +24,30 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
-class _Append:
-    """One stream's group on its way to the disk."""
+class GroupAppend:
+    """One stream's group on its way to the disk.
+
+    Attributes:
+        log: where to.
+        batches: to be appended all or none and, where the log's mode is ``always``, synced.
+        now: wall clock.
+        error: the outcome, once there is one: None if the batches are as durable as the mode promises,
+            `DiskFull` if they were undone, `StreamOffline` if the log had failed before and nothing was
+            tried, any other error if the outcome is unknown and the log has failed for good.
+    """
 
     log: Log
     batches: Sequence[UnsealedBatch]
     now: TimestampUs
-    future: asyncio.Future[JetstreamError | None]
     error: JetstreamError | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Appends:
+    """What was handed over together."""
+
+    appends: Sequence[GroupAppend]
+    done: Callable[[], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -56,24 +71,19 @@ class DiskThread:
     def __init__(self, scheduler: SyncScheduler, crash: Crash, name: str = "jetstream-disk") -> None:
         self._scheduler = scheduler
         self._crash = crash
-        self._queue: SimpleQueue[_Append | _Call | _Stop] = SimpleQueue()
+        self._queue: SimpleQueue[_Appends | _Call | _Stop] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopped = False
         self._thread.start()
 
-    def append(
-        self, log: Log, batches: Sequence[UnsealedBatch], now: TimestampUs
-    ) -> asyncio.Future[JetstreamError | None]:
-        """Append ``batches``, all or none, and, where the log's mode is ``always``, sync them.
+    def append(self, appends: Sequence[GroupAppend], done: Callable[[], None]) -> None:
+        """Append the groups, each to its log; then call ``done`` on the loop, all outcomes being known.
 
-        The future's result is None once they are as durable as the mode promises, `DiskFull` if they were
-        undone, `StreamOffline` if the log had failed before and nothing was tried, any other error if the
-        outcome is unknown and the log has failed for good.
+        Raises:
+            StreamOffline: the node is stopping; nothing was handed over.
         """
-        future: asyncio.Future[JetstreamError | None] = self._loop.create_future()
-        self._submit(_Append(log, batches, now, future))
-        return future
+        self._submit(_Appends(appends, done))
 
     def call(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run ``work`` between two groups; its exception becomes the future's."""
@@ -81,7 +91,7 @@ class DiskThread:
         self._submit(_Call(work, future))
         return future
 
-    def _submit(self, job: _Append | _Call) -> None:
+    def _submit(self, job: _Appends | _Call) -> None:
         if self._stopped:
             raise StreamOffline("the node is stopping")
         self._queue.put(job)
@@ -107,37 +117,40 @@ class DiskThread:
             jobs = [self._queue.get()]
             while not self._queue.empty():
                 jobs.append(self._queue.get())
-            appends = [job for job in jobs if isinstance(job, _Append)]
+            groups = [job for job in jobs if isinstance(job, _Appends)]
             calls = [job for job in jobs if isinstance(job, _Call)]
             stop = any(isinstance(job, _Stop) for job in jobs)
-            if appends:
-                self._commit(appends)
-                self._loop.call_soon_threadsafe(_resolve_appends, appends)
-            for job in calls:
-                self._perform(job)
+            if groups:
+                self._commit([append for job in groups for append in job.appends])
+                self._loop.call_soon_threadsafe(_tell, groups)
+            for call in calls:
+                self._perform(call)
 
     def _refuse_all(self) -> None:
         """After an error of ours: answer everything with a failure, so that whoever stops the node can."""
+        error = StorageError("the disk thread has stopped after an internal error")
         while not isinstance(job := self._queue.get(), _Stop):
-            job.error = StorageError("the disk thread has stopped after an internal error")
-            if isinstance(job, _Append):
-                self._loop.call_soon_threadsafe(_resolve_appends, [job])
+            if isinstance(job, _Appends):
+                for append in job.appends:
+                    append.error = error
+                self._loop.call_soon_threadsafe(_tell, [job])
             else:
+                job.error = error
                 self._loop.call_soon_threadsafe(_resolve_call, job)
 
-    def _commit(self, appends: Sequence[_Append]) -> None:
-        for job in appends:
+    def _commit(self, appends: Sequence[GroupAppend]) -> None:
+        for append in appends:
             try:
-                job.log.append_group(job.batches, job.now)
+                append.log.append_group(append.batches, append.now)
             except JetstreamError as error:
-                job.error = error
-        to_sync = [job.log for job in appends if job.error is None and job.log.config.sync is SyncMode.ALWAYS]
+                append.error = error
+        written = [append for append in appends if append.error is None]
+        to_sync = [append.log for append in written if append.log.config.sync is SyncMode.ALWAYS]
         if not to_sync:
             return
         failures = self._scheduler.sync(to_sync)
-        for job in appends:
-            if job.error is None:
-                job.error = failures.get(job.log)
+        for append in written:
+            append.error = failures.get(append.log)
 
     def _perform(self, job: _Call) -> None:
         try:
@@ -147,10 +160,9 @@ class DiskThread:
         self._loop.call_soon_threadsafe(_resolve_call, job)
 
 
-def _resolve_appends(appends: Sequence[_Append]) -> None:
-    for job in appends:
-        if not job.future.done():
-            job.future.set_result(job.error)
+def _tell(groups: Sequence[_Appends]) -> None:
+    for job in groups:
+        job.done()
 
 
 def _resolve_call(job: _Call) -> None:

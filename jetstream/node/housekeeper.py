@@ -14,7 +14,7 @@ from typing import Final
 from envelope.errors import DiskFull, JetstreamError
 from jetstream.node.clock import Clock
 from jetstream.node.disk_thread import DiskThread
-from jetstream.node.stream import StreamTask
+from jetstream.node.stream import StreamOwner
 from jetstream.node.upkeep import Upkeep
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _STREAMS_AT_ONCE: Final = 16
 class Housekeeper:
     """Runs upkeep for all streams of a node until cancelled."""
 
-    def __init__(self, disk: DiskThread, clock: Clock, streams: Callable[[], Iterable[StreamTask]]) -> None:
+    def __init__(self, disk: DiskThread, clock: Clock, streams: Callable[[], Iterable[StreamOwner]]) -> None:
         self._disk = disk
         self._clock = clock
         self._streams = streams
@@ -47,7 +47,7 @@ class Housekeeper:
                 [s for s in self._streams() if s.upkeep.retention_due()], Upkeep.apply_retention
             )
 
-    async def _upkeep(self, due: list[StreamTask], work: Callable[[Upkeep], None]) -> None:
+    async def _upkeep(self, due: list[StreamOwner], work: Callable[[Upkeep], None]) -> None:
         for start in range(0, len(due), _STREAMS_AT_ONCE):
             some = due[start : start + _STREAMS_AT_ONCE]
             for stream, error in await self._disk.call(partial(_each, some, work)):
@@ -58,10 +58,10 @@ class Housekeeper:
 
 
 def _each(
-    streams: list[StreamTask], work: Callable[[Upkeep], None]
-) -> list[tuple[StreamTask, JetstreamError]]:
+    streams: list[StreamOwner], work: Callable[[Upkeep], None]
+) -> list[tuple[StreamOwner, JetstreamError]]:
     """Do ``work`` for each stream on the disk thread; one stream's failure is its own."""
-    failures: list[tuple[StreamTask, JetstreamError]] = []
+    failures: list[tuple[StreamOwner, JetstreamError]] = []
     for stream in streams:
         try:
             work(stream.upkeep)

@@ -204,6 +204,10 @@ class NatsLink:
         """Write ready-made PUB commands; False if they could not be handed over."""
         return self._publisher.write(commands)
 
+    def flush_raw(self) -> None:
+        """Write what `publish_raw` was given now, not at the end of the loop's turn."""
+        self._publisher.flush()
+
     async def publish(self, subject: str, payload: bytes) -> None:
         """Publish one message; lost if the connection is down, as NATS allows."""
         try:

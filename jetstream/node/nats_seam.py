@@ -2,21 +2,22 @@
 
 nats-py spends 5 µs of Python on each message; parsing a chunk at a time spends less than 1 (docs/adr/0004).
 The seam is pinned to a minor version and checked at start; where it does not fit, `seam_problem` says why
-and the caller uses nats-py's public interface instead. No other module touches private attributes.
+and the caller uses nats-py's public interface instead. Only this module and `nats_transport` touch private
+attributes.
 """
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections import deque
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, Final, assert_never
-from urllib.parse import ParseResult
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.aio.transport import TcpTransport
 
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.parser import (
@@ -28,8 +29,11 @@ from jetstream.ingest.parser import (
     ParsedItem,
 )
 from jetstream.node.crash import Crash
+from jetstream.node.nats_transport import DirectTransport
 
 # ruff: noqa: SLF001 - this module is the adapter to nats-py's private attributes
+
+_log = logging.getLogger(__name__)
 
 Deliver = Callable[[MessageBlock], None]
 
@@ -42,9 +46,6 @@ _PARSER_ATTRIBUTES: Final = (
     "_process_info",
     "_process_err",
 )
-READ_BYTES_MAX: Final = 256 * 1024
-"""Most that one chunk holds: what uvloop reads at once."""
-
 _WRITE_BUFFER_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
@@ -60,31 +61,12 @@ def seam_problem(client: Client) -> str | None:
     return f"nats-py's parser has no {', '.join(missing)}" if missing else None
 
 
-class WideTransport(TcpTransport):
-    """nats-py's TCP transport, reading as much as there is instead of 32 KiB at a time.
-
-    A group of large messages then is one chunk for the parser instead of many, each with a cut message at
-    its end: a fifth less time a message at 2 KiB.
-    """
-
-    def __bool__(self) -> bool:
-        """Be kept by nats-py, which makes a transport of its own where there is a false one."""
-        return True
-
-    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
-        """Connect with a buffer of our size."""
-        del buffer_size
-        await super().connect(uri, READ_BYTES_MAX, connect_timeout)
-
-    async def read(self, buffer_size: int) -> bytes:
-        """Return what has arrived, at least a byte; empty at the end."""
-        del buffer_size
-        assert self._io_reader is not None, "nats-py reads once it is connected"
-        return await self._io_reader.read(READ_BYTES_MAX)
-
-
 class BatchingParser:
-    """Stands where nats-py keeps its parser; messages of our routes leave as whole blocks."""
+    """Stands where nats-py keeps its parser; messages of our routes leave as whole blocks.
+
+    Blocks are delivered from within the loop's read callback. What nats-py has to deal with, control
+    operations and messages of its own subscriptions, waits for its read loop, which calls `parse`.
+    """
 
     def __init__(self, client: Client, routes: dict[int, Deliver], crash: Crash) -> None:
         """Install into ``client``; ``routes`` (by subscription id) may change at any time."""
@@ -92,48 +74,58 @@ class BatchingParser:
         self._crash = crash
         self._routes = routes
         self._parser = MessageParser()
+        self._waiting: deque[ParsedItem] = deque()
+        self._broken = False
+        self._transport = DirectTransport(self._receive)
         client._ps = self  # type: ignore[assignment]  # the seam: same methods, not the same class
-        client._transport = WideTransport()  # type: ignore[no-untyped-call]  # nats-py's transport is untyped
+        client._transport = self._transport
 
     def reset(self) -> None:
         """Forget a half-read message; nats-py calls this on every new connection."""
         self._parser.reset()
+        self._waiting.clear()
+        self._broken = False
 
     async def parse(self, data: bytes = b"") -> None:
-        """Take in one chunk; called by nats-py's read loop.
+        """Do what waits for nats-py; ``data`` is what came before its read loop began.
 
         Raises:
             nats.errors.ProtocolError: the server sent garbage; nats-py then reconnects.
         """
+        self._receive(data)
+        while self._waiting:
+            match self._waiting.popleft():
+                case Block(sid, messages):
+                    await self._foreign(sid, messages)
+                case Control(kind, argument):
+                    await self._control(kind, argument)
+        if self._broken:
+            raise nats.errors.ProtocolError
+
+    def _receive(self, data: bytes) -> None:
+        """Take in one chunk: deliver its blocks, keep the rest for nats-py."""
+        if self._broken:
+            return
         try:
             items = self._parser.feed(data)
         except NatsProtocolError as error:
+            _log.warning("garbage from the NATS server: %s", error)
+            self._broken = True
             # What was complete before the garbage was delivered by NATS and is not ours to drop.
-            await self._dispatch(error.items)
-            raise nats.errors.ProtocolError from error
-        await self._dispatch(items)
-
-    async def _dispatch(self, items: Sequence[ParsedItem]) -> None:
+            items = error.items
         for item in items:
-            match item:
-                case Block(sid, messages):
-                    deliver = self._routes.get(sid)
-                    if deliver is not None:
-                        self._deliver(deliver, messages)
-                    else:
-                        await self._foreign(sid, messages)
-                case Control(kind, argument):
-                    await self._control(kind, argument)
-                case _:
-                    assert_never(item)
+            if isinstance(item, Block) and item.sid in self._routes:
+                self._deliver(self._routes[item.sid], item.messages)
+            else:
+                self._waiting.append(item)
+        if self._waiting or self._broken:
+            self._transport.wake()
 
     def _deliver(self, deliver: Deliver, messages: MessageBlock) -> None:
         try:
             deliver(messages)
-        except Exception as error:
-            # nats-py would log it and stop reading: the node must not live on deaf.
+        except Exception as error:  # noqa: BLE001 - an error of ours: the node must not live on deaf
             self._crash.report(error)
-            raise
 
     async def _foreign(self, sid: int, messages: MessageBlock) -> None:
         """Hand nats-py what belongs to its own subscriptions, or to none since an unsubscribe."""

@@ -27,12 +27,13 @@ from jetstream.node.clock import Clock, SystemClock
 from jetstream.node.config import NodeConfig
 from jetstream.node.crash import Crash
 from jetstream.node.disk_thread import DiskThread
+from jetstream.node.group_commit import GroupCommit
 from jetstream.node.housekeeper import Housekeeper
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.nats_watch import LinkWatch
 from jetstream.node.socket_requests import ServerIdentity
 from jetstream.node.socket_server import SocketServer
-from jetstream.node.stream import StreamServices, StreamTask
+from jetstream.node.stream import StreamOwner, StreamServices
 from jetstream.node.streams import STREAMS_DIRECTORY, Streams
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import ConfirmRemoval, RegisterNode
@@ -89,7 +90,7 @@ class Node:
         assert self._running is not None, "entered before it is left"
         return await self._running.__aexit__(kind, error, trace)
 
-    def stream(self, name: str) -> StreamTask | None:
+    def stream(self, name: str) -> StreamOwner | None:
         """Return the running stream of that name, None if this node leads no such stream."""
         return self._streams.stream(name) if self._streams is not None else None
 
@@ -131,8 +132,9 @@ class Node:
             ingest_watch = LinkWatch("ingest", clock, lambda gap: streams.note(gap))  # noqa: PLW0108 - bound below
             ingest = NatsLink(config.nats, ingest_watch, parts.crash, batching=True)
             answers = NatsLink(config.nats, LinkWatch("answers", clock), parts.crash)
+            group_commit = GroupCommit(parts.disk_thread, answers.flush_raw, parts.crash)
             services = StreamServices(
-                clock, parts.disk_thread, ingest, answers, _binds(parts.metadata.catalog)
+                clock, parts.disk_thread, group_commit, ingest, answers, _binds(parts.metadata.catalog)
             )
             streams = Streams(parts.disk, parts.metadata.catalog, services, tasks, config.verify)
             self._streams = streams

@@ -1,7 +1,7 @@
-"""One task owns one stream: mailbox → machines → disk → acks, one group in flight.
+"""One open stream on its node: mailbox → machines → disk → acks, one group in flight.
 
-The task decides nothing: `StreamIngest` sequences, refuses and acks, `Leader` commits, `Log` stores. While a
-group is written and synced, the next one gathers in the mailbox.
+It decides nothing: `StreamIngest` sequences, refuses and acks, `Leader` commits, `Log` stores. While a group
+is written and synced, the next one gathers in the mailbox; `GroupCommit` says when it is due.
 """
 
 import asyncio
@@ -32,8 +32,9 @@ from jetstream.ingest.messages import MessageBlock
 from jetstream.log.log import Log
 from jetstream.log.plain_batch import encode_records
 from jetstream.node.clock import Clock
-from jetstream.node.disk_thread import DiskThread
+from jetstream.node.disk_thread import DiskThread, GroupAppend
 from jetstream.node.gaps import Gap, PossibleGaps
+from jetstream.node.group_commit import GroupCommit
 from jetstream.node.nats_link import NatsLink, Route
 from jetstream.node.recovery import OpenedStream
 from jetstream.node.upkeep import Upkeep
@@ -46,17 +47,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StreamServices:
-    """What a stream's task needs of its node."""
+    """What a stream needs of its node."""
 
     clock: Clock
     disk: DiskThread
+    group_commit: GroupCommit
     ingest: NatsLink
     acks: NatsLink
     binds: Callable[[str, str], bool]
     """Whether the named stream is bound to the subject (catalogue look-up)."""
 
 
-class StreamTask:
+class StreamOwner:
     """The owner of one stream's state on its leader."""
 
     def __init__(
@@ -80,14 +82,14 @@ class StreamTask:
             services.binds,
         )
         self._mailbox = Mailbox(MAILBOX_MESSAGES_MAX, MAILBOX_BYTES_MAX)
-        self._wake = asyncio.Event()
+        self._has_turn = False  # a group is due or in flight
+        self._gave_up = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._route: Route | None = None
         self.detached: JetstreamError | None = None
         """Why the stream does not get its subject's messages, if it does not."""
         self._watchers: set[Callable[[Offset], None]] = set()
-        self._stopping = False
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -142,97 +144,96 @@ class StreamTask:
 
     def deliver(self, messages: MessageBlock) -> None:
         """Take in what NATS delivered; called from the ingest connection's read loop, never waits."""
+        if self._gave_up:
+            return
         refused = self._mailbox.offer(messages)
-        self._idle.clear()
-        self._wake.set()
+        if not self._has_turn:
+            self._has_turn = True
+            self._idle.clear()
+            self._services.group_commit.due(self)
         if refused is not None:
             now = self._services.clock.wall()
             silent = sum(1 for reply in refused.replies if not reply)
             if silent:
                 self.gaps.add(Gap(GapKind.OVERLOAD, now, now, silent))
-            self._perform_now(self._ingest.handle(Overflowed(refused), now))
-
-    async def run(self) -> None:
-        """Own the stream until `stop`: drain, sequence, append, commit, ack."""
-        try:
-            while not self._stopping or self._mailbox:
-                if not self._mailbox:
-                    self._idle.set()
-                    await self._wake.wait()
-                    self._wake.clear()
-                    continue
-                messages = self._mailbox.drain(GROUP_MESSAGES_MAX, BATCH_BYTES_MAX)
-                now = self._services.clock.wall()
-                await self._perform(self._ingest.handle(Received(messages), now))
-        finally:
-            self._idle.set()
+            self._perform(self._ingest.handle(Overflowed(refused), now))
 
     async def drained(self) -> None:
         """Return when nothing waits in the mailbox and no group is in flight."""
         await self._idle.wait()
 
-    def stop(self) -> None:
-        """Let `run` end once the mailbox is empty."""
-        self._stopping = True
-        self._idle.clear()
-        self._wake.set()
-
     async def close(self) -> None:
         """Sync, checkpoint and close the log."""
         await self._services.disk.call(self.log.close)
 
-    # --- performing actions ----------------------------------------------------------------------
+    # --- groups (Appender) -----------------------------------------------------------------------
 
-    async def _perform(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            match action:
-                case Append():
-                    await self._append(action)
-                case Publish() | Count():
-                    self._perform_one(action)
-                case _:
-                    assert_never(action)
+    def next_group(self) -> GroupAppend | None:
+        """Drain the mailbox into one append; None if what waited needs none."""
+        while self._mailbox:
+            messages = self._mailbox.drain(GROUP_MESSAGES_MAX, BATCH_BYTES_MAX)
+            now = self._services.clock.wall()
+            append = self._perform(self._ingest.handle(Received(messages), now))
+            if append is not None:
+                batches = encode_records(
+                    append.records, append.base, append.leader_epoch, self.config.compression
+                )
+                return GroupAppend(self.log, batches, now)
+        self._rest()
+        return None
 
-    def _perform_now(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            assert not isinstance(action, Append), "an append is made of received messages only"
-            self._perform_one(action)
-
-    def _perform_one(self, action: Publish | Count) -> None:
-        match action:
-            case Publish(data, count):
-                if not self._services.acks.publish_raw(data):
-                    self.counts["acks_dropped"] += count
-            case Count(kind, number):
-                self.counts[kind] += number
-            case _:
-                assert_never(action)
-
-    async def _append(self, action: Append) -> None:
-        batches = encode_records(action.records, action.base, action.leader_epoch, self.config.compression)
-        now = self._services.clock.wall()
-        error = await self._services.disk.append(self.log, batches, now)
+    def appended(self, error: JetstreamError | None) -> bool:
+        """Commit and ack what was appended, or say why it was not; tell whether more messages wait."""
         now = self._services.clock.wall()
         if error is None:
             self.upkeep.appended(now)
-            self._perform_now(self._ingest.handle(Appended(self.log.log_end_offset), now))
+            self._perform(self._ingest.handle(Appended(self.log.log_end_offset), now))
             self._commit(now)
         elif isinstance(error, DiskFull | StreamOffline):
             _log.warning("append refused stream=%s error=%s", self.name, error)
-            self._perform_now(self._ingest.handle(AppendRefused(error), now))
+            self._perform(self._ingest.handle(AppendRefused(error), now))
         else:
             _log.error("stream offline stream=%s error=%r runbook=RB-01", self.name, error)
-            self._perform_now(self._ingest.handle(AppendUnknown(error), now))
+            self._perform(self._ingest.handle(AppendUnknown(error), now))
+        if not self._mailbox:
+            self._rest()
+        return self._has_turn
+
+    def give_up(self) -> None:
+        """Take in and answer nothing any more."""
+        self._gave_up = True
+        self._rest()
+
+    def _rest(self) -> None:
+        self._has_turn = False
+        self._idle.set()
 
     def _commit(self, now: TimestampUs) -> None:
         for action in self._leader.handle(Synced(self.log.synced_end)):
             match action:
                 case AdvanceHighWatermark(high_watermark):
-                    self._perform_now(self._ingest.handle(HighWatermarkAdvanced(high_watermark), now))
+                    self._perform(self._ingest.handle(HighWatermarkAdvanced(high_watermark), now))
                     for watcher in tuple(self._watchers):
                         watcher(high_watermark)
                 case _:
                     assert_never(action)
+
+    def _perform(self, actions: Iterable[Action]) -> Append | None:
+        """Do the actions in order, but for an append, which is the caller's to do."""
+        append: Append | None = None
+        for action in actions:
+            match action:
+                case Publish(data, count):
+                    if not self._services.acks.publish_raw(data):
+                        self.counts["acks_dropped"] += count
+                case Count(kind, number):
+                    self.counts[kind] += number
+                case Append():
+                    assert append is None, "one append in flight"
+                    append = action
+                case _:
+                    assert_never(action)
+        return append
 
     async def sync_by_interval(self) -> None:
         """Sync on the stream's timer while ``sync: interval``; runs until cancelled."""

@@ -5,7 +5,7 @@ from datetime import timedelta
 from envelope.errors import JetstreamError, StreamOffline
 from envelope.types import TimestampUs
 from jetstream.node.gaps import Gap
-from jetstream.node.stream import StreamTask
+from jetstream.node.stream import StreamOwner
 from jetstream.node.streams import Streams
 from metadata.api.responses import (
     DedupeInfo,
@@ -76,7 +76,7 @@ def stream_summary(stream: Stream, streams: Streams) -> StreamSummary:
     )
 
 
-def _live(stream: Stream, streams: Streams) -> tuple[StreamTask | None, JetstreamError | None]:
+def _live(stream: Stream, streams: Streams) -> tuple[StreamOwner | None, JetstreamError | None]:
     try:
         task = streams.stream(stream.name)
     except StreamOffline as problem:
@@ -84,7 +84,7 @@ def _live(stream: Stream, streams: Streams) -> tuple[StreamTask | None, Jetstrea
     return task, None if task is None else task.log.failed or task.detached
 
 
-def _dedupe(task: StreamTask, now: TimestampUs) -> DedupeInfo:
+def _dedupe(task: StreamOwner, now: TimestampUs) -> DedupeInfo:
     window = task.ingest.dedupe
     return DedupeInfo(
         ids=len(window), effective_window=timedelta(microseconds=window.effective_window_us(now))

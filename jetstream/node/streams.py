@@ -14,7 +14,7 @@ from jetstream.log.log import Log
 from jetstream.log.recovery import Verify
 from jetstream.node.gaps import Gap
 from jetstream.node.recovery import OpenedStream, open_stream
-from jetstream.node.stream import StreamServices, StreamTask
+from jetstream.node.stream import StreamOwner, StreamServices
 from jetstream.protocol.responses import NodeMetadata
 from metadata.api.responses import GapKind
 from metadata.catalog.catalog import Catalog
@@ -43,17 +43,17 @@ class Streams:
         self._services = services
         self._tasks = tasks
         self._verify = verify
-        self._streams: dict[StreamName, StreamTask] = {}
+        self._streams: dict[StreamName, StreamOwner] = {}
         self._timers: dict[StreamName, asyncio.Task[None]] = {}
         self._offline: dict[StreamName, JetstreamError] = {}
 
-    def __iter__(self) -> Iterator[StreamTask]:
+    def __iter__(self) -> Iterator[StreamOwner]:
         """Yield every open stream."""
         return iter(tuple(self._streams.values()))
 
     # --- what readers ask (StreamDirectory) --------------------------------------------------------
 
-    def stream(self, name: str) -> StreamTask | None:
+    def stream(self, name: str) -> StreamOwner | None:
         """Return the open stream, None if there is none.
 
         Raises:
@@ -104,14 +104,13 @@ class Streams:
         now = self._services.clock.wall()
         return open_stream(self._disk, path, stream.config, stream.leader_epoch, now, self._verify)
 
-    def _admit(self, stream: Stream, opened: OpenedStream | JetstreamError) -> StreamTask | None:
+    def _admit(self, stream: Stream, opened: OpenedStream | JetstreamError) -> StreamOwner | None:
         if isinstance(opened, JetstreamError):
             _log.error("stream not opened stream=%s error=%r runbook=RB-01", stream.name, opened)
             self._offline[stream.name] = opened
             return None
-        task = StreamTask(stream.config, stream.incarnation, opened, self._services)
+        task = StreamOwner(stream.config, stream.incarnation, opened, self._services)
         self._streams[stream.name] = task
-        self._tasks.create_task(task.run(), name=f"stream-{stream.name}")
         self._follow_sync_mode(task)
         return task
 
@@ -158,7 +157,6 @@ class Streams:
         if task is None:
             return
         await task.detach()
-        task.stop()
         await task.drained()
         await task.close()
 
@@ -178,7 +176,6 @@ class Streams:
             await stream.detach()
         for stream in self:
             self._stop_timer(stream.name)
-            stream.stop()
         for stream in self:
             await stream.drained()
 
@@ -190,7 +187,7 @@ class Streams:
             except JetstreamError as error:
                 _log.error("log not closed cleanly stream=%s error=%r runbook=RB-01", stream.name, error)
 
-    def _follow_sync_mode(self, task: StreamTask) -> None:
+    def _follow_sync_mode(self, task: StreamOwner) -> None:
         wants = task.config.sync is SyncMode.INTERVAL
         if wants and task.name not in self._timers:
             self._timers[task.name] = self._tasks.create_task(task.sync_by_interval())

@@ -1,0 +1,125 @@
+"""nats-py's TCP transport, with what arrives handed on at once instead of through a stream reader and a task.
+
+nats-py reads through `asyncio.StreamReader`: each chunk is copied twice more and waits for a turn of the
+loop. Here it does so until the connection is set up, TLS included; from its first ``read`` on, chunks go to a
+sink from within the loop's read callback, and ``read`` returns only when nats-py has something to do.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Final, cast
+from urllib.parse import ParseResult
+
+from nats.aio.transport import TcpTransport
+
+from envelope.limits import MIB
+
+Sink = Callable[[bytes], None]
+
+_EVERYTHING: Final = 64 * MIB
+
+
+class _Protocol(asyncio.StreamReaderProtocol):
+    """A stream reader's protocol until a sink takes over."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        super().__init__(reader)
+        self.reader = reader
+        self.sink: Sink | None = None
+        self.woken = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        if self.sink is None:
+            super().data_received(data)
+        else:
+            self.sink(data)
+
+    def eof_received(self) -> bool | None:
+        self.woken.set()
+        return super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.woken.set()
+        super().connection_lost(exc)
+
+
+class DirectTransport(TcpTransport):
+    """Hands what arrives to ``sink`` once nats-py has set up the connection."""
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # nats-py's transport is untyped
+        self._sink = sink
+        self._protocol: _Protocol | None = None
+
+    def __bool__(self) -> bool:
+        """Be kept by nats-py, which makes a transport of its own where there is a false one."""
+        return True
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        """Connect; what an older connection still delivers is dropped from now on."""
+        del buffer_size
+        protocol = self._fresh_protocol()
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(connect_timeout):
+            transport, _ = await loop.create_connection(lambda: protocol, uri.hostname or "", uri.port or 0)
+        self._adopt(cast("asyncio.WriteTransport", transport), protocol)
+        self._bare_io_reader, self._bare_io_writer = self._io_reader, self._io_writer
+
+    async def connect_tls(
+        self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
+    ) -> None:
+        """Upgrade the connection to TLS."""
+        del buffer_size
+        assert self._io_writer is not None, "nats-py connects before it upgrades"
+        protocol = self._fresh_protocol()
+        hostname = uri if isinstance(uri, str) else uri.hostname
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(connect_timeout):
+            transport = await loop.start_tls(
+                self._io_writer.transport, protocol, ssl_context, server_hostname=hostname
+            )
+        assert transport is not None, "an open connection can be upgraded"
+        self._adopt(transport, protocol)
+
+    def _fresh_protocol(self) -> _Protocol:
+        if self._protocol is not None:
+            self._protocol.sink = _drop
+        self._protocol = _Protocol(asyncio.StreamReader())
+        return self._protocol
+
+    def _adopt(self, transport: asyncio.WriteTransport, protocol: _Protocol) -> None:
+        self._io_reader = protocol.reader
+        self._io_writer = asyncio.StreamWriter(
+            transport, protocol, protocol.reader, asyncio.get_running_loop()
+        )
+
+    async def read(self, buffer_size: int) -> bytes:
+        """Return what came during the set-up, once; then nothing, when woken or at the end of the connection.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        del buffer_size
+        protocol, reader = self._protocol, self._io_reader
+        assert protocol is not None, "nats-py reads once it is connected"
+        assert reader is not None, "nats-py reads once it is connected"
+        if protocol.sink is None:
+            data = await reader.read(_EVERYTHING)
+            protocol.sink = self._sink
+            return data
+        await protocol.woken.wait()
+        protocol.woken.clear()
+        error = reader.exception()
+        if error is not None:
+            raise error
+        return b""
+
+    def wake(self) -> None:
+        """Let nats-py's read loop come round."""
+        if self._protocol is not None:
+            self._protocol.woken.set()
+
+
+def _drop(_: bytes) -> None:
+    """Ignore what a connection delivers after it was given up."""
