@@ -5,7 +5,8 @@ r"""The answers to a publisher: a superset of NATS JetStream's PubAck, written a
     {"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 5"},"stream":"orders","seq":0}
 
 ``seq`` is ``offset`` + 1, so that the official clients, whose streams begin at 1, read a number they know.
-``error`` holds exactly NATS's three keys: clients build their exception from all that is in it.
+``error`` holds exactly NATS's three keys: clients build their exception from all that is in it. The
+``err_code`` there is the error's ``ack_code``, by which our own client tells the errors apart.
 
 Source: nats-server ``JSPubAckResponse`` and ``ApiError``.
 """
@@ -75,5 +76,5 @@ class AckWriter:
 
 def refusal_body(stream: StreamName, error: JetstreamError) -> bytes:
     """Return ``error`` in the shape of a NATS JetStream publish error."""
-    reason = {"code": error.status, "err_code": error.nats_code, "description": error.description}
+    reason = {"code": error.status, "err_code": error.ack_code, "description": error.description}
     return json.dumps({"error": reason, "stream": stream, "seq": 0}, separators=_SEPARATORS).encode()

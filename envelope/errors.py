@@ -1,12 +1,20 @@
 """Every error a caller can be told, with who is at fault and what to do next.
 
 An error class is registered under its ``err_code``, a stable snake_case word used by the request API,
-the socket protocol and the client library alike; ``status`` follows HTTP as NATS's own API does;
-``nats_code`` is the number NATS JetStream uses for the same case, so that the official clients'
-``js.publish()`` raises its own exceptions (nats-server ``errors.json``).
+the socket protocol and the client library alike; ``status`` follows HTTP as NATS's own API does.
+
+A publish ack has no place for the word: its ``error`` holds exactly NATS's three keys. There ``ack_code``, a
+number that no other class has, says which error it is: NATS JetStream's own number where that has one for
+the same case, so that users of the official clients meet what they know, otherwise one of `OWN_ACK_CODES`.
+
+Source: nats-server ``errors.json``, whose numbers begin at 10002 and grow by one; nats.go reads them into 16
+bits.
 """
 
 from typing import ClassVar, Final
+
+OWN_ACK_CODES: Final = range(60_000, 61_000)
+"""Numbers of ours, far above those NATS has given out and within the 16 bits its clients have for them."""
 
 _REGISTRY: Final[dict[str, type["JetstreamError"]]] = {}
 
@@ -16,7 +24,7 @@ class JetstreamError(Exception):
 
     err_code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
-    nats_code: ClassVar[int] = 10_000
+    ack_code: ClassVar[int] = 60_000
     retriable: ClassVar[bool] = False
 
     def __init__(self, description: str, /, **detail: int | str) -> None:
@@ -26,12 +34,15 @@ class JetstreamError(Exception):
         self.detail = detail
 
     def __init_subclass__(cls) -> None:
-        """Register the class; two classes with one ``err_code`` are a bug found at import."""
+        """Register the class; two classes with one ``err_code`` or ``ack_code`` are a bug found at import."""
         code = cls.__dict__.get("err_code")
         if code is None:
             return
-        if code in _REGISTRY:
-            raise TypeError(f"err_code {code!r} is taken by {_REGISTRY[code].__name__}")
+        if "ack_code" not in cls.__dict__:
+            raise TypeError(f"err_code {code!r} has no ack_code of its own")
+        for other in _REGISTRY.values():
+            if cls.err_code == other.err_code or cls.ack_code == other.ack_code:
+                raise TypeError(f"{code!r}, {cls.ack_code}: taken by {other.__name__}")
         _REGISTRY[code] = cls
 
 
@@ -49,6 +60,7 @@ class InternalError(JetstreamError):
     """A fault of ours, reported instead of hidden."""
 
     err_code = "internal"
+    ack_code = 60_000
 
 
 # --- the caller's fault: tell, do not retry -------------------------------------------------------
@@ -59,26 +71,28 @@ class RequestError(JetstreamError):
 
     err_code = "bad_request"
     status = 400
-    nats_code = 10_003
+    ack_code = 10_003
 
 
 class InvalidName(RequestError):
     """A stream or consumer name outside the grammar."""
 
     err_code = "invalid_name"
+    ack_code = 60_001
 
 
 class InvalidSubject(RequestError):
     """A subject or pattern that NATS would not accept, or that we must not bind."""
 
     err_code = "invalid_subject"
+    ack_code = 60_002
 
 
 class InvalidConfig(RequestError):
     """A stream configuration whose parts contradict each other or a limit."""
 
     err_code = "invalid_config"
-    nats_code = 10_052
+    ack_code = 10_052
 
 
 class UnknownStream(RequestError):
@@ -86,14 +100,14 @@ class UnknownStream(RequestError):
 
     err_code = "stream_not_found"
     status = 404
-    nats_code = 10_059
+    ack_code = 10_059
 
 
 class StreamExists(RequestError):
     """The name is taken by a stream with another configuration."""
 
     err_code = "stream_exists"
-    nats_code = 10_058
+    ack_code = 10_058
 
 
 class OffsetOutOfRange(RequestError):
@@ -101,6 +115,7 @@ class OffsetOutOfRange(RequestError):
 
     err_code = "offset_out_of_range"
     status = 416
+    ack_code = 60_003
 
 
 class DivergedHistory(RequestError):
@@ -108,6 +123,7 @@ class DivergedHistory(RequestError):
 
     err_code = "diverged_history"
     status = 409
+    ack_code = 60_004
 
 
 class StreamRecreated(RequestError):
@@ -115,52 +131,56 @@ class StreamRecreated(RequestError):
 
     err_code = "stream_recreated"
     status = 409
+    ack_code = 60_005
 
 
 class RecordTooLarge(RequestError):
     """The message exceeds the stream's or the system's limit."""
 
     err_code = "record_too_large"
-    nats_code = 10_054
+    ack_code = 10_054
 
 
 class InvalidHeader(RequestError):
     """A header of ours with a value outside its grammar."""
 
     err_code = "invalid_header"
+    ack_code = 60_006
 
 
 class WrongExpectedStream(RequestError):
     """``Nats-Expected-Stream`` names a stream that is not bound to the subject."""
 
     err_code = "wrong_expected_stream"
-    nats_code = 10_060
+    ack_code = 10_060
 
 
 class WrongLastSequence(RequestError):
     """``Nats-Expected-Last-Sequence`` differs from the stream's last sequence."""
 
     err_code = "wrong_last_sequence"
-    nats_code = 10_071
+    ack_code = 10_071
 
 
 class WrongLastMessageId(RequestError):
     """``Nats-Expected-Last-Msg-Id`` differs from the id of the stream's last record."""
 
     err_code = "wrong_last_msg_id"
-    nats_code = 10_070
+    ack_code = 10_070
 
 
 class TxidDecreasing(RequestError):
     """``Jetstream-Txid`` is below the stream's last one."""
 
     err_code = "txid_decreasing"
+    ack_code = 60_007
 
 
 class Unsupported(RequestError):
     """A request or option this version does not know."""
 
     err_code = "unsupported"
+    ack_code = 60_008
 
 
 class Unauthorized(RequestError):
@@ -168,6 +188,7 @@ class Unauthorized(RequestError):
 
     err_code = "unauthorized"
     status = 401
+    ack_code = 60_009
 
 
 # --- the moment's fault: back off, retry ----------------------------------------------------------
@@ -178,7 +199,7 @@ class UnavailableError(JetstreamError):
 
     err_code = "unavailable"
     status = 503
-    nats_code = 10_008
+    ack_code = 10_008
     retriable = True
 
 
@@ -186,27 +207,28 @@ class Overloaded(UnavailableError):
     """A mailbox or connection limit is reached; nothing was stored."""
 
     err_code = "overloaded"
-    nats_code = 10_077
+    ack_code = 10_077
 
 
 class DiskFull(UnavailableError):
     """The append was undone because the disk is full; nothing was stored."""
 
     err_code = "disk_full"
-    nats_code = 10_047
+    ack_code = 10_047
 
 
 class StreamOffline(UnavailableError):
     """The stream's log is closed or refused by this node; ``description`` says why."""
 
     err_code = "stream_offline"
-    nats_code = 10_118
+    ack_code = 10_118
 
 
 class NoResponders(UnavailableError):
     """Nobody is subscribed: no stream binds the subject, or no node is there. Nothing was stored."""
 
     err_code = "no_responders"
+    ack_code = 60_012
 
 
 class DeadlinePassed(UnavailableError):
@@ -214,12 +236,14 @@ class DeadlinePassed(UnavailableError):
 
     err_code = "deadline_passed"
     status = 504
+    ack_code = 60_013
 
 
 class ConnectionLost(UnavailableError):
     """The peer went away before it answered: the outcome is unknown."""
 
     err_code = "connection_lost"
+    ack_code = 60_014
 
 
 # --- the peer's, the medium's and the machine's fault ----------------------------------------------
@@ -230,24 +254,28 @@ class RemoteProtocolError(JetstreamError):
 
     err_code = "protocol_error"
     status = 400
+    ack_code = 60_015
 
 
 class CorruptDataError(JetstreamError):
     """Stored bytes fail their checksum or frame; they are never served and never cut away."""
 
     err_code = "corrupt_data"
+    ack_code = 60_016
 
 
 class StorageError(JetstreamError):
     """The disk refused an operation."""
 
     err_code = "storage_error"
+    ack_code = 60_017
 
 
 class FsyncFailed(StorageError):
     """A sync failed: what is on disk is unknown, the log is closed, never retried (ATC'20 Rebello)."""
 
     err_code = "fsync_failed"
+    ack_code = 60_018
 
 
 # --- the peer's view is old: read the state again, then decide --------------------------------------
@@ -258,13 +286,14 @@ class Fenced(JetstreamError):
 
     err_code = "fenced"
     status = 409
+    ack_code = 60_019
 
 
 class LimitReached(RequestError):
     """The cluster holds as many of these as it may."""
 
     err_code = "limit_reached"
-    nats_code = 10_027
+    ack_code = 10_027
 
 
 class UnknownNode(RequestError):
@@ -272,6 +301,7 @@ class UnknownNode(RequestError):
 
     err_code = "node_not_found"
     status = 404
+    ack_code = 60_010
 
 
 class ForeignReplica(RequestError):
@@ -279,3 +309,4 @@ class ForeignReplica(RequestError):
 
     err_code = "foreign_replica"
     status = 409
+    ack_code = 60_011

@@ -70,8 +70,8 @@ class Refusal:
     error: JetstreamError
 
 
-_BY_NATS_CODE: Final[dict[int, type[JetstreamError]]] = {
-    error.nats_code: error for error in registry().values() if "nats_code" in error.__dict__
+_BY_ACK_CODE: Final[dict[int, type[JetstreamError]]] = {
+    error.ack_code: error for error in registry().values()
 }
 
 
@@ -144,9 +144,9 @@ def parse_ack(payload: bytes) -> PublishAck | Refusal | None:
 
 
 def _refusal(error: dict[str, object]) -> JetstreamError:
-    """Return the typed error for a NATS error body: by NATS's own number, else by its HTTP-like status."""
+    """Return the typed error for a NATS error body: by its number, else by its HTTP-like status."""
     code, status, description = error.get("err_code"), error.get("code"), error.get("description")
-    known = _BY_NATS_CODE.get(code) if isinstance(code, int) else None
+    known = _BY_ACK_CODE.get(code) if isinstance(code, int) else None
     if known is None:
         transient = isinstance(status, int) and status >= 500
         known = UnavailableError if transient else RequestError

@@ -22,9 +22,9 @@ def schemas() -> dict[str, dict[str, object]]:
 
 def error_table() -> str:
     """Return all registered errors as a Markdown table, ordered by status and word."""
-    rows = ["| err_code | code | NATS code | retriable | meaning |", "|---|---|---|---|---|"]
+    rows = ["| err_code | code | ack code | retriable | meaning |", "|---|---|---|---|---|"]
     for code, error in sorted(registry().items(), key=lambda item: (item[1].status, item[0])):
         meaning = (error.__doc__ or "").splitlines()[0]
         retriable = "yes" if error.retriable else "no"
-        rows.append(f"| `{code}` | {error.status} | {error.nats_code} | {retriable} | {meaning} |")
+        rows.append(f"| `{code}` | {error.status} | {error.ack_code} | {retriable} | {meaning} |")
     return "\n".join(rows) + "\n"

@@ -86,6 +86,20 @@ def test_a_wrong_expected_last_sequence_is_the_clients_own_exception(tmp_path: P
     run(scenario())
 
 
+def test_a_refusal_that_nats_has_no_number_for_is_a_bad_request_with_one_of_ours(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path) as (url, _), await nats.connect(url) as client:
+            await request(client, "stream.create", name="orders", subject="orders.>")
+            js = client.jetstream()
+            await js.publish("orders.new", b"one", headers={"Jetstream-Txid": "7"})
+            with pytest.raises(BadRequestError) as caught:
+                await js.publish("orders.new", b"two", headers={"Jetstream-Txid": "6"})
+            assert caught.value.err_code == 60007
+            assert caught.value.description == "txid 6 is below the last one, 7"
+
+    run(scenario())
+
+
 def test_an_async_publish_raises_the_clients_own_exception_where_the_client_raises_it(tmp_path: Path) -> None:
     """nats-py 2.16 raises inside its reply callback, so the error reaches ``error_cb`` and not the future."""
 

@@ -33,7 +33,7 @@ _FAMILIES: Final[tuple[tuple[type[JetstreamError], str], ...]] = (
 def render() -> str:
     """Return the table, one line per ``err_code``, families together, in the order of the registry."""
     lines = [
-        "| err_code | class | whose fault | status | NATS code | retry | meaning |",
+        "| err_code | class | whose fault | status | ack code | retry | meaning |",
         "|---|---|---|---|---|---|---|",
     ]
     for family, _ in _FAMILIES:
@@ -59,7 +59,7 @@ def _line(err_code: str, error: type[JetstreamError]) -> str:
     meaning = (error.__doc__ or "").split("\n\n")[0].replace("\n", " ").replace("``", "`").strip()
     retry = "yes" if error.retriable else "no"
     return (
-        f"| `{err_code}` | `{error.__name__}` | {family_of(error)[1]} | {error.status} | {error.nats_code} "
+        f"| `{err_code}` | `{error.__name__}` | {family_of(error)[1]} | {error.status} | {error.ack_code} "
         f"| {retry} | {' '.join(meaning.split())} |"
     )
 

@@ -7,11 +7,10 @@ import pytest
 from envelope.acks import AckWriter, refusal_body
 from envelope.errors import (
     InvalidHeader,
-    Overloaded,
-    RecordTooLarge,
+    JetstreamError,
     RequestError,
     UnavailableError,
-    WrongLastSequence,
+    registry,
 )
 from envelope.headers import parse_header_block, publish_headers
 from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName
@@ -79,15 +78,22 @@ def test_the_acks_that_nodes_write_are_understood() -> None:
     assert parse_ack(body_of(writer.duplicate(b"r", Offset(0)))) == PublishAck("a/b", 0, 3, duplicate=True)
 
 
-@pytest.mark.parametrize(
-    "error", [WrongLastSequence("wrong last sequence: 5"), RecordTooLarge("too large"), Overloaded("full")]
-)
-def test_a_refusal_becomes_the_error_the_stream_raised(error: RequestError) -> None:
-    refusal = parse_ack(refusal_body(StreamName("s"), error))
+@pytest.mark.parametrize("kind", registry().values())
+def test_a_refusal_becomes_the_error_the_stream_raised(kind: type[JetstreamError]) -> None:
+    refusal = parse_ack(refusal_body(StreamName("s"), kind("why")))
     assert isinstance(refusal, Refusal)
     assert refusal.stream == "s"
-    assert type(refusal.error) is type(error)
-    assert refusal.error.description == error.description
+    assert type(refusal.error) is kind
+    assert refusal.error.description == "why"
+
+
+def test_a_refusal_without_a_name_of_its_own_becomes_its_family() -> None:
+    class Passing(UnavailableError):
+        """Told to nobody by this name."""
+
+    refusal = parse_ack(refusal_body(StreamName("s"), Passing("why")))
+    assert isinstance(refusal, Refusal)
+    assert type(refusal.error) is UnavailableError
 
 
 @pytest.mark.parametrize(

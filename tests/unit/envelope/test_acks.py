@@ -7,7 +7,14 @@ from nats.js.api import PubAck
 from nats.js.errors import APIError, BadRequestError, ServiceUnavailableError
 
 from envelope.acks import AckWriter, refusal_body
-from envelope.errors import DiskFull, InvalidHeader, JetstreamError, Overloaded, WrongLastSequence
+from envelope.errors import (
+    DiskFull,
+    InvalidHeader,
+    JetstreamError,
+    Overloaded,
+    TxidDecreasing,
+    WrongLastSequence,
+)
 from envelope.types import LeaderEpoch, Offset, StreamName
 from tests.support.messages import answers_in
 
@@ -71,6 +78,7 @@ def test_the_official_client_reads_an_ack() -> None:
     [
         (WrongLastSequence("wrong last sequence: 5"), BadRequestError),
         (InvalidHeader("Jetstream-Txid must be a number"), BadRequestError),
+        (TxidDecreasing("txid 1 is below the last one, 2"), BadRequestError),
         (Overloaded("later"), ServiceUnavailableError),
         (DiskFull("full"), ServiceUnavailableError),
     ],
@@ -79,7 +87,8 @@ def test_the_official_client_raises_its_own_exception(
     error: JetstreamError, exception: type[APIError]
 ) -> None:
     body = json.loads(refusal_body(StreamName("orders"), error))
+    assert list(body["error"]) == ["code", "err_code", "description"]
     with pytest.raises(exception) as raised:
         APIError.from_error(body["error"])
-    assert raised.value.err_code == error.nats_code
+    assert raised.value.err_code == error.ack_code
     assert raised.value.description == error.description

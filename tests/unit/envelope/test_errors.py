@@ -1,0 +1,70 @@
+"""The registry: one word and one number for each error, for good."""
+
+import pytest
+
+from envelope.errors import OWN_ACK_CODES, RequestError, UnavailableError, registry
+
+GIVEN_BY_NATS = {
+    "bad_request": 10003,
+    "unavailable": 10008,
+    "limit_reached": 10027,
+    "disk_full": 10047,
+    "invalid_config": 10052,
+    "record_too_large": 10054,
+    "stream_exists": 10058,
+    "stream_not_found": 10059,
+    "wrong_expected_stream": 10060,
+    "wrong_last_msg_id": 10070,
+    "wrong_last_sequence": 10071,
+    "overloaded": 10077,
+    "stream_offline": 10118,
+}
+"""Where nats-server's ``errors.json`` has a number for the case."""
+
+GIVEN_BY_US = {
+    "internal": 60000,
+    "invalid_name": 60001,
+    "invalid_subject": 60002,
+    "offset_out_of_range": 60003,
+    "diverged_history": 60004,
+    "stream_recreated": 60005,
+    "invalid_header": 60006,
+    "txid_decreasing": 60007,
+    "unsupported": 60008,
+    "unauthorized": 60009,
+    "node_not_found": 60010,
+    "foreign_replica": 60011,
+    "no_responders": 60012,
+    "deadline_passed": 60013,
+    "connection_lost": 60014,
+    "protocol_error": 60015,
+    "corrupt_data": 60016,
+    "storage_error": 60017,
+    "fsync_failed": 60018,
+    "fenced": 60019,
+}
+
+
+def test_clients_of_other_versions_know_these_numbers() -> None:
+    assert {word: error.ack_code for word, error in registry().items()} == GIVEN_BY_NATS | GIVEN_BY_US
+
+
+def test_our_own_numbers_are_none_that_nats_may_give_and_fit_its_clients() -> None:
+    assert set(GIVEN_BY_US.values()) <= set(OWN_ACK_CODES)
+    assert OWN_ACK_CODES.start > 20_000
+    assert OWN_ACK_CODES.stop <= 1 << 16
+
+
+def test_two_errors_cannot_have_one_word_or_one_number() -> None:
+    before = registry()
+    with pytest.raises(TypeError, match="taken by TxidDecreasing"):
+        type("Same", (RequestError,), {"err_code": "txid_decreasing", "ack_code": 60_999})
+    with pytest.raises(TypeError, match="taken by TxidDecreasing"):
+        type("Same", (RequestError,), {"err_code": "new", "ack_code": 60_007})
+    assert registry() == before
+
+
+def test_an_error_with_a_word_needs_a_number() -> None:
+    with pytest.raises(TypeError, match="no ack_code of its own"):
+        type("Half", (UnavailableError,), {"err_code": "half"})
+    assert "half" not in registry()
