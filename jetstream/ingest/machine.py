@@ -1,10 +1,15 @@
 """The decider of one stream's publish path: messages in, appends and answers out.
 
-The shell feeds `Received` only while no append is in flight, performs the returned actions in order, and
-reports each append by exactly one of `Appended`, `AppendRefused` and `AppendUnknown`. One `Append` carries
-the messages of one `Received`: `Mailbox.drain` is where its size is bounded.
+The shell feeds `Received` only when `wants_group` says so, performs the returned actions in order, and
+reports each append, in that order, by exactly one of `Appended`, `AppendRefused` and `AppendUnknown`. One
+`Append` carries the messages of one `Received`: `Mailbox.drain` is where its size is bounded.
+
+Two appends may be in flight, so that the disk finds the next one ready when it has finished the first
+(docs/adr/0007). If one is refused, the one behind it is as well: the shell appends a group only where the log
+ends.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,12 +31,20 @@ from metadata.stream_config import StreamConfig
 PENDING_ACKS_MAX: Final = 2 * MAILBOX_MESSAGES_MAX
 """Publishers waiting for the high watermark; beyond it new messages are refused until it moves."""
 
+APPENDS_IN_FLIGHT_MAX: Final = 2
+"""One on the disk, one that waits for it: a third would only wait longer."""
+
+NEXT_GROUP_MESSAGES_MIN: Final = 64
+NEXT_GROUP_SHARE: Final = 2
+"""A second append has at least so many messages, and one for so many in the first: a group has its price,
+whatever its size, and messages that wait a little longer share it."""
+
 # --- events -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Messages left the mailbox; no append is in flight."""
+    """Messages left the mailbox, when `StreamIngest.wants_group` said so."""
 
     messages: MessageBlock
 
@@ -45,21 +58,22 @@ class Overflowed:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The leader has the records; synced, if the stream syncs always."""
+    """The leader has the records of the oldest append in flight; synced, if the stream syncs always."""
 
-    log_end_offset: Offset
+    end: Offset
+    """Offset after them."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendRefused:
-    """None of the records is stored, for certain."""
+    """None of the records of the oldest append in flight is stored, for certain."""
 
     error: JetstreamError
 
 
 @dataclass(frozen=True, slots=True)
 class AppendUnknown:
-    """The log failed: the records may be stored or not, and no others will be."""
+    """The log failed: the records of the oldest append may be stored or not, and no others will be."""
 
     error: JetstreamError
 
@@ -128,10 +142,11 @@ class StreamIngest:
     """Sequences, refuses and acks the messages of one stream during one leader epoch.
 
     Invariants:
-        M1: at most one append is in flight.
+        M1: at most `APPENDS_IN_FLIGHT_MAX` appends are in flight, and end in the order they began.
         M2: high_watermark <= end of the last append that succeeded <= log_end_offset.
         M3: an ack names an offset whose append succeeded; with ``ack: all`` one below the high watermark.
         M4: a refused message is in no append; a message whose outcome is unknown is never refused.
+        M5: behind an append that was refused or whose outcome is unknown none succeeds.
     """
 
     def __init__(
@@ -153,7 +168,8 @@ class StreamIngest:
         self._pending = PendingAcks(self._writer)
         self._high_watermark = history.high_watermark
         self._appended_end = log_end_offset
-        self._in_flight: Group | None = None
+        self._in_flight: deque[Group] = deque()
+        self._doomed = 0  # appends in flight behind one that failed: nobody waits for their outcome
         self._offline: StreamOffline | None = None
         self._is_stopped = False
 
@@ -184,6 +200,19 @@ class StreamIngest:
         """Publishers that wait for an answer."""
         return len(self._pending)
 
+    def wants_group(self, waiting: int, others_in_flight: int) -> bool:
+        """Tell whether ``waiting`` messages should be received now, or should gather.
+
+        ``others_in_flight`` appends of other streams keep the disk busy, and no second one of this is needed.
+        """
+        in_flight = len(self._in_flight) + self._doomed
+        if in_flight == 0:
+            return waiting > 0
+        if in_flight >= APPENDS_IN_FLIGHT_MAX or self._doomed or others_in_flight:
+            return False
+        newest = self._in_flight[-1]
+        return waiting >= NEXT_GROUP_MESSAGES_MIN and waiting * NEXT_GROUP_SHARE >= newest.end - newest.base
+
     def reconfigure(self, config: StreamConfig) -> None:
         """Follow a changed configuration from the next group on."""
         self._intake.reconfigure(config)
@@ -198,8 +227,8 @@ class StreamIngest:
                 actions = self._received(messages, now)
             case Overflowed(messages):
                 actions = self._turn_away(messages, Overloaded(f"stream {self._stream} is at its limit"))
-            case Appended(log_end_offset):
-                actions = self._appended(log_end_offset)
+            case Appended(end):
+                actions = self._appended(end)
             case AppendRefused(error):
                 actions = self._append_refused(error)
             case AppendUnknown(error):
@@ -214,7 +243,7 @@ class StreamIngest:
         return tuple(actions)
 
     def _received(self, messages: MessageBlock, now: TimestampUs) -> list[Action]:
-        assert self._in_flight is None, "M1"
+        assert len(self._in_flight) + self._doomed < APPENDS_IN_FLIGHT_MAX, f"M1: {self}"
         if self._offline is not None:
             return self._turn_away(messages, self._offline)
         if len(self._pending) > PENDING_ACKS_MAX:
@@ -222,7 +251,7 @@ class StreamIngest:
         group = self._sequencer.sequence(messages, now)
         actions = self._answer(group.refused, group.duplicates)
         if group.records is not None:
-            self._in_flight = group
+            self._in_flight.append(group)
             self._pending.add(group.leader, group.committed)
             actions.append(Append(group.records, group.base, self._leader_epoch))
         return actions
@@ -278,20 +307,25 @@ class StreamIngest:
             return True
         return self._offline is None and len(self._pending) <= PENDING_ACKS_MAX
 
-    def _appended(self, log_end_offset: Offset) -> list[Action]:
-        group, self._in_flight = self._in_flight, None
-        assert group is not None, "M1: an append was in flight"
-        assert log_end_offset == group.end, f"M2: appended up to {log_end_offset}, asked up to {group.end}"
-        self._appended_end = log_end_offset
+    def _appended(self, end: Offset) -> list[Action]:
+        assert not self._doomed, f"M5: {self}"
+        assert self._in_flight, "M1: an append was in flight"
+        group = self._in_flight.popleft()
+        assert end == group.end, f"M2: appended up to {end}, asked up to {group.end}"
+        self._appended_end = end
         return _publish(*self._pending.appended())
 
     def _append_refused(self, error: JetstreamError) -> list[Action]:
-        group, self._in_flight = self._in_flight, None
-        assert group is not None, "M1: an append was in flight"
-        unheard = group.end - group.base - len(group.leader) - len(group.committed)
-        replies = self._pending.take_back(group.base)
-        self._sequencer.roll_back()
-        assert self.log_end_offset == group.base, "M2: rolled back"
+        """Refuse everything in flight: what comes after the refused group has no place any more."""
+        if self._doomed:
+            self._doomed -= 1
+            return []
+        groups = self._give_up_appends()
+        asked = sum(len(group.leader) + len(group.committed) for group in groups)
+        unheard = groups[-1].end - groups[0].base - asked
+        replies = self._pending.take_back(groups[0].base)
+        self._sequencer.roll_back(groups[0])
+        assert self.log_end_offset == groups[0].base, "M2: rolled back"
         return [
             *_publish(self._writer.refusals(replies, error), len(replies)),
             *_count(CountKind.REFUSED, len(replies)),
@@ -299,11 +333,21 @@ class StreamIngest:
         ]
 
     def _append_unknown(self, error: JetstreamError) -> list[Action]:
-        """Say nothing about the group; its ids stay remembered, so nothing is said about repeats either."""
-        group, self._in_flight = self._in_flight, None
-        assert group is not None, "M1: an append was in flight"
+        """Say nothing about what is in flight; its ids stay remembered, so nothing is said about repeats."""
+        if self._doomed:
+            self._doomed -= 1
+            return []
+        groups = self._give_up_appends()
         self._offline = StreamOffline(f"stream {self._stream} is offline: {error.description}")
-        return _count(CountKind.UNKNOWN_OUTCOME, len(self._pending.take_back(group.base)))
+        return _count(CountKind.UNKNOWN_OUTCOME, len(self._pending.take_back(groups[0].base)))
+
+    def _give_up_appends(self) -> list[Group]:
+        """Return the groups in flight, the oldest of which has just failed; at least one."""
+        groups = list(self._in_flight)
+        assert groups, "M1: an append was in flight"
+        self._in_flight.clear()
+        self._doomed = len(groups) - 1
+        return groups
 
     def _committed(self, high_watermark: Offset) -> list[Action]:
         assert high_watermark >= self._high_watermark, "M2: the high watermark never goes back"
@@ -312,7 +356,8 @@ class StreamIngest:
 
     def _stopped(self) -> list[Action]:
         self._is_stopped = True
-        self._in_flight = None
+        self._in_flight.clear()
+        self._doomed = 0
         return _count(CountKind.UNKNOWN_OUTCOME, self._pending.forget())
 
 

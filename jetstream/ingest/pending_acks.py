@@ -1,4 +1,4 @@
-"""Acks that wait: for the append that is in flight, and then for the high watermark."""
+"""Acks that wait: for the appends that are in flight, and then for the high watermark."""
 
 from bisect import bisect_left
 from collections import deque
@@ -51,8 +51,7 @@ class PendingAcks:
     def __init__(self, writer: AckWriter) -> None:
         """Write acks with ``writer``."""
         self._writer = writer
-        self._flying_leader = NO_ACKS
-        self._flying_all = NO_ACKS
+        self._flying: deque[tuple[Acks, Acks]] = deque()  # of each append in flight: its own, and at commit
         self._waiting: deque[Acks] = deque()
         self._duplicates: list[tuple[Offset, int, bytes]] = []  # a heap; the number keeps arrival order
         self._duplicates_seen = 0
@@ -62,10 +61,8 @@ class PendingAcks:
         return self._count
 
     def add(self, leader: Acks, committed: Acks) -> None:
-        """Note whom to ack about the group whose append begins: when it returns, or when it is committed."""
-        assert not self._flying_leader, "A3: one append in flight"
-        assert not self._flying_all, "A3: one append in flight"
-        self._flying_leader, self._flying_all = leader, committed
+        """Note whom to ack about a group whose append begins: when it returns, or when it is committed."""
+        self._flying.append((leader, committed))
         self._count += len(leader) + len(committed)
 
     def add_duplicate(self, original: Offset, reply: bytes) -> None:
@@ -75,9 +72,8 @@ class PendingAcks:
         self._count += 1
 
     def appended(self) -> tuple[bytes, int]:
-        """The append returned: return the acks of those who asked for no more, and their number."""
-        leader, self._flying_leader = self._flying_leader, NO_ACKS
-        committed, self._flying_all = self._flying_all, NO_ACKS
+        """The oldest append returned: return the acks of those who asked for no more, and their number."""
+        leader, committed = self._flying.popleft()
         if committed:
             self._waiting.append(committed)
         self._count -= len(leader)
@@ -102,9 +98,9 @@ class PendingAcks:
         return b"".join(parts), count
 
     def take_back(self, base: Offset) -> list[bytes]:
-        """The append of the group from ``base`` on failed: return who waits for it, repeats included."""
-        replies: list[bytes] = [*self._flying_leader.replies, *self._flying_all.replies]
-        self._flying_leader = self._flying_all = NO_ACKS
+        """All appends in flight, from ``base`` on, failed: return who waits for them, repeats included."""
+        replies = [reply for group in self._flying for acks in group for reply in acks.replies]
+        self._flying.clear()
         replies += (reply for original, _, reply in sorted(self._duplicates) if original >= base)
         self._duplicates = [entry for entry in self._duplicates if entry[0] < base]
         heapify(self._duplicates)
@@ -114,7 +110,7 @@ class PendingAcks:
     def forget(self) -> int:
         """Drop everything unanswered; return how many publishers waited."""
         count, self._count = self._count, 0
-        self._flying_leader = self._flying_all = NO_ACKS
+        self._flying.clear()
         self._waiting.clear()
         self._duplicates.clear()
         return count

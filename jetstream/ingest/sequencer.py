@@ -39,6 +39,7 @@ class Group:
 
     base: Offset
     end: Offset
+    before: "_State"
     records: Records | None = None
     leader: Acks = NO_ACKS
     committed: Acks = NO_ACKS
@@ -64,7 +65,7 @@ class Sequencer:
     Invariants:
         S1: the next record's offset is the log end offset.
         S2: timestamps never decrease; neither do txids, where set.
-        S3: after `roll_back` the state is what it was before the last `sequence`, except that expired ids
+        S3: after `roll_back` the state is what it was before the group was sequenced, except that expired ids
             stay forgotten.
     """
 
@@ -79,7 +80,6 @@ class Sequencer:
             history.last_message_id,
             Offset(log_end_offset - 1),
         )
-        self._before = replace(self._state)
 
     @property
     def log_end_offset(self) -> Offset:
@@ -92,12 +92,12 @@ class Sequencer:
         return self._dedupe
 
     def sequence(self, messages: MessageBlock, now: TimestampUs) -> Group:
-        """Decide about all ``messages``; the returned records are to be appended before the next call."""
-        self._before = replace(self._state)
+        """Decide about all ``messages``; what is returned is to be appended in the order of the calls."""
+        before = replace(self._state)
         state = self._state
         state.last_timestamp = max(now, state.last_timestamp)
         self._dedupe.expire(state.last_timestamp)
-        group = Group(state.log_end_offset, state.log_end_offset)
+        group = Group(state.log_end_offset, state.log_end_offset, before)
         places = self._intake.places_to_inspect(messages)
         fields = RecordFields()
         policies: dict[int, AckPolicy] = {}
@@ -108,10 +108,10 @@ class Sequencer:
         assert state.log_end_offset == group.end, "S1"
         return group
 
-    def roll_back(self) -> None:
-        """Take back the last group: its append stored nothing."""
-        self._dedupe.forget_from(self._before.log_end_offset)
-        self._state = self._before
+    def roll_back(self, group: Group) -> None:
+        """Take back ``group`` and all after it: their appends stored nothing."""
+        self._dedupe.forget_from(group.base)
+        self._state = group.before
 
     def _judge_places(
         self,

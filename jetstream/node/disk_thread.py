@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from envelope.errors import JetstreamError, StorageError, StreamOffline
-from envelope.types import SyncMode, TimestampUs
+from envelope.errors import DiskFull, JetstreamError, StorageError, StreamOffline
+from envelope.types import Offset, SyncMode, TimestampUs
 from jetstream.log.batch import UnsealedBatch
 from jetstream.log.log import Log
 from jetstream.log.sync_scheduler import SyncScheduler
@@ -40,6 +40,11 @@ class GroupAppend:
     batches: Sequence[UnsealedBatch]
     now: TimestampUs
     error: JetstreamError | None = None
+
+    @property
+    def end(self) -> Offset:
+        """Offset after the last record."""
+        return self.batches[-1].next
 
 
 @dataclass(slots=True, eq=False)
@@ -140,15 +145,18 @@ class DiskThread:
 
     def _commit(self, appends: Sequence[GroupAppend]) -> None:
         for append in appends:
+            if append.batches[0].base != append.log.log_end_offset:
+                append.error = append.log.failed or DiskFull("the group before this one was refused")
+                continue
             try:
                 append.log.append_group(append.batches, append.now)
             except JetstreamError as error:
                 append.error = error
         written = [append for append in appends if append.error is None]
-        to_sync = [append.log for append in written if append.log.config.sync is SyncMode.ALWAYS]
+        to_sync = {append.log: None for append in written if append.log.config.sync is SyncMode.ALWAYS}
         if not to_sync:
             return
-        failures = self._scheduler.sync(to_sync)
+        failures = self._scheduler.sync(list(to_sync))
         for append in written:
             append.error = failures.get(append.log)
 

@@ -1,4 +1,4 @@
-"""One open stream on its node: mailbox → machines → disk → acks, one group in flight.
+"""One open stream on its node: mailbox → machines → disk → acks.
 
 It decides nothing: `StreamIngest` sequences, refuses and acks, `Leader` commits, `Log` stores. While a group
 is written and synced, the next one gathers in the mailbox; `GroupCommit` says when it is due.
@@ -70,7 +70,7 @@ class StreamOwner:
         self.log: Log = opened.log
         self.gaps = PossibleGaps()
         self.counts: Counter[str] = Counter()
-        self.upkeep = Upkeep(opened.log, services.clock, lambda: self.high_watermark)
+        self.upkeep = Upkeep(opened.log, services.clock, lambda: self.high_watermark, opened.txid)
         self._services = services
         self._leader = Leader(opened.leader_epoch, opened.log.synced_end)
         self._ingest = StreamIngest(
@@ -82,7 +82,8 @@ class StreamOwner:
             services.binds,
         )
         self._mailbox = Mailbox(MAILBOX_MESSAGES_MAX, MAILBOX_BYTES_MAX)
-        self._has_turn = False  # a group is due or in flight
+        self._is_due = False
+        self._in_flight = 0
         self._gave_up = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -147,9 +148,9 @@ class StreamOwner:
         if self._gave_up:
             return
         refused = self._mailbox.offer(messages)
-        if not self._has_turn:
-            self._has_turn = True
-            self._idle.clear()
+        self._idle.clear()
+        if not self._is_due and self._wants_group():
+            self._is_due = True
             self._services.group_commit.due(self)
         if refused is not None:
             now = self._services.clock.wall()
@@ -169,47 +170,57 @@ class StreamOwner:
     # --- groups (Appender) -----------------------------------------------------------------------
 
     def next_group(self) -> GroupAppend | None:
-        """Drain the mailbox into one append; None if what waited needs none."""
-        while self._mailbox:
+        """Drain the mailbox into one append; None if what waited needs none, or should gather."""
+        self._is_due = False
+        while self._wants_group():
             messages = self._mailbox.drain(GROUP_MESSAGES_MAX, BATCH_BYTES_MAX)
             now = self._services.clock.wall()
             append = self._perform(self._ingest.handle(Received(messages), now))
             if append is not None:
+                self._in_flight += 1
                 batches = encode_records(
                     append.records, append.base, append.leader_epoch, self.config.compression
                 )
                 return GroupAppend(self.log, batches, now)
-        self._rest()
+        self._rest_if_done()
         return None
 
-    def appended(self, error: JetstreamError | None) -> bool:
-        """Commit and ack what was appended, or say why it was not; tell whether more messages wait."""
-        now = self._services.clock.wall()
+    def appended(self, append: GroupAppend) -> bool:
+        """Commit and ack what was appended, or say why it was not; tell whether the next group is due."""
+        self._in_flight -= 1
+        now, error = self._services.clock.wall(), append.error
         if error is None:
-            self.upkeep.appended(now)
-            self._perform(self._ingest.handle(Appended(self.log.log_end_offset), now))
-            self._commit(now)
+            self.upkeep.appended(now, append.batches)
+            self._perform(self._ingest.handle(Appended(append.end), now))
+            # The disk may be a group ahead of what is told here.
+            self._commit(min(self.log.synced_end, append.end), now)
         elif isinstance(error, DiskFull | StreamOffline):
             _log.warning("append refused stream=%s error=%s", self.name, error)
             self._perform(self._ingest.handle(AppendRefused(error), now))
         else:
             _log.error("stream offline stream=%s error=%r runbook=RB-01", self.name, error)
             self._perform(self._ingest.handle(AppendUnknown(error), now))
-        if not self._mailbox:
-            self._rest()
-        return self._has_turn
+        if self._is_due:
+            return False
+        self._is_due = self._wants_group()
+        self._rest_if_done()
+        return self._is_due
 
     def give_up(self) -> None:
         """Take in and answer nothing any more."""
         self._gave_up = True
-        self._rest()
-
-    def _rest(self) -> None:
-        self._has_turn = False
         self._idle.set()
 
-    def _commit(self, now: TimestampUs) -> None:
-        for action in self._leader.handle(Synced(self.log.synced_end)):
+    def _wants_group(self) -> bool:
+        others = self._services.group_commit.in_flight - self._in_flight
+        return self._ingest.wants_group(len(self._mailbox), others)
+
+    def _rest_if_done(self) -> None:
+        if not self._mailbox and not self._in_flight:
+            self._idle.set()
+
+    def _commit(self, synced_end: Offset, now: TimestampUs) -> None:
+        for action in self._leader.handle(Synced(synced_end)):
             match action:
                 case AdvanceHighWatermark(high_watermark):
                     self._perform(self._ingest.handle(HighWatermarkAdvanced(high_watermark), now))

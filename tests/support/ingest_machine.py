@@ -1,5 +1,6 @@
 """A publish machine with a shell around it that does nothing but remember."""
 
+from collections import deque
 from datetime import timedelta
 
 import pyarrow as pa
@@ -56,21 +57,23 @@ class IngestHarness:
         self.now = TimestampUs(1_000_000)
         self.stored: list[pa.RecordBatch] = []
         self.actions: tuple[Action, ...] = ()
-        self._flying: Append | None = None
+        self._flying: deque[Append] = deque()
 
     def receive(self, *messages: PublishedMessage) -> list[Answer]:
-        """Hand over a block; return the answers given at once. An append is then in flight, or not."""
+        """Hand over a block; return the answers given at once. One more append is then in flight, or not."""
         self.actions = self.machine.handle(Received(block_of(messages)), self.now)
         found = appends(self.actions)
         assert len(found) <= 1
         assert not found or self.actions[-1] is found[0], "answers do not wait for the disk"
-        self._flying = found[0] if found else None
+        self._flying.extend(found)
         return published(self.actions)
 
     @property
     def in_flight(self) -> list[bytes | None]:
-        """Values of the append in flight."""
-        return [] if self._flying is None else arrow_records(self._flying.records)["value"].to_pylist()
+        """Values of the appends in flight."""
+        return [
+            value for append in self._flying for value in arrow_records(append.records)["value"].to_pylist()
+        ]
 
     def overflow(self, *messages: PublishedMessage) -> list[Answer]:
         """Report messages that found the mailbox full."""
@@ -78,22 +81,20 @@ class IngestHarness:
         return published(self.actions)
 
     def append(self) -> list[Answer]:
-        """Let the append succeed."""
-        assert self._flying is not None
-        self.stored.append(arrow_records(self._flying.records))
-        self._flying = None
+        """Let the oldest append succeed."""
+        self.stored.append(arrow_records(self._flying.popleft().records))
         self.actions = self.machine.handle(Appended(self.log_end), self.now)
         return published(self.actions)
 
     def refuse(self, error: JetstreamError) -> list[Answer]:
-        """Let the append fail for certain."""
-        self._flying = None
+        """Let the oldest append fail for certain."""
+        self._flying.popleft()
         self.actions = self.machine.handle(AppendRefused(error), self.now)
         return published(self.actions)
 
     def fail(self, error: JetstreamError) -> list[Answer]:
-        """Let the log fail."""
-        self._flying = None
+        """Let the log fail at the oldest append."""
+        self._flying.popleft()
         self.actions = self.machine.handle(AppendUnknown(error), self.now)
         return published(self.actions)
 
@@ -106,7 +107,7 @@ class IngestHarness:
     def store(self, *messages: PublishedMessage) -> list[Answer]:
         """Receive, append and commit; return all answers."""
         answers = self.receive(*messages)
-        if self._flying is not None:
+        if self._flying:
             answers += self.append() + self.commit()
         return answers
 

@@ -1,10 +1,12 @@
 import pyarrow as pa
 import pytest
 
+from envelope.errors import InvalidHeader, InvalidSubject, TxidDecreasing, Unsupported
 from envelope.types import AckPolicy, Offset, TimestampUs
 from jetstream.ingest.dedupe import DedupeWindow
 from jetstream.ingest.history import History
 from jetstream.ingest.machine import (
+    APPENDS_IN_FLIGHT_MAX,
     Appended,
     CountKind,
     HighWatermarkAdvanced,
@@ -14,7 +16,9 @@ from jetstream.log.plain_batch import arrow_records
 from tests.support.ingest_machine import IngestHarness, outcomes
 from tests.support.messages import PublishedMessage, appends, block_of, counted, message
 
-BAD_REQUEST = "error 10003"
+BAD_HEADER = f"error {InvalidHeader.ack_code}"
+BAD_SUBJECT = f"error {InvalidSubject.ack_code}"
+TXID_DECREASING = f"error {TxidDecreasing.ack_code}"
 
 
 # --- storing and acking ---------------------------------------------------------------------------------
@@ -167,7 +171,7 @@ def test_a_tombstone_has_no_value_and_an_empty_payload_has_one() -> None:
         message(b"x", "r3", Jetstream_Tombstone="true"),
     )
     assert stream.values == [None, b"", b""]
-    assert outcomes(answers) == [("r3", BAD_REQUEST), ("r0", 0), ("r1", 1), ("r2", 2)]
+    assert outcomes(answers) == [("r3", BAD_HEADER), ("r0", 0), ("r1", 1), ("r2", 2)]
 
 
 # --- refusals before the append ---------------------------------------------------------------------------
@@ -196,9 +200,9 @@ def test_a_subject_that_is_not_utf8_is_refused() -> None:
     split = [PublishedMessage(b"2", b"orders.\xc3", b"r2"), PublishedMessage(b"3", b"\xbc.orders", b"r3")]
     answers = stream.store(message(b"0", "r0"), bad, *split, message(b"4", "r4"))
     assert outcomes(answers) == [
-        ("r1", BAD_REQUEST),
-        ("r2", BAD_REQUEST),
-        ("r3", BAD_REQUEST),
+        ("r1", BAD_SUBJECT),
+        ("r2", BAD_SUBJECT),
+        ("r3", BAD_SUBJECT),
         ("r0", 0),
         ("r4", 1),
     ]
@@ -212,19 +216,25 @@ def test_a_subject_that_is_not_utf8_is_refused() -> None:
         message(reply="r", Jetstream_Tombstone="perhaps"),
         message(reply="r", Nats_Msg_Id="x" * 2000),
         message(reply="r", Nats_Expected_Last_Sequence="-1"),
-        message(reply="r", Nats_Rollup="all"),
         PublishedMessage(b"1", reply=b"r", raw_header=b"no header block"),
     ],
 )
 def test_a_bad_header_is_refused_and_stores_nothing(bad: PublishedMessage) -> None:
     stream = IngestHarness()
-    assert outcomes(stream.receive(bad)) == [("r", BAD_REQUEST)]
+    assert outcomes(stream.receive(bad)) == [("r", BAD_HEADER)]
+    assert appends(stream.actions) == []
+
+
+def test_a_header_for_what_we_cannot_do_is_refused_and_stores_nothing() -> None:
+    stream = IngestHarness()
+    answers = stream.receive(message(reply="r", Nats_Rollup="all"))
+    assert outcomes(answers) == [("r", f"error {Unsupported.ack_code}")]
     assert appends(stream.actions) == []
 
 
 def test_an_unknown_ack_policy_is_refused_even_by_a_stream_that_only_listens() -> None:
     assert outcomes(IngestHarness(AckPolicy.NONE).receive(message(reply="r", Jetstream_Ack="quorum"))) == [
-        ("r", BAD_REQUEST)
+        ("r", BAD_HEADER)
     ]
 
 
@@ -319,13 +329,13 @@ def test_txids_may_repeat_and_grow_and_never_fall() -> None:
         message(b"d", "r3", Jetstream_Txid="5"),
         message(b"e", "r4", Jetstream_Txid="9"),
     )
-    assert outcomes(answers) == [("r1", BAD_REQUEST), ("r0", 0), ("r2", 1), ("r3", 2), ("r4", 3)]
+    assert outcomes(answers) == [("r1", TXID_DECREASING), ("r0", 0), ("r2", 1), ("r3", 2), ("r4", 3)]
     assert stream.column("txid") == [5, None, 5, 9]
 
 
 def test_the_last_txid_is_taken_over_from_the_log() -> None:
     stream = IngestHarness(history=History(DedupeWindow(1_000_000, 10), last_txid=7))
-    assert outcomes(stream.receive(message(reply="r", Jetstream_Txid="6"))) == [("r", BAD_REQUEST)]
+    assert outcomes(stream.receive(message(reply="r", Jetstream_Txid="6"))) == [("r", TXID_DECREASING)]
 
 
 # --- duplicates -------------------------------------------------------------------------------------------
@@ -381,7 +391,7 @@ def test_repeats_are_recognised_after_a_restart() -> None:
         history.absorb(records)
     after = IngestHarness(log_end_offset=3, history=history)
     assert outcomes(after.receive(message(b"1", "r", Nats_Msg_Id="a"))) == [("r", "dup 0")]
-    assert outcomes(after.receive(message(b"4", "r", Jetstream_Txid="7"))) == [("r", BAD_REQUEST)]
+    assert outcomes(after.receive(message(b"4", "r", Jetstream_Txid="7"))) == [("r", TXID_DECREASING)]
     assert after.receive(message(b"4", "r", Nats_Expected_Last_Msg_Id="c")) == []
 
 
@@ -422,7 +432,8 @@ def test_a_shell_that_breaks_the_protocol_is_stopped() -> None:
     stream = IngestHarness()
     with pytest.raises(AssertionError, match="M1"):
         stream.machine.handle(Appended(Offset(0)), stream.now)
-    stream.receive(message())
+    for _ in range(APPENDS_IN_FLIGHT_MAX):
+        stream.receive(message())
     with pytest.raises(AssertionError, match="M1"):
         stream.machine.handle(Received(block_of([message()])), stream.now)
     with pytest.raises(AssertionError, match="M2"):

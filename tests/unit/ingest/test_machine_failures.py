@@ -2,7 +2,7 @@
 
 import pytest
 
-from envelope.errors import DiskFull, FsyncFailed
+from envelope.errors import DiskFull, FsyncFailed, StreamOffline
 from envelope.types import AckPolicy, Offset
 from jetstream.ingest import machine as machine_module
 from jetstream.ingest.machine import Appended, AppendRefused, CountKind, Stopped
@@ -10,6 +10,7 @@ from tests.support.ingest_machine import IngestHarness, outcomes
 from tests.support.messages import appends, counted, message, published
 
 DISK_FULL = DiskFull("no space left")
+REFUSED = f"error {DiskFull.ack_code}"
 
 
 # --- failed appends ---------------------------------------------------------------------------------------
@@ -151,3 +152,69 @@ def test_a_high_watermark_that_does_not_move_ends_in_refusals(monkeypatch: pytes
     assert outcomes(stream.receive(message(reply="q"))) == [("q", "error 10077")]
     stream.commit()
     assert stream.receive(message(reply="q")) == []
+
+
+# --- two appends in flight ------------------------------------------------------------------------------
+
+
+def test_a_second_group_begins_when_it_is_worth_a_sync() -> None:
+    least = machine_module.NEXT_GROUP_MESSAGES_MIN
+    stream = IngestHarness()
+    assert not stream.machine.wants_group(0, 0)
+    assert stream.machine.wants_group(1, 0)
+    stream.receive(*(message() for _ in range(4 * least)))
+    assert not stream.machine.wants_group(2 * least - 1, 0)
+    assert stream.machine.wants_group(2 * least, 0)
+    assert not stream.machine.wants_group(2 * least, 1), "the disk has work from another stream"
+    stream.receive(message())
+    assert not stream.machine.wants_group(4 * least, 0), "two are in flight"
+    stream.append()
+    assert not stream.machine.wants_group(least - 1, 0)
+    assert stream.machine.wants_group(least, 0)
+    stream.append()
+    assert stream.machine.wants_group(1, 0)
+
+
+def test_a_refused_append_refuses_the_one_behind_it() -> None:
+    stream = IngestHarness()
+    stream.receive(message(b"1", "r1", Nats_Msg_Id="a"))
+    assert stream.receive(message(b"2", "r2"), message(b"3", "r3", Nats_Msg_Id="a")) == []
+    answers = stream.refuse(DiskFull("full"))
+    assert sorted(outcomes(answers), key=str) == [(reply, REFUSED) for reply in ("r1", "r2", "r3")]
+    assert stream.machine.log_end_offset == 0
+    assert not stream.machine.wants_group(1, 0), "the outcome of the second is still to come"
+    assert stream.refuse(DiskFull("the group before this one was refused")) == []
+    assert stream.machine.wants_group(1, 0)
+    assert outcomes(stream.store(message(b"4", "r4", Nats_Msg_Id="a"))) == [("r4", 0)]
+    assert stream.values == [b"4"]
+
+
+def test_a_refused_append_leaves_the_one_before_it_alone() -> None:
+    stream = IngestHarness()
+    stream.receive(message(b"1", "r1", Nats_Msg_Id="a"))
+    stream.receive(message(b"2", "r2"))
+    stream.append()
+    assert outcomes(stream.refuse(DiskFull("full"))) == [("r2", REFUSED)]
+    assert outcomes(stream.commit()) == [("r1", 0)]
+    assert outcomes(stream.store(message(b"3", "r3", Nats_Msg_Id="a"))) == [("r3", "dup 0")]
+    assert outcomes(stream.store(message(b"4", "r4"))) == [("r4", 1)]
+
+
+def test_behind_an_append_of_unknown_outcome_nobody_is_told_anything() -> None:
+    stream = IngestHarness()
+    stream.receive(message(b"1", "r1"))
+    stream.receive(message(b"2", "r2"))
+    assert stream.fail(FsyncFailed("input/output error")) == []
+    assert counted(stream.actions, CountKind.UNKNOWN_OUTCOME) == 2
+    assert stream.refuse(StreamOffline("the log has failed")) == []
+    assert stream.machine.pending_acks == 0
+    assert stream.machine.wants_group(1, 0), "to refuse what comes"
+
+
+def test_an_append_behind_a_failed_one_that_succeeds_is_a_broken_shell() -> None:
+    stream = IngestHarness()
+    stream.receive(message(b"1"))
+    stream.receive(message(b"2"))
+    stream.refuse(DiskFull("full"))
+    with pytest.raises(AssertionError, match="M5"):
+        stream.append()
