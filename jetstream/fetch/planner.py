@@ -45,8 +45,11 @@ class IndexView(Protocol[RangeT_co]):
         """Next offset to be written."""
         ...
 
-    def plan_read(self, offset: Offset, max_bytes: int, end: Offset) -> RangeT_co:
-        """Return whole batches from the one that holds ``offset`` on, none beyond ``end``; empty if it is."""
+    def plan_read(self, offset: Offset, max_bytes: int, end: Offset, *, load: bool) -> RangeT_co:
+        """Return whole batches from the one that holds ``offset`` on, none beyond ``end``; empty if it is.
+
+        Without ``load`` it reads no file, and refuses with an error of its own where it would have to.
+        """
         ...
 
     def epoch_at(self, offset: Offset) -> LeaderEpoch:
@@ -96,8 +99,8 @@ class Refuse:
     error: JetstreamError
 
 
-def plan_fetch(query: FetchQuery, stream: StreamView[RangeT]) -> Serve[RangeT] | Wait | Refuse:
-    """Decide what ``query`` gets from ``stream`` now.
+def plan_fetch(query: FetchQuery, stream: StreamView[RangeT], *, load: bool) -> Serve[RangeT] | Wait | Refuse:
+    """Decide what ``query`` gets from ``stream`` now; ``load``: whether files may be read for that.
 
     Invariant:
         F1: what is served ends at or below the high watermark and is not empty.
@@ -106,7 +109,7 @@ def plan_fetch(query: FetchQuery, stream: StreamView[RangeT]) -> Serve[RangeT] |
         _check(query, stream)
         if query.offset >= stream.high_watermark:
             return Wait(query.offset)
-        file_range = stream.index.plan_read(query.offset, query.max_bytes, stream.high_watermark)
+        file_range = stream.index.plan_read(query.offset, query.max_bytes, stream.high_watermark, load=load)
     except JetstreamError as error:
         return Refuse(error)
     if file_range.next == query.offset:

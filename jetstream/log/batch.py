@@ -91,14 +91,19 @@ class BatchHeader:
 class UnsealedBatch:
     """An encoded batch whose flags and CRC are still "0".
 
+    Attributes:
+        last_txid: the last transaction id of its records, None if none has one.
+
     Invariants:
         U1: base < next.
         U2: the length of the frame never changes.
     """
 
-    __slots__ = ("_digits", "_frame", "base", "leader_epoch", "max_timestamp", "next")
+    __slots__ = ("_digits", "_frame", "base", "last_txid", "leader_epoch", "max_timestamp", "next")
 
-    def __init__(self, frame: memoryview, digits: int, header: BatchHeader) -> None:
+    def __init__(
+        self, frame: memoryview, digits: int, header: BatchHeader, last_txid: int | None = None
+    ) -> None:
         """Keep a writable view of the encapsulated message and where its digits stand."""
         assert header.base < header.next, f"U1: [{header.base}, {header.next})"
         self._frame = frame
@@ -107,6 +112,7 @@ class UnsealedBatch:
         self.next = header.next
         self.leader_epoch = header.leader_epoch
         self.max_timestamp = header.max_timestamp
+        self.last_txid = last_txid
 
     @property
     def size(self) -> int:
@@ -157,7 +163,16 @@ def encode(
     frame = find_frame(message)
     assert frame is not None, "the writer wrote one message"
     assert frame.end == len(message), "the writer wrote one message"
-    return UnsealedBatch(message, frame.digits, header)
+    return UnsealedBatch(message, frame.digits, header, last_txid(records))
+
+
+def last_txid(records: pa.RecordBatch) -> int | None:
+    """Return the last transaction id among ``records``, None if there is none."""
+    txids = records["txid"]
+    if txids.null_count == len(txids):
+        return None
+    found: int = txids.drop_null()[-1].as_py()
+    return found
 
 
 def encode_group(

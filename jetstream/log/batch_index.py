@@ -152,6 +152,10 @@ class BatchIndex:
         """Return the row of the first batch that reaches ``timestamp``; `len` if there is none."""
         return bisect_left(self.timestamps, timestamp, hi=len(self.nexts))
 
+    def are_verified(self, base: Offset, end: Offset) -> bool:
+        """Tell whether every batch of ``[base, end)``, which is not empty, is marked as verified."""
+        return self.verified.find(0, self.find(base), self.find(Offset(end - 1)) + 1) < 0
+
     def last_row_until(self, first: int, position: int, end: Offset) -> int:
         """Return the last row from ``first`` of the same epoch that ends by ``position`` and by ``end``.
 

@@ -350,7 +350,9 @@ class Log(ReadableLog):
         if not self._writer.segment.sealed:
             self._writer.seal()
             self.mark_synced()
+        sealed = self._writer.segment
         self._segments = (*self._segments, self._writer.start(self.log_end_offset))
+        self._indexes.count(sealed)
 
     def _checkpoint_at(self, synced_end: Offset) -> Checkpoint:
         """Return the checkpoint of a log that is known to be durable up to ``synced_end``."""

@@ -1,12 +1,15 @@
 """The reading half of a log: from an offset or a time to bytes in a file.
 
 Readers run on any thread while the writer appends: the tuple of segments is replaced as a whole, an index
-only grows, and `log_end_offset` is published after the entries it covers.
+only grows, and `log_end_offset` is published after the entries it covers. What readers change, the corrupt
+ranges and which indexes are in memory, is made for several threads.
 """
 
 import builtins
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +18,18 @@ from envelope.errors import CorruptDataError, JetstreamError, OffsetOutOfRange, 
 from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import decode
 from jetstream.log.batch_index import BatchIndex, IndexEntry
+from jetstream.log.corrupt_ranges import CorruptRanges
 from jetstream.log.epochs import EpochHistory
-from jetstream.log.ranges import OffsetRange, with_range
+from jetstream.log.loaded_indexes import LoadedIndexes
+from jetstream.log.ranges import OffsetRange
 from jetstream.log.scan import FileWindow, read_batch
 from jetstream.log.segment import Segment
 
-_LOADED_INDEXES_MAX = 8
-"""Entries of this many sealed segments are kept in memory for one log."""
+_NO_ENTRIES: Final = BatchIndex()
+
+
+class IndexUnloaded(UnavailableError):
+    """A read cannot be planned without reading an index file first: let a thread plan it that may wait."""
 
 
 class IndexRebuilt(UnavailableError):
@@ -44,6 +52,7 @@ class FileRange:
 
     Attributes:
         segment: where; take a lease before using its file.
+        index: the entries it was planned by; the segment may have others by now.
         position: first byte.
         length: bytes; 0 if no batch qualified.
         base: first offset of the first batch.
@@ -52,11 +61,17 @@ class FileRange:
     """
 
     segment: Segment
+    index: BatchIndex
     position: FilePosition
     length: int
     base: Offset
     next: Offset
     leader_epoch: LeaderEpoch
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether this process has written or checked every batch in it; known without any reading."""
+        return self.length == 0 or self.index.are_verified(self.base, self.next)
 
 
 class ReadableLog:
@@ -66,19 +81,19 @@ class ReadableLog:
         directory: path on the log's disk.
         log_start_offset: first kept offset.
         log_end_offset: next offset to be written.
-        corrupt_ranges: offsets that are refused because their bytes are damaged or missing.
         epochs: which leader epoch wrote what.
         failed: why nothing more can be appended; None if it can.
 
     Invariants:
         L1: log_start_offset <= log_end_offset.
         L2: segments tile: each one's next is the following one's base; there is at least one.
+        L6: damage that a scan found is in corrupt_ranges before the scan's index is in use.
     """
 
     __slots__ = (
-        "_loaded",
+        "_corrupt",
+        "_indexes",
         "_segments",
-        "corrupt_ranges",
         "directory",
         "epochs",
         "failed",
@@ -90,12 +105,22 @@ class ReadableLog:
         """Begin with what recovery found; `Log` publishes every change after it."""
         self.directory = directory
         self._segments = segments
-        self._loaded: list[Segment] = []
+        self._corrupt = CorruptRanges(directory)
+        self._indexes = LoadedIndexes(self._corrupt.add)
         self.log_start_offset = Offset(0)
         self.log_end_offset = Offset(0)
-        self.corrupt_ranges: tuple[OffsetRange, ...] = ()
         self.epochs = EpochHistory()
         self.failed: JetstreamError | None = None
+
+    @property
+    def corrupt_ranges(self) -> tuple[OffsetRange, ...]:
+        """Offsets that are refused because their bytes are damaged or missing."""
+        return self._corrupt.ranges
+
+    @corrupt_ranges.setter
+    def corrupt_ranges(self, ranges: tuple[OffsetRange, ...]) -> None:
+        """Change them, on the disk thread; what readers found since it looked counts all the same."""
+        self._corrupt.replace(ranges, self.log_start_offset, self.log_end_offset)
 
     @property
     def bytes(self) -> int:
@@ -126,44 +151,42 @@ class ReadableLog:
         return self.epochs.end_of(epoch, self.log_end_offset)
 
     def locate(self, offset: Offset) -> Location:
-        """Return the batch that holds ``offset``.
+        """Return the batch that holds ``offset``; may read files.
 
         Raises:
             OffsetOutOfRange: it is below the log start, or not yet written.
             CorruptDataError: it lies in a corrupt range.
         """
-        if not self.log_start_offset <= offset < self.log_end_offset:
-            raise self._out_of_range(offset)
-        self._refuse_corrupt(offset)
-        segment, index = self._segment_with(offset)
-        row = index.find(offset)
-        self._refuse_corrupt(offset)  # Loading a doubtful index may have found damage.
-        assert row < len(index), f"L2: offset {offset} in segment {segment.base}"
-        return Location(segment, index, row, index[row])
+        return self._locate(offset, self._indexes.of)
 
-    def plan_read(self, offset: Offset, max_bytes: int, end: Offset) -> FileRange:
+    def plan_read(self, offset: Offset, max_bytes: int, end: Offset, *, load: bool = True) -> FileRange:
         """Return whole batches from the one that holds ``offset``, none of them reaching beyond ``end``.
 
         At least one batch, however large, then as many as fit ``max_bytes`` within one segment and one
         epoch, before the next corrupt range. Empty if ``offset`` is the log's end, or if its batch reaches
-        beyond ``end``.
+        beyond ``end``. Reads an index file where it must, and no file at all with ``load`` off.
 
         Raises:
             OffsetOutOfRange: ``offset`` is below the log start or above the log end.
             CorruptDataError: ``offset`` lies in a corrupt range.
+            IndexUnloaded: it needs an index file, and ``load`` is off.
         """
         if offset == self.log_end_offset:
             segment = self._segments[-1]
-            return FileRange(segment, segment.data_end, 0, offset, offset, self.epochs.last)
-        found = self.locate(offset)
+            return FileRange(segment, _NO_ENTRIES, segment.data_end, 0, offset, offset, self.epochs.last)
+        found = self._locate(offset, self._indexes.of if load else _index_in_memory)
         stop = min([end, *(start for start, _ in self.corrupt_ranges if start > offset)])
         entry = found.entry
         last = found.index.last_row_until(found.row, entry.position + max_bytes, stop)
         if last < found.row:
-            return FileRange(found.segment, entry.position, 0, offset, offset, entry.leader_epoch)
+            return FileRange(
+                found.segment, found.index, entry.position, 0, offset, offset, entry.leader_epoch
+            )
         final = found.index[last]
         length = final.end - entry.position
-        return FileRange(found.segment, entry.position, length, entry.base, final.next, entry.leader_epoch)
+        return FileRange(
+            found.segment, found.index, entry.position, length, entry.base, final.next, entry.leader_epoch
+        )
 
     def verify_range(self, file_range: FileRange) -> None:
         """Check the CRC of every batch in the range that this process has not checked or written.
@@ -172,11 +195,10 @@ class ReadableLog:
             CorruptDataError: a batch is damaged; its offsets are refused from now on.
             IndexRebuilt: the batches are not where the index said; plan again.
         """
-        segment = file_range.segment
-        index = segment.load_index()
-        first, last = index.find(file_range.base), index.find(Offset(file_range.next - 1))
-        if file_range.length == 0 or index.verified.find(0, first, last + 1) < 0:
+        if file_range.is_verified:
             return
+        segment, index = file_range.segment, file_range.index
+        first, last = index.find(file_range.base), index.find(Offset(file_range.next - 1))
         with segment.leased() as file:
             window = FileWindow(file, file_range.position + file_range.length)
             for row in range(first, last + 1):
@@ -209,7 +231,7 @@ class ReadableLog:
         for segment in self._segments:
             if segment.next == segment.base or segment.max_timestamp < timestamp:
                 continue
-            index = self._index_of(segment)
+            index = self._indexes.of(segment)
             row = index.find_timestamp(timestamp)
             if row < len(index):
                 return self._offset_in(index[row], timestamp)
@@ -228,22 +250,22 @@ class ReadableLog:
         row = int(np.searchsorted(records.column(1).cast(pa.int64()).to_numpy(), timestamp))
         return max(Offset(records.column(0)[row].as_py()), self.log_start_offset)
 
-    def _segment_with(self, offset: Offset) -> tuple[Segment, BatchIndex]:
-        segments = self._segments
-        segment = segments[bisect_right(segments, offset, key=_base) - 1]
-        return segment, self._index_of(segment)
+    def _locate(self, offset: Offset, index_of: Callable[[Segment], BatchIndex]) -> Location:
+        # In this order: the end is published after its segment, the start before the segments below it go.
+        end, segments, start = self.log_end_offset, self._segments, self.log_start_offset
+        if not start <= offset < end:
+            raise _out_of_range(offset, start, end)
+        self._corrupt.refuse(offset)
+        segment = _segment_at(segments, offset)
+        index = index_of(segment)
+        row = index.find(offset)
+        self._corrupt.refuse(offset)  # L6: what a scan found since is refused, and the entries go around it.
+        assert row < len(index), f"L2: offset {offset} in segment {segment.base}"
+        return Location(segment, index, row, index[row])
 
-    def _index_of(self, segment: Segment) -> BatchIndex:
-        """Return a segment's entries; those of few sealed segments stay in memory."""
-        index = segment.index
-        if index is not None:
-            return index
-        index = segment.load_index()
-        self._note_damages(segment)
-        self._loaded.append(segment)
-        if len(self._loaded) > _LOADED_INDEXES_MAX:
-            self._loaded.pop(0).unload_index()
-        return index
+    def _segment_with(self, offset: Offset) -> tuple[Segment, BatchIndex]:
+        segment = _segment_at(self._segments, offset)
+        return segment, self._indexes.of(segment)
 
     def _verify_row(self, segment: Segment, index: BatchIndex, row: int, window: FileWindow) -> None:
         entry = index[row]
@@ -256,39 +278,34 @@ class ReadableLog:
         if found == entry:
             index.verified[row] = True
             return
-        if segment.sealed and not segment.index_doubtful:
-            segment.rescan()
-            self._note_damages(segment)
-        else:
-            self.corrupt_ranges = with_range(self.corrupt_ranges, entry.base, entry.next)
-        segment.index_doubtful = True
-        self._refuse_corrupt(entry.base)
+        if not segment.sealed:
+            self._corrupt.add(entry.base, entry.next)
+            segment.index_doubtful = True
+        elif segment.index is index:  # otherwise it was replaced or dropped meanwhile
+            self._indexes.rescan(segment)
+        self._corrupt.refuse(entry.base)
         raise IndexRebuilt(f"the index of segment {segment.base} was wrong and has been derived anew")
 
-    def _note_damages(self, segment: Segment) -> None:
-        for damage in segment.damages:
-            end = damage.next if damage.next is not None else segment.next
-            self.corrupt_ranges = with_range(self.corrupt_ranges, damage.base, end)
 
-    def _refuse_corrupt(self, offset: Offset) -> None:
-        for start, end in self.corrupt_ranges:
-            if start <= offset < end:
-                raise CorruptDataError(
-                    f"offset {offset} lies in the corrupt range [{start}, {end}) of {self.directory}",
-                    offset=offset,
-                    corrupt_start=start,
-                    corrupt_end=end,
-                )
+def _index_in_memory(segment: Segment) -> BatchIndex:
+    index = segment.index
+    if index is None:
+        raise IndexUnloaded(f"the index of segment {segment.base} is not in memory")
+    return index
 
-    def _out_of_range(self, offset: Offset) -> OffsetOutOfRange:
-        start, end = self.log_start_offset, self.log_end_offset
-        return OffsetOutOfRange(
-            f"offset {offset} is outside the log [{start}, {end})",
-            offset=offset,
-            log_start_offset=start,
-            log_end_offset=end,
-        )
+
+def _segment_at(segments: tuple[Segment, ...], offset: Offset) -> Segment:
+    return segments[bisect_right(segments, offset, key=_base) - 1]
 
 
 def _base(segment: Segment) -> Offset:
     return segment.base
+
+
+def _out_of_range(offset: Offset, start: Offset, end: Offset) -> OffsetOutOfRange:
+    return OffsetOutOfRange(
+        f"offset {offset} is outside the log [{start}, {end})",
+        offset=offset,
+        log_start_offset=start,
+        log_end_offset=end,
+    )

@@ -61,6 +61,7 @@ class Segment:
         "_file",
         "_leases",
         "_retired",
+        "_verified",
         "base",
         "damages",
         "data_end",
@@ -81,6 +82,7 @@ class Segment:
         self._file: File | None = None
         self._leases = 0
         self._retired = False
+        self._verified = bytearray()
         self.base = base
         self.path = segment_path(directory, base)
         self.index_path = self.path.removesuffix(SEGMENT_SUFFIX) + INDEX_SUFFIX
@@ -213,31 +215,55 @@ class Segment:
         Raises:
             StorageError: the disk refused.
         """
-        if self.index is not None:
-            return self.index
+        index = self.index if self.index is not None else self.read_index()
+        if index is None:
+            scan = self.scan()
+            self.adopt(scan)
+            index = scan.index
+        return index
+
+    def read_index(self) -> BatchIndex | None:
+        """Return and publish the entries in a sealed segment's index file; None if they must not be used.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        if self.index_doubtful:
+            return None
         with self.leased() as file:
             index = read_index(self._disk, self.index_path, self.base, file)
         if index is None or index.nexts[-1] != self.next:
-            return self.rescan()
+            return None
+        if len(self._verified) == len(index):
+            index.verified = self._verified
         self.index = index
         return index
 
-    def rescan(self) -> BatchIndex:
-        """Derive the entries of a sealed segment anew, noting damage; the index file is not trusted again."""
+    def scan(self) -> SegmentScan:
+        """Return what a sealed segment's bytes say, damage included; changes nothing.
+
+        Raises:
+            StorageError: the disk refused.
+        """
         assert self.sealed, "only the writer knows where the active segment ends"
         with self.leased() as file:
             scan = scan_segment(file, self.base)
             size = FilePosition(file.size())
         if scan.next < self.next and not (scan.damages and scan.damages[-1].next is None):
             scan.damages.append(Damage(size, size, scan.next, None, f"the file ends at {scan.next}"))
+        return scan
+
+    def adopt(self, scan: SegmentScan) -> None:
+        """Publish what `scan` found; whoever refuses damage must know of it before, as readers go by this."""
         self.index_doubtful = True
         self.damages = tuple(scan.damages)
         self.index = scan.index
-        return scan.index
 
     def unload_index(self) -> None:
-        """Drop the entries of a sealed segment from memory."""
-        if self.sealed and not self.damages:
+        """Drop the entries of a sealed segment from memory, but keep, a byte each, which are verified."""
+        index = self.index
+        if index is not None and self.sealed and not self.damages:
+            self._verified = index.verified
             self.index = None
 
     def save_index(self, rows: int) -> None:

@@ -31,13 +31,14 @@ class Housekeeper:
         self._streams = streams
 
     async def checkpoint_every(self, interval: timedelta) -> None:
-        """Put the synced ends of quiet streams on record, at most ``interval`` after they are due."""
+        """Record synced ends of quiet streams and last txids, at most ``interval`` after they are due."""
         while True:
             await asyncio.sleep(interval.total_seconds())
             now = self._clock.wall()
             await self._upkeep(
                 [s for s in self._streams() if s.upkeep.checkpoint_due(now)], Upkeep.checkpoint
             )
+            await self._upkeep([s for s in self._streams() if s.upkeep.txid_note_due()], Upkeep.note_txid)
 
     async def retain_every(self, interval: timedelta) -> None:
         """Remove what the streams' retention rules no longer keep."""

@@ -2,7 +2,7 @@
 
 The log recovers itself (`Log.open`). What the sequencer must remember of it, message ids above all, is read
 back from the stored batches of one dedupe window, so that a restart answers a retry as the process before
-would have.
+would have; the last transaction id however old it is (`TxidNote`).
 """
 
 import logging
@@ -22,13 +22,12 @@ from jetstream.log.batch import decode, iter_frames
 from jetstream.log.disk import Disk
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.recovery import Verify
+from jetstream.node.last_txid import TxidNote
 from metadata.stream_config import StreamConfig
 
 _log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 4 * MIB
-_TXID_SEARCH_BYTES_MAX: Final = 64 * MIB
-"""How far back from the end the last transaction id is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,7 @@ class OpenedStream:
     log: Log
     leader_epoch: LeaderEpoch
     history: History
+    txid: TxidNote
 
 
 def log_config(config: StreamConfig) -> LogConfig:
@@ -85,9 +85,9 @@ def open_stream(
     start = _start_of_history(log, window_start)
     for records in _records(log, start):
         history.absorb(records)
-    if history.last_txid is None:
-        history.last_txid = _last_txid_before(log, start)
-    return OpenedStream(log, leader_epoch, history)
+    txid = TxidNote.recovered(disk, directory, log, start, history.last_txid)
+    history.last_txid = txid.latest.txid
+    return OpenedStream(log, leader_epoch, history, txid)
 
 
 def _start_of_history(log: Log, window_start: TimestampUs) -> Offset:
@@ -107,9 +107,14 @@ def _records(log: Log, start: Offset) -> Iterator[pa.RecordBatch]:
         try:
             data = log.read(offset, _READ_BYTES, log.log_end_offset)
         except CorruptDataError as error:
-            # The error's own words name the range; its records cannot be remembered, only passed over.
-            _log.error("message ids lost to damage directory=%s error=%s runbook=RB-01", log.directory, error)
-            offset = _end_of_damage(log, offset)
+            beyond = _end_of_damage(log, offset)
+            if beyond is not None:
+                # The error's own words name the range; its records cannot be remembered, only passed over.
+                _log.error(
+                    "message ids lost to damage directory=%s error=%s runbook=RB-01", log.directory, error
+                )
+                offset = beyond
+            # Otherwise it was found further on just now: the next read ends before it.
             continue
         for frame in iter_frames(data):
             header, records = decode(frame)
@@ -117,27 +122,8 @@ def _records(log: Log, start: Offset) -> Iterator[pa.RecordBatch]:
             offset = header.next
 
 
-def _end_of_damage(log: Log, offset: Offset) -> Offset:
-    return next(end for start, end in log.corrupt_ranges if start <= offset < end)
-
-
-def _last_txid_before(log: Log, end: Offset) -> int | None:
-    """Search backwards from ``end`` for the last transaction id, within a bound; None if there is none."""
-    searched = 0
-    while end > log.log_start_offset and searched < _TXID_SEARCH_BYTES_MAX:
-        try:
-            entry = log.locate(Offset(end - 1)).entry
-            frame = log.read(entry.base, 1, entry.next)
-        except CorruptDataError:
-            return None  # what lies before damage is reported by whoever reads it
-        _, records = decode(frame)
-        txids = records["txid"].drop_null()
-        if len(txids):
-            found: int = txids[len(txids) - 1].as_py()
-            return found
-        searched += entry.length
-        end = entry.base
-    return None
+def _end_of_damage(log: Log, offset: Offset) -> Offset | None:
+    return next((end for start, end in log.corrupt_ranges if start <= offset < end), None)
 
 
 def _microseconds(duration: timedelta | None) -> int | None:

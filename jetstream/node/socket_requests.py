@@ -25,7 +25,7 @@ from jetstream.fetch.planner import (
     committed,
     plan_fetch,
 )
-from jetstream.log.readable_log import FileRange, IndexRebuilt
+from jetstream.log.readable_log import FileRange, IndexRebuilt, IndexUnloaded
 from jetstream.log.schema import SCHEMA_ID
 from jetstream.node.clock import Clock
 from jetstream.node.socket_connection import Pending, SocketConnection, SocketCounters
@@ -209,17 +209,41 @@ class RequestDispatcher:
             None if request.last_epoch is None else LeaderEpoch(request.last_epoch),
             _incarnation(request.incarnation),
         )
-        match plan_fetch(query, _view(stream)):
+        view = _view(stream)
+        plan = plan_fetch(query, view, load=False)
+        if isinstance(plan, Refuse) and isinstance(plan.error, IndexUnloaded):
+            self._on_thread(
+                pending,
+                lambda: plan_fetch(query, view, load=True),
+                lambda plan: self._carry_out(plan, pending, request, stream, view.high_watermark),
+            )
+        else:
+            self._carry_out(plan, pending, request, stream, view.high_watermark)
+
+    def _carry_out(
+        self,
+        plan: Serve[FileRange] | Wait | Refuse,
+        pending: Pending,
+        request: Fetch,
+        stream: ReadableStream,
+        planned_at: Offset,
+    ) -> None:
+        """Do what was planned when the high watermark was at ``planned_at``."""
+        match plan:
             case Serve(file_range):
                 self._deliver(pending, stream, file_range)
+            case Wait() if stream.high_watermark > planned_at:
+                self._answer(pending)  # it moved while a thread made the plan
             case Wait(offset):
                 self._wait(pending, request, stream, offset)
             case Refuse(error):
                 pending.connection.fail(request.id, error)
+            case _:
+                assert_never(plan)
 
     def _deliver(self, pending: Pending, stream: ReadableStream, file_range: FileRange) -> None:
         body = Body.leased(file_range)
-        if _is_verified(file_range):
+        if file_range.is_verified:
             pending.connection.respond(_fetch_response(pending, stream, body), body)
             return
         self._counters.ranges_verified += 1
@@ -250,7 +274,10 @@ class RequestDispatcher:
             if connection.closed:
                 return
             if error is None:
-                then(result.result())
+                try:
+                    then(result.result())
+                except JetstreamError as problem:
+                    connection.fail(pending.request.id, problem)
             else:
                 self._failed(pending, error)
             self.serve(connection)
@@ -286,15 +313,6 @@ class RequestDispatcher:
 
 def _view(stream: ReadableStream) -> StreamView[FileRange]:
     return StreamView(Incarnation(stream.incarnation), stream.high_watermark, stream.log)
-
-
-def _is_verified(file_range: FileRange) -> bool:
-    """Tell without any reading whether this process has checked every CRC in the range."""
-    index = file_range.segment.index
-    if index is None:
-        return False
-    first, last = index.find(file_range.base), index.find(Offset(file_range.next - 1))
-    return index.verified.find(0, first, last + 1) < 0
 
 
 def _incarnation(wanted: str | None) -> Incarnation | None:

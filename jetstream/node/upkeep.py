@@ -1,15 +1,17 @@
-"""What a log needs besides appends: checkpoints when it falls quiet, retention, truncation, settings.
+"""What a log needs besides appends: checkpoints when it falls quiet, notes, retention, truncation, settings.
 
 The methods that touch the disk run on the disk thread; the questions are asked on the loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from envelope.errors import JetstreamError
+from envelope.errors import DiskFull, JetstreamError
 from envelope.types import Offset, SyncMode, TimestampUs
+from jetstream.log.batch import UnsealedBatch
 from jetstream.log.log import Log
 from jetstream.node.clock import Clock
+from jetstream.node.last_txid import TxidNote
 from jetstream.node.recovery import log_config
 from metadata.stream_config import StreamConfig
 
@@ -20,21 +22,33 @@ CHECKPOINT_QUIET_US: Final = 1_000_000
 class Upkeep:
     """Looks after one log."""
 
-    def __init__(self, log: Log, clock: Clock, high_watermark: Callable[[], Offset]) -> None:
+    def __init__(
+        self, log: Log, clock: Clock, high_watermark: Callable[[], Offset], txid: TxidNote | None = None
+    ) -> None:
+        """Without ``txid`` nothing is noted of the log's transaction ids."""
         self._log = log
+        self._txid = txid
         self._clock = clock
         self._high_watermark = high_watermark
         self._unsaved = False
         self._last_append = TimestampUs(0)
 
-    def appended(self, now: TimestampUs) -> None:
-        """Note an append; its end is not on record yet."""
+    def appended(self, now: TimestampUs, batches: Sequence[UnsealedBatch] = ()) -> None:
+        """Note an append of ``batches``; its end is not on record yet."""
         self._unsaved = True
         self._last_append = now
+        if self._txid is not None:
+            self._txid.appended(batches)
 
     def checkpoint_due(self, now: TimestampUs) -> bool:
         """Whether the log has fallen quiet and its synced end is not on record."""
         return self._unsaved and self._log.failed is None and now - self._last_append >= CHECKPOINT_QUIET_US
+
+    def txid_note_due(self) -> bool:
+        """Whether it should be put on record which transaction id was the last."""
+        return (
+            self._txid is not None and self._log.failed is None and self._txid.is_due(self._log.durable_end)
+        )
 
     def retention_due(self) -> bool:
         """Whether any retention rule is set."""
@@ -52,13 +66,18 @@ class Upkeep:
             self._unsaved = True
             raise
 
+    def note_txid(self) -> None:
+        """Put on record which transaction id was the last."""
+        assert self._txid is not None, "it was due"
+        self._txid.write()
+
     def apply_retention(self) -> None:
         """Drop the segments that retention no longer keeps."""
-        self._log.apply_retention(self._clock.wall(), self._high_watermark())
+        self._remove(lambda: self._log.apply_retention(self._clock.wall(), self._high_watermark()))
 
     def truncate_before(self, offset: Offset) -> None:
         """Let the log begin at ``offset``, durably; `OffsetOutOfRange` beyond the high watermark."""
-        self._log.truncate_before(offset, self._high_watermark())
+        self._remove(lambda: self._log.truncate_before(offset, self._high_watermark()))
 
     def reconfigure(self, config: StreamConfig) -> None:
         """Give the log its part of a changed configuration.
@@ -68,3 +87,17 @@ class Upkeep:
         if config.sync is SyncMode.ALWAYS and self._log.failed is None:
             self._log.sync()
         self._log.config = log_config(config)
+
+    def _remove(self, removal: Callable[[], None]) -> None:
+        """Remove records; which transaction id was the last is put on record before its record goes."""
+        try:
+            self._remember_txid()
+        except DiskFull:
+            removal()  # It makes the space.
+            self._remember_txid()
+        else:
+            removal()
+
+    def _remember_txid(self) -> None:
+        if self._txid is not None:
+            self._txid.write_before_removal(self._log)

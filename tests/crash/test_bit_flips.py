@@ -7,11 +7,10 @@ import pytest
 from envelope.errors import CorruptDataError, OffsetOutOfRange, StreamOffline
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import BatchFlags, encode
-from jetstream.log.batch_index import BatchIndex, decode_index
+from jetstream.log.batch_index import decode_index
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.memory_disk import MemoryDisk, everything_survives, nothing_survives
-from jetstream.log.readable_log import IndexRebuilt
 from jetstream.log.segment import segment_path
 from tests.support.logs import (
     DIRECTORY,
@@ -449,28 +448,6 @@ def test_an_index_of_another_segment_or_an_older_one_is_not_believed() -> None:
         disk = pristine.power_loss(everything_survives)
         overwrite(disk, path, content)
         check_all_there(disk, full=False)
-
-
-def test_an_index_that_contradicts_its_segment_is_derived_anew_on_the_first_read() -> None:
-    disk = MemoryDisk()
-    log = begun(disk, LogConfig(segment_bytes=4000))
-    for value in list(VALUES.values())[:4]:
-        append(log, [value])
-    log.close()
-    path = segment_path(DIRECTORY, Offset(0)).replace(".arrows", ".index")
-    _, index = decode_index(file_content(disk, path))
-    wrong = BatchIndex()
-    first, second, *rest = (index[row] for row in range(len(index)))
-    wrong.append(first._replace(next=second.next, length=first.length + second.length), verified=False)
-    for entry in rest:
-        wrong.append(entry, verified=False)
-    overwrite(disk, path, wrong.encode(len(wrong)))
-    again = opened(disk, LogConfig(segment_bytes=4000))
-    assert again.recovery.problems == (), "it looks right from outside"
-    with pytest.raises(IndexRebuilt):
-        again.verify_range(again.plan_read(Offset(0), 1 << 20, Offset(4)))
-    assert stored_values(again) == {offset: VALUES[offset] for offset in range(4)}
-    assert again.corrupt_ranges == ()
 
 
 def test_an_index_whose_last_entry_is_not_in_the_segment_is_not_believed() -> None:

@@ -13,6 +13,9 @@ import jetstream
 from envelope.errors import (
     ConnectionLost,
     DeadlinePassed,
+    InvalidConfig,
+    InvalidHeader,
+    InvalidName,
     InvalidSubject,
     JetstreamError,
     NoResponders,
@@ -20,11 +23,18 @@ from envelope.errors import (
     RecordTooLarge,
     RequestError,
     StreamExists,
+    TxidDecreasing,
     UnknownStream,
+    Unsupported,
     WrongExpectedStream,
+    WrongLastMessageId,
     WrongLastSequence,
 )
+from envelope.limits import MIB
 from jetstream import JetstreamClient
+from jetstream.client.publishing import PublishOptions
+from jetstream.node.last_txid import TXID_FILE
+from metadata.api.responses import CreateStreamResponse
 from tests.support.nodes import nats_and_node
 from tests.support.sockets import LOOPS, asked, run, until
 
@@ -114,6 +124,89 @@ def test_refusals_are_typed(tmp_path: Path) -> None:
         with pytest.raises(NoResponders):
             await js.publish("nobody.listens", b"v")
         assert (await js.publish("a", b"v", expected_last_sequence=0)).offset == 0
+
+    with_client(tmp_path, body)
+
+
+def test_a_refusal_of_the_stream_is_raised_as_its_own_class(tmp_path: Path) -> None:
+    refused: tuple[tuple[PublishOptions, type[JetstreamError]], ...] = (
+        ({"txid": 6}, TxidDecreasing),
+        ({"headers": {"Jetstream-Txid": "seven"}}, InvalidHeader),
+        ({"headers": {"Nats-Rollup": "all"}}, Unsupported),
+        ({"expected_last_sequence": 5}, WrongLastSequence),
+        ({"expected_last_message_id": "m"}, WrongLastMessageId),
+        ({"stream": "another"}, WrongExpectedStream),
+    )
+
+    async def body(js: JetstreamClient) -> None:
+        await js.streams.create("a", "a")
+        await js.publish("a", b"v", txid=7)
+        for options, kind in refused:
+            with pytest.raises(JetstreamError) as caught:
+                await js.publish("a", b"v", **options)
+            assert type(caught.value) is kind, options
+        assert (await js.publish("a", b"v", txid=7)).offset == 1
+
+    with_client(tmp_path, body)
+
+
+def test_a_txid_from_long_before_a_restart_is_still_the_last_one(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_cluster(tmp_path) as (_, js):
+            await js.streams.create("a", "a", dedupe_window=timedelta(0))
+            await js.publish("a", b"v", txid=7)
+            for _ in range(9):
+                await js.publish("a", bytes(8 * MIB))
+        async with a_cluster(tmp_path) as (_, js):
+            with pytest.raises(TxidDecreasing):
+                await js.publish("a", b"v", txid=6)
+            assert (await js.publish("a", b"v", txid=7)).offset == 10
+
+    run(test())
+
+
+def test_the_last_txid_is_noted_while_much_is_stored(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            nats_and_node(tmp_path, checkpoint_interval=0.01) as (url, _),
+            jetstream.connect(url) as js,
+        ):
+            await js.streams.create("a", "a")
+            await js.publish("a", b"v", txid=7)
+            for _ in range(8):
+                await js.publish("a", bytes(8 * MIB))
+            await until(lambda: any((tmp_path / "data").rglob(TXID_FILE)))
+
+    run(test())
+
+
+def test_the_last_txid_is_known_after_a_restart_although_its_record_is_gone(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_cluster(tmp_path) as (_, js):
+            await js.streams.create("a", "a")
+            await js.publish("a", b"v", txid=7)
+            await js.streams.truncate("a", before=1)
+        async with a_cluster(tmp_path) as (_, js):
+            with pytest.raises(TxidDecreasing):
+                await js.publish("a", b"v", txid=6)
+
+    run(test())
+
+
+def test_what_the_request_api_answers_is_raised_as_its_own_class(tmp_path: Path) -> None:
+    refused: tuple[tuple[dict[str, object], type[JetstreamError]], ...] = (
+        ({"name": "a b", "subject": "x"}, InvalidName),
+        ({"name": "a", "subject": "x..y"}, InvalidSubject),
+        ({"name": "a", "subject": "x", "segment_bytes": -1}, InvalidConfig),
+        ({"name": "a", "subject": "x", "partitions": 2}, Unsupported),
+        ({"name": "a", "subject": "x", "no_such_setting": 1}, RequestError),
+    )
+
+    async def body(js: JetstreamClient) -> None:
+        for fields, kind in refused:
+            with pytest.raises(JetstreamError) as caught:
+                await js.requests.ask("stream.create", fields, CreateStreamResponse)
+            assert type(caught.value) is kind, fields
 
     with_client(tmp_path, body)
 

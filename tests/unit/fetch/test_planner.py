@@ -10,6 +10,7 @@ from envelope.errors import (
     JetstreamError,
     OffsetOutOfRange,
     StreamRecreated,
+    UnavailableError,
 )
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.fetch.planner import FetchQuery, Refuse, Serve, StreamView, Wait, committed, plan_fetch
@@ -21,6 +22,10 @@ class ARange:
     next: Offset
 
 
+class NeedsFile(UnavailableError):
+    """What an index says when it would have to read a file and must not."""
+
+
 @dataclass
 class AnIndex:
     """Batches of ten records in [start, end); epoch 1 below offset 50, epoch 2 from there on."""
@@ -29,8 +34,8 @@ class AnIndex:
     log_end_offset: Offset
     failure: JetstreamError | None = None
 
-    def plan_read(self, offset: Offset, max_bytes: int, end: Offset) -> ARange:
-        if self.failure:
+    def plan_read(self, offset: Offset, max_bytes: int, end: Offset, *, load: bool) -> ARange:
+        if self.failure and not (load and isinstance(self.failure, NeedsFile)):
             raise self.failure
         base = offset - offset % 10
         count = max(1, max_bytes // 100)
@@ -50,6 +55,8 @@ def plan(
     view: StreamView[ARange] | None = None,
     last_epoch: int | None = None,
     incarnation: str | None = None,
+    *,
+    load: bool = True,
 ) -> Serve[ARange] | Wait | Refuse:
     query = FetchQuery(
         Offset(offset),
@@ -57,7 +64,7 @@ def plan(
         None if last_epoch is None else LeaderEpoch(last_epoch),
         None if incarnation is None else Incarnation(incarnation),
     )
-    return plan_fetch(query, view or a_view())
+    return plan_fetch(query, view or a_view(), load=load)
 
 
 def refusal(decision: Serve[ARange] | Wait | Refuse) -> JetstreamError:
@@ -119,6 +126,13 @@ def test_a_corrupt_range_is_refused_and_not_skipped() -> None:
         Incarnation("one"), Offset(80), AnIndex(Offset(0), Offset(80), CorruptDataError("bad batch"))
     )
     assert isinstance(refusal(plan(30, view)), CorruptDataError)
+
+
+def test_files_are_read_for_a_plan_only_where_they_may_be() -> None:
+    index = AnIndex(Offset(0), Offset(80), NeedsFile("it is in a file"))
+    view = StreamView(Incarnation("one"), Offset(80), index)
+    assert isinstance(refusal(plan(30, view, load=False)), NeedsFile)
+    assert isinstance(plan(30, view, load=True), Serve)
 
 
 @pytest.mark.parametrize(("offset", "nearest"), [(0, 20), (20, 20), (50, 50), (80, 80), (95, 80)])

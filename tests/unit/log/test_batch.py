@@ -82,6 +82,14 @@ def test_a_frame_is_legal_arrow_of_the_pinned_version_and_alignment() -> None:
     assert len(frame) % 8 == 0
 
 
+@pytest.mark.parametrize(
+    ("txids", "last"), [((None,), None), ((3, None), 3), ((None, -2, None, 5), 5), ((0,), 0)]
+)
+def test_a_batch_knows_its_last_txid(txids: tuple[int | None, ...], last: int | None) -> None:
+    records = records_batch([Record(txid=txid) for txid in txids])
+    assert encode(records, Offset(0), EPOCH).last_txid == last
+
+
 def test_sealing_again_with_other_flags_gives_a_valid_frame_of_the_same_size() -> None:
     batch = encode(values_batch([b"a"]), Offset(0), EPOCH)
     size = batch.size

@@ -1,13 +1,21 @@
 """Readers on one thread while the writer appends, rolls and removes on another."""
 
 import threading
+from collections.abc import Callable
 
-from envelope.errors import OffsetOutOfRange, UnavailableError
+import pytest
+
+from envelope.errors import CorruptDataError, OffsetOutOfRange, UnavailableError
 from envelope.types import Offset
 from jetstream.log.batch import decode, iter_frames
+from jetstream.log.corrupt_ranges import CorruptRanges
+from jetstream.log.loaded_indexes import LoadedIndexes
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.memory_disk import MemoryDisk
-from tests.support.logs import NOW, append, begun
+from jetstream.log.ranges import OffsetRange
+from jetstream.log.readable_log import FileRange
+from jetstream.log.segment import Segment
+from tests.support.logs import DIRECTORY, NOW, SMALL, append, begun, file_content, filled, opened, overwrite
 
 BATCHES = 600
 
@@ -57,3 +65,98 @@ def test_readers_see_whole_batches_in_order_while_the_writer_works() -> None:
     assert log.log_end_offset == 3 * BATCHES
     assert check_reads(log) == 3 * BATCHES - log.log_start_offset
     assert seen > 0
+
+
+# --- two threads at the same moment --------------------------------------------------------------------
+
+
+class InterruptibleRanges(CorruptRanges):
+    """Lets another thread act once, when somebody has looked at the ranges and goes on with them."""
+
+    then: Callable[[], None] | None = None
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        found = super().ranges
+        act, self.then = self.then, None
+        if act is not None:
+            on_a_thread(act)
+        return found
+
+
+class InterruptibleLog(Log):
+    """Lets another thread act once, when somebody is about to look at the segments."""
+
+    before: Callable[[], None] | None = None
+    _tuple: tuple[Segment, ...] = ()
+
+    @property
+    def _segments(self) -> tuple[Segment, ...]:
+        act, self.before = self.before, None
+        if act is not None:
+            on_a_thread(act)
+        return self._tuple
+
+    @_segments.setter
+    def _segments(self, segments: tuple[Segment, ...]) -> None:
+        self._tuple = segments
+
+
+def on_a_thread(act: Callable[[], None]) -> None:
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
+
+
+def damaged(*offsets: int) -> MemoryDisk:
+    """Return a disk with a log of eight one-record batches, two in a segment, some of them damaged."""
+    disk = MemoryDisk()
+    log = filled(disk, 8)
+    places = [log.locate(Offset(offset)) for offset in offsets]
+    log.close()
+    for place in places:
+        content = bytearray(file_content(disk, place.segment.path))
+        content[place.entry.position + 200 : place.entry.position + 300] = bytes(100)
+        overwrite(disk, place.segment.path, bytes(content))
+    return disk
+
+
+def test_damage_that_is_found_while_the_log_is_truncated_stays_refused() -> None:
+    log = opened(damaged(4), SMALL)
+    log._corrupt = ranges = InterruptibleRanges(DIRECTORY)
+    file_range = log.plan_read(Offset(4), 1, Offset(8))
+
+    def find_damage() -> None:
+        with pytest.raises(CorruptDataError):
+            log.verify_range(file_range)
+
+    log._indexes = LoadedIndexes(ranges.add)
+    ranges.then = find_damage
+    log.truncate_before(Offset(2), Offset(8))
+    assert (log.log_start_offset, log.corrupt_ranges) == (2, ((4, 5),))
+
+
+def test_an_offset_whose_segment_is_removed_while_it_is_looked_for_is_out_of_range() -> None:
+    log = InterruptibleLog.open(damaged(), DIRECTORY, SMALL, NOW)
+    assert isinstance(log, InterruptibleLog)
+    log.before = lambda: log.truncate_before(Offset(4), Offset(8))
+    with pytest.raises(OffsetOutOfRange):
+        log.locate(Offset(1))
+
+
+def test_damage_is_refused_before_the_entries_that_leave_it_out_are_used() -> None:
+    log = opened(damaged(2), SMALL)
+    log._corrupt = ranges = InterruptibleRanges(DIRECTORY)
+    log._indexes = LoadedIndexes(ranges.add)
+    planned = log.plan_read(Offset(2), 1, Offset(8))
+    looked: list[FileRange] = []
+
+    def look_before_it_is_refused() -> None:
+        looked.append(log.plan_read(Offset(2), 1, Offset(8), load=False))
+
+    ranges.then = look_before_it_is_refused
+    with pytest.raises(CorruptDataError):
+        log.verify_range(planned)
+    assert looked == [planned], "by the entries from before, and it would be verified like this one"
+    with pytest.raises(CorruptDataError):
+        log.plan_read(Offset(2), 1, Offset(8), load=False)

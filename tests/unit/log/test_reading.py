@@ -9,10 +9,12 @@ from envelope.errors import (
 )
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import decode, encode_group, iter_frames
+from jetstream.log.loaded_indexes import LOADED_MAX
 from jetstream.log.log import LogConfig
 from jetstream.log.memory_disk import (
     MemoryDisk,
 )
+from jetstream.log.readable_log import IndexUnloaded
 from jetstream.log.schema import SCHEMA_MESSAGE
 from tests.support.logs import (
     NOW,
@@ -104,8 +106,60 @@ def test_many_sealed_segments_are_opened_by_their_index_headers_and_loaded_when_
     assert {path for path in read if path.endswith(".arrows")} == {log._segments[-1].path}
     assert len(stored_values(log)) == 60
     loaded = [segment for segment in log._segments if segment.index is not None]
-    assert len(loaded) <= 9
+    assert len(loaded) <= LOADED_MAX + 1
     assert disk.open_files == 1, "the active segment, by the writer"
+
+
+def test_a_read_can_be_planned_without_reading_any_file_or_not_at_all() -> None:
+    disk = MemoryDisk()
+    filled(disk, 60).close()
+    log = opened(disk, SMALL)
+    calls = disk.calls
+    with pytest.raises(IndexUnloaded):
+        log.plan_read(Offset(0), 1 << 20, Offset(60), load=False)
+    assert log.plan_read(Offset(59), 1 << 20, Offset(60), load=False).next == 60, (
+        "the active segment's is loaded"
+    )
+    assert disk.calls == calls
+    loaded = log.plan_read(Offset(0), 1 << 20, Offset(60))
+    calls = disk.calls
+    assert log.plan_read(Offset(0), 1 << 20, Offset(60), load=False) == loaded
+    assert disk.calls == calls
+
+
+def test_the_indexes_of_segments_that_were_just_written_do_not_stay_in_memory_either() -> None:
+    log = filled(MemoryDisk(), 60)
+    assert log.segments == 30
+    assert sum(segment.index is not None for segment in log._segments) == LOADED_MAX + 1
+    assert len(stored_values(log)) == 60
+    assert log.plan_read(Offset(0), 1 << 20, Offset(60)).is_verified, "written by this process"
+
+
+def test_what_was_verified_stays_so_when_its_index_leaves_memory() -> None:
+    disk = MemoryDisk()
+    filled(disk, 60).close()
+    log = opened(disk, SMALL)
+    assert len(stored_values(log)) == 60
+    assert log._segments[0].index is None, "others were read since"
+    file_range = log.plan_read(Offset(0), 1 << 20, Offset(60))
+    assert file_range.is_verified
+    calls = disk.calls
+    log.verify_range(file_range)
+    assert disk.calls == calls
+
+
+def test_verifying_a_range_does_not_depend_on_its_index_still_being_in_memory() -> None:
+    disk = MemoryDisk()
+    filled(disk, 60).close()
+    log = opened(disk, SMALL)
+    file_range = log.plan_read(Offset(0), 1 << 20, Offset(60))
+    for offset in range(2, 40):
+        log.locate(Offset(offset))
+    assert file_range.segment.index is None
+    before = file_range.is_verified
+    log.verify_range(file_range)
+    assert (before, file_range.is_verified) == (False, True)
+    assert file_range.segment.index is None, "or nobody would count it among those in memory"
 
 
 @pytest.mark.parametrize(

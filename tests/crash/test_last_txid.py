@@ -1,0 +1,284 @@
+"""After whatever end: the last txid of a stream is known, so that a lower one is refused."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from itertools import count
+
+import pytest
+
+from envelope.errors import JetstreamError
+from envelope.limits import MIB
+from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
+from jetstream.log.batch import encode
+from jetstream.log.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    PowerLostError,
+    everything_survives,
+    nothing_survives,
+    random_survival,
+)
+from jetstream.log.state_file import Json, write_state
+from jetstream.node.clock import SystemClock
+from jetstream.node.last_txid import SEARCHED_BATCHES, TXID_FILE
+from jetstream.node.recovery import open_stream
+from jetstream.node.upkeep import Upkeep
+from metadata.stream_config import Retention, StreamConfig
+from tests.support.logs import DIRECTORY, NOW, Record, file_content, flipped, overwrite, records_batch
+
+PATH = f"{DIRECTORY}/{TXID_FILE}"
+SMALL_SEGMENTS = 64 * 1024
+EPOCHS = count(1)
+
+
+def config(sync: SyncMode = SyncMode.ALWAYS, segment_bytes: int = 1 << 30) -> StreamConfig:
+    """Without message ids, so that nothing but the search for txids looks at old records."""
+    return StreamConfig(
+        name="orders",
+        subject="orders",
+        sync=sync,
+        segment_bytes=segment_bytes,
+        retention=Retention(bytes=SMALL_SEGMENTS),
+        dedupe_window=timedelta(0),
+    )
+
+
+class Life:
+    """One stream from a start of its node on, with its upkeep."""
+
+    def __init__(self, disk: MemoryDisk, settings: StreamConfig | None = None) -> None:
+        epoch = LeaderEpoch(next(EPOCHS))
+        opened = open_stream(disk, DIRECTORY, settings or config(), epoch, NOW, "tail")
+        self.disk = disk
+        self.reads = sum(call.startswith("read") for call in disk.trace)
+        self.log = opened.log
+        self.last_txid = opened.history.last_txid
+        self.upkeep = Upkeep(self.log, SystemClock(), lambda: self.log.synced_end, opened.txid)
+
+    def append(self, *txids: int | None, size: int = 1) -> None:
+        """Append one batch of records with these txids, and have it synced if the mode says so."""
+        base = self.log.log_end_offset
+        now = TimestampUs(NOW + base)
+        rows = [Record(value=b"v" * size, txid=txid, timestamp=now) for txid in txids]
+        batch = encode(records_batch(rows, base), base, self.log.last_epoch)
+        self.log.append(batch, now)
+        if self.log.config.sync is SyncMode.ALWAYS:
+            self.log.sync()
+        self.upkeep.appended(now, [batch])
+
+    def append_much(self) -> None:
+        """Append so many batches without a txid that nobody should have to look at all of them."""
+        for _ in range(SEARCHED_BATCHES + 1):
+            self.append(None)
+
+    def next(self) -> "Life":
+        """End as a killed process does, and start again."""
+        return Life(self.disk.power_loss(everything_survives), config(self.log.config.sync))
+
+
+def damage(life: Life, offset: int) -> None:
+    """End the life cleanly, and damage the batch with this offset."""
+    place = life.log.locate(Offset(offset))
+    life.log.close()
+    content = bytearray(file_content(life.disk, place.segment.path))
+    content[place.entry.position + 200 : place.entry.position + 300] = bytes(100)
+    overwrite(life.disk, place.segment.path, bytes(content))
+
+
+# --- found ---------------------------------------------------------------------------------------------
+
+
+def test_the_last_txid_is_found_however_much_was_stored_since() -> None:
+    life = Life(MemoryDisk(), config(SyncMode.OS))
+    life.append(5)
+    life.append(7, None)
+    for _ in range(9):
+        life.append(None, size=8 * MIB)
+    assert life.next().last_txid == 7
+
+
+@pytest.mark.parametrize("txids", [(), (None,), (None, None)])
+def test_a_stream_without_txids_has_no_last_one(txids: Sequence[int | None]) -> None:
+    life = Life(MemoryDisk())
+    for txid in txids:
+        life.append(txid)
+    assert life.next().last_txid is None
+
+
+def test_a_txid_may_be_below_zero() -> None:
+    life = Life(MemoryDisk())
+    life.append(-9, -3)
+    life.append(None)
+    assert life.next().last_txid == -3
+
+
+def test_the_last_txid_is_found_behind_damage() -> None:
+    life = Life(MemoryDisk())
+    for txid in (5, 7, 9, None):
+        life.append(txid)
+    damage(life, 2)
+    assert life.next().last_txid == 7
+
+
+def test_damage_in_the_middle_of_what_is_read_back_is_passed_over() -> None:
+    settings = config().model_copy(update={"dedupe_window": timedelta(minutes=1)})
+    life = Life(MemoryDisk(), settings)
+    for txid in (5, 7, 9, None):
+        life.append(txid)
+    damage(life, 1)
+    assert Life(life.disk, settings).last_txid == 9
+
+
+# --- noted ---------------------------------------------------------------------------------------------
+
+
+def test_the_search_ends_where_a_note_was_made() -> None:
+    life = Life(MemoryDisk())
+    life.append(7)
+    life.append_much()
+    assert life.upkeep.txid_note_due()
+    life.upkeep.note_txid()
+    assert not life.upkeep.txid_note_due()
+    life.append(None)
+    again = life.next()
+    assert again.last_txid == 7
+    assert again.reads < 20
+    again.disk.unlink(PATH)
+    again = again.next()
+    assert again.last_txid == 7
+    assert again.reads > SEARCHED_BATCHES
+
+
+def test_a_long_search_is_noted_so_that_the_next_one_is_short() -> None:
+    life = Life(MemoryDisk())
+    life.append_much()
+    again = life.next()
+    assert again.reads > SEARCHED_BATCHES
+    assert again.upkeep.txid_note_due()
+    again.upkeep.note_txid()
+    again = again.next()
+    assert again.reads < 20
+
+
+def test_nothing_is_noted_before_it_is_durable() -> None:
+    life = Life(MemoryDisk(), config(SyncMode.OS))
+    life.append(7)
+    life.append_much()
+    assert not life.upkeep.txid_note_due()
+    life.log.sync()
+    life.append(9)
+    assert life.upkeep.txid_note_due()
+    life.upkeep.note_txid()
+    assert Life(life.disk.power_loss(nothing_survives)).last_txid == 7
+
+
+def test_an_unusable_note_is_done_without() -> None:
+    life = Life(MemoryDisk())
+    life.append(7)
+    life.upkeep.truncate_before(Offset(1))
+    content = file_content(life.disk, PATH)
+    assert content.startswith(b'{"end":1,"txid":7}\n')
+    life.append(8)
+    life.append(None)
+    for position in range(len(content)):
+        overwrite(life.disk, PATH, flipped(content, position, position % 8))
+        life = life.next()
+        assert life.last_txid == 8
+    life.disk.unlink(PATH)
+    assert life.next().last_txid == 8
+
+
+@pytest.mark.parametrize(
+    "state", [{"end": 1}, {"end": 1, "txid": "7"}, {"end": 1, "txid": True}, {"txid": 7}]
+)
+def test_a_note_that_makes_no_sense_is_done_without(state: dict[str, Json]) -> None:
+    life = Life(MemoryDisk())
+    life.append(5)
+    life.append(None)
+    write_state(life.disk, PATH, state)
+    assert life.next().last_txid == 5
+
+
+# --- removed -------------------------------------------------------------------------------------------
+
+
+def test_the_last_txid_is_known_after_its_record_was_truncated() -> None:
+    life = Life(MemoryDisk())
+    life.append(7)
+    life.append(None)
+    life.upkeep.truncate_before(Offset(1))
+    assert life.next().last_txid == 7
+
+
+def rolled(disk: MemoryDisk) -> Life:
+    """Return a stream whose only txid is in the first segment, which its retention does not keep."""
+    life = Life(disk, config(segment_bytes=SMALL_SEGMENTS))
+    life.append(7)
+    for _ in range(4):
+        life.append(None, size=SMALL_SEGMENTS)
+    return life
+
+
+def test_the_last_txid_is_known_after_its_record_has_expired() -> None:
+    life = rolled(MemoryDisk())
+    life.upkeep.apply_retention()
+    assert life.log.log_start_offset > 0
+    assert life.next().last_txid == 7
+
+
+def test_a_note_that_finds_no_space_does_not_keep_retention_from_making_some() -> None:
+    rehearsal = rolled(MemoryDisk())
+    calls = rehearsal.disk.calls
+    rehearsal.upkeep.apply_retention()
+    write = next(
+        number
+        for number, call in enumerate(rehearsal.disk.trace[calls:], calls + 1)
+        if call.startswith(f"write {PATH}")
+    )
+    life = rolled(MemoryDisk({write: Fault(FaultKind.SHORT_WRITE)}))
+    life.upkeep.apply_retention()
+    assert life.log.log_start_offset > 0
+    assert life.next().last_txid == 7, "noted when there was space"
+
+
+def test_what_is_noted_before_a_removal_is_durable_too() -> None:
+    life = Life(MemoryDisk(), config(SyncMode.OS))
+    life.append(7)
+    life.append(9)
+    life.upkeep.apply_retention()
+    after = Life(life.disk.power_loss(nothing_survives))
+    assert (after.last_txid, after.log.log_end_offset) == (9, 2)
+
+
+# --- at every call -------------------------------------------------------------------------------------
+
+
+def whole_life(disk: MemoryDisk, told: list[int], sent: list[int]) -> None:
+    """Two starts of a stream that gets txids, removes them and goes on; ``told`` were acked."""
+    for start in (0, 10):
+        life = Life(disk, config(segment_bytes=SMALL_SEGMENTS))
+        for txid in range(start, start + 4):
+            sent.append(txid)
+            life.append(txid)
+            told.append(txid)
+            life.append(None, size=SMALL_SEGMENTS)
+            if txid % 2:
+                life.upkeep.apply_retention()
+        life.log.close()
+
+
+def test_no_failure_at_any_call_makes_a_lower_txid_good() -> None:
+    rehearsal = MemoryDisk()
+    whole_life(rehearsal, [], [])
+    for number in range(1, rehearsal.calls + 1):
+        for kind in (FaultKind.POWER_LOSS, FaultKind.IO_ERROR, FaultKind.SHORT_WRITE):
+            disk = MemoryDisk({number: Fault(kind, bytes_kept=100)})
+            told: list[int] = []
+            sent: list[int] = []
+            with suppress(PowerLostError, JetstreamError):
+                whole_life(disk, told, sent)
+            survival = random_survival(number) if number % 2 else nothing_survives
+            after = Life(disk.power_loss(survival), config(segment_bytes=SMALL_SEGMENTS))
+            assert after.last_txid in (max(told, default=None), *sent[len(told) :]), (number, kind)
