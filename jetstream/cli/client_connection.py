@@ -16,6 +16,9 @@ from jetstream.client.connection import JetstreamClient
 CONNECT_SECONDS_MAX: Final = 5.0
 """A command does not wait for a server that is away: it says so."""
 
+_VIOLATION: Final = "permissions violation"
+"""As nats-py reports it: it writes what the server says in lower case."""
+
 
 class _Attempt:
     """An attempt at connecting that ends when every server has failed once.
@@ -26,7 +29,7 @@ class _Attempt:
 
     def __init__(self, servers: int) -> None:
         self.failures: list[Exception] = []
-        self.denied: Exception | None = None
+        self._denied: list[Exception] = []
         self._servers = servers
         self._limit: asyncio.Timeout | None = None
 
@@ -42,11 +45,24 @@ class _Attempt:
     async def on_error(self, error: Exception) -> None:
         """Be told by nats-py."""
         if self._limit is None:
-            self.denied = error if "permissions violation" in str(error) else self.denied
+            if _VIOLATION in str(error):
+                self._denied.append(error)
             return
         self.failures.append(error)
         if len(self.failures) >= self._servers:
             self._limit.reschedule(asyncio.get_running_loop().time())
+
+    def explained(self, error: DeadlinePassed) -> JetstreamError:
+        """Return why there was no answer, if NATS has said it.
+
+        What NATS did not let through is definitely not done. Without the right to hear the answer it may be.
+        """
+        unsent = [denied for denied in self._denied if f"{_VIOLATION} for publish" in str(denied)]
+        if unsent:
+            return Unauthorized(f"NATS did not let it through: {unsent[0]}")
+        if self._denied:
+            return DeadlinePassed(f"{error.description}; NATS says: {self._denied[0]}")
+        return error
 
 
 @asynccontextmanager
@@ -55,7 +71,7 @@ async def connected(options: NatsOptions) -> AsyncIterator[JetstreamClient]:
 
     Raises:
         UnavailableError: no server answers.
-        Unauthorized: the server does not let us in, or lets us not ask what the block asks.
+        Unauthorized: the server does not let us in, or lets us not ask what the block asks (in a group).
     """
     servers, arguments = options.urls, options.connect_arguments()
     attempt = _Attempt(len(servers))
@@ -69,10 +85,15 @@ async def connected(options: NatsOptions) -> AsyncIterator[JetstreamClient]:
             raise _refusal(servers, attempt.failures[-1] if attempt.failures else error) from None
         try:
             yield client
-        except DeadlinePassed as error:
-            if attempt.denied is None:
-                raise
-            raise Unauthorized(f"{error.description}; NATS says: {attempt.denied}") from None
+        except* DeadlinePassed as overdue:  # the command may have waited in a task group
+            raise attempt.explained(_first(overdue)) from None
+
+
+def _first(gathered: BaseException) -> DeadlinePassed:
+    while isinstance(gathered, BaseExceptionGroup):
+        gathered = gathered.exceptions[0]
+    assert isinstance(gathered, DeadlinePassed), "nothing else was caught"
+    return gathered
 
 
 def _refusal(urls: Sequence[str], reason: Exception) -> JetstreamError:

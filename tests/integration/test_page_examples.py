@@ -1,0 +1,277 @@
+"""The examples in the pages run as they are written, but for the port of the NATS server.
+
+A block that calls ``asyncio.run`` is a program of its own; the others are run as an interactive Python with
+top-level await would run them, with the names that the text around them introduces.
+"""
+
+import ast
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import types
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.aio.client import Client
+
+import jetstream
+from jetstream import JetstreamClient
+from metadata.api.requests import REQUESTS
+from tests.support.commands import REPOSITORY, WAIT_SECONDS
+from tests.support.nodes import nats_and_node, run
+
+URL_ON_THE_PAGES = "nats://127.0.0.1:4222"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Return the fenced blocks of one language, in order."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def python(page: str, number: int, url: str) -> str:
+    return blocks(page, "python")[number].replace(URL_ON_THE_PAGES, url)
+
+
+async def interactive(source: str, names: Mapping[str, object]) -> dict[str, Any]:
+    """Run a block with top-level await and return the names it leaves."""
+    compiled = compile(source, "<page>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    left: dict[str, Any] = dict(names)
+    begun = types.FunctionType(compiled, left)()
+    if begun is not None:
+        await begun
+    return left
+
+
+async def program(*command: str, **environment: str) -> str:
+    """Run a program that must succeed without a word of complaint; return what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment, "PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1"},
+    )
+    printed, complaint = await process.communicate()
+    assert (process.returncode, complaint.decode()) == (0, "")
+    return printed.decode()
+
+
+@asynccontextmanager
+async def a_stream(directory: Path) -> AsyncIterator[tuple[str, JetstreamClient]]:
+    """A node, and a client that has created ``orders`` on ``orders.>`` if it was not there."""
+    async with nats_and_node(directory) as (url, _), jetstream.connect(url) as js:
+        if not await js.streams.list():
+            await js.streams.create("orders", "orders.>")
+        yield url, js
+
+
+def test_the_quick_start_of_the_readme_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = f'jetstream() {{ "{sys.executable}" -m jetstream.cli.main "$@"; }}\n'
+    (shell,) = [block for block in blocks("README.md", "sh") if block.startswith("jetstream stream create")]
+
+    async def scenario() -> str:
+        async with nats_and_node(tmp_path) as (url, _):
+            printed = await program("sh", "-ec", command + shell, JETSTREAM_NATS=url)
+            left = await interactive(python("README.md", 0, url), {})
+            assert (left["ack"].stream, left["ack"].seq) == ("orders", 2)
+            client: Client = left["nc"]
+            await client.close()
+            await interactive(python("README.md", 1, url), {})
+            return printed
+
+    created, stored, read = run(scenario()).splitlines()
+    assert created.startswith("created stream orders")
+    assert stored.startswith("stored in orders at offset 0")
+    assert json.loads(read)["value"] == '{"id": 1}'
+    assert capsys.readouterr().out.splitlines() == ["orders 2", """2 orders.eu b'{"id": 3}'"""]
+
+
+def test_the_program_on_the_request_apis_page_runs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path) as (url, node):
+            (_,) = blocks("docs/api.md", "python")
+            printed = await program(sys.executable, "-c", python("docs/api.md", 0, url))
+            assert printed == f"{node.node_id} 0\n"
+
+    run(scenario())
+
+
+def test_the_answers_on_the_request_apis_page_have_the_keys_of_real_ones(tmp_path: Path) -> None:
+    """Values differ from machine to machine; an example with another key, or another type, misleads."""
+    page = (REPOSITORY / "docs" / "api.md").read_text(encoding="utf-8")
+    examples = {
+        suffix: [json.loads(block) for block in re.findall(r"```json\n(.*?)```", section, re.DOTALL)]
+        for suffix, section in re.findall(r"^## (\w+\.\w+)\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
+    }
+    assert sorted(examples) == sorted(REQUESTS)
+
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (_, js):
+            await js.publish("orders.eu.1", b"x")
+            await js.streams.update("orders", labels={"team": "shop"})
+        async with a_stream(tmp_path) as (_, js):  # with the restart as a possible gap
+            requests: dict[str, dict[str, object]] = {
+                "stream.info": {"name": "orders"},
+                "stream.list": {"prefix": "or"},
+                "stream.lookup": {"subject": "orders.eu.1"},
+                "stream.truncate": {"name": "orders", "before": 1},
+                "cluster.info": {},
+                "stream.delete": {"name": "orders"},
+            }
+            for suffix, request in requests.items():
+                reply = await js.nats.request(f"jetstream.api.{suffix}", json.dumps(request).encode())
+                differences = list(unlike(examples[suffix][-1], json.loads(reply.data), suffix))
+                assert differences == []
+
+    run(scenario())
+
+
+def unlike(example: object, real: object, place: str) -> Iterator[str]:
+    """Yield where keys or types differ; lists are compared by their first elements, null may be anything."""
+    if isinstance(example, dict) and isinstance(real, dict):
+        yield from (f"{place}.{key} is in one of them only" for key in example.keys() ^ real.keys())
+        for key in example.keys() & real.keys():
+            yield from unlike(example[key], real[key], f"{place}.{key}")
+    elif isinstance(example, list) and isinstance(real, list):
+        if len(example) > 0 and len(real) > 0:
+            yield from unlike(example[0], real[0], f"{place}[0]")
+    elif isinstance(example, str) and isinstance(real, str):
+        if re.fullmatch(r"[0-9a-f]{8,}", real) and len(example) != len(real):
+            yield f"{place} has {len(example)} digits, not {len(real)}"
+    elif example is not None and real is not None and type(example) is not type(real):
+        yield f"{place} is {example!r}, not like {real!r}"
+
+
+def test_the_example_of_publishing_runs_and_is_answered_as_the_page_says(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, js):
+            (_,) = blocks("docs/publishing.md", "python")
+            source = python("docs/publishing.md", 0, url)
+            left = await interactive(source, {})
+            client: Client = left["client"]
+            await client.close()
+            (said,) = re.findall(r"^# (\{.*\})$", source, re.MULTILINE)
+            assert left["reply"].data.decode() == said
+            assert left["ack"].seq == 3
+            assert len([record async for record in js.read("orders")]) == 3
+
+    run(scenario())
+
+
+def test_the_program_on_the_reading_page_runs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path) as (url, _):
+            printed = await program(sys.executable, "-c", python("docs/reading.md", 0, url))
+            ack, record = printed.splitlines()
+            assert ack == "0"
+            assert record.startswith("0 20")
+            assert record.endswith(" orders.eu b'one'")
+
+    run(scenario())
+
+
+def test_every_reader_on_the_reading_page_reads(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, js):
+            await fill(js, 2500)
+            tree = ast.parse(python("docs/reading.md", 1, url))
+            names = await interactive("from datetime import UTC, datetime", {"js": js})
+            counts = []
+            for line in tree.body:
+                if isinstance(line, ast.Expr):
+                    code = compile(ast.Expression(line.value), "<page>", "eval")
+                    reader = eval(code, names)  # the page's own text
+                    if "follow=True" in ast.unparse(line):
+                        counts.append(await first_of(reader, js))
+                    else:
+                        counts.append(len([record async for record in reader]))
+            everything, followed, a_range, since = counts
+            assert (everything, a_range) == (2500, 1000)
+            assert followed >= 2500, "nothing that was there before"
+            assert since > 2500 or datetime.now(UTC) < datetime(2026, 5, 1, tzinfo=UTC)
+
+    async def first_of(reader: jetstream.RecordReader, js: JetstreamClient) -> int:
+        """Publish until the reader, which begins at the latest, has one; return its offset."""
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(anext(reader))
+            while not first.done():
+                await js.publish("orders.eu", b"new")
+        await reader.aclose()
+        return first.result().offset
+
+    run(scenario())
+
+
+class EnoughError(Exception):
+    """Ends a loop that goes on for ever."""
+
+
+def test_stopping_and_going_on_as_the_reading_page_says_sees_every_record_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, js):
+            await fill(js, 10)
+            seen: list[int] = []
+            stored: dict[str, object] = {"stored_offset": 0, "stored_incarnation": None}
+
+            def store(offset: int, incarnation: str) -> None:
+                stored.update(stored_offset=offset, stored_incarnation=incarnation)
+                if offset in (4, 10):
+                    raise EnoughError
+
+            for _ in range(2):
+                names = {"js": js, "handle": lambda record: seen.append(record.offset), "store": store}
+                with pytest.raises(EnoughError):
+                    await interactive(python("docs/reading.md", 2, url), {**names, **stored})
+            assert seen == list(range(10))
+            assert stored["stored_incarnation"] == (await js.streams.info("orders")).incarnation
+
+    run(scenario())
+
+
+def test_publishing_as_the_reading_page_says_awaits_every_ack(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, js):
+            await js.streams.create("audit", "orders.>")
+            (_, _, _, _) = blocks("docs/reading.md", "python")
+            names = {"js": js, "payloads": [b"%d" % number for number in range(2500)]}
+            left = await interactive(python("docs/reading.md", 3, url), names)
+            assert left["ack"].offset == 0
+            assert [ack.stream for ack in left["acks"]] == ["orders", "audit"]
+            assert left["future"].done()
+            for name in ("orders", "audit"):
+                assert (await js.streams.info(name)).log_end_offset == 2501  # order-1 was there already
+
+    run(scenario())
+
+
+async def fill(js: JetstreamClient, number: int) -> None:
+    async with js.publisher() as publisher:
+        for value in range(number):
+            _ = await publisher.publish("orders.eu", b"%d" % value)
+
+
+def test_message_ids_take_the_memory_that_the_operations_page_says() -> None:
+    page = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
+    (measure,) = [block for block in blocks("docs/operations.md", "sh") if "DedupeWindow" in block]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-ec", measure],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_SECONDS,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)},
+    )
+    said = re.search(r"about (\d+) MB when it is first full and (\d+) MB while", page)
+    assert said is not None
+    found = re.fullmatch(r"full: (\d+) MB\n500,000 ids after a million more: (\d+) MB\n", done.stdout)
+    assert found is not None, done.stdout
+    for measured, written in zip(found.groups(), said.groups(), strict=True):
+        assert int(measured) == pytest.approx(int(written), rel=0.2)
