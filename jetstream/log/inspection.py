@@ -156,7 +156,7 @@ def inspect_segment(
         size = file.size()
         scan = scan_segment(file, base)
         problems = list(_damages(path, scan, synced_end or base, last=last))
-        batches = tuple(_read_batches(path, file, scan, problems))
+        batches = tuple(_read_batches(path, base, file, scan, problems))
     except Unsupported as error:
         problem = Problem(ProblemKind.ILLEGAL, path, None, error.description)
         return SegmentReport(
@@ -183,7 +183,9 @@ def _damages(path: str, scan: SegmentScan, synced_end: Offset, *, last: bool) ->
         yield Problem(kind, path, damage.position, f"offsets from {damage.base} {until}: {damage.reason}")
 
 
-def _read_batches(path: str, file: File, scan: SegmentScan, problems: list[Problem]) -> Iterator[BatchReport]:
+def _read_batches(
+    path: str, base: Offset, file: File, scan: SegmentScan, problems: list[Problem]
+) -> Iterator[BatchReport]:
     window = FileWindow(file, file.size())
     epoch, timestamp = LeaderEpoch(0), TimestampUs(0)
     for row in range(len(scan.index)):
@@ -194,7 +196,7 @@ def _read_batches(path: str, file: File, scan: SegmentScan, problems: list[Probl
         except CorruptDataError as error:
             problems.append(Problem(ProblemKind.ILLEGAL, path, entry.position, error.description))
             continue
-        faults = list(_illegal(header, records, first=row == 0))
+        faults = list(_illegal(header, records, first=header.base == base))
         if header.leader_epoch < epoch or header.max_timestamp < timestamp:
             faults.append("epoch or timestamp is below the previous batch's")
         epoch, timestamp = header.leader_epoch, header.max_timestamp

@@ -1,7 +1,7 @@
 import pytest
 
 from envelope.errors import StorageError
-from envelope.types import LeaderEpoch, Offset
+from envelope.types import LeaderEpoch, Offset, SyncMode
 from jetstream.log.batch import BatchFlags, encode
 from jetstream.log.inspection import ProblemKind, inspect_segment, inspect_stream
 from jetstream.log.log import Log, LogConfig
@@ -85,6 +85,19 @@ def test_a_torn_tail_is_told_from_corruption() -> None:
     file = found.open(log._segments[-1].path)
     file.truncate(file.size() - 8)
     assert kinds(found) == [ProblemKind.TORN]
+
+
+def test_intact_batches_behind_a_torn_first_one_are_legal() -> None:
+    disk = MemoryDisk()
+    log = begun(disk, LogConfig(sync=SyncMode.OS))
+    append(log, [b"torn"])
+    append(log, [b"whole"])
+    first = log.locate(Offset(0)).entry
+    found = disk.power_loss(everything_survives)
+    file = found.open(segment_path(DIRECTORY, Offset(0)))
+    file.write([bytes(100)], first.position + 200)
+    file.close()
+    assert {problem.kind for problem in inspect_stream(found, DIRECTORY).problems} == {ProblemKind.TORN}
 
 
 def test_damage_in_a_sealed_segment_is_corruption() -> None:
