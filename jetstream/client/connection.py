@@ -15,7 +15,7 @@ from jetstream.client.ack_inbox import AckInbox, AckOfEach, OneAck
 from jetstream.client.fetch_pipeline import FetchSettings
 from jetstream.client.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
 from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Publisher, send
-from jetstream.client.publishing import PublishAck, PublishOptions
+from jetstream.client.publishing import PublishAck, PublishOptions, refuse_unknown
 from jetstream.client.read_range import End, ReadRange, Start
 from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.client.streams import NatsRequests, Streams
@@ -133,7 +133,12 @@ class JetstreamClient:
         return RecordReader(self.read_batches(stream, **options))
 
     def read_batches(self, stream: str, **options: Unpack[ReadOptions]) -> BatchReader:
-        """Return a reader of Arrow batches, cut to the exact range; see `ReadOptions`."""
+        """Return a reader of Arrow batches, cut to the exact range; see `ReadOptions`.
+
+        Raises:
+            TypeError: an option that does not exist.
+        """
+        refuse_unknown(options, ReadOptions.__optional_keys__)
         wanted = ReadRange(
             stream,
             start=options.get("start", "earliest"),

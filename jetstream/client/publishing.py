@@ -1,6 +1,6 @@
 """What a message asks for and what the answer says: options to NATS headers, PubAck JSON to values."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypedDict
 
@@ -81,9 +81,11 @@ def encode_options(value: bytes | None, options: PublishOptions) -> tuple[bytes,
     Raises:
         InvalidHeader: something cannot be said in a NATS header.
         RequestError: a tombstone with a value.
+        TypeError: an option that does not exist.
     """
     if value is not None and not options:
         return value, None  # the plain message, which is most of them
+    refuse_unknown(options, PublishOptions.__optional_keys__)
     headers = dict(options.get("headers") or ())
     tombstone = value is None or options.get("tombstone", False)
     if tombstone and value:
@@ -102,6 +104,13 @@ def encode_options(value: bytes | None, options: PublishOptions) -> tuple[bytes,
     for name, text in headers.items():
         _check(name, text)
     return value or b"", headers or None
+
+
+def refuse_unknown(options: Mapping[str, object], known: Collection[str]) -> None:
+    """Raise TypeError for an option that does not exist: a misspelt one must not be taken for the default."""
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise TypeError(f"unexpected options: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
 
 
 def _text(key: bytes | str | None) -> str | None:

@@ -317,6 +317,19 @@ def test_a_following_reader_gets_what_is_published(tmp_path: Path) -> None:
     with_client(tmp_path, body)
 
 
+def test_a_misspelt_option_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_cluster(tmp_path) as (_, js):
+            await js.streams.create("a", "a")
+            with pytest.raises(TypeError, match="end_; there are end, follow"):
+                js.read("a", end_=3)  # type: ignore[call-arg]  # the mistake itself
+            with pytest.raises(TypeError, match="msg_id"):
+                await js.publish("a", b"v", msg_id="1")  # type: ignore[call-overload]  # as above
+            assert (await js.streams.info("a")).log_end_offset == 0
+
+    run(test())
+
+
 def test_reading_needs_no_nats(tmp_path: Path) -> None:
     async def test() -> None:
         async with nats_and_node(tmp_path) as (url, node):

@@ -125,3 +125,9 @@ def test_an_ack_of_natss_own_jetstream_is_understood() -> None:
 )
 def test_an_answer_of_somebody_else_is_none_of_a_stream(answer: bytes) -> None:
     assert parse_ack(answer) is None
+
+
+def test_an_option_that_does_not_exist_is_not_taken_for_none() -> None:
+    misspelt: dict[str, object] = {"msg_id": "1"}
+    with pytest.raises(TypeError, match="unexpected options: msg_id; there are ack, expected"):
+        encode_options(b"v", misspelt)  # type: ignore[arg-type]  # what a caller without a type checker does
