@@ -54,6 +54,15 @@ class UpOptions:
             help="Socket for readers (default 9292); 0 takes a free one.",
         ),
     ] = None
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            "--http-port",
+            min=0,
+            max=65_535,
+            help="Answer /healthz, /livez and /metrics on this port; 0 takes a free one. Off by default.",
+        ),
+    ] = None
     nats_port: Annotated[
         int,
         typer.Option(
@@ -73,7 +82,8 @@ class UpOptions:
     def settings(self) -> dict[str, object]:
         """Return them as a node's settings."""
         socket = {"socket": {"port": self.port}} if self.port is not None else {}
-        return {"data": self.data, "log_level": self.log_level, **socket}
+        http = {"http": {"port": self.http_port}} if self.http_port is not None else {}
+        return {"data": self.data, "log_level": self.log_level, **socket, **http}
 
 
 def up(

@@ -113,6 +113,16 @@ class SocketConfig(BaseModel):
     """Host that clients are told; None tells ``host``."""
 
 
+class HttpConfig(BaseModel):
+    """Where probes and scrapers ask: ``/healthz``, ``/livez``, ``/metrics``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: Port = 9293
+    """0 takes a free one."""
+
+
 class NodeConfig(BaseSettings):
     """Everything one node is told."""
 
@@ -126,6 +136,8 @@ class NodeConfig(BaseSettings):
     data: Path = Path("jetstream-data")
     nats: NatsConfig = NatsConfig()
     socket: SocketConfig = SocketConfig()
+    http: HttpConfig | None = None
+    """None opens no HTTP port."""
     api_prefix: str = "jetstream.api"
     verify: Literal["tail", "full"] = "tail"
     """How much of each log is verified at start: from the last checkpoint, or every byte."""

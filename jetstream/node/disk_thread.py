@@ -7,6 +7,7 @@ and returns all results in one wake-up of the loop.
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -42,6 +43,11 @@ class GroupAppend:
     error: JetstreamError | None = None
 
     @property
+    def base(self) -> Offset:
+        """Offset of the first record."""
+        return self.batches[0].base
+
+    @property
     def end(self) -> Offset:
         """Offset after the last record."""
         return self.batches[-1].next
@@ -70,10 +76,23 @@ class _Stop:
     """The last job."""
 
 
+@dataclass(slots=True)
+class DiskCounters:
+    """What the thread has done since it started; written on it, read anywhere."""
+
+    commits: int = 0
+    groups: int = 0
+    records: int = 0
+    failed_groups: int = 0
+    write_seconds: float = 0.0
+    sync_seconds: float = 0.0
+
+
 class DiskThread:
     """Owns the thread; every method is called on the event loop's thread."""
 
     def __init__(self, scheduler: SyncScheduler, crash: Crash, name: str = "jetstream-disk") -> None:
+        self.counters = DiskCounters()
         self._scheduler = scheduler
         self._crash = crash
         self._queue: SimpleQueue[_Appends | _Call | _Stop] = SimpleQueue()
@@ -144,21 +163,38 @@ class DiskThread:
                 self._loop.call_soon_threadsafe(_resolve_call, job)
 
     def _commit(self, appends: Sequence[GroupAppend]) -> None:
+        begun = time.perf_counter()
         for append in appends:
-            if append.batches[0].base != append.log.log_end_offset:
-                append.error = append.log.failed or DiskFull("the group before this one was refused")
-                continue
-            try:
-                append.log.append_group(append.batches, append.now)
-            except JetstreamError as error:
-                append.error = error
+            self._write(append)
         written = [append for append in appends if append.error is None]
+        wrote = time.perf_counter()
         to_sync = {append.log: None for append in written if append.log.config.sync is SyncMode.ALWAYS}
-        if not to_sync:
+        if to_sync:
+            failures = self._scheduler.sync(list(to_sync))
+            for append in written:
+                append.error = failures.get(append.log)
+        self._count(appends, wrote - begun, time.perf_counter() - wrote)
+
+    def _write(self, append: GroupAppend) -> None:
+        if append.base != append.log.log_end_offset:
+            append.error = append.log.failed or DiskFull("the group before this one was refused")
             return
-        failures = self._scheduler.sync(list(to_sync))
-        for append in written:
-            append.error = failures.get(append.log)
+        try:
+            append.log.append_group(append.batches, append.now)
+        except JetstreamError as error:
+            append.error = error
+
+    def _count(self, appends: Sequence[GroupAppend], write_seconds: float, sync_seconds: float) -> None:
+        counters = self.counters
+        counters.commits += 1
+        for append in appends:
+            if append.error is None:
+                counters.groups += 1
+                counters.records += append.end - append.base
+            else:
+                counters.failed_groups += 1
+        counters.write_seconds += write_seconds
+        counters.sync_seconds += sync_seconds
 
     def _perform(self, job: _Call) -> None:
         try:

@@ -6,12 +6,14 @@ sync, checkpoint, close.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Final, Self
@@ -28,7 +30,10 @@ from jetstream.node.config import NodeConfig
 from jetstream.node.crash import Crash
 from jetstream.node.disk_thread import DiskThread
 from jetstream.node.group_commit import GroupCommit
+from jetstream.node.health import judge
 from jetstream.node.housekeeper import Housekeeper
+from jetstream.node.http_server import HttpServer, Page
+from jetstream.node.metrics import CONTENT_TYPE, Sources, exposition
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.nats_watch import LinkWatch
 from jetstream.node.socket_requests import ServerIdentity
@@ -66,11 +71,15 @@ class Node:
         self.node_id = NodeId("")
         self.socket_host = ""
         self.socket_port = 0
+        self.http_address: tuple[str, int] | None = None
 
     @property
     def endpoints(self) -> list[tuple[str, str]]:
         """What can be connected to, as (name, address)."""
-        return [("socket", f"{self.socket_host}:{self.socket_port}")]
+        endpoints = [("socket", f"{self.socket_host}:{self.socket_port}")]
+        if self.http_address is not None:
+            endpoints.append(("http", "{}:{}".format(*self.http_address)))
+        return endpoints
 
     async def __aenter__(self) -> Self:
         """Start; returns when every stream that can serve does.
@@ -150,8 +159,12 @@ class Node:
                 ),
             )
             keeper = Housekeeper(parts.disk_thread, clock, lambda: streams)
+            links = (ingest, answers)
+            http = HttpServer(
+                _pages(Sources(VERSION, self.node_id, streams, links, parts.disk_thread.counters, server))
+            )
             try:
-                await self._listen(server)
+                await self._listen(server, http)
                 await self._begin_reign(parts, streams)
                 await ingest.open()
                 await answers.open()
@@ -174,6 +187,7 @@ class Node:
                 _log.info("node stopping node=%s", self.node_id)
                 await streams.drain()
                 await server.stop()
+                await http.stop()
                 if not parts.crash.reported:
                     await streams.close()
                 await ingest.close()
@@ -181,20 +195,31 @@ class Node:
                 for task in tasks_of_node:
                     task.cancel()
 
-    async def _listen(self, server: SocketServer) -> None:
-        """Take the socket's address first: the catalogue tells it to clients."""
+    async def _listen(self, server: SocketServer, http: HttpServer) -> None:
+        """Take the addresses first: the catalogue tells them to clients, and a probe hears of the start."""
         settings = self.config.socket
         try:
             host, self.socket_port = await server.start(settings.host, settings.port)
         except OSError as error:
             raise UnavailableError(f"cannot listen on {settings.host}:{settings.port}: {error}") from None
         self.socket_host = settings.advertise or host
+        if self.config.http is not None:
+            host, port = self.config.http.host, self.config.http.port
+            try:
+                self.http_address = await http.start(host, port)
+            except OSError as error:
+                raise UnavailableError(f"cannot listen on {host}:{port}: {error}") from None
 
     async def _begin_reign(self, parts: "_Parts", streams: Streams) -> None:
         """Register this start, finish owed removals, lead every stream under a new epoch (KIP-101)."""
         metadata, call = parts.metadata, parts.disk_thread.call
         register = RegisterNode(
-            self.node_id, parts.identity, self.socket_host, self.socket_port, version=VERSION
+            self.node_id,
+            parts.identity,
+            self.socket_host,
+            self.socket_port,
+            http_port=None if self.http_address is None else self.http_address[1],
+            version=VERSION,
         )
         for result in await call(partial(metadata.propose, [register])):
             result.answer()
@@ -239,6 +264,23 @@ def _binds(catalog: Catalog) -> Callable[[str, str], bool]:
         return stream is not None and matches(stream.config.subject, subject)
 
     return binds
+
+
+def _pages(sources: Sources) -> dict[str, Callable[[], Page]]:
+    """Return what the HTTP port answers."""
+    metrics = exposition(sources)
+
+    def healthz() -> Page:
+        lost = [link.watch.role for link in sources.links if not link.connected]
+        health = judge(lost, sources.streams.problems())
+        status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return Page(status, "application/json", json.dumps(health.document()).encode() + b"\n")
+
+    return {
+        "/healthz": healthz,
+        "/livez": lambda: Page(HTTPStatus.OK, "text/plain; charset=utf-8", b"alive\n"),
+        "/metrics": lambda: Page(HTTPStatus.OK, CONTENT_TYPE, metrics()),
+    }
 
 
 def _warn_of_a_second_answerer(link: NatsLink) -> None:

@@ -110,6 +110,11 @@ class StreamOwner:
         return lambda: self._watchers.discard(callback)
 
     @property
+    def waiting(self) -> int:
+        """Messages in the mailbox."""
+        return len(self._mailbox)
+
+    @property
     def ingest(self) -> StreamIngest:
         """The stream's publish machine, for its info."""
         return self._ingest

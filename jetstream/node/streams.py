@@ -70,6 +70,15 @@ class Streams:
         """Return the names of all streams, ascending."""
         return [stream.name for stream in self._catalog.streams()]
 
+    def problems(self) -> Iterator[tuple[StreamName, JetstreamError]]:
+        """Yield every stream that does not take or does not serve records, and why; ascending."""
+        for row in self._catalog.streams():
+            stream = self._streams.get(row.name)
+            if stream is None:
+                yield row.name, self._offline.get(row.name, StreamOffline("it is being recovered"))
+            elif (error := stream.log.failed or stream.detached) is not None:
+                yield row.name, error
+
     def nodes(self) -> Sequence[NodeMetadata]:
         """Return all nodes of the cluster."""
         return [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy import errors_table
+from tests.tidy import errors_table, metrics_table
 from tests.tidy.source_tree import ROOT, documents, modules, table
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -52,6 +52,11 @@ def test_the_index_names_every_page() -> None:
 def test_the_error_table_is_the_registry() -> None:
     page = errors_table.PAGE.read_text()
     assert errors_table.with_table(page) == page, "run: python -m tests.tidy.errors_table"
+
+
+def test_the_metrics_page_lists_every_metric() -> None:
+    page = metrics_table.PAGE.read_text()
+    assert metrics_table.with_table(page) == page, "run: python -m tests.tidy.metrics_table"
 
 
 @pytest.mark.parametrize("err_code", sorted(errors_table.documented()))

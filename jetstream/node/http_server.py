@@ -1,0 +1,127 @@
+"""A small HTTP door for probes and scrapers: GET on a few paths, one request a connection.
+
+h11 knows HTTP; here is who is let in, and for how long. Nothing a peer sends reaches further than its path.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+import h11
+
+from envelope.limits import KIB
+
+_log = logging.getLogger(__name__)
+
+HEADER_BYTES_MAX: Final = 16 * KIB
+EXCHANGE_S_MAX: Final = 10.0
+"""From the connection to the last byte of the answer."""
+
+CONNECTIONS_MAX: Final = 64
+_RECEIVE_BYTES: Final = 4 * KIB
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a path answers."""
+
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+
+
+class HttpServer:
+    """Serves ``pages`` from `start` to `stop`; on one event loop's thread."""
+
+    def __init__(self, pages: Mapping[str, Callable[[], Page]]) -> None:
+        """``pages`` by path; each is made anew for every request."""
+        self._pages = pages
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; return the address, with the port that was free if ``port`` is 0.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        self._server = await asyncio.start_server(self._accept, host, port, limit=_RECEIVE_BYTES)
+        bound = self._server.sockets[0].getsockname()
+        _log.info("http server listening host=%s port=%d", bound[0], bound[1])
+        return str(bound[0]), int(bound[1])
+
+    async def stop(self) -> None:
+        """Stop listening and break off what is going on."""
+        if self._server is not None:
+            self._server.close()
+            for connection in tuple(self._connections):
+                connection.cancel()
+            await self._server.wait_closed()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "asyncio calls it in a task of its own"
+        self._connections.add(task)
+        try:
+            if len(self._connections) <= CONNECTIONS_MAX:
+                async with asyncio.timeout(EXCHANGE_S_MAX):
+                    await self._exchange(reader, writer)
+        except (TimeoutError, OSError) as error:
+            _log.debug("http exchange ended early error=%r", error)
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
+        try:
+            request = await _next_request(connection, reader)
+            if request is None:
+                return
+            page = self._page(request)
+        except h11.RemoteProtocolError as error:
+            page = _plain(HTTPStatus(error.error_status_hint), str(error))
+            request = None
+        headers = [
+            ("content-type", page.content_type),
+            ("content-length", str(len(page.body))),
+            ("connection", "close"),
+            *([("allow", "GET, HEAD")] if page.status is HTTPStatus.METHOD_NOT_ALLOWED else []),
+        ]
+        answer = connection.send(h11.Response(status_code=page.status, headers=headers)) or b""
+        if request is None or request.method != b"HEAD":
+            answer += connection.send(h11.Data(data=page.body)) or b""
+        writer.write(answer)
+        await writer.drain()
+
+    def _page(self, request: h11.Request) -> Page:
+        if request.method not in (b"GET", b"HEAD"):
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
+        path = request.target.partition(b"?")[0].decode("ascii", "replace")
+        make = self._pages.get(path)
+        if make is None:
+            return _plain(HTTPStatus.NOT_FOUND, f"there are {', '.join(sorted(self._pages))}")
+        return make()
+
+
+async def _next_request(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
+    """Return the peer's request, None if it went away before.
+
+    Raises:
+        h11.RemoteProtocolError: it sends something else, or too much.
+    """
+    while True:
+        event = connection.next_event()
+        if isinstance(event, h11.Request):
+            return event
+        if event is not h11.NEED_DATA:
+            return None
+        connection.receive_data(await reader.read(_RECEIVE_BYTES))
+
+
+def _plain(status: HTTPStatus, text: str) -> Page:
+    return Page(status, _TEXT, f"{text}\n".encode())

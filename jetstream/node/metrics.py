@@ -1,0 +1,345 @@
+"""A node's numbers for Prometheus: what there is, what it means, and where it is read when somebody asks.
+
+The hot path counts in plain integers of its own; a scrape reads them. docs/metrics.md is made of this table.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from jetstream.node.disk_thread import DiskCounters
+from jetstream.node.nats_link import NatsLink
+from jetstream.node.socket_server import SocketServer
+from jetstream.node.stream import StreamOwner
+from jetstream.node.streams import Streams
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a node's numbers are."""
+
+    version: str
+    node: str
+    streams: Streams
+    links: tuple[NatsLink, ...]
+    disk: DiskCounters
+    server: SocketServer
+
+
+Sample = tuple[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One metric; ``read`` yields (label values, value)."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    labels: tuple[str, ...]
+    read: Callable[[Sources], Iterable[Sample]]
+
+
+def _of_streams(value: Callable[[StreamOwner], float]) -> Callable[[Sources], Iterator[Sample]]:
+    def read(sources: Sources) -> Iterator[Sample]:
+        for stream in sources.streams:
+            yield (stream.name,), value(stream)
+
+    return read
+
+
+def _of_links(value: Callable[[NatsLink], float]) -> Callable[[Sources], Iterator[Sample]]:
+    def read(sources: Sources) -> Iterator[Sample]:
+        for link in sources.links:
+            yield (link.watch.role,), value(link)
+
+    return read
+
+
+def _one(value: Callable[[Sources], float]) -> Callable[[Sources], Iterator[Sample]]:
+    def read(sources: Sources) -> Iterator[Sample]:
+        yield (), value(sources)
+
+    return read
+
+
+def _online(sources: Sources) -> Iterator[Sample]:
+    ailing = {name for name, _ in sources.streams.problems()}
+    for name in sources.streams.names():
+        yield (name,), float(name not in ailing)
+
+
+def _messages(sources: Sources) -> Iterator[Sample]:
+    for stream in sources.streams:
+        for outcome, number in sorted(stream.counts.items()):
+            yield (stream.name, outcome), number
+
+
+def _corrupt(stream: StreamOwner) -> int:
+    return sum(end - start for start, end in stream.log.corrupt_ranges)
+
+
+_STREAM: Final = ("stream",)
+_LINK: Final = ("connection",)
+
+METRICS: Final = (
+    Definition(
+        "jetstream_node_info",
+        "gauge",
+        "Always 1; the labels say which node and version this is.",
+        ("node", "version"),
+        lambda sources: [((sources.node, sources.version), 1.0)],
+    ),
+    Definition(
+        "jetstream_stream_online",
+        "gauge",
+        "1 if the stream takes and serves records here, 0 if it is offline or NATS denies its subject.",
+        _STREAM,
+        _online,
+    ),
+    Definition(
+        "jetstream_stream_log_start_offset",
+        "gauge",
+        "First offset that is kept.",
+        _STREAM,
+        _of_streams(lambda stream: stream.log.log_start_offset),
+    ),
+    Definition(
+        "jetstream_stream_log_end_offset",
+        "gauge",
+        "Offset of the next record; its rate is the rate of records stored.",
+        _STREAM,
+        _of_streams(lambda stream: stream.log.log_end_offset),
+    ),
+    Definition(
+        "jetstream_stream_high_watermark",
+        "gauge",
+        "First offset that is not committed; its rate is the rate of records that readers can see.",
+        _STREAM,
+        _of_streams(lambda stream: stream.high_watermark),
+    ),
+    Definition(
+        "jetstream_stream_bytes",
+        "gauge",
+        "Bytes of the stream's segment files.",
+        _STREAM,
+        _of_streams(lambda stream: stream.log.bytes),
+    ),
+    Definition(
+        "jetstream_stream_segments",
+        "gauge",
+        "Segment files of the stream.",
+        _STREAM,
+        _of_streams(lambda stream: stream.log.segments),
+    ),
+    Definition(
+        "jetstream_stream_waiting_messages",
+        "gauge",
+        "Messages received and not yet sequenced; messages beyond the limit are refused as overloaded.",
+        _STREAM,
+        _of_streams(lambda stream: stream.waiting),
+    ),
+    Definition(
+        "jetstream_stream_pending_acks",
+        "gauge",
+        "Publishers that wait for their record to be committed.",
+        _STREAM,
+        _of_streams(lambda stream: stream.ingest.pending_acks),
+    ),
+    Definition(
+        "jetstream_stream_message_ids",
+        "gauge",
+        "Message ids that are remembered to recognise repeats.",
+        _STREAM,
+        _of_streams(lambda stream: len(stream.ingest.dedupe)),
+    ),
+    Definition(
+        "jetstream_stream_possible_gaps_total",
+        "counter",
+        "Times in which NATS may have delivered messages of the stream to nobody, since the node started.",
+        _STREAM,
+        _of_streams(lambda stream: stream.gaps.total),
+    ),
+    Definition(
+        "jetstream_stream_corrupt_offsets",
+        "gauge",
+        "Offsets that are refused to readers because their bytes are damaged or missing.",
+        _STREAM,
+        _of_streams(_corrupt),
+    ),
+    Definition(
+        "jetstream_stream_messages_total",
+        "counter",
+        "Messages that were not simply stored and acked, by outcome: refused, dropped_without_reply, "
+        "duplicates, unknown_outcome; and acks_dropped, whose publisher heard nothing of a stored record.",
+        ("stream", "outcome"),
+        _messages,
+    ),
+    Definition(
+        "jetstream_disk_commits_total",
+        "counter",
+        "Turns of the disk thread that wrote and, where asked, synced groups together.",
+        (),
+        _one(lambda sources: sources.disk.commits),
+    ),
+    Definition(
+        "jetstream_disk_groups_total",
+        "counter",
+        "Groups of messages written; over commits it says how many streams shared a turn.",
+        (),
+        _one(lambda sources: sources.disk.groups),
+    ),
+    Definition(
+        "jetstream_disk_records_total",
+        "counter",
+        "Records written; over groups it says how many messages shared a write and a sync.",
+        (),
+        _one(lambda sources: sources.disk.records),
+    ),
+    Definition(
+        "jetstream_disk_write_seconds_total",
+        "counter",
+        "Seconds the disk thread has spent writing groups.",
+        (),
+        _one(lambda sources: sources.disk.write_seconds),
+    ),
+    Definition(
+        "jetstream_disk_sync_seconds_total",
+        "counter",
+        "Seconds the disk thread has spent syncing groups.",
+        (),
+        _one(lambda sources: sources.disk.sync_seconds),
+    ),
+    Definition(
+        "jetstream_disk_failed_groups_total",
+        "counter",
+        "Groups that were refused, or whose outcome is unknown.",
+        (),
+        _one(lambda sources: sources.disk.failed_groups),
+    ),
+    Definition(
+        "jetstream_nats_connected",
+        "gauge",
+        "1 while messages flow on the connection (ingest: from publishers; answers: acks and requests).",
+        _LINK,
+        _of_links(lambda link: float(link.connected)),
+    ),
+    Definition(
+        "jetstream_nats_reconnects_total",
+        "counter",
+        "Interruptions of the connection that are over.",
+        _LINK,
+        _of_links(lambda link: link.watch.counters.reconnects),
+    ),
+    Definition(
+        "jetstream_nats_slow_consumers_total",
+        "counter",
+        "Times the server said that it drops messages because this node does not keep up.",
+        _LINK,
+        _of_links(lambda link: link.watch.counters.slow_consumers),
+    ),
+    Definition(
+        "jetstream_nats_errors_total",
+        "counter",
+        "Errors of the connection, denied permissions included.",
+        _LINK,
+        _of_links(lambda link: link.watch.counters.errors),
+    ),
+    Definition(
+        "jetstream_socket_connections",
+        "gauge",
+        "Readers that are connected.",
+        (),
+        _one(lambda sources: sources.server.connections),
+    ),
+    Definition(
+        "jetstream_socket_parked_fetches",
+        "gauge",
+        "Fetches that wait for records.",
+        (),
+        _one(lambda sources: sources.server.parked),
+    ),
+    Definition(
+        "jetstream_socket_connections_total",
+        "counter",
+        "Connections of readers: opened, refused (too many), closed, overdue (cut off as too slow).",
+        ("event",),
+        lambda sources: [
+            (("opened",), sources.server.counters.connections_opened),
+            (("refused",), sources.server.counters.connections_refused),
+            (("closed",), sources.server.counters.connections_closed),
+            (("overdue",), sources.server.counters.connections_overdue),
+        ],
+    ),
+    Definition(
+        "jetstream_socket_requests_total",
+        "counter",
+        "Requests of readers.",
+        (),
+        _one(lambda sources: sources.server.counters.requests),
+    ),
+    Definition(
+        "jetstream_socket_failed_requests_total",
+        "counter",
+        "Requests of readers that were answered with an error.",
+        (),
+        _one(lambda sources: sources.server.counters.requests_failed),
+    ),
+    Definition(
+        "jetstream_socket_protocol_errors_total",
+        "counter",
+        "Connections closed because the peer broke the protocol.",
+        (),
+        _one(lambda sources: sources.server.counters.protocol_errors),
+    ),
+    Definition(
+        "jetstream_socket_sent_bytes_total",
+        "counter",
+        "Bytes sent to readers.",
+        (),
+        _one(lambda sources: sources.server.counters.bytes_sent),
+    ),
+    Definition(
+        "jetstream_socket_verified_ranges_total",
+        "counter",
+        "Ranges whose checksums were computed before they were served, because another process wrote them.",
+        (),
+        _one(lambda sources: sources.server.counters.ranges_verified),
+    ),
+    Definition(
+        "jetstream_socket_warmed_ranges_total",
+        "counter",
+        "Ranges that a thread read into memory before they were sent.",
+        (),
+        _one(lambda sources: sources.server.counters.ranges_warmed),
+    ),
+)
+"""Every metric of a node; beside them stand those of its process (``process_…``)."""
+
+
+class _NodeCollector(Collector):
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        for definition in METRICS:
+            family = (CounterMetricFamily if definition.kind == "counter" else GaugeMetricFamily)(
+                definition.name, definition.help, labels=definition.labels
+            )
+            for labels, value in definition.read(self._sources):
+                family.add_metric(labels, value)
+            yield family
+
+
+def exposition(sources: Sources) -> Callable[[], bytes]:
+    """Return a function that writes all metrics in Prometheus's text format; on the loop's thread."""
+    registry = CollectorRegistry()
+    registry.register(_NodeCollector(sources))
+    ProcessCollector(registry=registry)
+    return lambda: generate_latest(registry)

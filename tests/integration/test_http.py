@@ -1,0 +1,170 @@
+"""The HTTP port of a real node: probes, metrics, and what strangers send."""
+
+import asyncio
+import json
+from http import HTTPStatus
+from pathlib import Path
+
+import nats
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from envelope.errors import StorageError, UnavailableError
+from jetstream.node import http_server
+from jetstream.node.metrics import METRICS
+from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.node import Node
+from tests.support.nodes import nats_and_node, node_config, request, run
+
+HTTP = {"port": 0}
+
+
+async def exchange(node: Node, data: bytes) -> tuple[int, bytes, bytes]:
+    """Send raw bytes; return status, head and body of the answer."""
+    assert node.http_address is not None
+    reader, writer = await asyncio.open_connection(*node.http_address)
+    try:
+        writer.write(data)
+        await writer.drain()
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    return int(head.split(b" ", 2)[1]) if head else 0, head, body
+
+
+async def get(node: Node, path: str) -> tuple[int, bytes]:
+    status, _, body = await exchange(node, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    return status, body
+
+
+async def metrics(node: Node) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Scrape; return values by name and label values, these in the order of the labels' names."""
+    status, body = await get(node, "/metrics")
+    assert status == HTTPStatus.OK
+    families = text_string_to_metric_families(body.decode())
+    return {
+        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_metrics_tell_what_the_node_did(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path, http=HTTP) as (url, node), await nats.connect(url) as client:
+            await request(client, "stream.create", name="orders", subject="orders.>")
+            js = client.jetstream()
+            for number in range(3):
+                await js.publish("orders.new", b"v", headers={"Nats-Msg-Id": str(number % 2)})
+            found = await metrics(node)
+            assert found["jetstream_stream_online", ("orders",)] == 1
+            assert found["jetstream_stream_log_end_offset", ("orders",)] == 2
+            assert found["jetstream_stream_high_watermark", ("orders",)] == 2
+            assert found["jetstream_stream_message_ids", ("orders",)] == 2
+            assert found["jetstream_stream_messages_total", ("duplicates", "orders")] == 1
+            assert found["jetstream_disk_records_total", ()] == 2
+            assert 1 <= found["jetstream_disk_groups_total", ()] <= 2
+            assert found["jetstream_disk_sync_seconds_total", ()] > 0
+            assert found["jetstream_nats_connected", ("ingest",)] == 1
+            assert found["process_resident_memory_bytes", ()] > 0
+            without_samples = {metric.name for metric in METRICS} - {name for name, _ in found}
+            assert without_samples == set()
+
+    run(scenario())
+
+
+def test_a_node_is_ready_while_every_stream_serves(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path, http=HTTP) as (url, node), await nats.connect(url) as client:
+            await request(client, "stream.create", name="orders", subject="orders.>")
+            assert await get(node, "/livez") == (HTTPStatus.OK, b"alive\n")
+            status, body = await get(node, "/healthz")
+            assert (status, json.loads(body)) == (
+                HTTPStatus.OK,
+                {"ready": True, "problems": [], "problems_total": 0},
+            )
+            stream = node.stream("orders")
+            assert stream is not None
+            stream.log.fail(StorageError("input/output error"))
+            status, body = await get(node, "/healthz")
+            assert status == HTTPStatus.SERVICE_UNAVAILABLE
+            assert json.loads(body)["problems"] == ["stream orders: storage_error: input/output error"]
+            assert (await metrics(node))["jetstream_stream_online", ("orders",)] == 0
+
+    run(scenario())
+
+
+def test_a_node_without_nats_is_alive_and_not_ready(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            EmbeddedNatsServer(tmp_path / "nats") as server,
+            Node(node_config(tmp_path / "data", server.url, http=HTTP)) as node,
+        ):
+            await server.__aexit__(None, None, None)
+            async with asyncio.timeout(20):
+                answer = await get(node, "/healthz")
+                while b"the ingest connection" not in answer[1]:
+                    answer = await get(node, "/healthz")
+            assert answer[0] == HTTPStatus.SERVICE_UNAVAILABLE
+            assert "the ingest connection to NATS is down" in json.loads(answer[1])["problems"]
+            assert (await get(node, "/livez"))[0] == HTTPStatus.OK
+            assert (await metrics(node))["jetstream_nats_connected", ("ingest",)] == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", HTTPStatus.NOT_FOUND),
+        (b"GET /%2e%2e/etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", HTTPStatus.NOT_FOUND),
+        (b"GET /livez?verbose HTTP/1.1\r\nHost: x\r\n\r\n", HTTPStatus.OK),
+        (b"HEAD /livez HTTP/1.1\r\nHost: x\r\n\r\n", HTTPStatus.OK),
+        (b"GET /livez HTTP/1.0\r\n\r\n", HTTPStatus.OK),
+        (b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi", HTTPStatus.METHOD_NOT_ALLOWED),
+        (b"GET /livez HTTP/1.1\r\n\r\n", HTTPStatus.BAD_REQUEST),
+        (b"\x00\x01\x02\r\n\r\n", HTTPStatus.BAD_REQUEST),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
+    ],
+)
+def test_what_strangers_send_is_answered_in_http(tmp_path: Path, sent: bytes, status: HTTPStatus) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path, http=HTTP) as (_, node):
+            answered, head, body = await exchange(node, sent)
+            assert answered == status
+            assert b"connection: close" in head.lower()
+            assert (body == b"") == sent.startswith(b"HEAD")
+            assert (await get(node, "/livez"))[0] == HTTPStatus.OK
+
+    run(scenario())
+
+
+def test_who_asks_slowly_or_in_crowds_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path, http=HTTP) as (_, node):
+            assert node.http_address is not None
+            crowd = [
+                await asyncio.open_connection(*node.http_address) for _ in range(http_server.CONNECTIONS_MAX)
+            ]
+            late, writer = await asyncio.open_connection(*node.http_address)
+            assert await late.read() == b"", "one too many"
+            writer.close()
+            for reader, writer in crowd:
+                assert await reader.read() == b"", "nothing asked in time"
+                writer.close()
+            assert (await get(node, "/livez"))[0] == HTTPStatus.OK
+
+    monkeypatch.setattr(http_server, "EXCHANGE_S_MAX", 0.5)
+    run(scenario())
+
+
+def test_a_taken_port_is_said_at_the_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path, http=HTTP) as (url, node):
+            assert node.http_address is not None
+            config = node_config(tmp_path / "other", url, http={"port": node.http_address[1]})
+            with pytest.raises(UnavailableError, match="cannot listen on"):
+                async with Node(config):
+                    pass
+
+    run(scenario())
