@@ -7,6 +7,13 @@
         async for record in js.read("orders"):
             print(record.offset, record.value)
 
+and without asyncio::
+
+    with jetstream.connect_blocking("nats://127.0.0.1:4222") as js:
+        js.publish("orders.new", b"...")
+        for record in js.read("orders"):
+            print(record.offset, record.value)
+
 The client library is imported on first use, so that the node's own modules do not load it.
 """
 
@@ -14,6 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from jetstream.client.blocking import BlockingClient, connect_blocking
     from jetstream.client.connection import JetstreamClient, ReadOptions, connect
     from jetstream.client.publisher import Publisher
     from jetstream.client.publishing import PublishAck, PublishOptions
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchReader",
+    "BlockingClient",
     "JetstreamClient",
     "PublishAck",
     "PublishOptions",
@@ -30,10 +39,12 @@ __all__ = [
     "Record",
     "RecordReader",
     "connect",
+    "connect_blocking",
 ]
 
 _HOMES = {
     "BatchReader": "reader",
+    "BlockingClient": "blocking",
     "JetstreamClient": "connection",
     "PublishAck": "publishing",
     "PublishOptions": "publishing",
@@ -42,6 +53,7 @@ _HOMES = {
     "Record": "records",
     "RecordReader": "reader",
     "connect": "connection",
+    "connect_blocking": "blocking",
 }
 
 

@@ -1,12 +1,13 @@
 """`connect`, and what it gives: streams, publish, read."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack, overload
 
 import nats.errors
+import pyarrow as pa
 from nats.aio.client import Client as NatsClient
 
 from envelope.errors import ConnectionLost, RequestError
@@ -14,7 +15,7 @@ from envelope.urls import shown_url
 from jetstream.client.ack_inbox import AckInbox, AckOfEach, OneAck
 from jetstream.client.fetch_pipeline import FetchSettings
 from jetstream.client.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
-from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Publisher, send
+from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message, Publisher, send
 from jetstream.client.publishing import PublishAck, PublishOptions, refuse_unknown
 from jetstream.client.read_range import End, ReadRange, Start
 from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
@@ -127,6 +128,21 @@ class JetstreamClient:
         ``timeout``: seconds for each ack. The end of the block waits for all acks.
         """
         return Publisher(self.nats, self._publishing.inbox, window, timeout)
+
+    async def publish_all(
+        self,
+        messages: Iterable[Message],
+        *,
+        window: int = WINDOW_DEFAULT,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[PublishAck]:
+        """Publish many messages with up to ``window`` outstanding; see `Publisher.publish_all`."""
+        async with self.publisher(window) as publisher:
+            return await publisher.publish_all(messages, progress)
+
+    async def read_table(self, stream: str, **options: Unpack[ReadOptions]) -> pa.Table:
+        """Read a range into memory as one Arrow table; see `BatchReader.to_table`."""
+        return await self.read_batches(stream, **options).to_table()
 
     def read(self, stream: str, **options: Unpack[ReadOptions]) -> RecordReader:
         """Return a reader of single records; see `ReadOptions`. Use it with ``async for``."""

@@ -1,6 +1,7 @@
 """Publishing with many acks outstanding, up to a window."""
 
 import asyncio
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, Self, Unpack
 
@@ -16,10 +17,12 @@ from envelope.errors import (
     RequestError,
 )
 from jetstream.client.ack_inbox import AckFuture, AckInbox, OneAck
-from jetstream.client.publishing import PublishOptions, encode_options
+from jetstream.client.publishing import PublishAck, PublishOptions, encode_options
 
 TIMEOUT_S_DEFAULT: Final = 5.0
 WINDOW_DEFAULT: Final = 1000
+Message = tuple[str, bytes | None] | tuple[str, bytes | None, PublishOptions]
+"""Subject, value, and perhaps options."""
 _FAILURES_KEPT_MAX: Final = 100
 
 
@@ -108,6 +111,33 @@ class Publisher:
                 self._changed.set()
         ack.future.add_done_callback(lambda _: self._on_done(ack))
         return ack.future
+
+    async def publish_all(
+        self, messages: Iterable[Message], progress: Callable[[int], None] | None = None
+    ) -> list[PublishAck]:
+        """Send all messages and return their acks, in the order of the messages.
+
+        Args:
+            messages: (subject, value) or (subject, value, options); taken one by one as the window allows.
+            progress: called with the number of acks so far whenever a window full has come.
+
+        Raises:
+            JetstreamError: the first failure; what was sent before and after it may be stored.
+        """
+        futures: list[AckFuture] = []
+        acks: list[PublishAck] = []
+        for message in messages:
+            options = message[2] if len(message) == 3 else PublishOptions()
+            futures.append(await self.publish(message[0], message[1], **options))
+            if len(futures) >= 2 * self._window:
+                acks += [await future for future in futures[: self._window]]
+                del futures[: self._window]
+                if progress is not None:
+                    progress(len(acks))
+        acks += [await future for future in futures]
+        if progress is not None:
+            progress(len(acks))
+        return acks
 
     async def flush(self) -> None:
         """Return when every message is acked.

@@ -16,13 +16,20 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from envelope.errors import CorruptDataError, JetstreamError, OffsetOutOfRange, RemoteProtocolError
+from envelope.errors import (
+    CorruptDataError,
+    JetstreamError,
+    OffsetOutOfRange,
+    RemoteProtocolError,
+    RequestError,
+)
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.client.fetch_pipeline import FetchedRange, FetchPipeline, FetchSettings, ReaderPlace
 from jetstream.client.node_links import NodeLinks
 from jetstream.client.read_range import ReadRange, ResolvedRange, resolve
 from jetstream.client.records import Record, before, records_of, trimmed
 from jetstream.log.batch import decode, iter_frames
+from jetstream.log.schema import SCHEMA
 
 _BACKOFF_S_MIN: Final = 0.02
 _BACKOFF_S_MAX: Final = 2.0
@@ -128,6 +135,17 @@ class BatchReader:
             if decoded.records.num_rows:
                 return decoded.records
         raise StopAsyncIteration
+
+    async def to_table(self) -> pa.Table:
+        """Read to the end and return all of it, in memory, as one table with the log's columns.
+
+        Raises:
+            RequestError: the reader follows the stream and has no end.
+            JetstreamError: as `__anext__`.
+        """
+        if self._wanted.follow and self._wanted.end is None:
+            raise RequestError(f"following {self.stream!r} without an end never comes to a table")
+        return pa.Table.from_batches([batch async for batch in self], SCHEMA)
 
     async def aclose(self) -> None:
         """Stop reading."""

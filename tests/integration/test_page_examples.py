@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from nats.aio.client import Client
 
@@ -228,7 +229,7 @@ def test_stopping_and_going_on_as_the_reading_page_says_sees_every_record_once(t
             for _ in range(2):
                 names = {"js": js, "handle": lambda record: seen.append(record.offset), "store": store}
                 with pytest.raises(EnoughError):
-                    await interactive(python("docs/reading.md", 2, url), {**names, **stored})
+                    await interactive(python("docs/reading.md", 4, url), {**names, **stored})
             assert seen == list(range(10))
             assert stored["stored_incarnation"] == (await js.streams.info("orders")).incarnation
 
@@ -239,16 +240,48 @@ def test_publishing_as_the_reading_page_says_awaits_every_ack(tmp_path: Path) ->
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
             await js.streams.create("audit", "orders.>")
-            (_, _, _, _) = blocks("docs/reading.md", "python")
+            assert len(blocks("docs/reading.md", "python")) == 7
             names = {"js": js, "payloads": [b"%d" % number for number in range(2500)]}
-            left = await interactive(python("docs/reading.md", 3, url), names)
+            left = await interactive(python("docs/reading.md", 5, url), names)
             assert left["ack"].offset == 0
             assert [ack.stream for ack in left["acks"]] == ["orders", "audit"]
             assert left["future"].done()
             for name in ("orders", "audit"):
                 assert (await js.streams.info(name)).log_end_offset == 2501  # order-1 was there already
+            left = await interactive(python("docs/reading.md", 6, url), names)
+            assert [ack.duplicate for ack in left["acks"]] == [True] * 2500
 
     run(scenario())
+
+
+def test_tables_as_the_reading_page_makes_them_hold_the_range(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, js):
+            await fill(js, 2500)
+            made = "frame = table.to_pandas()\n"
+            names = await interactive(
+                python("docs/reading.md", 2, url).replace(made, ""), {"js": js, "polars": pl}
+            )
+            assert names["table"]["value"].to_pylist() == [b"%d" % number for number in range(1000, 2000)]
+            assert names["polars_frame"]["offset"].to_list() == list(range(1000, 2000))
+
+    run(scenario())
+
+
+def test_the_blocking_client_as_the_reading_page_uses_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario() -> str:
+        async with a_stream(tmp_path) as (url, _):
+            names = {"jetstream": jetstream, "payloads": [b"two", b"three"]}
+            code = compile(python("docs/reading.md", 3, url), "<page>", "exec")
+            await asyncio.to_thread(exec, code, names)
+            assert names["table"].num_rows == 3  # type: ignore[attr-defined]  # the page made it
+        return capsys.readouterr().out
+
+    printed = run(scenario()).splitlines()
+    assert printed[:3] == ["0 b'one'", "1 b'two'", "2 b'three'"]
+    assert sum(map(int, printed[3:])) == 3, "rows of batches"
 
 
 async def fill(js: JetstreamClient, number: int) -> None:
