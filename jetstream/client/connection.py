@@ -13,13 +13,14 @@ from nats.aio.client import Client as NatsClient
 from envelope.errors import ConnectionLost, RequestError
 from envelope.urls import shown_url
 from jetstream.client.ack_inbox import AckInbox, AckOfEach, OneAck
-from jetstream.client.fetch_pipeline import FetchSettings
+from jetstream.client.fetch_pipeline import FetchSettings, Wanted
 from jetstream.client.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
 from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message, Publisher, send
 from jetstream.client.publishing import PublishAck, PublishOptions, refuse_unknown
 from jetstream.client.read_range import End, ReadRange, Start
 from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.client.streams import NatsRequests, Streams
+from jetstream.protocol.requests import Column
 from metadata.stream_config import API_PREFIX_DEFAULT
 
 
@@ -34,6 +35,12 @@ class ReadOptions(TypedDict, total=False):
     """Wait for what is not there yet. If False (the default), stop at the high watermark of the beginning."""
     incarnation: str | None
     """Refuse if the stream is not this life of its name; see `RecordReader.incarnation`."""
+    subject: str
+    """Only records whose subject matches this NATS pattern; chosen by the node."""
+    key: str
+    """Only records with this key; chosen by the node."""
+    columns: Sequence[Column]
+    """Of ``key``, ``headers``, ``txid`` and ``value`` only these; the node sends null for the others."""
     max_bytes: int
     """Of one fetch."""
     prefetch_bytes: int
@@ -155,12 +162,16 @@ class JetstreamClient:
             TypeError: an option that does not exist.
         """
         refuse_unknown(options, ReadOptions.__optional_keys__)
+        columns = options.get("columns")
         wanted = ReadRange(
             stream,
             start=options.get("start", "earliest"),
             end=options.get("end"),
             follow=options.get("follow", False),
             incarnation=options.get("incarnation"),
+            wanted=Wanted(
+                options.get("subject"), options.get("key"), tuple(columns) if columns is not None else None
+            ),
         )
         defaults = FetchSettings()
         fetch = FetchSettings(

@@ -14,7 +14,7 @@ from envelope.errors import DeadlinePassed, JetstreamError, RemoteProtocolError
 from envelope.limits import MIB
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.client.socket_link import Answer, SocketLink
-from jetstream.protocol.requests import Fetch
+from jetstream.protocol.requests import Column, Fetch
 from jetstream.protocol.responses import FetchResponse, Response
 
 
@@ -30,6 +30,15 @@ class FetchSettings:
     """How long a fetch at the end of the stream waits at the node."""
     timeout_s: float = 10.0
     """How long a node may be silent beyond that before the connection counts as lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records and columns a reader wants; the node leaves out the others."""
+
+    subject: str | None = None
+    key: str | None = None
+    columns: tuple[Column, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +68,16 @@ class FetchPipeline:
     """
 
     def __init__(
-        self, link: SocketLink, stream: str, place: ReaderPlace, end: Offset | None, settings: FetchSettings
+        self,
+        link: SocketLink,
+        stream: str,
+        place: ReaderPlace,
+        end: Offset | None,
+        settings: FetchSettings,
+        wanted: Wanted,
     ) -> None:
         """Begin to fetch; ``end`` is exclusive, None has no end."""
+        self._wanted = wanted
         self._link = link
         self._stream = stream
         self._place = place
@@ -123,6 +139,9 @@ class FetchPipeline:
             max_wait_ms=self._settings.max_wait_ms,
             last_epoch=place.last_epoch,
             incarnation=place.incarnation,
+            subject=self._wanted.subject,
+            key=self._wanted.key,
+            columns=None if self._wanted.columns is None else list(self._wanted.columns),
         )
         # Weak, so that a reader its application has dropped does not go on fetching.
         told_start, told_end = weakref.WeakMethod(self._on_started), weakref.WeakMethod(self._on_done)

@@ -1,15 +1,16 @@
 """Where a reader begins and ends: what the application wrote, and which offsets that is now."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Literal, get_args
 
 from envelope.errors import RequestError
+from envelope.subjects import validated_pattern
 from envelope.types import Incarnation, Offset, TimestampUs
-from jetstream.client.fetch_pipeline import ReaderPlace
+from jetstream.client.fetch_pipeline import ReaderPlace, Wanted
 from jetstream.client.records import to_timestamp
 from jetstream.client.socket_link import SocketLink
-from jetstream.protocol.requests import Fetch, ListOffsets
+from jetstream.protocol.requests import NAME_CHARS_MAX, Column, Fetch, ListOffsets
 from jetstream.protocol.responses import ListOffsetsResponse
 
 Start = Literal["earliest", "latest"] | int | datetime
@@ -25,13 +26,16 @@ class ReadRange:
     end: End = None
     follow: bool = False
     incarnation: str | None = None
+    wanted: Wanted = field(default_factory=Wanted)
 
     def validated(self) -> "ReadRange":
         """Return self.
 
         Raises:
-            RequestError: a negative offset, a datetime without a time zone, or an unknown word.
+            RequestError: a negative offset, a datetime without a time zone, an unknown word, or a selection
+                that is none.
         """
+        self._check_selection()
         for place, words in ((self.start, ("earliest", "latest")), (self.end, ("latest", None))):
             if isinstance(place, datetime) and place.tzinfo is None:
                 raise RequestError(f"{place!r} has no time zone: which moment is meant?")
@@ -40,6 +44,16 @@ class ReadRange:
             if not isinstance(place, int | datetime) and place not in words:
                 raise RequestError(f"{place!r} is neither an offset, a datetime nor one of {words}")
         return self
+
+    def _check_selection(self) -> None:
+        wanted = self.wanted
+        if wanted.subject is not None:
+            validated_pattern(wanted.subject)
+        if wanted.key is not None and len(wanted.key) > NAME_CHARS_MAX:
+            raise RequestError(f"a key of {len(wanted.key)} characters, a fetch carries {NAME_CHARS_MAX}")
+        unknown = [name for name in wanted.columns or () if name not in get_args(Column)]
+        if unknown:
+            raise RequestError(f"columns: {unknown}: there are {', '.join(get_args(Column))}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from jetstream.client.records import Record, before, records_of, trimmed
 from jetstream.log.batch import decode, iter_frames
 from jetstream.log.schema import SCHEMA
 
+_NOTHING: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 _BACKOFF_S_MIN: Final = 0.02
 _BACKOFF_S_MAX: Final = 2.0
 
@@ -191,7 +192,9 @@ class BatchReader:
         assert self._place is not None, "C6: a resolved reader has a place"
         if self._range.end is not None and self._place.offset >= self._range.end:
             return None
-        self._pipeline = FetchPipeline(link, self.stream, self._place, self._range.end, self._settings.fetch)
+        self._pipeline = FetchPipeline(
+            link, self.stream, self._place, self._range.end, self._settings.fetch, self._wanted.wanted
+        )
         return self._pipeline
 
     async def _back_off(self, error: JetstreamError) -> None:
@@ -218,18 +221,20 @@ class BatchReader:
                     f"wanted offset {wanted}, got the batch [{header.base}, {header.next})"
                 )
             start = header.next
-            records = trimmed(records, wanted, end)
-            rows = records.num_rows
-            if end_timestamp is not None:
-                records = before(records, end_timestamp)
-            ended = records.num_rows < rows or (end is not None and header.next >= end)
+            in_range = trimmed(records, wanted, end)
+            records = in_range if end_timestamp is None else before(in_range, end_timestamp)
+            ended = records.num_rows < in_range.num_rows or (end is not None and header.next >= end)
             reached = header.next if end is None else min(header.next, end)
-            if records.num_rows < rows:
-                reached = Offset(reached - rows + records.num_rows)
+            if records.num_rows < in_range.num_rows:
+                reached = Offset(in_range.column(0)[records.num_rows].as_py())
             yield _Decoded(records, reached, header.leader_epoch, ended)
             if ended:
                 return
-        if start != fetched.response.next_offset:
+        response = fetched.response
+        if start is None and response.records == 0:  # the node has left everything out
+            reached = Offset(response.next_offset if end is None else min(response.next_offset, end))
+            yield _Decoded(_NOTHING, reached, LeaderEpoch(response.epoch), reached == end)
+        elif start != response.next_offset:
             raise CorruptDataError(f"a body ends at offset {start}, not at {fetched.response.next_offset}")
 
     def _drop_pipeline(self) -> None:

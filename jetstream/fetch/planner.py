@@ -45,7 +45,9 @@ class IndexView(Protocol[RangeT_co]):
         """Next offset to be written."""
         ...
 
-    def plan_read(self, offset: Offset, max_bytes: int, end: Offset, *, load: bool) -> RangeT_co:
+    def plan_read(
+        self, offset: Offset, max_bytes: int, end: Offset, *, max_records: int | None, load: bool
+    ) -> RangeT_co:
         """Return whole batches from the one that holds ``offset`` on, none beyond ``end``; empty if it is.
 
         Without ``load`` it reads no file, and refuses with an error of its own where it would have to.
@@ -67,6 +69,8 @@ class FetchQuery:
     """Leader epoch of the record before ``offset``, if the reader knows it."""
     incarnation: Incarnation | None = None
     """The life of the stream the reader began with, if it minds."""
+    max_records: int | None = None
+    """At most so many, in whole batches; at least one batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,9 @@ def plan_fetch(query: FetchQuery, stream: StreamView[RangeT], *, load: bool) -> 
         _check(query, stream)
         if query.offset >= stream.high_watermark:
             return Wait(query.offset)
-        file_range = stream.index.plan_read(query.offset, query.max_bytes, stream.high_watermark, load=load)
+        file_range = stream.index.plan_read(
+            query.offset, query.max_bytes, stream.high_watermark, max_records=query.max_records, load=load
+        )
     except JetstreamError as error:
         return Refuse(error)
     if file_range.next == query.offset:

@@ -152,6 +152,24 @@ def encode(
         crc=0,
     )
     assert records.column(0)[last].as_py() == header.next - 1, "offsets are dense from base"
+    return _encoded(records, header, compression)
+
+
+def encode_selected(
+    records: pa.RecordBatch, base: Offset, end: Offset, leader_epoch: LeaderEpoch
+) -> memoryview:
+    """Encode some of the records of ``[base, end)``, at least one, as a finished batch of that range."""
+    last = records.num_rows - 1
+    assert last >= 0, "U1: a batch has records"
+    assert base <= records.column(0)[0].as_py() <= records.column(0)[last].as_py() < end, (
+        "they are of the range"
+    )
+    timestamp = TimestampUs(records.column(1)[last].value)
+    header = BatchHeader(FORMAT_VERSION, BatchFlags(0), base, end, leader_epoch, timestamp, 0)
+    return _encoded(records, header, Compression.NONE).seal(BatchFlags(0))
+
+
+def _encoded(records: pa.RecordBatch, header: BatchHeader, compression: Compression) -> UnsealedBatch:
     if compression is not Compression.NONE and records.get_total_buffer_size() < COMPRESSION_BYTES_MIN:
         compression = Compression.NONE
     sink = pa.BufferOutputStream()

@@ -159,12 +159,20 @@ class ReadableLog:
         """
         return self._locate(offset, self._indexes.of)
 
-    def plan_read(self, offset: Offset, max_bytes: int, end: Offset, *, load: bool = True) -> FileRange:
+    def plan_read(
+        self,
+        offset: Offset,
+        max_bytes: int,
+        end: Offset,
+        *,
+        max_records: int | None = None,
+        load: bool = True,
+    ) -> FileRange:
         """Return whole batches from the one that holds ``offset``, none of them reaching beyond ``end``.
 
-        At least one batch, however large, then as many as fit ``max_bytes`` within one segment and one
-        epoch, before the next corrupt range. Empty if ``offset`` is the log's end, or if its batch reaches
-        beyond ``end``. Reads an index file where it must, and no file at all with ``load`` off.
+        At least one batch, however large, then as many as fit ``max_bytes`` and ``max_records`` within one
+        segment and one epoch, before the next corrupt range. Empty if ``offset`` is the log's end, or if its
+        batch reaches beyond ``end``. Reads an index file where it must, and no file at all with ``load`` off.
 
         Raises:
             OffsetOutOfRange: ``offset`` is below the log start or above the log end.
@@ -182,6 +190,8 @@ class ReadableLog:
             return FileRange(
                 found.segment, found.index, entry.position, 0, offset, offset, entry.leader_epoch
             )
+        if max_records is not None:
+            last = min(last, max(found.row, found.index.find(Offset(entry.base + max_records)) - 1))
         final = found.index[last]
         length = final.end - entry.position
         return FileRange(
@@ -217,6 +227,10 @@ class ReadableLog:
         except IndexRebuilt:
             file_range = self.plan_read(offset, max_bytes, end)
             self.verify_range(file_range)
+        return self.read_range(file_range)
+
+    def read_range(self, file_range: FileRange) -> builtins.bytes:
+        """Return the bytes of a range, not verified."""
         with file_range.segment.leased() as file:
             return file.read(file_range.position, file_range.length)
 

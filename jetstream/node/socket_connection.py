@@ -140,10 +140,12 @@ class SocketConnection:
 
     # --- answering, called by the RequestServer ----------------------------------------------------
 
-    def respond(self, response: Response, body: Body | None = None) -> None:
-        """Send ``response`` and, after it, ``body``, whose lease passes to this connection."""
-        length = 0 if body is None else body.end - body.position
-        self._send(self._machine.respond(response, length), body)
+    def respond(self, response: Response, body: Body | bytes | memoryview = b"") -> None:
+        """Send ``response`` and, after it, ``body``: bytes, or a file range whose lease passes to us."""
+        if isinstance(body, Body):
+            self._send(self._machine.respond(response, body.end - body.position), body)
+        else:
+            self._send(b"".join((self._machine.respond(response, len(body)), body)))
 
     def fail(self, request_id: int, error: JetstreamError) -> None:
         """Answer with ``error``."""

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from envelope.errors import CorruptDataError, InternalError, JetstreamError, UnknownStream
+from envelope.errors import CorruptDataError, InternalError, JetstreamError, StorageError, UnknownStream
 from envelope.limits import KIB
 from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
 from jetstream.fetch.planner import (
@@ -25,7 +25,8 @@ from jetstream.fetch.planner import (
     committed,
     plan_fetch,
 )
-from jetstream.log.readable_log import FileRange, IndexRebuilt, IndexUnloaded
+from jetstream.fetch.selection import Selected, Selection, selection_of
+from jetstream.log.readable_log import FileRange, IndexRebuilt, IndexUnloaded, ReadableLog
 from jetstream.log.schema import SCHEMA_ID
 from jetstream.node.clock import Clock
 from jetstream.node.socket_connection import Pending, SocketConnection, SocketCounters
@@ -208,6 +209,7 @@ class RequestDispatcher:
             request.max_bytes,
             None if request.last_epoch is None else LeaderEpoch(request.last_epoch),
             _incarnation(request.incarnation),
+            request.max_records if selection_of(request) is None else None,
         )
         view = _view(stream)
         plan = plan_fetch(query, view, load=False)
@@ -231,7 +233,7 @@ class RequestDispatcher:
         """Do what was planned when the high watermark was at ``planned_at``."""
         match plan:
             case Serve(file_range):
-                self._deliver(pending, stream, file_range)
+                self._deliver(pending, request, stream, file_range)
             case Wait() if stream.high_watermark > planned_at:
                 self._answer(pending)  # it moved while a thread made the plan
             case Wait(offset):
@@ -241,16 +243,27 @@ class RequestDispatcher:
             case _:
                 assert_never(plan)
 
-    def _deliver(self, pending: Pending, stream: ReadableStream, file_range: FileRange) -> None:
+    def _deliver(
+        self, pending: Pending, request: Fetch, stream: ReadableStream, file_range: FileRange
+    ) -> None:
+        selection = selection_of(request)
         body = Body.leased(file_range)
+        if selection is not None:
+            self._on_thread(
+                pending,
+                lambda: _selected(stream.log, file_range, Offset(request.offset), selection),
+                lambda selected: _respond_selected(pending, stream, body, selected),
+                body,
+            )
+            return
         if file_range.is_verified:
-            pending.connection.respond(_fetch_response(pending, stream, body), body)
+            pending.connection.respond(_fetch_response(pending, stream, body.file_range), body)
             return
         self._counters.ranges_verified += 1
 
         def verified(_: None) -> None:
             body.warm_end = body.end  # the thread has just read all of it
-            pending.connection.respond(_fetch_response(pending, stream, body), body)
+            pending.connection.respond(_fetch_response(pending, stream, body.file_range), body)
 
         self._on_thread(pending, lambda: stream.log.verify_range(file_range), verified, body)
 
@@ -311,6 +324,28 @@ class RequestDispatcher:
         self.serve(pending.connection)
 
 
+def _selected(log: ReadableLog, file_range: FileRange, offset: Offset, selection: Selection) -> Selected:
+    """Return what is wanted of a range from ``offset`` on; reads it, on a thread.
+
+    Raises:
+        CorruptDataError, IndexRebuilt: the log knows better now; plan again.
+        StorageError: the disk refused, or what was intact a moment ago is not.
+    """
+    log.verify_range(file_range)
+    data = log.read_range(file_range)
+    try:
+        return selection.select(data, file_range.base, offset, file_range.next, file_range.leader_epoch)
+    except CorruptDataError as error:
+        raise StorageError(f"the disk reads differently each time: {error.description}") from error
+
+
+def _respond_selected(pending: Pending, stream: ReadableStream, lease: Body, selected: Selected) -> None:
+    lease.release()
+    whole = _fetch_response(pending, stream, lease.file_range)
+    response = whole.model_copy(update={"next_offset": selected.next, "records": selected.records})
+    pending.connection.respond(response, selected.body)
+
+
 def _view(stream: ReadableStream) -> StreamView[FileRange]:
     return StreamView(Incarnation(stream.incarnation), stream.high_watermark, stream.log)
 
@@ -319,8 +354,7 @@ def _incarnation(wanted: str | None) -> Incarnation | None:
     return None if wanted is None else Incarnation(wanted)
 
 
-def _fetch_response(pending: Pending, stream: ReadableStream, body: Body) -> FetchResponse:
-    file_range = body.file_range
+def _fetch_response(pending: Pending, stream: ReadableStream, file_range: FileRange) -> FetchResponse:
     return FetchResponse(
         id=pending.request.id,
         epoch=file_range.leader_epoch,

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import from_json
 
 from envelope.errors import JetstreamError, RemoteProtocolError, RequestError, Unsupported
-from envelope.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
+from envelope.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, SUBJECT_BYTES_MAX
 
 PROTOCOL_VERSION: Final = 1
 INTEGER_MAX: Final = (1 << 63) - 1
@@ -19,7 +19,10 @@ ECHO_CHARS_MAX: Final = 200
 
 RequestId = Annotated[int, Field(ge=0, le=INTEGER_MAX, description="chosen by the client, not in flight")]
 _Offset = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
-_Name = Annotated[str, Field(max_length=1024)]
+NAME_CHARS_MAX: Final = 1024
+_Name = Annotated[str, Field(max_length=NAME_CHARS_MAX)]
+Column = Literal["key", "headers", "txid", "value"]
+"""What a reader may do without; offset, timestamp and subject always come."""
 
 
 class _Request(BaseModel):
@@ -68,7 +71,11 @@ class Fetch(_Request):
     stream: _Name
     offset: _Offset
     max_bytes: Annotated[int, Field(ge=1, le=FETCH_BYTES_MAX)] = FETCH_BYTES_DEFAULT
+    max_records: Annotated[int, Field(ge=1, le=INTEGER_MAX)] | None = None
     max_wait_ms: Annotated[int, Field(ge=0, le=FETCH_WAIT_MS_MAX)] = 0
+    subject: Annotated[str, Field(max_length=SUBJECT_BYTES_MAX)] | None = None
+    key: _Name | None = None
+    columns: Annotated[list[Column], Field(max_length=4)] | None = None
     last_epoch: _Offset | None = None
     incarnation: _Name | None = None
 

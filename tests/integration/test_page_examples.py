@@ -229,7 +229,7 @@ def test_stopping_and_going_on_as_the_reading_page_says_sees_every_record_once(t
             for _ in range(2):
                 names = {"js": js, "handle": lambda record: seen.append(record.offset), "store": store}
                 with pytest.raises(EnoughError):
-                    await interactive(python("docs/reading.md", 4, url), {**names, **stored})
+                    await interactive(python("docs/reading.md", 5, url), {**names, **stored})
             assert seen == list(range(10))
             assert stored["stored_incarnation"] == (await js.streams.info("orders")).incarnation
 
@@ -240,16 +240,31 @@ def test_publishing_as_the_reading_page_says_awaits_every_ack(tmp_path: Path) ->
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
             await js.streams.create("audit", "orders.>")
-            assert len(blocks("docs/reading.md", "python")) == 7
+            assert len(blocks("docs/reading.md", "python")) == 8
             names = {"js": js, "payloads": [b"%d" % number for number in range(2500)]}
-            left = await interactive(python("docs/reading.md", 5, url), names)
+            left = await interactive(python("docs/reading.md", 6, url), names)
             assert left["ack"].offset == 0
             assert [ack.stream for ack in left["acks"]] == ["orders", "audit"]
             assert left["future"].done()
             for name in ("orders", "audit"):
                 assert (await js.streams.info(name)).log_end_offset == 2501  # order-1 was there already
-            left = await interactive(python("docs/reading.md", 6, url), names)
+            left = await interactive(python("docs/reading.md", 7, url), names)
             assert [ack.duplicate for ack in left["acks"]] == [True] * 2500
+
+    run(scenario())
+
+
+def test_a_part_of_a_stream_as_the_reading_page_reads_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, js):
+            await js.publish("orders.new.eu", b"1", key="customer-7")
+            await js.publish("orders.new.us", b"2")
+            parts = []
+            for line in ast.parse(python("docs/reading.md", 2, url)).body:
+                assert isinstance(line, ast.Expr)
+                reader = eval(compile(ast.Expression(line.value), "<page>", "eval"), {"js": js})
+                parts.append([(record.key, record.value) async for record in reader])
+            assert parts == [[(b"customer-7", b"1")], [(b"customer-7", b"1")], [(None, b"1"), (None, b"2")]]
 
     run(scenario())
 
@@ -260,7 +275,7 @@ def test_tables_as_the_reading_page_makes_them_hold_the_range(tmp_path: Path) ->
             await fill(js, 2500)
             made = "frame = table.to_pandas()\n"
             names = await interactive(
-                python("docs/reading.md", 2, url).replace(made, ""), {"js": js, "polars": pl}
+                python("docs/reading.md", 3, url).replace(made, ""), {"js": js, "polars": pl}
             )
             assert names["table"]["value"].to_pylist() == [b"%d" % number for number in range(1000, 2000)]
             assert names["polars_frame"]["offset"].to_list() == list(range(1000, 2000))
@@ -274,7 +289,7 @@ def test_the_blocking_client_as_the_reading_page_uses_it(
     async def scenario() -> str:
         async with a_stream(tmp_path) as (url, _):
             names = {"jetstream": jetstream, "payloads": [b"two", b"three"]}
-            code = compile(python("docs/reading.md", 3, url), "<page>", "exec")
+            code = compile(python("docs/reading.md", 4, url), "<page>", "exec")
             await asyncio.to_thread(exec, code, names)
             assert names["table"].num_rows == 3  # type: ignore[attr-defined]  # the page made it
         return capsys.readouterr().out

@@ -34,7 +34,9 @@ class AnIndex:
     log_end_offset: Offset
     failure: JetstreamError | None = None
 
-    def plan_read(self, offset: Offset, max_bytes: int, end: Offset, *, load: bool) -> ARange:
+    def plan_read(
+        self, offset: Offset, max_bytes: int, end: Offset, *, max_records: int | None, load: bool
+    ) -> ARange:
         if self.failure and not (load and isinstance(self.failure, NeedsFile)):
             raise self.failure
         base = offset - offset % 10
