@@ -155,7 +155,7 @@ def kept_after(disk: MemoryDisk, mode: SyncMode, survive: Survival, known: Knowl
     config, found = config_of(mode), disk.power_loss(survive)
     if found.exists(DIRECTORY):
         problems = inspect_stream(found, DIRECTORY).problems
-        assert {problem.kind for problem in problems} <= {ProblemKind.TORN}, problems
+        assert {problem.kind for problem in problems} <= {ProblemKind.TORN, ProblemKind.DERIVED}, problems
     log = opened(found, config)
     assert (log.failed, log.corrupt_ranges) == (None, ())
     stored = stored_values(log)
