@@ -55,6 +55,7 @@ class _LoopThread:
             future.cancel()  # one that is done takes no notice
 
     def close(self) -> None:
+        self.run(_end_other_tasks())  # a wait that was interrupted has yet to hear of it
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -235,6 +236,13 @@ def connect_blocking(
             thread.run(connection.__aexit__(None, None, None))
     finally:
         thread.close()
+
+
+async def _end_other_tasks() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _next_batch(batches: BatchReader) -> pa.RecordBatch | None:
