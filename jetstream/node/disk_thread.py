@@ -59,6 +59,7 @@ class _Appends:
 
     appends: Sequence[GroupAppend]
     done: Callable[[], None]
+    is_told: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +99,7 @@ class DiskThread:
         self._queue: SimpleQueue[_Appends | _Call | _Stop] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._taken: list[_Appends | _Call | _Stop] = []
         self._stopped = False
         self._thread.start()
 
@@ -138,7 +140,7 @@ class DiskThread:
     def _serve(self) -> None:
         stop = False
         while not stop:
-            jobs = [self._queue.get()]
+            self._taken = jobs = [self._queue.get()]
             while not self._queue.empty():
                 jobs.append(self._queue.get())
             groups = [job for job in jobs if isinstance(job, _Appends)]
@@ -151,16 +153,27 @@ class DiskThread:
                 self._perform(call)
 
     def _refuse_all(self) -> None:
-        """After an error of ours: answer everything with a failure, so that whoever stops the node can."""
+        """After an error of ours: answer everything with a failure, so that whoever stops the node can.
+
+        What was taken when it happened is answered too: nobody knows how far it came. A second answer to what
+        was answered before is not heard.
+        """
         error = StorageError("the disk thread has stopped after an internal error")
-        while not isinstance(job := self._queue.get(), _Stop):
+        stop = self._refuse(self._taken, error)
+        while not stop:
+            stop = self._refuse([self._queue.get()], error)
+
+    def _refuse(self, jobs: Sequence[_Appends | _Call | _Stop], error: StorageError) -> bool:
+        """Fail ``jobs``; return whether the last job of all was among them."""
+        for job in jobs:
             if isinstance(job, _Appends):
                 for append in job.appends:
                     append.error = error
                 self._loop.call_soon_threadsafe(_tell, [job])
-            else:
+            elif isinstance(job, _Call):
                 job.error = error
                 self._loop.call_soon_threadsafe(_resolve_call, job)
+        return any(isinstance(job, _Stop) for job in jobs)
 
     def _commit(self, appends: Sequence[GroupAppend]) -> None:
         begun = time.perf_counter()
@@ -206,7 +219,9 @@ class DiskThread:
 
 def _tell(groups: Sequence[_Appends]) -> None:
     for job in groups:
-        job.done()
+        if not job.is_told:
+            job.is_told = True
+            job.done()
 
 
 def _resolve_call(job: _Call) -> None:

@@ -1,8 +1,8 @@
 """Takes the next group of every stream that is due to the disk thread, all in one hand-over.
 
 A stream is due when its publish machine wants the messages that wait. While the disk thread writes and syncs,
-the next groups gather; when it is done, all their acks leave together and the next groups
-start at once: that is group commit, across messages, connections and streams alike (docs/adr/0002).
+the next groups gather; when it is done, all acks leave together and the next groups start at once: that is
+group commit, across messages, connections and streams alike (docs/adr/0002).
 """
 
 import asyncio

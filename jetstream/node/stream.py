@@ -193,6 +193,8 @@ class StreamOwner:
     def appended(self, append: GroupAppend) -> bool:
         """Commit and ack what was appended, or say why it was not; tell whether the next group is due."""
         self._in_flight -= 1
+        if self._gave_up:
+            return False
         now, error = self._services.clock.wall(), append.error
         if error is None:
             self.upkeep.appended(now, append.batches)
@@ -245,7 +247,7 @@ class StreamOwner:
                 case Count(kind, number):
                     self.counts[kind] += number
                 case Append():
-                    assert append is None, "one append in flight"
+                    assert append is None, "one block of messages makes one append"
                     append = action
                 case _:
                     assert_never(action)
