@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from envelope.errors import StorageError
 from envelope.types import LeaderEpoch, SyncMode
 from jetstream.log.batch import iter_frames, read_header
 from jetstream.log.inspection import ProblemKind, inspect_stream
@@ -73,7 +74,8 @@ class Life:
         done = asyncio.Event()
         self._thread.append([append], done.set)
         await done.wait()
-        assert append.error is None
+        if append.error is not None:
+            raise append.error
         self._leader.handle(Synced(self.log.synced_end))
         known.acked = self._leader.high_watermark
 
@@ -128,7 +130,10 @@ def live(disk: MemoryDisk, mode: SyncMode, script: Script) -> Knowledge:
         try:
             async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
                 watch = tasks.create_task(crash.watch())
-                await script(Life(disk, mode, knowledge, thread))
+                try:
+                    await script(Life(disk, mode, knowledge, thread))
+                except StorageError:
+                    await watch  # the thread answers what it had taken when the power went, then says why
                 watch.cancel()
         except* PowerLostError:
             pass
