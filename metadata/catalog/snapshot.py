@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-import google_crc32c
+from crc32c import crc32c
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from envelope.errors import CorruptDataError, JetstreamError
@@ -106,4 +106,4 @@ def _catalog(body: _Body) -> Catalog:
 
 
 def _checksum(prefix: bytes, body: bytes) -> int:
-    return int(google_crc32c.extend(google_crc32c.value(prefix), body))
+    return crc32c(body, crc32c(prefix))

@@ -28,7 +28,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-import google_crc32c
+from crc32c import crc32c
 
 from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, NodeId, Term
@@ -232,4 +232,4 @@ def _decode_numbered(payload: bytes, position: int) -> tuple[tuple[int, int, byt
 
 
 def _checksum(checked: bytes, payload: bytes) -> int:
-    return int(google_crc32c.extend(google_crc32c.value(checked), payload))
+    return crc32c(payload, crc32c(checked))

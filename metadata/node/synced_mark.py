@@ -19,7 +19,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-import google_crc32c
+from crc32c import crc32c
 
 from metadata.node.disk_port import MetadataFile
 
@@ -58,7 +58,7 @@ class SyncedMark:
     def write(self, mark: Mark) -> None:
         """Note ``mark``; durable only after `sync`, and safe before."""
         checked = _CHECKED.pack(mark.generation, mark.length)
-        self._file.write((_SLOT.pack(checked, google_crc32c.value(checked)),), self._turn * _SLOT.size)
+        self._file.write((_SLOT.pack(checked, crc32c(checked)),), self._turn * _SLOT.size)
         self._turn = (self._turn + 1) % SLOTS
 
     def sync(self) -> None:
@@ -74,6 +74,6 @@ class SyncedMark:
         if len(data) < _SLOT.size:
             return NOTHING
         checked, crc = _SLOT.unpack(data)
-        if crc != google_crc32c.value(checked):
+        if crc != crc32c(checked):
             return NOTHING
         return Mark(*_CHECKED.unpack(checked))

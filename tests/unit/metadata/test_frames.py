@@ -1,5 +1,5 @@
-import google_crc32c
 import pytest
+from crc32c import crc32c
 
 from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, NodeId, Term
@@ -99,7 +99,7 @@ def test_a_frame_is_valid_only_in_its_generation_and_at_its_position() -> None:
 def test_a_frame_that_has_a_checksum_but_no_sense_is_corruption() -> None:
     frame = bytearray(encode_frame(SECOND, 7, 0))
     frame[FRAME_HEADER_BYTES] = 9  # a count that the payload does not have
-    frame[4:8] = google_crc32c.value(bytes(frame[8:])).to_bytes(4, "little")
+    frame[4:8] = crc32c(frame[8:]).to_bytes(4, "little")
     with pytest.raises(CorruptDataError, match="no sense"):
         scan(bytes(frame), 7, 0)
 
