@@ -9,29 +9,28 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
 from envelope.errors import Unauthorized, UnavailableError
 from envelope.urls import shown_url
 from jetstream.node.config import NatsConfig, TlsConfig
 from jetstream.node.crash import Crash
+from jetstream.node.nats_routes import Route, Routes
 from jetstream.node.nats_seam import (
     BatchingParser,
-    Deliver,
+    Lost,
     RawPublisher,
-    block_of,
     close,
     has_jetstream,
     seam_problem,
     subscription_id,
+    unsubscribe,
 )
-from jetstream.node.nats_watch import LinkWatch
+from jetstream.node.nats_watch import LinkWatch, denied_subscription
 
 _log = logging.getLogger(__name__)
 
@@ -39,16 +38,6 @@ _FLUSH_SECONDS: Final = 5.0
 _CLOSE_SECONDS: Final = 5.0
 
 Respond = Callable[[Msg], Awaitable[None]]
-
-
-@dataclass(slots=True, eq=False)
-class Route:
-    """One subscription that survives reconnects and fresh clients."""
-
-    subject: str
-    queue: str
-    deliver: Deliver
-    subscription: Subscription | None = None
 
 
 class NatsLink:
@@ -61,16 +50,16 @@ class NatsLink:
         self._batching = batching
         self._client = Client()
         self._publisher = RawPublisher(self._client)
-        self._routes: list[Route] = []
-        self._by_sid: dict[int, Deliver] = {}
+        self._routes = Routes()
+        self._settled = False
         self._services: list[tuple[str, Respond]] = []
         self._closed = asyncio.Event()
         self._stopping = False
 
     @property
     def connected(self) -> bool:
-        """Whether messages flow now."""
-        return self._client.is_connected
+        """Whether messages flow now: the server was given every subscription since it was connected."""
+        return self._client.is_connected and self._settled
 
     @property
     def server_has_jetstream(self) -> bool:
@@ -93,38 +82,57 @@ class NatsLink:
             raise UnavailableError(f"cannot connect to NATS at {urls}: {reason}") from None
 
     async def _connect(self) -> None:
-        client = Client()
+        client, by_sid = Client(), self._routes.renew()
         if self._batching:
             problem = seam_problem(client)
             if problem is None:
-                BatchingParser(client, self._by_sid, self._crash)
+                BatchingParser(client, by_sid, self._crash)
             else:
                 _log.warning("batching parser not used, ingest will be slow: %s", problem)
         self._closed.clear()
-        self._by_sid.clear()  # a fresh client counts its subscriptions anew
+        self._settled = False
         self._client = client
         self._publisher = RawPublisher(client)
         await client.connect(**self._options())
-        for route in self._routes:
-            await self._subscribe(route)
+        await self._routes.subscribe_all(client)
         for subject, respond in self._services:
             await client.subscribe(subject, cb=respond)
         await self.confirm()
+        self._settled = True
         self.watch.connected(client)
 
     def _options(self) -> dict[str, Any]:
-        watch = self.watch
         return {
             **connection_options(self._config),
-            "name": f"{self._config.name}-{watch.role}",
-            "error_cb": watch.error,
-            "disconnected_cb": watch.disconnected,
+            "name": f"{self._config.name}-{self.watch.role}",
+            "error_cb": self._on_error,
+            "disconnected_cb": self._on_disconnected,
             "reconnected_cb": self._on_reconnected,
             "closed_cb": self._on_closed,
         }
 
+    async def _on_error(self, error: Exception) -> None:
+        await self.watch.error(error)
+        denied = denied_subscription(error)
+        if denied is not None and self._routes.deny(*denied):
+            _log.error("subject denied role=%s subject=%s queue=%s runbook=RB-03", self.watch.role, *denied)
+
+    async def _on_disconnected(self) -> None:
+        self._settled = False
+        self._routes.forget_denials()
+        await self.watch.disconnected()
+
     async def _on_reconnected(self) -> None:
-        self.watch.connected(self._client)
+        client = self._client
+        try:
+            # nats-py has replayed what it had; what was asked for meanwhile it has not.
+            if await self._routes.subscribe_all(client):
+                await self.confirm()
+        except (OSError, nats.errors.Error) as error:
+            self.watch.note(error)  # a connection that does not answer is given up by nats-py's own pings
+        if client.is_connected:
+            self._settled = True
+            self.watch.connected(client)
 
     async def _on_closed(self) -> None:
         self._closed.set()
@@ -145,45 +153,43 @@ class NatsLink:
                 self._closed.set()
                 await asyncio.sleep(self._config.reconnect_wait.total_seconds())
 
-    async def subscribe(self, subject: str, queue: str, deliver: Deliver) -> Route:
-        """Deliver every message on ``subject`` as blocks; the server has the subscription on return.
+    async def subscribe(self, route: Route) -> None:
+        """Deliver the messages of ``route`` as blocks; the server has the subscription on return.
+
+        While the connection is down it has it before the link says that it is connected again.
 
         Raises:
-            Unauthorized: the server does not let this connection subscribe to ``subject``.
+            Unauthorized: the server does not let this connection subscribe to it. It is asked again whenever
+                the link connects, until `unsubscribe`.
         """
-        route = Route(subject, queue, deliver)
-        self._routes.append(route)
+        self._routes.add(route)
         if self._client.is_connected:
-            await self._subscribe(route)
-            await self.confirm()
-            if self.watch.was_denied(subject):
-                await self.unsubscribe(route)
-                raise Unauthorized(f"NATS does not let this node subscribe to {subject!r}")
-        return route
-
-    async def _subscribe(self, route: Route) -> None:
-        async def one(message: Msg) -> None:
-            # Reached only through nats-py's stock parser: the batching one delivers by sid.
-            route.deliver(block_of(message))
-
-        route.subscription = await self._client.subscribe(
-            route.subject, queue=route.queue, cb=one, pending_msgs_limit=0, pending_bytes_limit=0
-        )
-        self._by_sid[subscription_id(route.subscription)] = route.deliver
+            try:
+                await self._routes.subscribe(route, self._client)
+                await self.confirm()
+            except (OSError, nats.errors.Error) as error:
+                self.watch.note(error)  # the connection fell: the next one has the subscription
+        if isinstance(route.problem, Unauthorized):
+            raise route.problem
+        route.problem = None
 
     async def unsubscribe(self, route: Route) -> None:
-        """End the interest; what the server had sent before is still delivered before this returns."""
-        self._routes.remove(route)
-        subscription, route.subscription = route.subscription, None
-        if subscription is None or not self._client.is_connected:
+        """End the interest; what the server had sent before is still delivered before this returns.
+
+        While the connection is down nothing comes, and no later one has the subscription.
+        """
+        by_sid = self._routes.by_sid
+        subscription = self._routes.remove(route)
+        if subscription is None:
             return
         try:
-            await subscription.unsubscribe()
-            await self.confirm()
+            await unsubscribe(self._client, subscription)
+            if self._client.is_connected:
+                await self.confirm()
         except (OSError, nats.errors.Error) as error:
             self.watch.note(error)
         finally:
-            self._by_sid.pop(subscription_id(subscription), None)
+            by_sid.pop(subscription_id(subscription), None)
 
     async def serve(self, subject: str, respond: Respond) -> None:
         """Call ``respond`` for every message on ``subject`` (the request API)."""
@@ -200,9 +206,9 @@ class NatsLink:
         for _ in range(2):
             await self._client.flush(timeout=_FLUSH_SECONDS)  # type: ignore[arg-type]  # annotated int, used as seconds
 
-    def publish_raw(self, commands: bytes) -> bool:
-        """Write ready-made PUB commands; False if they could not be handed over."""
-        return self._publisher.write(commands)
+    def publish_raw(self, commands: bytes, lost: Lost) -> None:
+        """Write ready-made PUB commands; call ``lost``, now or later in this turn, if they cannot be."""
+        self._publisher.write(commands, lost)
 
     def flush_raw(self) -> None:
         """Write what `publish_raw` was given now, not at the end of the loop's turn."""

@@ -36,6 +36,7 @@ from jetstream.node.nats_transport import DirectTransport
 _log = logging.getLogger(__name__)
 
 Deliver = Callable[[MessageBlock], None]
+Lost = Callable[[], None]
 
 _SEAM_MINOR: Final = "2.16."
 _PARSER_ATTRIBUTES: Final = (
@@ -81,7 +82,12 @@ class BatchingParser:
         client._transport = self._transport
 
     def reset(self) -> None:
-        """Forget a half-read message; nats-py calls this on every new connection."""
+        """Give the connection up; nats-py calls this when it has decided to make another one.
+
+        It closes the old one a turn of the loop later. What that still delivers may be the rest of the
+        message that is forgotten here, and a payload must not be read as commands.
+        """
+        self._transport.drop()
         self._parser.reset()
         self._waiting.clear()
         self._broken = False
@@ -113,6 +119,9 @@ class BatchingParser:
             self._broken = True
             # What was complete before the garbage was delivered by NATS and is not ours to drop.
             items = error.items
+        except Exception as error:  # noqa: BLE001 - an error of ours: the node must not live on half deaf
+            self._crash.report(error)
+            self._broken, items = True, []
         for item in items:
             if isinstance(item, Block) and item.sid in self._routes:
                 self._deliver(self._routes[item.sid], item.messages)
@@ -158,6 +167,8 @@ def has_jetstream(client: Client) -> bool:
 async def close(client: Client) -> None:
     """Close a client in any state; nats-py's own ``close`` asserts that it was connected once."""
     if client._flush_queue is not None:
+        if not client.is_connected:  # nats-py would write what waits to the connection that is gone
+            client._pending, client._pending_data_size = [], 0
         try:
             await client.close()
         except asyncio.CancelledError:
@@ -174,6 +185,21 @@ def subscription_id(subscription: Subscription) -> int:
     """Return the sid nats-py gave a subscription."""
     sid: int = subscription._id
     return sid
+
+
+async def unsubscribe(client: Client, subscription: Subscription) -> None:
+    """End a subscription of ``client``, whatever state the client is in: no later connection has it.
+
+    Raises:
+        nats.errors.Error: the client was closed meanwhile.
+    """
+    if client.is_closed:
+        return
+    was_reconnecting = client.is_reconnecting
+    await subscription.unsubscribe()
+    if was_reconnecting:
+        # nats-py then sends no UNSUB, and a SUB may wait among its commands for the new connection.
+        await client._send_unsubscribe(subscription_id(subscription))
 
 
 def block_of(message: Msg) -> MessageBlock:
@@ -196,26 +222,32 @@ class RawPublisher:
         """Publish on ``client``'s current connection."""
         self._client = client
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[bytes] = []
+        self._waiting: list[tuple[bytes, Lost]] = []
 
-    def write(self, commands: bytes) -> bool:
-        """Hand whole PUB commands to the connection; False if it is down or its buffer is full.
+    def write(self, commands: bytes, lost: Lost) -> None:
+        """Hand whole PUB commands to the connection; call ``lost`` if it is down or its buffer is full.
 
-        What is not written is lost, as NATS allows: a publisher that hears nothing retries.
+        What is not written is lost, as NATS allows: a publisher that hears nothing retries. That may be known
+        only at the end of the loop's turn.
         """
         if self._writer() is None:
-            return False
+            lost()
+            return
         if not self._waiting:
             self._loop.call_soon(self.flush)
-        self._waiting.append(commands)
-        return True
+        self._waiting.append((commands, lost))
 
     def flush(self) -> None:
         """Write what waits."""
         waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
         writer = self._writer()
-        if waiting and writer is not None:
-            writer.write(b"".join(waiting))
+        if writer is not None:
+            writer.write(b"".join([commands for commands, _ in waiting]))
+            return
+        for _, lost in waiting:
+            lost()
 
     def _writer(self) -> asyncio.StreamWriter | None:
         """Return where to write, None if the connection is down or its buffer is full."""

@@ -27,6 +27,8 @@ class _Protocol(asyncio.StreamReaderProtocol):
         super().__init__(reader)
         self.reader = reader
         self.sink: Sink | None = None
+        self.is_read = False
+        """Whether nats-py has begun to read: the set-up is over."""
         self.woken = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
@@ -59,6 +61,7 @@ class DirectTransport(TcpTransport):
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         """Connect; what an older connection still delivers is dropped from now on."""
         del buffer_size
+        self.close()  # type: ignore[no-untyped-call]  # nats-py leaves one open whose set-up failed
         protocol = self._fresh_protocol()
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(connect_timeout):
@@ -94,6 +97,11 @@ class DirectTransport(TcpTransport):
             transport, protocol, protocol.reader, asyncio.get_running_loop()
         )
 
+    def drop(self) -> None:
+        """Pass on nothing more of the present connection, once nats-py reads it."""
+        if self._protocol is not None and self._protocol.is_read:
+            self._protocol.sink = _drop
+
     async def read(self, buffer_size: int) -> bytes:
         """Return what came during the set-up, once; then nothing, when woken or at the end of the connection.
 
@@ -104,10 +112,13 @@ class DirectTransport(TcpTransport):
         protocol, reader = self._protocol, self._io_reader
         assert protocol is not None, "nats-py reads once it is connected"
         assert reader is not None, "nats-py reads once it is connected"
-        if protocol.sink is None:
+        if not protocol.is_read:
+            protocol.is_read = True
             data = await reader.read(_EVERYTHING)
-            protocol.sink = self._sink
-            return data
+            if protocol.sink is None:
+                protocol.sink = self._sink
+                return data
+            return b""  # dropped while this waited
         await protocol.woken.wait()
         protocol.woken.clear()
         error = reader.exception()

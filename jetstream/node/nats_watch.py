@@ -15,7 +15,15 @@ from metadata.api.responses import GapKind
 
 _log = logging.getLogger(__name__)
 
-_DENIED: Final = re.compile(r'permissions violation for subscription to "([^"]+)"', re.IGNORECASE)
+_DENIED: Final = re.compile(
+    r'permissions violation for subscription to "([^"]+)"(?: using queue "([^"]+)")?', re.IGNORECASE
+)
+
+
+def denied_subscription(error: Exception) -> tuple[str, str] | None:
+    """Return subject and queue (or "") of a subscription that the server refuses, in nats-py's lower case."""
+    denied = _DENIED.search(str(error))
+    return None if denied is None else (denied[1], denied[2] or "")
 
 
 @dataclass(slots=True)
@@ -43,7 +51,6 @@ class LinkWatch:
         self._on_gap = on_gap
         self._interrupted: tuple[GapKind, TimestampUs] | None = None
         self._ending = False
-        self._denied: set[str] = set()
 
     @property
     def interruption(self) -> Gap | None:
@@ -58,18 +65,7 @@ class LinkWatch:
         if "slow consumer" in str(error).lower():
             self.counters.slow_consumers += 1
             self._begin(GapKind.SLOW_CONSUMER)
-        denied = _DENIED.search(str(error))
-        if denied is not None:
-            self._denied.add(denied[1].lower())
         self.note(error)
-
-    def was_denied(self, subject: str) -> bool:
-        """Whether the server has refused a subscription to ``subject`` since this was last asked."""
-        try:
-            self._denied.remove(subject.lower())  # nats-py reports errors in lower case
-        except KeyError:
-            return False
-        return True
 
     async def disconnected(self) -> None:
         """Begin an interruption (``disconnected_cb``)."""

@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from envelope.errors import DiskFull, JetstreamError, StreamOffline, Unauthorized
@@ -35,7 +36,8 @@ from jetstream.node.clock import Clock
 from jetstream.node.disk_thread import DiskThread, GroupAppend
 from jetstream.node.gaps import Gap, PossibleGaps
 from jetstream.node.group_commit import GroupCommit
-from jetstream.node.nats_link import NatsLink, Route
+from jetstream.node.nats_link import NatsLink
+from jetstream.node.nats_routes import Route
 from jetstream.node.recovery import OpenedStream
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.leader import AdvanceHighWatermark, Leader, Synced
@@ -53,7 +55,8 @@ class StreamServices:
     disk: DiskThread
     group_commit: GroupCommit
     ingest: NatsLink
-    acks: NatsLink
+    send_acks: Callable[[bytes, Callable[[], None]], None]
+    """Sends ready-made NATS commands; calls the second argument if they are lost, at once or later."""
     binds: Callable[[str, str], bool]
     """Whether the named stream is bound to the subject (catalogue look-up)."""
 
@@ -87,9 +90,8 @@ class StreamOwner:
         self._gave_up = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._route: Route | None = None
-        self.detached: JetstreamError | None = None
-        """Why the stream does not get its subject's messages, if it does not."""
+        self.route = Route(config.subject, config.group or "", self.deliver)
+        """The subscription to the subject; ``route.problem`` says why its messages do not come."""
         self._watchers: set[Callable[[Offset], None]] = set()
 
     # --- what others see -------------------------------------------------------------------------
@@ -122,26 +124,21 @@ class StreamOwner:
     # --- life ------------------------------------------------------------------------------------
 
     async def attach(self) -> None:
-        """Subscribe to the stream's subject; the server has the subscription on return.
+        """Subscribe to the stream's subject; the server has the subscription on return, if it is connected.
 
         Raises:
             Unauthorized: NATS denies it; what is stored can be read all the same.
         """
+        self.route = Route(self.config.subject, self.config.group or "", self.deliver)
         try:
-            self._route = await self._services.ingest.subscribe(
-                self.config.subject, self.config.group or "", self.deliver
-            )
+            await self._services.ingest.subscribe(self.route)
         except Unauthorized as error:
-            self.detached = error
             _log.error("stream not attached stream=%s error=%s runbook=RB-03", self.name, error)
             raise
-        self.detached = None
 
     async def detach(self) -> None:
         """Leave the subject; messages that NATS sent before are in the mailbox on return."""
-        route, self._route = self._route, None
-        if route is not None:
-            await self._services.ingest.unsubscribe(route)
+        await self._services.ingest.unsubscribe(self.route)
 
     def reconfigure(self, config: StreamConfig) -> None:
         """Take a changed configuration in; it holds from the next group on."""
@@ -242,8 +239,7 @@ class StreamOwner:
         for action in actions:
             match action:
                 case Publish(data, count):
-                    if not self._services.acks.publish_raw(data):
-                        self.counts["acks_dropped"] += count
+                    self._services.send_acks(data, partial(self.counts.update, acks_dropped=count))
                 case Count(kind, number):
                     self.counts[kind] += number
                 case Append():

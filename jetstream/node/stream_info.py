@@ -81,7 +81,7 @@ def _live(stream: Stream, streams: Streams) -> tuple[StreamOwner | None, Jetstre
         task = streams.stream(stream.name)
     except StreamOffline as problem:
         return None, problem
-    return task, None if task is None else task.log.failed or task.detached
+    return task, None if task is None else task.log.failed or task.route.problem
 
 
 def _dedupe(task: StreamOwner, now: TimestampUs) -> DedupeInfo:

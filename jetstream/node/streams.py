@@ -76,7 +76,7 @@ class Streams:
             stream = self._streams.get(row.name)
             if stream is None:
                 yield row.name, self._offline.get(row.name, StreamOffline("it is being recovered"))
-            elif (error := stream.log.failed or stream.detached) is not None:
+            elif (error := stream.log.failed or stream.route.problem) is not None:
                 yield row.name, error
 
     def nodes(self) -> Sequence[NodeMetadata]:

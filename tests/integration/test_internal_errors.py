@@ -6,6 +6,7 @@ from pathlib import Path
 import nats
 import pytest
 
+from jetstream.ingest.parser import MessageParser
 from jetstream.log.log import Log
 from jetstream.node.node import Node
 from tests.support.nats_server import NatsServer
@@ -32,6 +33,24 @@ def test_an_error_in_a_stream_stops_the_node(
         ):
             await request(client, "stream.create", name="numbers", subject="numbers.>")
             monkeypatch.setattr(getattr(node.stream("numbers"), machine), "handle", broken)
+            await client.publish("numbers.one", b"1")
+            await node.wait_closed()
+
+    with pytest.raises(OursError):
+        run(scenario())
+
+
+def test_an_error_in_the_parser_stops_the_node(
+    tmp_path: Path, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with (
+            asyncio.timeout(30),
+            Node(node_config(tmp_path / "data", nats_server.url)) as node,
+            await nats.connect(nats_server.url) as client,
+        ):
+            await request(client, "stream.create", name="numbers", subject="numbers.>")
+            monkeypatch.setattr(MessageParser, "feed", broken)
             await client.publish("numbers.one", b"1")
             await node.wait_closed()
 
