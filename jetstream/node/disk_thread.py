@@ -59,7 +59,6 @@ class _Appends:
 
     appends: Sequence[GroupAppend]
     done: Callable[[], None]
-    is_told: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +98,7 @@ class DiskThread:
         self._queue: SimpleQueue[_Appends | _Call | _Stop] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._taken: list[_Appends | _Call | _Stop] = []
+        self._taken: list[_Appends | _Call | _Stop] = []  # from the queue, and not answered yet
         self._stopped = False
         self._thread.start()
 
@@ -140,23 +139,26 @@ class DiskThread:
     def _serve(self) -> None:
         stop = False
         while not stop:
-            self._taken = jobs = [self._queue.get()]
+            self._taken = [self._queue.get()]
             while not self._queue.empty():
-                jobs.append(self._queue.get())
-            groups = [job for job in jobs if isinstance(job, _Appends)]
-            calls = [job for job in jobs if isinstance(job, _Call)]
-            stop = any(isinstance(job, _Stop) for job in jobs)
+                self._taken.append(self._queue.get())
+            groups = [job for job in self._taken if isinstance(job, _Appends)]
+            calls = [job for job in self._taken if isinstance(job, _Call)]
+            stop = any(isinstance(job, _Stop) for job in self._taken)
             if groups:
                 self._commit([append for job in groups for append in job.appends])
+                # The loop reads the outcomes from now on: whatever happens next must not change them.
+                self._taken = [job for job in self._taken if not isinstance(job, _Appends)]
                 self._loop.call_soon_threadsafe(_tell, groups)
             for call in calls:
                 self._perform(call)
+                self._taken.remove(call)
+                self._loop.call_soon_threadsafe(_resolve_call, call)
 
     def _refuse_all(self) -> None:
         """After an error of ours: answer everything with a failure, so that whoever stops the node can.
 
-        What was taken when it happened is answered too: nobody knows how far it came. A second answer to what
-        was answered before is not heard.
+        What was taken and not answered when it happened is answered too: nobody knows how far it came.
         """
         error = StorageError("the disk thread has stopped after an internal error")
         stop = self._refuse(self._taken, error)
@@ -214,14 +216,11 @@ class DiskThread:
             job.result = job.work()
         except (JetstreamError, OSError) as error:
             job.error = error
-        self._loop.call_soon_threadsafe(_resolve_call, job)
 
 
 def _tell(groups: Sequence[_Appends]) -> None:
     for job in groups:
-        if not job.is_told:
-            job.is_told = True
-            job.done()
+        job.done()
 
 
 def _resolve_call(job: _Call) -> None:

@@ -1,0 +1,405 @@
+"""A call to the disk fails while two appends of a stream are in flight: nobody hears what is not so.
+
+The node's own stream owner, group commit, disk thread and log run on a disk that fails once, at every call,
+in every way. `Publisher` is all that publishers know, independent of the log: what was published in which
+order, and what was heard of it.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
+from typing import Final
+
+import pytest
+
+from envelope.errors import DiskFull, JetstreamError, StreamOffline
+from envelope.types import LeaderEpoch
+from jetstream.ingest.messages import MessageBlock
+from jetstream.log.inspection import ProblemKind, inspect_stream
+from jetstream.log.log import LogConfig
+from jetstream.log.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    PowerLostError,
+    everything_survives,
+    nothing_survives,
+    random_survival,
+)
+from jetstream.log.sync_scheduler import SyncScheduler
+from jetstream.node.clock import SystemClock
+from jetstream.node.config import NatsConfig
+from jetstream.node.crash import Crash
+from jetstream.node.disk_thread import DiskThread
+from jetstream.node.group_commit import GroupCommit
+from jetstream.node.nats_link import NatsLink
+from jetstream.node.nats_watch import LinkWatch
+from jetstream.node.recovery import open_stream
+from jetstream.node.stream import StreamOwner, StreamServices
+from metadata.stream_config import StreamConfig
+from tests.support.ingest_machine import outcomes
+from tests.support.logs import DIRECTORY, stored_values
+from tests.support.messages import answers_in, block_of, message
+
+CONFIG: Final = StreamConfig(name="orders", subject="orders.>")
+EPOCH: Final = LeaderEpoch(3)
+SEGMENT_BYTES: Final = 24_000
+"""Now the first of two groups begins a segment, now the second (less than a stream may be configured to)."""
+
+ROUNDS: Final = ((20, 64), (1, 64), (128, 64), (3, 70))
+"""How many messages the two groups of each round have."""
+
+REFUSED_FULL: Final = f"error {DiskFull.ack_code}"
+REFUSED_OFFLINE: Final = f"error {StreamOffline.ack_code}"
+
+
+class Way(Enum):
+    """How the disk thread comes by two appends."""
+
+    TOGETHER = "taken together"
+    """It was busy with other work, finds both, and shares one sync between them."""
+    IN_TURN = "taken in turn"
+    """It stands at the first one's first call while the second is handed over."""
+
+
+class Gate:
+    """Where the disk thread stands still until the loop lets it go on."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._opened = threading.Event()
+        self.reached = asyncio.Event()
+
+    def stand(self) -> None:
+        """Wait; on the disk thread."""
+        self._loop.call_soon_threadsafe(self.reached.set)
+        self._opened.wait()
+
+    def open(self) -> None:
+        """Let the thread go on."""
+        self._opened.set()
+
+
+class GatedDisk(MemoryDisk):
+    """A memory disk whose next call waits at ``gate``, if there is one."""
+
+    gate: Gate | None = None
+
+    @contextlib.contextmanager
+    def call(self, operation: str, path: str) -> Iterator[Fault | None]:
+        """See `MemoryDisk.call`."""
+        gate, self.gate = self.gate, None
+        if gate is not None:
+            gate.stand()
+        with super().call(operation, path) as fault:
+            yield fault
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Messages that are published together; the number of each is its value and its id."""
+
+    numbers: range
+    attempt: int = 1
+
+    @property
+    def values(self) -> list[bytes]:
+        """What is to be stored, in order."""
+        return [b"%d" % number for number in self.numbers]
+
+    @property
+    def replies(self) -> list[str]:
+        """The reply subject of each message, no two alike; every fifth has none."""
+        return [
+            "" if row % 5 == 4 else f"r{self.attempt}.{number}" for row, number in enumerate(self.numbers)
+        ]
+
+    def block(self) -> MessageBlock:
+        """Return the messages as NATS delivers them; a third asks for an ack at append."""
+        return block_of(
+            message(
+                value,
+                reply,
+                Nats_Msg_Id=value.decode(),
+                Jetstream_Ack="leader" if number % 3 == 1 else "all",
+            )
+            for number, value, reply in zip(self.numbers, self.values, self.replies, strict=True)
+        )
+
+    def again(self) -> "Group":
+        """Return the same messages as their publishers send them once more."""
+        return Group(self.numbers, self.attempt + 1)
+
+
+@dataclass(slots=True)
+class Publisher:
+    """Everything that was published, in order, and everything that was heard."""
+
+    published: list[Group] = field(default_factory=list)
+    heard: dict[str, object] = field(default_factory=dict)
+    pairs: list[tuple[Group, ...]] = field(default_factory=list)
+    """What was in flight together."""
+
+    def new_group(self, count: int) -> Group:
+        """Return a group of messages that were not published before."""
+        first = max((group.numbers.stop for group in self.published), default=0)
+        return Group(range(first, first + count))
+
+    def hear(self, commands: bytes, lost: Callable[[], None]) -> None:
+        """Take in answers, which are never lost; nobody gets two."""
+        del lost
+        for reply, outcome in outcomes(answers_in(commands)):
+            assert reply not in self.heard, f"{reply} heard {self.heard[reply]} before {outcome}"
+            self.heard[reply] = outcome
+
+    def outcome(self, group: Group) -> object:
+        """Return the offset of the first message, why it was refused, or None if nothing was heard.
+
+        A group is one append: its messages have one outcome, at offsets in their order.
+        """
+        found = set[object]()
+        for row, reply in enumerate(group.replies):
+            if reply:
+                heard = self.heard.get(reply)
+                found.add(heard - row if isinstance(heard, int) else heard)
+        assert len(found) == 1, f"{group}: {found}"
+        return found.pop()
+
+    def stored_or_not_known(self) -> list[Group]:
+        """Return the groups that were not refused, in order."""
+        return [group for group in self.published if not isinstance(self.outcome(group), str)]
+
+
+class Life:
+    """One stream of a node, from its start until it is closed or its disk gives up."""
+
+    def __init__(
+        self, disk: GatedDisk, way: Way, publisher: Publisher, thread: DiskThread, crash: Crash
+    ) -> None:
+        clock = SystemClock()
+        self._disk, self._way, self._publisher = disk, way, publisher
+        self._thread, self._crash = thread, crash
+        self._group_commit = GroupCommit(thread, lambda: None, crash)
+        opened = open_stream(disk, DIRECTORY, CONFIG, EPOCH, clock.wall(), "tail")
+        opened.log.config = LogConfig(segment_bytes=SEGMENT_BYTES)
+        ingest = NatsLink(NatsConfig(), LinkWatch("ingest", clock), crash)
+        services = StreamServices(
+            clock, thread, self._group_commit, ingest, publisher.hear, lambda _stream, _subject: False
+        )
+        self.log = opened.log
+        self.owner = StreamOwner(CONFIG, "incarnation", opened, services)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can be stored."""
+        return self._crash.reported or self.log.failed is not None
+
+    async def whole(self) -> None:
+        """Publish all rounds; what a full disk refuses is published again."""
+        for number, counts in enumerate(ROUNDS):
+            groups: list[Group] = []
+            for count in counts:
+                groups.append(self._publisher.new_group(count))
+                self._publisher.published.append(groups[-1])
+            await self._in_flight_together(groups, is_checkpointed=number == 1)
+            refused = [group for group in groups if self._publisher.outcome(group) == REFUSED_FULL]
+            if refused:
+                again = [group.again() for group in refused]
+                self._publisher.published += again
+                await self._in_flight_together(again)
+            if self.is_over:
+                break
+        if self.log.failed is not None:
+            await self._publish_to_a_failed_log()
+
+    async def close(self) -> None:
+        """End as a node that stops, unless something has stopped it."""
+        if not self.is_over:
+            with contextlib.suppress(JetstreamError):  # everything acked is durable without a clean close
+                await self.owner.close()
+
+    async def _in_flight_together(self, groups: list[Group], *, is_checkpointed: bool = False) -> None:
+        """Publish the groups, one append each, and return when the outcome of all is known."""
+        self._publisher.pairs.append(tuple(groups))
+        gate = Gate()
+        beside: list[asyncio.Future[None]] = []
+        if self._way is Way.TOGETHER:
+            beside.append(self._thread.call(gate.stand))
+            await gate.reached.wait()
+        else:
+            self._disk.gate = gate
+        try:
+            for count, group in enumerate(groups, 1):
+                self.owner.deliver(group.block())
+                await asyncio.sleep(0)  # the loop's next turn begins the group
+                assert self._group_commit.in_flight == count, "handed over, and not ended"
+                await gate.reached.wait()
+            if is_checkpointed:
+                beside.append(self._thread.call(self.owner.upkeep.checkpoint))
+        finally:
+            gate.open()
+        await self.owner.drained()
+        for work in beside:
+            with contextlib.suppress(JetstreamError):  # the housekeeper would say so and go on
+                await work
+
+    async def _publish_to_a_failed_log(self) -> None:
+        """What is new is refused; whoever heard nothing hears nothing again."""
+        publisher = self._publisher
+        new = publisher.new_group(3)
+        unknown = [group.again() for group in publisher.published if publisher.outcome(group) is None]
+        publisher.published.append(new)
+        for group in (new, *unknown):
+            self.owner.deliver(group.block())
+            await self.owner.drained()
+        assert publisher.outcome(new) == REFUSED_OFFLINE
+        assert all(publisher.outcome(group) is None for group in unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """What is left of a life."""
+
+    disk: GatedDisk
+    first_call: int
+    """Number of the first call after the stream was opened."""
+    publisher: Publisher
+    is_over: bool
+    """Whether the log failed, or the power was lost."""
+
+
+def live(way: Way, number: int = 0, fault: Fault | None = None) -> Lived:
+    """Live a whole life in which ``fault`` strikes the call ``number``."""
+    disk = GatedDisk({} if fault is None else {number: fault})
+    publisher = Publisher()
+
+    async def run() -> Lived:
+        crash = Crash()
+        thread = DiskThread(SyncScheduler(disk), crash)
+        try:
+            async with asyncio.timeout(20):
+                life = Life(disk, way, publisher, thread, crash)
+                first_call = disk.calls + 1
+                await life.whole()
+                is_over = life.is_over
+                await life.close()
+                if crash.reported:
+                    with contextlib.suppress(PowerLostError):
+                        await crash.watch()
+        finally:
+            await thread.stop()
+        return Lived(disk, first_call, publisher, is_over)
+
+    return asyncio.run(run())
+
+
+def check_answers(lived: Lived) -> int:
+    """Every answer is right, and silence means that nobody knows; return how many records were acked."""
+    publisher = lived.publisher
+    refusals = {
+        outcome for group in publisher.published if isinstance(outcome := publisher.outcome(group), str)
+    }
+    assert refusals <= {REFUSED_FULL, REFUSED_OFFLINE}, "nothing else is certain"
+    end = known = 0
+    for group in publisher.stored_or_not_known():
+        outcome = publisher.outcome(group)
+        end += len(group.numbers)
+        if outcome is None:
+            assert lived.is_over, f"{group} waits for ever"
+        else:
+            assert outcome == known == end - len(group.numbers), "acked in order, behind nothing unknown"
+            known = end
+    return known
+
+
+def check_restart(found: MemoryDisk, publisher: Publisher, acked: int) -> None:
+    """Open the stream and find what was acked, then perhaps what is not known, and nothing else."""
+    problems = inspect_stream(found, DIRECTORY).problems
+    assert {problem.kind for problem in problems} <= {ProblemKind.TORN, ProblemKind.DERIVED}, problems
+    opened = open_stream(found, DIRECTORY, CONFIG, LeaderEpoch(EPOCH + 1), SystemClock().wall(), "tail")
+    assert (opened.log.failed, opened.log.corrupt_ranges) == (None, ())
+    stored = stored_values(opened.log)
+    ends, values = [0], list[bytes]()
+    for group in publisher.stored_or_not_known():
+        values += group.values
+        ends.append(len(values))
+    assert stored == dict(enumerate(values[: len(stored)])), "in order, each once, nothing that was refused"
+    assert opened.log.log_end_offset == len(stored) >= acked
+    assert len(stored) in ends, "whole groups"
+    remembered = {value: opened.history.dedupe.lookup(value) for value in values}
+    assert remembered == {**dict.fromkeys(values), **{value: offset for offset, value in stored.items()}}
+    opened.log.close()
+    assert inspect_stream(found, DIRECTORY).healthy
+
+
+@cache
+def undisturbed(way: Way) -> Lived:
+    """Return a life without a fault."""
+    return live(way)
+
+
+SPACE: Final = frozenset({"write", "create", "mkdir", "rename"})
+SYNCS: Final = frozenset({"sync", "sync_dir"})
+STRUCK: Final = {FaultKind.DISK_FULL: SPACE, FaultKind.SHORT_WRITE: SPACE, FaultKind.SYNC_ERROR: SYNCS}
+"""The operations that a fault strikes, where it is not all."""
+
+
+def strikes(way: Way, kind: FaultKind) -> Iterator[tuple[int, Fault]]:
+    """Yield a fault of that kind for every call of a life that it strikes."""
+    life = undisturbed(way)
+    for number in range(life.first_call, life.disk.calls + 1):
+        operation = life.disk.trace[number - 1].split()[0]
+        if operation in STRUCK.get(kind, (operation,)):
+            yield number, Fault(kind, bytes_kept=(0, 1, 3000, 1 << 20)[number % 4])
+
+
+def ends_of_pairs(publisher: Publisher) -> set[str]:
+    """Return what became of the groups that were in flight together, in words."""
+    words = {int: "stored", str: "refused", type(None): "unknown"}
+    return {" ".join(words[type(publisher.outcome(group))] for group in pair) for pair in publisher.pairs}
+
+
+@pytest.mark.parametrize("way", Way)
+def test_either_group_of_a_pair_begins_a_segment(way: Way) -> None:
+    life = undisturbed(way)
+    bases = {
+        int(call.rpartition("/")[2].partition(".")[0])
+        for call in life.disk.trace
+        if call.startswith("create") and call.endswith(".arrows")
+    }
+    firsts = {life.publisher.outcome(pair[0]) for pair in life.publisher.pairs[1:]}
+    seconds = {life.publisher.outcome(pair[1]) for pair in life.publisher.pairs}
+    assert bases & firsts, bases
+    assert bases & seconds, bases
+
+
+WHOLE_ENDS: Final = {"stored stored", "unknown unknown"}
+ENDS: Final = {
+    FaultKind.DISK_FULL: {"stored stored", "stored refused", "refused refused"},
+    FaultKind.SHORT_WRITE: {"stored stored", "stored refused", "refused refused"},
+    FaultKind.IO_ERROR: {"stored stored", "stored unknown", "unknown unknown"},
+    FaultKind.SYNC_ERROR: {"stored stored", "stored unknown", "unknown unknown"},
+    FaultKind.POWER_LOSS: WHOLE_ENDS,
+    FaultKind.POWER_LOSS_AFTER: WHOLE_ENDS,
+}
+"""How pairs end, at least: the faults strike between the two as well as before and after both."""
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+@pytest.mark.parametrize("way", Way)
+def test_whatever_fails_while_two_are_in_flight_every_answer_is_right(way: Way, kind: FaultKind) -> None:
+    ends = set[str]()
+    for number, fault in strikes(way, kind):
+        lived = live(way, number, fault)
+        acked = check_answers(lived)
+        if kind in (FaultKind.DISK_FULL, FaultKind.SHORT_WRITE):
+            assert not lived.is_over
+            assert acked == sum(map(sum, ROUNDS)), "what was refused is stored when it is published again"
+        ends |= ends_of_pairs(lived.publisher)
+        for survive in (nothing_survives, everything_survives, random_survival(number)):
+            check_restart(lived.disk.power_loss(survive), lived.publisher, acked)
+    assert ends >= ENDS[kind]
