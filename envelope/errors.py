@@ -191,6 +191,13 @@ class Unauthorized(RequestError):
     ack_code = 60_009
 
 
+class TlsFailed(RequestError):
+    """No TLS connection: a certificate is not trusted or missing, or one side does not speak TLS."""
+
+    err_code = "tls_failed"
+    ack_code = 60_020
+
+
 # --- the moment's fault: back off, retry ----------------------------------------------------------
 
 

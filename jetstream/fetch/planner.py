@@ -71,6 +71,8 @@ class FetchQuery:
     """The life of the stream the reader began with, if it minds."""
     max_records: int | None = None
     """At most so many, in whole batches; at least one batch."""
+    end: Offset | None = None
+    """Where the reader stops: from there on it wants nothing, and does not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +99,21 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Nothing:
+    """Answer at once that there is nothing: the reader has reached its end."""
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
     """Answer with this error."""
 
     error: JetstreamError
 
 
-def plan_fetch(query: FetchQuery, stream: StreamView[RangeT], *, load: bool) -> Serve[RangeT] | Wait | Refuse:
+Plan = Serve[RangeT] | Wait | Nothing | Refuse
+
+
+def plan_fetch(query: FetchQuery, stream: StreamView[RangeT], *, load: bool) -> Plan[RangeT]:
     """Decide what ``query`` gets from ``stream`` now; ``load``: whether files may be read for that.
 
     Invariant:
@@ -111,6 +121,8 @@ def plan_fetch(query: FetchQuery, stream: StreamView[RangeT], *, load: bool) -> 
     """
     try:
         _check(query, stream)
+        if query.end is not None and query.offset >= query.end:
+            return Nothing()
         if query.offset >= stream.high_watermark:
             return Wait(query.offset)
         file_range = stream.index.plan_read(

@@ -4,18 +4,24 @@ What is selected of a range is one batch that covers the whole range, so that a 
 ranges as it does without a selection, and goes on behind what did not match.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from envelope.errors import RequestError
+from envelope.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX
 from envelope.subjects import matches, validated_pattern
-from envelope.types import LeaderEpoch, Offset
-from jetstream.log.batch import Buffer, decode, encode_selected, iter_frames
+from envelope.types import LeaderEpoch, Offset, TimestampUs
+from jetstream.log.batch import BatchHeader, Buffer, decode, encode_selected, iter_frames
 from jetstream.log.schema import SCHEMA
 from jetstream.protocol.requests import Column, Fetch
+
+SEEN_BYTES_MAX: Final = FETCH_BYTES_MAX
+"""Decoded for one fetch, whatever is left of it; beyond it the fetch ends with the batch."""
+
+_NO_TIME: Final = TimestampUs(0)
 
 _OPTIONAL: tuple[Column, ...] = ("key", "headers", "txid", "value")
 
@@ -26,13 +32,15 @@ class Selected:
 
     Attributes:
         body: one finished batch that covers ``[start, next)``; empty if nothing matched.
-        next: where the range ends: before its end if ``records_max`` cut it.
+        next: where the range ends: before its end if a limit cut it.
         records: how many are left.
+        max_timestamp: of all records below ``next``, left out or not.
     """
 
     body: bytes | memoryview
     next: Offset
     records: int
+    max_timestamp: TimestampUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +52,14 @@ class Selection:
         key: only records with this key.
         columns: of the columns a reader may do without only these; None is all.
         records_max: at most so many records.
+        bytes_max: at most so much of them, decoded, but at least one batch's.
     """
 
     subject: str | None = None
     key: bytes | None = None
     columns: frozenset[Column] | None = None
     records_max: int | None = None
+    bytes_max: int = FETCH_BYTES_DEFAULT
 
     def select(
         self, body: Buffer, start: Offset, offset: Offset, end: Offset, epoch: LeaderEpoch
@@ -59,23 +69,18 @@ class Selection:
         Raises:
             CorruptDataError: a batch is damaged.
         """
-        chosen: list[pa.RecordBatch] = []
-        count = 0
+        kept = _Kept(self.bytes_max, self.records_max, end)
         for frame in iter_frames(body):
-            records = self._matching(_from(decode(frame)[1], offset))
-            if self.records_max is not None and count + records.num_rows >= self.records_max:
-                records = records.slice(0, self.records_max - count)
-                end = Offset(records.column(0)[records.num_rows - 1].as_py() + 1)
-                chosen.append(records)
+            header, records = decode(frame)
+            wanted = self._projected(self._matching(_from(records, offset)))
+            if not kept.add(wanted, header, records.nbytes):
                 break
-            if records.num_rows:
-                chosen.append(records)
-                count += records.num_rows
-        if not chosen:
-            return Selected(b"", end, 0)
-        table = pa.Table.from_batches(chosen).combine_chunks()
-        [merged] = table.to_batches()
-        return Selected(encode_selected(self._projected(merged), start, end, epoch), end, merged.num_rows)
+        if not kept.batches:
+            return Selected(b"", kept.next, 0, kept.max_timestamp)
+        [merged] = pa.Table.from_batches(kept.batches).combine_chunks().to_batches()
+        return Selected(
+            encode_selected(merged, start, kept.next, epoch), kept.next, merged.num_rows, kept.max_timestamp
+        )
 
     def _matching(self, records: pa.RecordBatch) -> pa.RecordBatch:
         if self.subject is not None:
@@ -101,6 +106,45 @@ class Selection:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
+@dataclass(slots=True)
+class _Kept:
+    """What is wanted of the batches so far, and how far they go.
+
+    Compressed batches are bounded as they are decoded: a few megabytes on disk may be gigabytes.
+    """
+
+    bytes_max: int
+    records_max: int | None
+    next: Offset
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    max_timestamp: TimestampUs = _NO_TIME
+    _records: int = 0
+    _bytes: int = 0
+    _seen_bytes: int = 0
+
+    def add(self, wanted: pa.RecordBatch, header: BatchHeader, seen_bytes: int) -> bool:
+        """Take in what is wanted of the next batch; tell whether another one may follow."""
+        self._bytes += wanted.nbytes
+        self._seen_bytes += seen_bytes
+        if self.batches and self._bytes > self.bytes_max:
+            self.next = header.base
+            return False
+        if self.records_max is not None and self._records + wanted.num_rows >= self.records_max:
+            wanted = wanted.slice(0, self.records_max - self._records)
+            self.batches.append(wanted)
+            self.next = Offset(wanted.column(0)[-1].as_py() + 1)
+            self.max_timestamp = TimestampUs(wanted.column(1)[-1].value)
+            return False
+        self.max_timestamp = header.max_timestamp
+        if wanted.num_rows:
+            self.batches.append(wanted)
+            self._records += wanted.num_rows
+        if self._seen_bytes >= SEEN_BYTES_MAX:
+            self.next = header.next
+            return False
+        return True
+
+
 def _from(records: pa.RecordBatch, offset: Offset) -> pa.RecordBatch:
     return records.slice(int(records.column(0).to_numpy().searchsorted(offset)))
 
@@ -111,7 +155,7 @@ def selection_of(request: Fetch) -> Selection | None:
     Raises:
         RequestError: ``subject`` is not a NATS pattern.
     """
-    if request.subject is None and request.key is None and request.columns is None:
+    if not request.leaves_out:
         return None
     try:
         subject = None if request.subject is None else validated_pattern(request.subject)
@@ -122,4 +166,5 @@ def selection_of(request: Fetch) -> Selection | None:
         None if request.key is None else request.key.encode(),
         None if request.columns is None else frozenset(request.columns),
         request.max_records,
+        request.max_bytes,
     )

@@ -5,6 +5,10 @@ The server side::
     awaiting hello --hello of a known version--> open --request--> open
           |                                       |
           +-- any other request, bad frame -------+--> broken: nothing more is read
+          +-- hello without the server's token -------/
+
+The token is compared before anything else in a hello is looked at, in a time that does not tell how much of
+it was right. It is in no event's error and, being a `SecretStr`, in no repr.
 
 A request is *in flight* from its `RequestReceived` until `ServerConnection.respond` or
 `ServerConnection.fail`. Responses go out in any order; a body follows its header without anything in
@@ -14,16 +18,20 @@ Source: the split of machine and I/O is that of h11 and httpcore; ids for pipeli
 correlation id, without its rule of answering in order.
 """
 
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
+
+from pydantic import SecretStr
 
 from envelope.errors import (
     JetstreamError,
     Overloaded,
     RemoteProtocolError,
     RequestError,
+    Unauthorized,
     Unsupported,
 )
 from envelope.limits import (
@@ -104,9 +112,13 @@ class ServerConnection:
         P4: at most ``REQUESTS_IN_FLIGHT_MAX`` requests are in flight, each id once.
         P5: only ids in flight are answered, each once.
         P6: after `ConnectionBroken` there are no more events.
+        P10: no request is received before a hello that had the server's token, if it has one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, token: SecretStr | None = None) -> None:
+        """``token``: what every hello must have; None lets everybody in."""
+        self._token = token
+        self._authorized = token is None
         self._reader = FrameReader(FRAME_HEADER_BYTES_MAX, REQUEST_BODY_BYTES_MAX)
         self._state = _ServerState.AWAITING_HELLO
         self._in_flight: set[int] = set()
@@ -169,7 +181,7 @@ class ServerConnection:
                 return self._break(_reused(refused.request_id))
             header = encode_error(refused.request_id, refused.error)
             return RequestRefused(refused.error, encode_head(header))
-        except RemoteProtocolError as error:
+        except (RemoteProtocolError, Unauthorized) as error:
             return self._break(error)
 
     def _admitted(self, request: Request) -> ServerEvent:
@@ -186,11 +198,15 @@ class ServerConnection:
             )
         self._in_flight.add(request.id)
         assert len(self._in_flight) <= REQUESTS_IN_FLIGHT_MAX, "P4"
+        assert self._authorized, "P10: nobody is served before the token was right"
         return RequestReceived(request)
 
     def _open(self, hello: Hello) -> None:
         if self._state is _ServerState.OPEN:
             raise RefusedRequest(hello.id, RequestError('"hello" was said before'))
+        if self._token is not None and not _is_same(hello.token, self._token):
+            raise Unauthorized("this node needs a token" if hello.token is None else "the token is not right")
+        self._authorized = True
         if hello.protocol != PROTOCOL_VERSION:
             raise RefusedRequest(
                 hello.id,
@@ -210,6 +226,13 @@ class ServerConnection:
 def encode_farewell(error: JetstreamError) -> bytes:
     """Return the bytes that tell a peer why its connection is about to be closed."""
     return encode_head(encode_error(None, error))
+
+
+def _is_same(given: SecretStr | None, token: SecretStr) -> bool:
+    if given is None:
+        return False
+    given_bytes, token_bytes = (secret.get_secret_value().encode() for secret in (given, token))
+    return hmac.compare_digest(given_bytes, token_bytes)
 
 
 def _reused(request_id: int) -> RemoteProtocolError:

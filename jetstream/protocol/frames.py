@@ -23,6 +23,8 @@ from envelope.errors import RemoteProtocolError
 from envelope.limits import FRAME_HEADER_BYTES_MAX
 
 PREFIX: Final = struct.Struct("<IQ")
+_TLS_HANDSHAKES: Final = (0x010316, 0x030316)
+"""The first three bytes of a TLS ClientHello, read as a header length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,8 @@ class FrameReader:
         header_length, body_length = PREFIX.unpack_from(self._pending)
         # Checked as soon as the prefix is there: nothing of an oversized frame is ever gathered.
         if not 0 < header_length <= self._header_bytes_max:
+            if header_length & 0xFFFFFF in _TLS_HANDSHAKES:
+                raise RemoteProtocolError("the peer speaks TLS, which is not spoken here")
             raise RemoteProtocolError(
                 f"frame header of {header_length} bytes, allowed are 1 to {self._header_bytes_max}"
             )

@@ -6,7 +6,15 @@ server that overlooked a newer client's filter would answer with the wrong recor
 
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_serializer,
+    model_validator,
+)
 from pydantic_core import from_json
 
 from envelope.errors import JetstreamError, RemoteProtocolError, RequestError, Unsupported
@@ -32,12 +40,19 @@ class _Request(BaseModel):
 
 
 class Hello(_Request):
-    """First request of every connection: agree on a protocol version."""
+    """First request of every connection: agree on a protocol version, and prove the right to ask."""
 
     op: Literal["hello"] = "hello"
     protocol: Annotated[int, Field(ge=0, le=INTEGER_MAX)]
     client: _Name = ""
     client_version: _Name = ""
+    token: SecretStr | None = None
+    """What the server's operator gave out. As long as a header may be: a wrong one is refused as wrong."""
+
+    @field_serializer("token", when_used="json-unless-none")
+    def _uncovered(self, token: SecretStr) -> str:
+        """Give out the secret on its way to the server: the one place where it leaves its wrapper."""
+        return token.get_secret_value()
 
 
 class GetMetadata(_Request):
@@ -49,27 +64,32 @@ class GetMetadata(_Request):
 
 
 class ListOffsets(_Request):
-    """Ask for an offset by place or time."""
+    """Ask for an offset by place, time or transaction id."""
 
     op: Literal["list_offsets"] = "list_offsets"
     stream: _Name
-    at: Literal["earliest", "latest", "timestamp"]
+    at: Literal["earliest", "latest", "timestamp", "txid"]
     timestamp: Annotated[int, Field(ge=-INTEGER_MAX, le=INTEGER_MAX)] | None = None
+    txid: Annotated[int, Field(ge=-INTEGER_MAX - 1, le=INTEGER_MAX)] | None = None
     incarnation: _Name | None = None
 
     @model_validator(mode="after")
-    def _timestamp_belongs_to_its_place(self) -> Self:
+    def _value_belongs_to_its_place(self) -> Self:
         if (self.at == "timestamp") != (self.timestamp is not None):
             raise ValueError('"timestamp" (microseconds) goes with "at": "timestamp", and only with it')
+        if (self.at == "txid") != (self.txid is not None):
+            raise ValueError('"txid" goes with "at": "txid", and only with it')
         return self
 
 
 class Fetch(_Request):
-    """Ask for whole batches from ``offset`` on."""
+    """Ask for whole batches from ``offset`` on, or from where the last fetch of ``cursor`` ended."""
 
     op: Literal["fetch"] = "fetch"
     stream: _Name
-    offset: _Offset
+    offset: _Offset | Literal["next"]
+    cursor: _Offset | None = None
+    end: _Offset | None = None
     max_bytes: Annotated[int, Field(ge=1, le=FETCH_BYTES_MAX)] = FETCH_BYTES_DEFAULT
     max_records: Annotated[int, Field(ge=1, le=INTEGER_MAX)] | None = None
     max_wait_ms: Annotated[int, Field(ge=0, le=FETCH_WAIT_MS_MAX)] = 0
@@ -78,6 +98,19 @@ class Fetch(_Request):
     columns: Annotated[list[Column], Field(max_length=4)] | None = None
     last_epoch: _Offset | None = None
     incarnation: _Name | None = None
+
+    @model_validator(mode="after")
+    def _next_belongs_to_a_cursor(self) -> Self:
+        if self.offset == "next" and self.cursor is None:
+            raise ValueError('"offset": "next" goes with a "cursor"')
+        if self.offset == "next" and self.last_epoch is not None:
+            raise ValueError('a cursor knows its "last_epoch"')
+        return self
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether the reader wants only some of the records or columns."""
+        return self.subject is not None or self.key is not None or self.columns is not None
 
 
 Request = Hello | GetMetadata | ListOffsets | Fetch

@@ -95,12 +95,16 @@ class FetchResponse(_Response):
     high_watermark: _Offset
     log_start_offset: _Offset
     incarnation: str
+    max_timestamp: int | None = None
+    """If the request left records out: the largest timestamp below ``next_offset``, theirs included."""
 
 
 Response = HelloResponse | MetadataResponse | ListOffsetsResponse | FetchResponse
 
 
-class _ErrorBody(BaseModel):
+class ErrorBody(BaseModel):
+    """What went wrong, in the words of docs/errors.md, and the numbers a client needs to go on."""
+
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     code: int
@@ -110,21 +114,23 @@ class _ErrorBody(BaseModel):
     detail: dict[str, int | str] = Field(default_factory=dict)
 
 
-class _ErrorResponse(BaseModel):
+class ErrorResponse(BaseModel):
+    """One request failed, or the connection if ``id`` is null: the server closes it then."""
+
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     id: _Offset | None
-    error: _ErrorBody
+    error: ErrorBody
 
 
 def encode_response(response: Response) -> bytes:
     """Return the frame header of ``response``."""
-    return response.model_dump_json().encode()
+    return response.model_dump_json(exclude_none=True).encode()
 
 
 def encode_error(request_id: int | None, error: JetstreamError) -> bytes:
     """Return the frame header of a failure; ``request_id`` is None if the connection itself failed."""
-    body = _ErrorBody(
+    body = ErrorBody(
         code=error.status,
         err_code=error.err_code,
         description=_sendable(error.description, DESCRIPTION_CHARS_MAX),
@@ -134,7 +140,7 @@ def encode_error(request_id: int | None, error: JetstreamError) -> bytes:
             for key, value in list(error.detail.items())[:DETAILS_MAX]
         },
     )
-    return _ErrorResponse(id=request_id, error=body).model_dump_json().encode()
+    return ErrorResponse(id=request_id, error=body).model_dump_json().encode()
 
 
 def response_id(header: bytes) -> tuple[dict[str, object], int | None]:
@@ -161,7 +167,7 @@ def decode_response(model: type[Response], fields: dict[str, object]) -> Respons
 def decode_error(fields: dict[str, object]) -> JetstreamError:
     """Return the typed error in ``fields``; raise RemoteProtocolError if it has another shape."""
     try:
-        body = _ErrorResponse.model_validate(fields).error
+        body = ErrorResponse.model_validate(fields).error
     except ValidationError as error:
         raise RemoteProtocolError(f"error response: {_first_problem(error)}") from None
     # A key that is a parameter of the constructor would be a TypeError of ours at a peer's will.

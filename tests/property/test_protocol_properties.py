@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from envelope.errors import JetstreamError, UnknownStream
 from jetstream.protocol.connection import (
@@ -83,6 +84,10 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(
     ["op", "id", "stream", "offset", "max_bytes", "max_wait_ms", "at", "timestamp", "protocol", "streams"]
 )
+HELLOS = st.fixed_dictionaries(
+    {"op": st.just("hello"), "id": OFFSETS, "protocol": st.integers(0, 2)},
+    optional={"token": st.text(max_size=10).filter(lambda token: token != "right") | st.just("righ")},
+)
 VALUES = JSON | st.sampled_from(["hello", "fetch", "metadata", "list_offsets", "s", 0, 1])
 
 
@@ -96,6 +101,16 @@ def test_any_json_is_answered_by_a_typed_error_or_taken(documents: list[object])
                 server.fail(event.request.id, UnknownStream("s"))
             else:
                 assert isinstance(event.error, JetstreamError)
+
+
+@given(
+    st.lists(st.dictionaries(FIELDS | st.just("token"), VALUES, max_size=6) | HELLOS | JSON, max_size=5),
+    st.lists(st.integers(0, 10_000), max_size=20),
+)
+def test_without_the_token_nothing_is_ever_received(documents: list[object], cuts: list[int]) -> None:
+    stream = b"".join(encode_head(json.dumps(document).encode("utf-8", "replace")) for document in documents)
+    for event in told_by(ServerConnection(SecretStr("right")), chunks(stream, cuts)):
+        assert isinstance(event, RequestRefused | ConnectionBroken)
 
 
 @given(

@@ -1,12 +1,15 @@
 """What is selected of a range is what a loop over its records would keep."""
 
+from dataclasses import replace
+from typing import Any
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envelope.subjects import matches
-from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.fetch.selection import Selection
+from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
+from jetstream.fetch.selection import SEEN_BYTES_MAX, Selection
 from jetstream.log.batch import BatchFlags, decode, encode, iter_frames
 from jetstream.log.schema import SCHEMA
 
@@ -17,6 +20,7 @@ ROWS = st.tuples(
     st.sampled_from([None, b"k", b"", "ü".encode()]),
     st.sampled_from([None, b"", b"value"]),
 )
+Batches = list[list[tuple[str, bytes | None, bytes | None]]]
 BATCHES = st.lists(st.lists(ROWS, min_size=1, max_size=5), min_size=1, max_size=5)
 SELECTIONS = st.builds(
     Selection,
@@ -45,19 +49,27 @@ def records(base: int, rows: list[tuple[str, bytes | None, bytes | None]]) -> pa
     )
 
 
+def encoded(
+    batches: Batches, start: int, compression: Compression = Compression.NONE
+) -> tuple[bytes, list[dict[str, Any]], int]:
+    """Return batches as they are stored from ``start`` on, their records, and where they end."""
+    body, everything, end = b"", [], start
+    for rows in batches:
+        batch = records(end, rows)
+        body += bytes(encode(batch, Offset(end), EPOCH, compression).seal(BatchFlags(0)))
+        everything += batch.to_pylist()
+        end += len(rows)
+    return body, everything, end
+
+
 @given(BATCHES, SELECTIONS, st.integers(0, 1 << 40), st.data())
 def test_a_selection_keeps_what_a_loop_would_keep(
-    batches: list[list[tuple[str, bytes | None, bytes | None]]],
+    batches: Batches,
     selection: Selection,
     start: int,
     data: st.DataObject,
 ) -> None:
-    body, everything, end = b"", [], start
-    for rows in batches:
-        batch = records(end, rows)
-        body += bytes(encode(batch, Offset(end), EPOCH).seal(BatchFlags(0)))
-        everything += batch.to_pylist()
-        end += len(rows)
+    body, everything, end = encoded(batches, start)
     offset = data.draw(st.integers(start, start + len(batches[0]) - 1))
 
     kept = [
@@ -85,3 +97,38 @@ def test_a_selection_keeps_what_a_loop_would_keep(
         assert (header.base, header.next, header.leader_epoch) == (start, expected_end, EPOCH)
         assert header.max_timestamp == left.column(1)[left.num_rows - 1].value
         assert left.to_pylist() == kept
+
+
+@given(BATCHES, SELECTIONS, st.sampled_from(Compression), st.integers(1, 600))
+def test_what_is_cut_by_bytes_comes_with_the_next_fetch(
+    batches: Batches, selection: Selection, compression: Compression, bytes_max: int
+) -> None:
+    body, _, end = encoded(batches, 0, compression)
+    whole = replace(selection, records_max=None).select(body, Offset(0), Offset(0), Offset(end), EPOCH)
+    cut = replace(selection, bytes_max=bytes_max)
+    parts, offset = [], Offset(0)
+    while offset < end:
+        found = cut.select(body, Offset(0), offset, Offset(end), EPOCH)
+        assert found.next > offset, "a reader gets on"
+        base = max(index for index in range(len(batches)) if sum(map(len, batches[:index])) < found.next)
+        assert found.max_timestamp == 1000 + sum(map(len, batches[:base]))
+        parts += [decode(frame)[1] for frame in iter_frames(found.body)]
+        offset = found.next
+    left = [record for part in parts for record in part.to_pylist()]
+    assert left == [record for frame in iter_frames(whole.body) for record in decode(frame)[1].to_pylist()]
+    tops = [len(part) for part in parts]
+    assert selection.records_max is None or all(top <= selection.records_max for top in tops)
+
+
+def test_one_fetch_decodes_a_bounded_number_of_bytes() -> None:
+    zeros = bytes(1 << 20)
+    batches: Batches = [[("a", b"k", zeros)] for _ in range(80)]
+    body, _, end = encoded(batches, 0, Compression.ZSTD)
+    assert len(body) < 1 << 20
+    nobody = Selection(key=b"nobody").select(body, Offset(0), Offset(0), Offset(end), EPOCH)
+    assert (nobody.next, nobody.records) == (SEEN_BYTES_MAX >> 20, 0)
+    keys = Selection(columns=frozenset({"key"})).select(body, Offset(0), Offset(0), Offset(end), EPOCH)
+    assert (keys.next, keys.records) == (nobody.next, nobody.next)
+    whole = Selection(subject="a", bytes_max=5 << 20).select(body, Offset(0), Offset(0), Offset(end), EPOCH)
+    assert (whole.next, whole.records) == (4, 4)
+    assert len(whole.body) <= 5 << 20

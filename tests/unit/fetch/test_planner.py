@@ -13,7 +13,17 @@ from envelope.errors import (
     UnavailableError,
 )
 from envelope.types import Incarnation, LeaderEpoch, Offset
-from jetstream.fetch.planner import FetchQuery, Refuse, Serve, StreamView, Wait, committed, plan_fetch
+from jetstream.fetch.planner import (
+    FetchQuery,
+    Nothing,
+    Plan,
+    Refuse,
+    Serve,
+    StreamView,
+    Wait,
+    committed,
+    plan_fetch,
+)
 
 
 @dataclass(frozen=True)
@@ -59,17 +69,19 @@ def plan(
     incarnation: str | None = None,
     *,
     load: bool = True,
-) -> Serve[ARange] | Wait | Refuse:
+    end: int | None = None,
+) -> Plan[ARange]:
     query = FetchQuery(
         Offset(offset),
         1000,
         None if last_epoch is None else LeaderEpoch(last_epoch),
         None if incarnation is None else Incarnation(incarnation),
+        end=None if end is None else Offset(end),
     )
     return plan_fetch(query, view or a_view(), load=load)
 
 
-def refusal(decision: Serve[ARange] | Wait | Refuse) -> JetstreamError:
+def refusal(decision: Plan[ARange]) -> JetstreamError:
     assert isinstance(decision, Refuse)
     return decision.error
 
@@ -96,6 +108,21 @@ def test_any_other_offset_is_out_of_range_and_the_error_says_what_is_in_range(of
         "log_end_offset": 100,
         "high_watermark": 80,
     }
+
+
+@pytest.mark.parametrize(("offset", "end"), [(50, 50), (50, 20), (80, 80), (100, 90)])
+def test_from_its_end_on_a_reader_gets_nothing_and_does_not_wait(offset: int, end: int) -> None:
+    assert plan(offset, end=end) == Nothing()
+
+
+def test_the_batch_that_holds_the_last_wanted_record_comes_whole() -> None:
+    decision = plan(50, end=51)
+    assert isinstance(decision, Serve)
+    assert decision.file_range.next >= 60
+
+
+def test_an_end_makes_no_offset_valid() -> None:
+    assert isinstance(refusal(plan(101, end=90)), OffsetOutOfRange)
 
 
 def test_an_empty_log_waits_at_its_only_offset() -> None:

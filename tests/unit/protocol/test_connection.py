@@ -1,12 +1,16 @@
 """Both ends of a connection, joined by a wire in memory."""
 
+import json
+
 import pytest
+from pydantic import SecretStr
 
 from envelope.errors import (
     JetstreamError,
     Overloaded,
     RemoteProtocolError,
     RequestError,
+    Unauthorized,
     UnknownStream,
     Unsupported,
 )
@@ -20,9 +24,10 @@ from jetstream.protocol.connection import (
     ResponseReceived,
     ResponseStarted,
     ServerConnection,
+    ServerEvent,
 )
 from jetstream.protocol.frames import encode_head
-from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets
+from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets, encode_request
 from jetstream.protocol.responses import FetchResponse, HelloResponse, ListOffsetsResponse, encode_response
 
 
@@ -205,3 +210,79 @@ def test_list_offsets_is_matched_like_any_other() -> None:
     )
     events = pair.client.receive_data(pair.server.respond(response))
     assert events[0] == ResponseStarted(response, 0)
+
+
+# --- the token ------------------------------------------------------------------------------------------
+
+TOKEN = "open sesame, häuptling"
+
+
+def said_with(token: object, server: ServerConnection, protocol: int = 1) -> tuple[ServerEvent, ...]:
+    """Say hello with ``token``, unless it is None, and ask for something in the same breath."""
+    hello: dict[str, object] = {"op": "hello", "id": 0, "protocol": protocol}
+    if token is not None:
+        hello["token"] = token
+    return server.receive_data(
+        encode_head(json.dumps(hello).encode()) + encode_head(b'{"op":"metadata","id":1}')
+    )
+
+
+def test_the_right_token_is_let_in() -> None:
+    client, server = ClientConnection(), ServerConnection(SecretStr(TOKEN))
+    hello = Hello(id=client.next_id(), protocol=1, token=SecretStr(TOKEN))
+    (event,) = server.receive_data(client.send(hello))
+    assert event == RequestReceived(hello)
+    assert server.receive_data(client.send(GetMetadata(id=client.next_id()))) == (
+        RequestReceived(GetMetadata(id=1)),
+    )
+
+
+@pytest.mark.parametrize(
+    "token",
+    [None, "", TOKEN[:-1], TOKEN + " ", TOKEN.upper(), "x" * 60_000],
+    ids=lambda token: str(token)[:9],
+)
+def test_any_other_token_breaks_the_connection_and_is_not_repeated(token: str | None) -> None:
+    server = ServerConnection(SecretStr(TOKEN))
+    (event,) = said_with(token, server)
+    assert isinstance(event, ConnectionBroken)
+    assert isinstance(event.error, Unauthorized)
+    assert not event.error.retriable
+    assert server.broken
+    assert said_with(TOKEN, server) == ()  # P6: one attempt for each connection
+    (told,) = ClientConnection().receive_data(event.farewell)
+    assert isinstance(told, ConnectionBroken)
+    assert isinstance(told.error, Unauthorized)
+    for secret in (TOKEN, token):
+        assert not secret or (secret not in repr(event) and secret.encode() not in event.farewell)
+
+
+def test_the_token_is_looked_at_before_the_version() -> None:
+    (event,) = said_with("wrong", ServerConnection(SecretStr(TOKEN)), protocol=9)
+    assert isinstance(event, ConnectionBroken)
+    refused, asked_too_early = said_with(TOKEN, ServerConnection(SecretStr(TOKEN)), protocol=9)
+    assert isinstance(refused, RequestRefused)
+    assert isinstance(refused.error, Unsupported)
+    assert isinstance(asked_too_early, ConnectionBroken)
+
+
+@pytest.mark.parametrize("token", [5, True, ["a"], {"a": "b"}])
+def test_a_token_that_is_no_text_is_a_bad_request(token: object) -> None:
+    refused, asked_too_early = said_with(token, ServerConnection(SecretStr(TOKEN)))
+    assert isinstance(refused, RequestRefused)
+    assert refused.error.err_code == "bad_request"
+    assert isinstance(asked_too_early, ConnectionBroken)
+
+
+def test_a_token_that_nobody_asked_for_is_of_no_account() -> None:
+    hello, metadata = said_with("whatever", ServerConnection())
+    assert isinstance(hello, RequestReceived)
+    assert isinstance(metadata, RequestReceived)
+
+
+def test_a_token_is_in_no_repr_and_only_in_the_bytes_that_are_sent() -> None:
+    hello = Hello(id=0, protocol=1, token=SecretStr(TOKEN))
+    (event,) = ServerConnection(SecretStr(TOKEN)).receive_data(ClientConnection().send(hello))
+    assert TOKEN not in f"{hello!r} {hello} {event!r} {hello.model_dump()}"
+    assert TOKEN.encode() in encode_request(hello)
+    assert b"token" not in encode_request(Hello(id=0, protocol=1))

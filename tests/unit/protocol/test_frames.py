@@ -84,3 +84,11 @@ def test_frames_before_a_bad_one_in_the_same_read_are_kept() -> None:
     events = a_reader().feed(encode_head(b"good") + PREFIX.pack(0, 0))
     assert contents(events) == [b"good", b""]
     refusal(events)
+
+
+@pytest.mark.parametrize("version", [b"\x01", b"\x03"])
+def test_a_peer_that_speaks_tls_is_named(version: bytes) -> None:
+    hello = b"\x16\x03" + version + b"\x02\x00\x01\x00\x01\xfc\x03\x03\x00\x00"
+    assert "TLS" in str(refusal(a_reader().feed(hello)))
+    # The same two bytes may begin a frame of ours: a header of 790 bytes.
+    assert FrameReader(header_bytes_max=1000, body_bytes_max=0).feed(b"\x16\x03\x00\x00" + bytes(8)) == []

@@ -1,0 +1,93 @@
+"""Cursors: fetches of one connection that go on where the one before them ended.
+
+A reader that names a cursor may ask for ``next`` several times before the first answer has arrived; the
+server knows where each one begins once the one before it is answered. So a round trip is paid once, not for
+every fetch. Fetches of different cursors know nothing of each other: a parked one holds up its own cursor
+only.
+"""
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from envelope.errors import RequestError
+from envelope.types import Incarnation, LeaderEpoch, Offset
+
+TokenT = TypeVar("TokenT", bound=Hashable)
+
+CURSORS_KEPT_MAX: Final = 256
+"""Cursors of one connection with no fetch in flight; beyond it the one used longest ago is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class CursorPlace:
+    """Where a cursor stands."""
+
+    stream: str
+    incarnation: Incarnation
+    offset: Offset
+    last_epoch: LeaderEpoch | None
+    """Leader epoch of the record before ``offset``, if it was served or named."""
+
+
+@dataclass(slots=True)
+class _Cursor(Generic[TokenT]):
+    place: CursorPlace | None = None
+    waiting: deque[TokenT] = field(default_factory=deque)
+
+
+class Cursors(Generic[TokenT]):
+    """The cursors of one connection, by the number the reader gave them.
+
+    Invariants:
+        F5: of each cursor at most one fetch has its turn; the others wait in the order they came.
+        F6: a cursor stands where its last fetch ended, and nowhere if that one failed.
+        F7: at most ``CURSORS_KEPT_MAX`` cursors without a fetch in flight are known.
+    """
+
+    def __init__(self) -> None:
+        self._busy: dict[int, _Cursor[TokenT]] = {}
+        self._idle: dict[int, _Cursor[TokenT]] = {}  # used longest ago first
+
+    def enter(self, cursor: int, token: TokenT) -> bool:
+        """Take in a fetch; tell whether it has its turn now, or waits until `leave` returns it."""
+        busy = self._busy.get(cursor)
+        if busy is not None:
+            busy.waiting.append(token)
+            return False
+        self._busy[cursor] = self._idle.pop(cursor) if cursor in self._idle else _Cursor()
+        return True
+
+    def place(self, cursor: int, stream: str) -> CursorPlace:
+        """Return where the fetch that has its turn goes on.
+
+        Raises:
+            RequestError: the cursor stands nowhere, or in another stream.
+        """
+        place = self._busy[cursor].place
+        if place is None:
+            raise RequestError(
+                f"cursor {cursor} stands nowhere: its last fetch failed, or there was none; name an offset"
+            )
+        if place.stream != stream:
+            raise RequestError(f"cursor {cursor} stands in another stream; name an offset")
+        return place
+
+    def leave(self, cursor: int, place: CursorPlace | None) -> TokenT | None:
+        """End the fetch that had its turn, at ``place`` or failing; return the one whose turn it is now."""
+        left = self._busy[cursor]
+        left.place = place
+        if left.waiting:
+            return left.waiting.popleft()
+        del self._busy[cursor]
+        if place is not None:
+            self._idle[cursor] = left
+            if len(self._idle) > CURSORS_KEPT_MAX:
+                del self._idle[next(iter(self._idle))]
+        return None
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._busy.clear()
+        self._idle.clear()
