@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 import nats.errors
 
 import jetstream
-from envelope.errors import DeadlinePassed, JetstreamError, Unauthorized, UnavailableError
+from envelope.errors import DeadlinePassed, InvalidConfig, JetstreamError, Unauthorized, UnavailableError
 from jetstream.cli.nats_options import NatsOptions
+from jetstream.cli.socket_options import SocketOptions
 from jetstream.client.connection import JetstreamClient
 
 CONNECT_SECONDS_MAX: Final = 5.0
@@ -66,14 +67,18 @@ class _Attempt:
 
 
 @asynccontextmanager
-async def connected(options: NatsOptions) -> AsyncIterator[JetstreamClient]:
-    """Connect as the options say; closed when the block ends.
+async def connected(
+    options: NatsOptions, socket: SocketOptions | None = None
+) -> AsyncIterator[JetstreamClient]:
+    """Connect as the options say; closed when the block ends. ``socket`` is for commands that read.
 
     Raises:
         UnavailableError: no server answers.
+        InvalidConfig: a key or a file is not what it should be.
         Unauthorized: the server does not let us in, or lets us not ask what the block asks (in a group).
     """
-    servers, arguments = options.urls, options.connect_arguments()
+    servers = options.urls
+    arguments = {**options.connect_arguments(), **(socket or SocketOptions()).connect_arguments()}
     attempt = _Attempt(len(servers))
     async with AsyncExitStack() as stack:
         try:
@@ -81,6 +86,8 @@ async def connected(options: NatsOptions) -> AsyncIterator[JetstreamClient]:
                 with attempt.limited_by(limit):
                     connecting = jetstream.connect(*servers, **arguments, error_cb=attempt.on_error)
                     client = await stack.enter_async_context(connecting)
+        except InvalidConfig:
+            raise
         except (TimeoutError, JetstreamError) as error:
             raise _refusal(servers, attempt.failures[-1] if attempt.failures else error) from None
         try:

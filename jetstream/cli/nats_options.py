@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from envelope.errors import InvalidConfig
+from jetstream.cli.tls_files import client_context
 
 PANEL: Final = "NATS connection"
 NATS_URL_DEFAULT: Final = "nats://127.0.0.1:4222"
@@ -117,13 +117,7 @@ class NatsIdentity:
     def _tls_context(self) -> ssl.SSLContext | None:
         if self.tls_ca is None and self.tls_cert is None:
             return None
-        try:
-            context = ssl.create_default_context(cafile=str(self.tls_ca) if self.tls_ca else None)
-            if self.tls_cert is not None and self.tls_key is not None:
-                context.load_cert_chain(str(self.tls_cert), str(self.tls_key))
-        except ssl.SSLError as error:
-            raise InvalidConfig(f"TLS files: {error}") from None
-        return context
+        return client_context(self.tls_ca, self.tls_cert, self.tls_key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

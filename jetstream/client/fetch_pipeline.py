@@ -1,21 +1,33 @@
-"""Fetches that keep one connection busy: the next one leaves when the header of the last one arrives.
+"""Fetches that keep one connection busy: while a reader is behind, several are under way.
 
-The header says where the next fetch begins, so the request for it travels while the body is still on its
-way: reading streams at the speed of the disk or the wire instead of waiting out a round trip a fetch. What
-has arrived and is not yet taken is bounded in bytes; at the bound the pipeline stops asking.
+They share a cursor, so that each asks for what comes ``next`` before anybody knows where that begins:
+reading streams at the speed of the disk or the wire instead of waiting out a round trip a fetch. At the end
+of the stream one fetch waits. What is asked for or has arrived, and is not yet taken, is bounded in bytes;
+at the bound the pipeline stops asking.
 """
 
 import asyncio
 import weakref
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from envelope.errors import DeadlinePassed, JetstreamError, RemoteProtocolError
-from envelope.limits import MIB
+from envelope.limits import MIB, REQUESTS_IN_FLIGHT_MAX
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.client.socket_link import Answer, SocketLink
 from jetstream.protocol.requests import Column, Fetch
 from jetstream.protocol.responses import FetchResponse, Response
+
+_AHEAD_MAX: Final = 32
+"""Fetches without a header, of one reader; begun with one and doubled with each answer (slow start)."""
+
+_IN_FLIGHT_SHARED_MAX: Final = REQUESTS_IN_FLIGHT_MAX // 2
+"""Beyond it readers that share a connection have one fetch under way each."""
+
+
+_READY_MAX: Final = 64
+"""Ranges that wait to be taken: of those that a filter has emptied no bytes would count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +36,9 @@ class FetchSettings:
 
     max_bytes: int = 4 * MIB
     """Of one fetch; a larger batch comes whole all the same."""
-    prefetch_bytes: int = 16 * MIB
+    prefetch_bytes: int = 32 * MIB
     """Asked for or arrived, and not yet taken; at least one fetch is always under way."""
-    max_wait_ms: int = 5_000
+    max_wait_ms: int = 20_000
     """How long a fetch at the end of the stream waits at the node."""
     timeout_s: float = 10.0
     """How long a node may be silent beyond that before the connection counts as lost."""
@@ -62,9 +74,11 @@ class FetchPipeline:
     """Fetches one stream from a place to an end over one connection, in order.
 
     Invariants:
-        C3: at most one fetch has no header yet: only its header says where the next one begins.
+        C3: more than one fetch has no header yet only while the last answer ended below the high watermark;
+            all but the first of them ask for what comes ``next``.
         C4: ranges are handed out in order, each beginning where the last one ended.
-        C5: a new fetch leaves only while less than ``prefetch_bytes`` have arrived or are arriving.
+        C5: a new fetch leaves only while less than ``prefetch_bytes`` are asked for, arriving or not taken;
+            one fetch may always be under way.
     """
 
     def __init__(
@@ -83,7 +97,9 @@ class FetchPipeline:
         self._place = place
         self._end = end
         self._settings = settings
-        self._asking = False
+        self._cursor = link.next_id()  # a number of its own on this connection
+        self._asked: deque[int] = deque()
+        self._ahead = 1
         self._arriving: dict[int, int] = {}
         self._ready: deque[FetchedRange] = deque()
         self._ready_bytes = 0
@@ -106,10 +122,13 @@ class FetchPipeline:
             if self._failure is not None:
                 raise self._failure
             self._progress.clear()
+            received = self._link.received
             try:
                 async with asyncio.timeout(limit_s):
                     await self._progress.wait()
             except TimeoutError:
+                if self._link.received > received:
+                    continue  # a large body on a slow line: the node is not silent
                 self._link.close()
                 raise DeadlinePassed(f"no answer to a fetch of {self._stream!r} in {limit_s:g} s") from None
         fetched = self._ready.popleft()
@@ -122,27 +141,51 @@ class FetchPipeline:
         self._stopped = True
         self._ready.clear()
 
+    def break_off(self) -> None:
+        """Close the connection: after damage nobody knows where on it the next response begins."""
+        self._link.close()
+
     def _ask(self) -> None:
-        """Send the next fetch if there is one to send and room for its answer."""
-        place = self._place
-        if self._asking or self._stopped or self._failure is not None:
-            return
-        if self._end is not None and place.offset >= self._end:
-            return
-        if self._ready_bytes + sum(self._arriving.values()) >= self._settings.prefetch_bytes:
-            return
-        request = Fetch(
+        """Send fetches as long as there is something to ask for and room for the answers."""
+        while self._wants_more():
+            self._send(self._next_request())
+
+    def _wants_more(self) -> bool:
+        if self._stopped or self._failure is not None:
+            return False
+        if self._end is not None and self._place.offset >= self._end:
+            return False
+        if len(self._ready) >= _READY_MAX:
+            return False
+        held = self._ready_bytes + sum(self._arriving.values())
+        if not self._asked:
+            return held < self._settings.prefetch_bytes
+        asked = len(self._asked)
+        return (
+            asked < self._ahead
+            and held + asked * self._settings.max_bytes < self._settings.prefetch_bytes
+            and self._link.in_flight < _IN_FLIGHT_SHARED_MAX
+        )
+
+    def _next_request(self) -> Fetch:
+        """Return the fetch after those that were asked for: from a known place, or from wherever they end."""
+        place = None if self._asked else self._place
+        return Fetch(
             id=self._link.next_id(),
             stream=self._stream,
-            offset=place.offset,
+            offset="next" if place is None else place.offset,
+            cursor=self._cursor,
+            end=self._end,
             max_bytes=self._settings.max_bytes,
             max_wait_ms=self._settings.max_wait_ms,
-            last_epoch=place.last_epoch,
-            incarnation=place.incarnation,
+            last_epoch=None if place is None else place.last_epoch,
+            incarnation=self._place.incarnation,
             subject=self._wanted.subject,
             key=self._wanted.key,
             columns=None if self._wanted.columns is None else list(self._wanted.columns),
         )
+
+    def _send(self, request: Fetch) -> None:
         # Weak, so that a reader its application has dropped does not go on fetching.
         told_start, told_end = weakref.WeakMethod(self._on_started), weakref.WeakMethod(self._on_done)
 
@@ -152,31 +195,33 @@ class FetchPipeline:
 
         def on_done(outcome: Answer | JetstreamError) -> None:
             if tell := told_end():
-                tell(request, outcome)
+                tell(outcome)
 
         try:
             self._link.send(request, on_done, on_started)
         except JetstreamError as error:
             self._fail(error)
         else:
-            self._asking = True
+            self._asked.append(request.id)
 
     def _on_started(self, response: Response, body_length: int) -> None:
         """Move the place on and ask for what comes next, while the body arrives."""
         assert isinstance(response, FetchResponse), "C1: a response has its request's type"
-        assert self._asking, "C3: this is the fetch without a header"
-        self._asking = False
+        if self._stopped or self._failure is not None:
+            return
         place = self._place
         empty = response.next_offset == place.offset and body_length == 0
-        if not empty and not response.start_offset <= place.offset < response.next_offset:
-            self._fail(
-                RemoteProtocolError(
-                    f"asked for offset {place.offset}, got [{response.start_offset}, {response.next_offset})"
-                )
-            )
+        if response.id != self._asked.popleft():
+            self._fail(RemoteProtocolError(f"the answers of cursor {self._cursor} are not in order"))
+            return
+        problem = self._contradiction(response, empty=empty)
+        if problem is not None:
+            self._fail(RemoteProtocolError(f"wanted offset {place.offset}, got {problem}"))
             return
         self.high_watermark = Offset(response.high_watermark)
-        self._arriving[response.id] = body_length
+        self._ahead = min(2 * self._ahead, _AHEAD_MAX) if response.next_offset < self.high_watermark else 1
+        if not empty:
+            self._arriving[response.id] = body_length
         self._place = ReaderPlace(
             Offset(response.next_offset),
             place.last_epoch if empty else LeaderEpoch(response.epoch),
@@ -184,23 +229,34 @@ class FetchPipeline:
         )
         self._ask()
 
-    def _on_done(self, request: Fetch, outcome: Answer | JetstreamError) -> None:
-        self._arriving.pop(request.id, None)
-        if self._stopped:
+    def _contradiction(self, response: FetchResponse, *, empty: bool) -> str | None:
+        """Return what is wrong with a response, as far as its header tells."""
+        place = self._place
+        if place.incarnation not in (None, response.incarnation):
+            return f"incarnation {response.incarnation!r} instead of {place.incarnation!r}"
+        if empty:
+            return None
+        if not response.start_offset <= place.offset < response.next_offset:
+            return f"[{response.start_offset}, {response.next_offset})"
+        if response.records == 0 and self._wanted == Wanted():
+            return "nothing, although nothing was to be left out"
+        return None
+
+    def _on_done(self, outcome: Answer | JetstreamError) -> None:
+        if self._stopped or self._failure is not None:
             return
         if isinstance(outcome, JetstreamError):
-            self._asking = False
             self._fail(outcome)
             return
         response = outcome.response
         assert isinstance(response, FetchResponse), "C1: a response has its request's type"
-        if self._failure is None and response.next_offset > request.offset:
+        if self._arriving.pop(response.id, None) is not None:
             self._ready.append(FetchedRange(response, outcome.body))
             self._ready_bytes += len(outcome.body)
         self._progress.set()
         self._ask()
 
     def _fail(self, error: JetstreamError) -> None:
-        if self._failure is None:
-            self._failure = error
+        """End with ``error`` once what came before is taken; what is still under way is dropped."""
+        self._failure = error
         self._progress.set()

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from envelope.errors import JetstreamError, RequestError, UnavailableError
+from envelope.errors import JetstreamError, RequestError, Unauthorized, UnavailableError
+from jetstream.client.socket_access import SocketAccess
 from jetstream.client.socket_link import SocketLink
 
 Address = tuple[str, int]
@@ -47,10 +48,11 @@ class NodeLinks:
         C2: at most one connection is open or being opened.
     """
 
-    def __init__(self, book: AddressBook, timeout: float) -> None:
-        """``timeout``: seconds for one node to be found, connected and greeted."""
+    def __init__(self, book: AddressBook, timeout: float, access: SocketAccess | None = None) -> None:
+        """``timeout``: seconds for one node to be found, connected and greeted; ``access``: None has none."""
         self._book = book
         self._timeout = timeout
+        self._access = access or SocketAccess()
         self._link: SocketLink | None = None
         self._opening: asyncio.Event | None = None
         self._closed = False
@@ -60,6 +62,8 @@ class NodeLinks:
 
         Raises:
             UnavailableError: no node could be reached; the last node's reason.
+            TlsFailed: the last node could not be trusted, or trusts us not.
+            Unauthorized: the token is not right; no other node is asked.
             RequestError: the client is closed.
         """
         while self._opening is not None:
@@ -80,7 +84,9 @@ class NodeLinks:
         reason: JetstreamError = UnavailableError("no node is known")
         for host, port in await self._book.addresses():
             try:
-                link = await SocketLink.open(host, port, self._timeout)
+                link = await SocketLink.open(host, port, self._timeout, self._access)
+            except Unauthorized:
+                raise  # the token is the cluster's: the next node would refuse it too
             except JetstreamError as error:
                 reason = error
                 continue

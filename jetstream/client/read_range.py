@@ -1,19 +1,28 @@
 """Where a reader begins and ends: what the application wrote, and which offsets that is now."""
 
+import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, get_args
 
-from envelope.errors import RequestError
+from envelope.errors import DeadlinePassed, RemoteProtocolError, RequestError
 from envelope.subjects import validated_pattern
 from envelope.types import Incarnation, Offset, TimestampUs
 from jetstream.client.fetch_pipeline import ReaderPlace, Wanted
 from jetstream.client.records import to_timestamp
 from jetstream.client.socket_link import SocketLink
-from jetstream.protocol.requests import NAME_CHARS_MAX, Column, Fetch, ListOffsets
+from jetstream.protocol.requests import INTEGER_MAX, NAME_CHARS_MAX, Column, Fetch, ListOffsets
 from jetstream.protocol.responses import ListOffsetsResponse
 
-Start = Literal["earliest", "latest"] | int | datetime
+
+@dataclass(frozen=True, slots=True)
+class Txid:
+    """A place in a stream: the first record whose transaction id is at least ``value``."""
+
+    value: int
+
+
+Start = Literal["earliest", "latest"] | int | datetime | Txid
 End = Literal["latest"] | int | datetime | None
 
 
@@ -32,17 +41,16 @@ class ReadRange:
         """Return self.
 
         Raises:
-            RequestError: a negative offset, a datetime without a time zone, an unknown word, or a selection
-                that is none.
+            RequestError: an offset that cannot be, a datetime without a time zone, an unknown word, a
+                transaction id that is no 64-bit integer, or a selection that is none.
         """
         self._check_selection()
-        for place, words in ((self.start, ("earliest", "latest")), (self.end, ("latest", None))):
-            if isinstance(place, datetime) and place.tzinfo is None:
-                raise RequestError(f"{place!r} has no time zone: which moment is meant?")
-            if isinstance(place, int) and (isinstance(place, bool) or place < 0):
-                raise RequestError(f"{place!r} is not an offset")
-            if not isinstance(place, int | datetime) and place not in words:
-                raise RequestError(f"{place!r} is neither an offset, a datetime nor one of {words}")
+        if isinstance(self.start, Txid):
+            if not -INTEGER_MAX - 1 <= self.start.value <= INTEGER_MAX:
+                raise RequestError(f"{self.start!r} is not a 64-bit integer")
+        else:
+            _check_place(self.start, ("earliest", "latest"))
+        _check_place(self.end, ("latest", None))
         return self
 
     def _check_selection(self) -> None:
@@ -54,6 +62,15 @@ class ReadRange:
         unknown = [name for name in wanted.columns or () if name not in get_args(Column)]
         if unknown:
             raise RequestError(f"columns: {unknown}: there are {', '.join(get_args(Column))}")
+
+
+def _check_place(place: object, words: tuple[str | None, ...]) -> None:
+    if isinstance(place, datetime) and place.tzinfo is None:
+        raise RequestError(f"{place!r} has no time zone: which moment is meant?")
+    if isinstance(place, int) and (isinstance(place, bool) or not 0 <= place <= INTEGER_MAX):
+        raise RequestError(f"{place!r} is not an offset")
+    if not isinstance(place, int | datetime) and place not in words:
+        raise RequestError(f"{place!r} is neither an offset, a datetime nor one of {words}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +85,30 @@ class ResolvedRange:
     high_watermark: Offset
 
 
-async def resolve(wanted: ReadRange, link: SocketLink) -> ResolvedRange:
-    """Ask the node which offsets ``wanted`` means now.
+async def resolve(wanted: ReadRange, link: SocketLink, timeout_s: float) -> ResolvedRange:
+    """Ask the node which offsets ``wanted`` means now, with ``timeout_s`` for all its answers.
 
     Raises:
+        DeadlinePassed: the node is silent; the connection is closed.
+        RemoteProtocolError: the node contradicts itself.
         OffsetOutOfRange: the start offset is not between the log start and the log end.
         StreamRecreated: the stream is not the incarnation the reader named.
         UnknownStream: there is none.
     """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _resolve(wanted, link)
+    except TimeoutError:
+        link.close()
+        raise DeadlinePassed(f"no offsets of {wanted.stream!r} in {timeout_s:g} s") from None
+
+
+async def _resolve(wanted: ReadRange, link: SocketLink) -> ResolvedRange:
     latest = await _list_offsets(wanted, link, "latest")
+    if not latest.log_start_offset <= latest.offset == latest.high_watermark:
+        raise RemoteProtocolError(
+            f"the latest offset is {latest.offset}, of [{latest.log_start_offset}, {latest.high_watermark})"
+        )
     start = await _start(wanted, link, latest)
     end = await _end(wanted, link, latest)
     place = ReaderPlace(start, incarnation=Incarnation(latest.incarnation))
@@ -88,7 +120,7 @@ async def resolve(wanted: ReadRange, link: SocketLink) -> ResolvedRange:
 
 async def _start(wanted: ReadRange, link: SocketLink, latest: ListOffsetsResponse) -> Offset:
     start = wanted.start
-    if isinstance(start, datetime):
+    if isinstance(start, datetime | Txid):
         return Offset((await _list_offsets(wanted, link, start)).offset)
     if isinstance(start, int):
         return Offset(start)
@@ -118,14 +150,15 @@ async def _check_start(wanted: ReadRange, link: SocketLink, place: ReaderPlace) 
 
 
 async def _list_offsets(
-    wanted: ReadRange, link: SocketLink, at: Literal["latest"] | datetime
+    wanted: ReadRange, link: SocketLink, at: Literal["latest"] | datetime | Txid
 ) -> ListOffsetsResponse:
-    request = ListOffsets(
-        id=link.next_id(),
-        stream=wanted.stream,
-        at="timestamp" if isinstance(at, datetime) else at,
-        timestamp=to_timestamp(at) if isinstance(at, datetime) else None,
-        incarnation=wanted.incarnation,
+    named: dict[str, object] = {"at": at}
+    if isinstance(at, datetime):
+        named = {"at": "timestamp", "timestamp": to_timestamp(at)}
+    elif isinstance(at, Txid):
+        named = {"at": "txid", "txid": at.value}
+    request = ListOffsets.model_validate(
+        {"id": link.next_id(), "stream": wanted.stream, "incarnation": wanted.incarnation, **named}
     )
     response = (await link.ask(request)).response
     assert isinstance(response, ListOffsetsResponse), "C1: a response has its request's type"

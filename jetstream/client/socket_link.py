@@ -1,14 +1,15 @@
 """One socket connection to one node: many requests in flight, bodies received in place."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never, cast
 
-import numpy as np
-
-from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError
+from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError, TlsFailed
 from envelope.limits import KIB
+from jetstream.client.receive_rooms import ReceiveRooms
+from jetstream.client.socket_access import SocketAccess, tls_problem
 from jetstream.protocol.connection import (
     ClientConnection,
     ClientEvent,
@@ -38,11 +39,6 @@ Done = Callable[[Answer | JetstreamError], None]
 """Called once, with the complete answer or with what went wrong."""
 
 
-def _unset_memory(length: int) -> memoryview:
-    """Return room for a body; not zeroed, because every byte will be received."""
-    return np.empty(length, dtype=np.uint8).data
-
-
 class SocketLink(asyncio.BufferedProtocol):
     """The client's end of a connection.
 
@@ -51,7 +47,7 @@ class SocketLink(asyncio.BufferedProtocol):
     """
 
     def __init__(self) -> None:
-        self._machine = ClientConnection(_unset_memory)
+        self._machine = ClientConnection(ReceiveRooms().take)
         self._transport: asyncio.Transport | None = None
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._window: memoryview | None = None
@@ -59,33 +55,47 @@ class SocketLink(asyncio.BufferedProtocol):
         self._lost: JetstreamError | None = None
         self.greeted = False
         """Whether the node has answered the hello."""
+        self.received = 0
+        """Bytes received so far: what stands still is a node that is silent."""
 
     @classmethod
-    async def open(cls, host: str, port: int, timeout: float) -> "SocketLink":  # noqa: ASYNC109 - one bound for connect and hello together
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        timeout: float,  # noqa: ASYNC109 - one bound for connect and hello together
+        access: SocketAccess,
+    ) -> "SocketLink":
         """Connect and say hello, within ``timeout`` seconds.
 
         Raises:
             ConnectionLost: nobody listens there, or not for long.
             DeadlinePassed: no answer in time.
+            TlsFailed: a certificate is not trusted, or only one side speaks TLS.
+            Unauthorized: the node wants another token.
             Unsupported: the node speaks no version of ours.
         """
         try:
             async with asyncio.timeout(timeout):
-                _, link = await asyncio.get_running_loop().create_connection(cls, host, port)
+                _, link = await asyncio.get_running_loop().create_connection(cls, host, port, ssl=access.tls)
                 try:
-                    await link.hello()
+                    await link.hello(access)
                 finally:
                     if not link.greeted:
                         link.close()
         except TimeoutError:
             raise DeadlinePassed(f"{host}:{port} did not answer within {timeout} s") from None
+        except ssl.SSLError as error:
+            raise TlsFailed(f"{host}:{port}: {tls_problem(error)}") from error
         except OSError as error:
             raise ConnectionLost(f"{host}:{port} cannot be reached: {error}") from error
         return link
 
-    async def hello(self) -> HelloResponse:
-        """Agree on the protocol version; the first request of a connection."""
-        hello = Hello(id=self.next_id(), protocol=PROTOCOL_VERSION, client="jetstream-python")
+    async def hello(self, access: SocketAccess) -> HelloResponse:
+        """Agree on the protocol version and show the token; the first request of a connection."""
+        hello = Hello(
+            id=self.next_id(), protocol=PROTOCOL_VERSION, client="jetstream-python", token=access.token
+        )
         response = (await self.ask(hello)).response
         assert isinstance(response, HelloResponse), "C1: a response has its request's type"
         self.greeted = True
@@ -95,6 +105,11 @@ class SocketLink(asyncio.BufferedProtocol):
     def closed(self) -> bool:
         """Whether the connection is gone."""
         return self._lost is not None
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests await their answer."""
+        return self._machine.in_flight
 
     def next_id(self) -> int:
         """Return the id for the next request."""
@@ -154,6 +169,7 @@ class SocketLink(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take in what was received."""
+        self.received += nbytes
         if self._window is None:
             events = self._machine.receive_data(self._scratch[:nbytes])
         else:
@@ -164,8 +180,11 @@ class SocketLink(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what is in flight."""
-        reason = "closed by the node" if exc is None else str(exc)
-        self._fail_all(ConnectionLost(f"the connection was lost: {reason}"))
+        if isinstance(exc, ssl.SSLError):
+            self._fail_all(TlsFailed(f"the connection was lost: {tls_problem(exc)}"))
+        else:
+            reason = "closed by the node" if exc is None else str(exc)
+            self._fail_all(ConnectionLost(f"the connection was lost: {reason}"))
 
     # --- events --------------------------------------------------------------------------------------
 

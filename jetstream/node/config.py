@@ -34,6 +34,9 @@ from envelope.subjects import is_literal, validated_pattern
 
 ENV_PREFIX: Final = "JETSTREAM_NODE_"
 
+TOKEN_CHARS_MAX: Final = 1024
+"""Of the socket's token; a hello has room for many more."""
+
 Port = Annotated[int, Field(ge=0, le=65_535)]
 PositiveDuration = Annotated[timedelta, Field(gt=timedelta(0))]
 
@@ -101,8 +104,20 @@ class NatsConfig(BaseModel):
         return self
 
 
+class SocketTlsConfig(BaseModel):
+    """TLS towards consumers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    certificate: Path
+    key: Path
+    """PEM files of our own certificate (with those between it and its authority) and key."""
+    client_ca: Path | None = None
+    """PEM file of the authorities that vouch for clients; None asks for no client certificate."""
+
+
 class SocketConfig(BaseModel):
-    """Where consumers connect."""
+    """Where consumers connect, and who may."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -111,6 +126,18 @@ class SocketConfig(BaseModel):
     """0 takes a free one."""
     advertise: str | None = None
     """Host that clients are told; None tells ``host``."""
+    token: Annotated[SecretStr, Field(min_length=1, max_length=TOKEN_CHARS_MAX)] | None = None
+    """What every client must say; None lets everybody in who can connect."""
+    token_file: Path | None = None
+    """The same from a file; white space around it does not count."""
+    tls: SocketTlsConfig | None = None
+    """None speaks no TLS."""
+
+    @model_validator(mode="after")
+    def _one_token(self) -> Self:
+        if self.token is not None and self.token_file is not None:
+            raise ValueError("choose token or token_file, not both")
+        return self
 
 
 class HttpConfig(BaseModel):

@@ -37,7 +37,8 @@ from jetstream.node.metrics import CONTENT_TYPE, Sources, exposition
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.nats_watch import LinkWatch
 from jetstream.node.socket_requests import ServerIdentity
-from jetstream.node.socket_server import SocketServer
+from jetstream.node.socket_server import SocketServer, SocketSettings
+from jetstream.node.socket_settings import socket_settings
 from jetstream.node.stream import StreamOwner, StreamServices
 from jetstream.node.streams import STREAMS_DIRECTORY, Streams
 from metadata.catalog.catalog import Catalog
@@ -85,6 +86,7 @@ class Node:
         """Start; returns when every stream that can serve does.
 
         Raises:
+            InvalidConfig: the socket's certificate, key or token cannot be used.
             UnavailableError: NATS cannot be reached, or the socket's address is taken.
             StorageError, CorruptDataError: the data directory cannot be used.
         """
@@ -109,6 +111,7 @@ class Node:
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
+        socket = socket_settings(self.config.socket)
         disk = OsDisk(self.config.data)
         identity = DirectoryIdentity.open_or_create(disk)
         crash = Crash()
@@ -122,7 +125,7 @@ class Node:
             )
             try:
                 with ThreadPoolExecutor(_READER_THREADS, "jetstream-reader") as readers:
-                    parts = _Parts(disk, identity.identity, disk_thread, metadata, crash, readers)
+                    parts = _Parts(disk, identity.identity, disk_thread, metadata, crash, readers, socket)
                     async with self._serve(parts):
                         yield
             finally:
@@ -143,11 +146,18 @@ class Node:
             answers = NatsLink(config.nats, LinkWatch("answers", clock), parts.crash)
             group_commit = GroupCommit(parts.disk_thread, answers.flush_raw, parts.crash)
             services = StreamServices(
-                clock, parts.disk_thread, group_commit, ingest, answers, _binds(parts.metadata.catalog)
+                clock,
+                parts.disk_thread,
+                group_commit,
+                ingest,
+                answers.publish_raw,
+                _binds(parts.metadata.catalog),
             )
             streams = Streams(parts.disk, parts.metadata.catalog, services, tasks, config.verify)
             self._streams = streams
-            server = SocketServer(streams, ServerIdentity(self.node_id, VERSION), parts.readers, clock)
+            server = SocketServer(
+                streams, ServerIdentity(self.node_id, VERSION), parts.readers, clock, parts.socket
+            )
             api = RequestApi(
                 config.api_prefix,
                 config.cluster,
@@ -242,6 +252,7 @@ class _Parts:
     metadata: LocalMetadata
     crash: Crash
     readers: ThreadPoolExecutor
+    socket: SocketSettings
 
 
 @asynccontextmanager

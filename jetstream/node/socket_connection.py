@@ -1,8 +1,8 @@
-"""One reader's connection: a raw non-blocking socket, its protocol machine, its output.
+"""One reader's connection: its socket, its protocol machine, its output.
 
 Bytes go to the machine, requests to the `RequestServer` it was given, responses to the output. A
 connection that cannot send is not read from any further, so what a slow reader holds is bounded: its
-requests in flight, a few leased file ranges, a few hundred kilobytes of headers.
+requests in flight, a few leased file ranges, a few hundred kilobytes of headers, one selected body.
 """
 
 import asyncio
@@ -15,10 +15,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never
 
-from envelope.errors import JetstreamError, Overloaded, StorageError
+from pydantic import SecretStr
+
+from envelope.errors import JetstreamError, Overloaded, StorageError, TlsFailed, Unauthorized
 from envelope.limits import KIB
 from envelope.types import MonotonicNs
+from jetstream.fetch.cursors import CursorPlace, Cursors
 from jetstream.node.clock import Clock
+from jetstream.node.socket_line import SocketLine
 from jetstream.node.socket_output import Body, Output
 from jetstream.protocol.connection import (
     ConnectionBroken,
@@ -29,7 +33,7 @@ from jetstream.protocol.connection import (
     encode_farewell,
 )
 from jetstream.protocol.liveness import Liveness, Patience, PeerState
-from jetstream.protocol.requests import Request
+from jetstream.protocol.requests import Fetch, Request
 from jetstream.protocol.responses import Response
 
 _log = logging.getLogger(__name__)
@@ -55,6 +59,7 @@ class SocketCounters:
     connections_refused: int = 0
     connections_closed: int = 0
     connections_overdue: int = 0
+    connections_unauthorized: int = 0
     protocol_errors: int = 0
     requests: int = 0
     requests_failed: int = 0
@@ -72,6 +77,11 @@ class Pending:
     request: Request
     deadline: MonotonicNs | None = None
     """Until when a fetch may wait; set when it first finds nothing."""
+
+    @property
+    def cursor(self) -> int | None:
+        """The cursor it goes on at, if it is such a fetch."""
+        return self.request.cursor if isinstance(self.request, Fetch) else None
 
 
 class RequestServer(Protocol):
@@ -94,6 +104,8 @@ class ConnectionServices:
     patience: Patience
     requests: RequestServer
     closed: Callable[["SocketConnection"], None]
+    token: SecretStr | None = None
+    """What a hello must have."""
     counters: SocketCounters = field(default_factory=SocketCounters)
 
 
@@ -106,25 +118,24 @@ class SocketConnection:
         N5: after `close` no callback does anything and all leases are given back.
     """
 
-    def __init__(self, sock: socket.socket, services: ConnectionServices) -> None:
+    def __init__(self, line: SocketLine, services: ConnectionServices) -> None:
         self.requests: deque[Pending] = deque()
-        """What can be answered now, in order; what is parked is not among them."""
+        """What can be answered now, in order; what is parked or waits for its turn is not among them."""
+        self.cursors = Cursors[Pending]()
         self.preparing = False
         """A request's answer is being prepared on a thread; the next ones wait."""
         self.closed = False
-        self._sock = sock
+        self._line = line
         self._services = services
-        self._machine = ServerConnection()
+        self._machine = ServerConnection(services.token)
         self._liveness = Liveness(services.patience, services.clock.monotonic())
         self._output = Output()
-        self._reading = False
-        self._writing = False
         self._warming = False
         self._leaving = False
 
     def start(self) -> None:
         """Begin to read."""
-        self._watch_reading(wanted=True)
+        self._settle()
 
     @property
     def has_room(self) -> bool:
@@ -137,6 +148,11 @@ class SocketConnection:
             and output.bodies < _BODIES_MAX
             and output.head_bytes < _HEAD_BYTES_MAX
         )
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes in memory that wait for the peer to take them; what is in files is not among them."""
+        return self._output.head_bytes + self._line.unsent
 
     # --- answering, called by the RequestServer ----------------------------------------------------
 
@@ -152,22 +168,31 @@ class SocketConnection:
         self._services.counters.requests_failed += 1
         self._send(self._machine.fail(request_id, error))
 
+    def end_turn(self, pending: Pending, place: CursorPlace | None) -> None:
+        """Let the next fetch of a cursor begin where the answered one ended; nowhere if that failed."""
+        if pending.cursor is None or self.closed:
+            return
+        successor = self.cursors.leave(pending.cursor, place)
+        if successor is not None:
+            self.requests.append(successor)
+
     def _send(self, head: bytes, body: Body | None = None) -> None:
         assert not self.closed, "N5: nothing is sent on a closed connection"
         if not self._output:
             self._liveness.sending(self._services.clock.monotonic())
         self._output.put(head, body)
-        if not self._writing and not self._warming:
+        if not self._line.writing and not self._warming:
             self._flush()
 
     # --- reading ---------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
         try:
-            data = self._sock.recv(_RECEIVE_BYTES)
+            data = self._line.receive(_RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
+            self._settle()  # a handshake may have something to send
             return
-        except OSError as error:
+        except (OSError, TlsFailed) as error:
             self._lost(error)
             return
         if not data:
@@ -188,14 +213,20 @@ class SocketConnection:
         match event:
             case RequestReceived(request):
                 counters.requests += 1
-                self.requests.append(Pending(self, request))
+                pending = Pending(self, request)
+                cursor = pending.cursor
+                if cursor is None or self.cursors.enter(cursor, pending):
+                    self.requests.append(pending)
             case RequestRefused(_, response):
                 counters.requests += 1
                 counters.requests_failed += 1
                 self._send(response)
             case ConnectionBroken(error, farewell):
-                counters.protocol_errors += 1
-                _log.debug("connection broken peer=%s error=%s", self, error)
+                if isinstance(error, Unauthorized):
+                    counters.connections_unauthorized += 1
+                else:
+                    counters.protocol_errors += 1
+                _log.info("connection broken peer=%s error=%r", self, error)
                 self.requests.clear()
                 self._leaving = True
                 self._send(farewell)
@@ -210,21 +241,22 @@ class SocketConnection:
 
     def _flush(self) -> None:
         """Send one turn's worth; the rest waits until the others had theirs."""
-        budget = _TURN_BYTES
+        budget, before = _TURN_BYTES, self._line.sent
         try:
+            self._line.push()
             while self._output and budget > 0:
                 cold = self._output.cold_body(budget)
                 if cold is not None:
                     self._warm(cold)
                     break
-                budget -= self._output.send_some(self._sock, budget)
+                budget -= self._output.send_some(self._line, budget)
         except (BlockingIOError, InterruptedError):
             pass
         except (OSError, StorageError) as error:
             self._lost(error)
             return
-        if budget < _TURN_BYTES:
-            self._services.counters.bytes_sent += _TURN_BYTES - budget
+        if self._line.sent > before:
+            self._services.counters.bytes_sent += self._line.sent - before
             self._liveness.sending(self._services.clock.monotonic())
         self._settle()
 
@@ -253,25 +285,13 @@ class SocketConnection:
     def _settle(self) -> None:
         if self.closed:
             return
-        if self._leaving and not self._output:
+        sending = bool(self._output) or self._line.unsent > 0
+        if self._leaving and not sending:
             self.close()
             return
-        self._watch_writing(wanted=bool(self._output) and not self._warming)
-        self._watch_reading(wanted=not self._leaving and self._output.head_bytes < _HEAD_BYTES_MAX)
-
-    def _watch_reading(self, *, wanted: bool) -> None:
-        if wanted and not self._reading:
-            self._services.loop.add_reader(self._sock.fileno(), self._on_readable)
-        elif self._reading and not wanted:
-            self._services.loop.remove_reader(self._sock.fileno())
-        self._reading = wanted
-
-    def _watch_writing(self, *, wanted: bool) -> None:
-        if wanted and not self._writing:
-            self._services.loop.add_writer(self._sock.fileno(), self._on_writable)
-        elif self._writing and not wanted:
-            self._services.loop.remove_writer(self._sock.fileno())
-        self._writing = wanted
+        reading = not self._leaving and self.buffered_bytes < _HEAD_BYTES_MAX
+        writing = sending and not self._warming
+        self._line.watch(self._on_readable if reading else None, self._on_writable if writing else None)
 
     # --- ending ------------------------------------------------------------------------------------
 
@@ -283,8 +303,9 @@ class SocketConnection:
 
     def check(self) -> None:
         """Close if the peer is overdue."""
+        sending = bool(self._output) or self._line.unsent > 0
         state = PeerState(
-            self._machine.awaiting_hello, self._machine.mid_frame, self._machine.in_flight, bool(self._output)
+            self._machine.awaiting_hello, self._machine.mid_frame, self._machine.in_flight, sending
         )
         overdue = self._liveness.overdue(state, self._services.clock.monotonic())
         if overdue is not None:
@@ -293,7 +314,10 @@ class SocketConnection:
             self.close()
 
     def _lost(self, error: BaseException) -> None:
-        if not (isinstance(error, OSError) and error.errno in _GONE):
+        if isinstance(error, TlsFailed):
+            self._services.counters.protocol_errors += 1
+            _log.info("connection broken peer=%s error=%r", self, error)
+        elif not (isinstance(error, OSError) and error.errno in _GONE):
             _log.error("connection closed peer=%s error=%r runbook=RB-02", self, error)
         self.close()
 
@@ -301,18 +325,17 @@ class SocketConnection:
         """Close now; what was not sent is dropped."""
         if self.closed:
             return
-        self._watch_reading(wanted=False)
-        self._watch_writing(wanted=False)
         self.closed = True
         self.requests.clear()
+        self.cursors.clear()
         self._output.clear()
         self._services.requests.forget(self)
-        self._sock.close()
+        self._line.close()
         self._services.counters.connections_closed += 1
         self._services.closed(self)
 
     def __str__(self) -> str:
-        return f"fd {self._sock.fileno()}"
+        return self._line.peer
 
 
 def turn_away(sock: socket.socket) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from envelope.types import Offset, StreamName
+from envelope.types import MonotonicNs, Offset, StreamName
 from jetstream.fetch.parked import ParkedFetches
 from jetstream.node.clock import Clock
 from jetstream.node.socket_connection import Pending, SocketConnection
@@ -40,7 +40,8 @@ class LongPolls:
         self._advanced: dict[StreamName, Offset] = {}
         self._woken: deque[Pending] = deque()
         self._waking = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._rings_at = MonotonicNs(0)
 
     def __len__(self) -> int:
         return len(self._parked)
@@ -66,14 +67,15 @@ class LongPolls:
 
     def stop(self) -> None:
         """Hand back everything now, as if its time were over; no timer and no subscription is left."""
-        now = self._clock.monotonic()
-        for name in tuple(self._watched):
-            for pending in self._parked.release(name):
-                pending.deadline = now
-                self._woken.append(pending)
-            self._unwatch_if_idle(name)
-        while self._woken:
-            self._return(self._woken.popleft())
+        while self._watched or self._woken:  # behind a fetch with a cursor the next one may park
+            now = self._clock.monotonic()
+            for name in tuple(self._watched):
+                for pending in self._parked.release(name):
+                    pending.deadline = now
+                    self._woken.append(pending)
+                self._unwatch_if_idle(name)
+            while self._woken:
+                self._return(self._woken.popleft())
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -106,11 +108,13 @@ class LongPolls:
         deadline = self._parked.next_deadline
         if deadline is None:
             return
-        delay = max(0, deadline - self._clock.monotonic()) / 1e9
         if self._timer is not None:
-            if self._timer.when() <= self._loop.time() + delay:
+            # Kept here, because the handle that uvloop gives for less than half a millisecond cannot tell.
+            if self._rings_at <= deadline:
                 return
             self._timer.cancel()
+        self._rings_at = deadline
+        delay = max(0, deadline - self._clock.monotonic()) / 1e9
         self._timer = self._loop.call_later(delay, self._expire)
 
     def _expire(self) -> None:

@@ -1,12 +1,11 @@
-"""What one connection still has to send: headers from memory, bodies from segment files by sendfile.
+"""What one connection still has to send: headers from memory, bodies from segment files.
 
-A body is never in our memory: it is a range of a leased segment file. Whether its pages are in the page
-cache is asked before each turn (``preadv`` with ``RWF_NOWAIT``), because ``sendfile`` would stop the event
-loop for a disk read.
+A body is a range of a leased segment file, not in our memory; what was selected of one, and one of a few
+kilobytes, goes out with its header, from memory. Whether a body's pages are in the page cache is asked before each turn (``preadv`` with
+``RWF_NOWAIT``), because ``sendfile`` would stop the event loop for a disk read.
 """
 
 import os
-import socket
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
@@ -14,12 +13,15 @@ from typing import Final
 from envelope.errors import StorageError
 from envelope.limits import KIB
 from jetstream.log.readable_log import FileRange
+from jetstream.node.socket_line import SocketLine
 
 _PROBE_STEP: Final = 128 * KIB
 """The kernel's default read-ahead: pages come and go in about this grain."""
 
+_INLINE_BYTES_MAX: Final = 16 * KIB
+"""Below it a copy costs less than the calls that save it."""
+
 _PROBE_BUFFER: Final = bytearray(1)
-_HEAD_LINGERS: Final = socket.MSG_MORE | socket.MSG_NOSIGNAL
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +49,21 @@ class Body:
     def release(self) -> None:
         """Give the segment back."""
         self.file_range.segment.release()
+
+    def taken(self) -> bytes | None:
+        """Return all of it from the page cache and release it, if it is small: one call sends it then."""
+        length = self.end - self.position
+        if length > _INLINE_BYTES_MAX:
+            return None
+        room = bytearray(length)
+        try:
+            count = os.preadv(self.fileno, [room], self.position, os.RWF_NOWAIT)
+        except OSError:  # as in `_cached`
+            return None
+        if count < length:
+            return None
+        self.release()
+        return bytes(room)
 
     def is_warm(self, length: int) -> bool:
         """Tell whether the next ``length`` bytes are in the page cache, as far as probes can see."""
@@ -111,8 +128,8 @@ class Output:
         first = self._items[0] if self._items else None
         return first if isinstance(first, Body) and not first.is_warm(length) else None
 
-    def send_some(self, sock: socket.socket, length: int) -> int:
-        """Send from the first item, at most ``length`` bytes of a body; return how much went out.
+    def send_some(self, line: SocketLine, length: int) -> int:
+        """Send from the first item, at most ``length`` bytes of a body; return how much was taken.
 
         Raises:
             BlockingIOError: the peer's window is full.
@@ -121,9 +138,8 @@ class Output:
         """
         first = self._items[0]
         if isinstance(first, Body):
-            return self._send_body(sock, first, length)
-        lingers = _HEAD_LINGERS if len(self._items) > 1 else socket.MSG_NOSIGNAL
-        sent = sock.send(first, lingers)
+            return self._send_body(line, first, length)
+        sent = line.send(first, more=len(self._items) > 1)
         self.head_bytes -= sent
         if sent == len(first):
             self._items.popleft()
@@ -131,8 +147,8 @@ class Output:
             self._items[0] = first[sent:]
         return sent
 
-    def _send_body(self, sock: socket.socket, body: Body, length: int) -> int:
-        sent = os.sendfile(sock.fileno(), body.fileno, body.position, min(length, body.end - body.position))
+    def _send_body(self, line: SocketLine, body: Body, length: int) -> int:
+        sent = line.send_file(body.fileno, body.position, min(length, body.end - body.position))
         if sent == 0:
             raise StorageError(f"segment {body.file_range.segment.base} ends at byte {body.position}")
         body.position += sent

@@ -6,17 +6,19 @@ who has to be told later.
 
 import asyncio
 import logging
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import assert_never
 
-from envelope.errors import CorruptDataError, InternalError, JetstreamError, StorageError, UnknownStream
-from envelope.limits import KIB
+from envelope.errors import CorruptDataError, InternalError, JetstreamError, StorageError
+from envelope.limits import SELECTED_BYTES_MAX
 from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
+from jetstream.fetch.cursors import CursorPlace
 from jetstream.fetch.planner import (
     FetchQuery,
+    Nothing,
+    Plan,
     Refuse,
     Serve,
     StreamView,
@@ -28,9 +30,11 @@ from jetstream.fetch.planner import (
 from jetstream.fetch.selection import Selected, Selection, selection_of
 from jetstream.log.readable_log import FileRange, IndexRebuilt, IndexUnloaded, ReadableLog
 from jetstream.log.schema import SCHEMA_ID
+from jetstream.log.txid_search import offset_for_txid
 from jetstream.node.clock import Clock
 from jetstream.node.socket_connection import Pending, SocketConnection, SocketCounters
 from jetstream.node.socket_long_polls import LongPolls
+from jetstream.node.socket_metadata import find_stream, metadata_page
 from jetstream.node.socket_output import Body
 from jetstream.node.socket_streams import ReadableStream, StreamDirectory
 from jetstream.protocol.requests import PROTOCOL_VERSION, Fetch, GetMetadata, Hello, ListOffsets
@@ -38,20 +42,9 @@ from jetstream.protocol.responses import (
     FetchResponse,
     HelloResponse,
     ListOffsetsResponse,
-    MetadataResponse,
-    StreamMetadata,
 )
 
 _log = logging.getLogger(__name__)
-
-_PAGE_BYTES: Final = 32 * KIB
-"""Of stream metadata in one response, well within a frame header."""
-
-_STREAM_METADATA_BYTES: Final = 256
-"""One stream's metadata without its name and incarnation, rounded up."""
-
-_NODES_MAX: Final = 64
-"""Nodes named in one response: enough to find all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +103,13 @@ class RequestDispatcher:
     # --- one request -------------------------------------------------------------------------------
 
     def _answer(self, pending: Pending) -> None:
-        request, connection = pending.request, pending.connection
+        request = pending.request
         try:
             match request:
                 case Hello():
-                    connection.respond(self._hello(request))
+                    pending.connection.respond(self._hello(request))
                 case GetMetadata():
-                    connection.respond(self._metadata(request))
+                    pending.connection.respond(metadata_page(request, self._directory, self._identity.node))
                 case ListOffsets():
                     self._list_offsets(pending, request)
                 case Fetch():
@@ -124,7 +117,7 @@ class RequestDispatcher:
                 case _:
                     assert_never(request)
         except JetstreamError as error:
-            connection.fail(request.id, error)
+            _fail(pending, error)
 
     def _hello(self, request: Hello) -> HelloResponse:
         return HelloResponse(
@@ -134,58 +127,26 @@ class RequestDispatcher:
             node_version=self._identity.version,
         )
 
-    def _metadata(self, request: GetMetadata) -> MetadataResponse:
-        """Return as many streams as a page holds, after the one the last page ended with."""
-        names = sorted(set(request.streams)) if request.streams is not None else self._directory.names()
-        start = 0 if request.after is None else bisect_right(names, request.after)
-        streams: list[StreamMetadata] = []
-        page_bytes = 0
-        for metadata in self._streams_metadata(names[start:]):
-            page_bytes += _STREAM_METADATA_BYTES + len(metadata.name) + len(metadata.incarnation)
-            if page_bytes > _PAGE_BYTES:
-                break
-            streams.append(metadata)
-        nodes = list(self._directory.nodes()[:_NODES_MAX])
-        return MetadataResponse(id=request.id, nodes=nodes, streams=streams, more=page_bytes > _PAGE_BYTES)
-
-    def _streams_metadata(self, names: Sequence[str]) -> Iterator[StreamMetadata]:
-        for name in names:
-            try:
-                stream = self._find(name)
-            except JetstreamError:
-                continue  # unknown names are left out; whoever reads an offline stream is told why
-            yield StreamMetadata(
-                name=stream.name,
-                incarnation=stream.incarnation,
-                leader=self._identity.node,
-                leader_epoch=stream.leader_epoch,
-                log_start_offset=stream.log.log_start_offset,
-                log_end_offset=stream.log.log_end_offset,
-                high_watermark=stream.high_watermark,
-            )
-
-    def _find(self, name: str) -> ReadableStream:
-        stream = self._directory.stream(name)
-        if stream is None:
-            raise UnknownStream(f"there is no stream {name[:256]!r}")
-        return stream
-
     # --- offsets -----------------------------------------------------------------------------------
 
     def _list_offsets(self, pending: Pending, request: ListOffsets) -> None:
-        stream = self._find(request.stream)
+        stream = find_stream(self._directory, request.stream)
         view = _view(stream)
         check_incarnation(_incarnation(request.incarnation), view)
-        if request.timestamp is None:
-            offset = stream.log.log_start_offset if request.at == "earliest" else stream.high_watermark
-            self._answer_offset(pending, stream, offset)
-            return
-        timestamp = TimestampUs(request.timestamp)
-        self._on_thread(
-            pending,
-            lambda: stream.log.offset_for_timestamp(timestamp),
-            lambda offset: self._answer_offset(pending, stream, offset),
-        )
+        match request:
+            case ListOffsets(at="earliest"):
+                self._answer_offset(pending, stream, stream.log.log_start_offset)
+            case ListOffsets(timestamp=int(timestamp)):
+                moment = TimestampUs(timestamp)
+                self._look_up(pending, stream, lambda: stream.log.offset_for_timestamp(moment))
+            case ListOffsets(txid=int(txid)):
+                self._look_up(pending, stream, lambda: offset_for_txid(stream.log, txid))
+            case _:
+                self._answer_offset(pending, stream, stream.high_watermark)
+
+    def _look_up(self, pending: Pending, stream: ReadableStream, find: Callable[[], Offset]) -> None:
+        """Find an offset on a thread, then answer with it."""
+        self._on_thread(pending, find, lambda offset: self._answer_offset(pending, stream, offset))
 
     def _answer_offset(self, pending: Pending, stream: ReadableStream, offset: Offset) -> None:
         view = _view(stream)
@@ -203,13 +164,18 @@ class RequestDispatcher:
     # --- fetches -----------------------------------------------------------------------------------
 
     def _fetch(self, pending: Pending, request: Fetch) -> None:
-        stream = self._find(request.stream)
+        if request.offset == "next":
+            request = pending.request = _at_cursor(pending.connection, request)
+        if request.leaves_out:
+            request = request.model_copy(update={"max_bytes": min(request.max_bytes, SELECTED_BYTES_MAX)})
+        stream = find_stream(self._directory, request.stream)
         query = FetchQuery(
-            Offset(request.offset),
+            _offset(request),
             request.max_bytes,
             None if request.last_epoch is None else LeaderEpoch(request.last_epoch),
             _incarnation(request.incarnation),
-            request.max_records if selection_of(request) is None else None,
+            None if request.leaves_out else request.max_records,
+            None if request.end is None else Offset(request.end),
         )
         view = _view(stream)
         plan = plan_fetch(query, view, load=False)
@@ -224,7 +190,7 @@ class RequestDispatcher:
 
     def _carry_out(
         self,
-        plan: Serve[FileRange] | Wait | Refuse,
+        plan: Plan[FileRange],
         pending: Pending,
         request: Fetch,
         stream: ReadableStream,
@@ -238,8 +204,10 @@ class RequestDispatcher:
                 self._answer(pending)  # it moved while a thread made the plan
             case Wait(offset):
                 self._wait(pending, request, stream, offset)
+            case Nothing():
+                _respond(pending, stream, _empty_response(request, stream))
             case Refuse(error):
-                pending.connection.fail(request.id, error)
+                _fail(pending, error)
             case _:
                 assert_never(plan)
 
@@ -251,19 +219,19 @@ class RequestDispatcher:
         if selection is not None:
             self._on_thread(
                 pending,
-                lambda: _selected(stream.log, file_range, Offset(request.offset), selection),
+                lambda: _selected(stream.log, file_range, _offset(request), selection),
                 lambda selected: _respond_selected(pending, stream, body, selected),
                 body,
             )
             return
         if file_range.is_verified:
-            pending.connection.respond(_fetch_response(pending, stream, body.file_range), body)
+            _respond(pending, stream, _fetch_response(pending, stream, file_range), body.taken() or body)
             return
         self._counters.ranges_verified += 1
 
         def verified(_: None) -> None:
             body.warm_end = body.end  # the thread has just read all of it
-            pending.connection.respond(_fetch_response(pending, stream, body.file_range), body)
+            _respond(pending, stream, _fetch_response(pending, stream, body.file_range), body)
 
         self._on_thread(pending, lambda: stream.log.verify_range(file_range), verified, body)
 
@@ -290,7 +258,7 @@ class RequestDispatcher:
                 try:
                     then(result.result())
                 except JetstreamError as problem:
-                    connection.fail(pending.request.id, problem)
+                    _fail(pending, problem)
             else:
                 self._failed(pending, error)
             self.serve(connection)
@@ -302,10 +270,10 @@ class RequestDispatcher:
             # The log knows better now: plan again, the good batches before a corrupt one are still served.
             self._answer(pending)
         elif isinstance(error, JetstreamError):
-            pending.connection.fail(pending.request.id, error)
+            _fail(pending, error)
         else:
             _log.error("request failed request=%r error=%r", pending.request, error)
-            pending.connection.fail(pending.request.id, InternalError("a fault of the server; see its log"))
+            _fail(pending, InternalError("a fault of the server; see its log"))
 
     # --- waiting -----------------------------------------------------------------------------------
 
@@ -314,7 +282,7 @@ class RequestDispatcher:
         if pending.deadline is None:
             pending.deadline = MonotonicNs(now + request.max_wait_ms * 1_000_000)
         if pending.deadline <= now:
-            pending.connection.respond(_empty_response(request, stream))
+            _respond(pending, stream, _empty_response(request, stream))
             return
         self._counters.fetches_parked += 1
         self._long_polls.park(pending, stream, offset)
@@ -335,15 +303,65 @@ def _selected(log: ReadableLog, file_range: FileRange, offset: Offset, selection
     data = log.read_range(file_range)
     try:
         return selection.select(data, file_range.base, offset, file_range.next, file_range.leader_epoch)
-    except CorruptDataError as error:
+    except CorruptDataError as error:  # of data that was verified a moment ago
         raise StorageError(f"the disk reads differently each time: {error.description}") from error
+
+
+def _at_cursor(connection: SocketConnection, request: Fetch) -> Fetch:
+    """Return ``request`` with the place its cursor stands at; RequestError if that is nowhere."""
+    assert request.cursor is not None, "next goes with a cursor"
+    place = connection.cursors.place(request.cursor, request.stream)
+    return request.model_copy(
+        update={
+            "offset": place.offset,
+            "last_epoch": place.last_epoch,
+            "incarnation": request.incarnation or place.incarnation,
+        }
+    )
+
+
+def _offset(request: Fetch) -> Offset:
+    assert request.offset != "next", "a fetch that has its turn has an offset"
+    return Offset(request.offset)
+
+
+def _respond(
+    pending: Pending, stream: ReadableStream, response: FetchResponse, body: Body | bytes | memoryview = b""
+) -> None:
+    """Answer a fetch; its cursor stands where the answer ends."""
+    request = pending.request
+    assert isinstance(request, Fetch), "a fetch response answers a fetch"
+    pending.connection.respond(response, body)
+    is_empty = response.next_offset == request.offset
+    epoch = request.last_epoch if is_empty else response.epoch
+    pending.connection.end_turn(
+        pending,
+        CursorPlace(
+            stream.name,
+            Incarnation(stream.incarnation),
+            Offset(response.next_offset),
+            None if epoch is None else LeaderEpoch(epoch),
+        ),
+    )
+
+
+def _fail(pending: Pending, error: JetstreamError) -> None:
+    """Answer with ``error``; the cursor of a fetch stands nowhere after it."""
+    pending.connection.fail(pending.request.id, error)
+    pending.connection.end_turn(pending, None)
 
 
 def _respond_selected(pending: Pending, stream: ReadableStream, lease: Body, selected: Selected) -> None:
     lease.release()
     whole = _fetch_response(pending, stream, lease.file_range)
-    response = whole.model_copy(update={"next_offset": selected.next, "records": selected.records})
-    pending.connection.respond(response, selected.body)
+    response = whole.model_copy(
+        update={
+            "next_offset": selected.next,
+            "records": selected.records,
+            "max_timestamp": selected.max_timestamp,
+        }
+    )
+    _respond(pending, stream, response, selected.body)
 
 
 def _view(stream: ReadableStream) -> StreamView[FileRange]:
@@ -373,8 +391,8 @@ def _empty_response(request: Fetch, stream: ReadableStream) -> FetchResponse:
         id=request.id,
         epoch=stream.leader_epoch,
         schema_id=SCHEMA_ID,
-        start_offset=request.offset,
-        next_offset=request.offset,
+        start_offset=_offset(request),
+        next_offset=_offset(request),
         records=0,
         high_watermark=stream.high_watermark,
         log_start_offset=stream.log.log_start_offset,

@@ -8,17 +8,22 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final
+
+from pydantic import SecretStr
 
 from envelope.errors import StorageError
 from envelope.limits import CONNECTIONS_MAX
 from envelope.types import StreamName
 from jetstream.node.clock import Clock
 from jetstream.node.socket_connection import ConnectionServices, SocketConnection, SocketCounters, turn_away
+from jetstream.node.socket_line import SocketLine
 from jetstream.node.socket_requests import RequestDispatcher, ServerIdentity
 from jetstream.node.socket_streams import StreamDirectory
+from jetstream.node.socket_tls import TlsLine
 from jetstream.protocol.liveness import Patience
 
 _log = logging.getLogger(__name__)
@@ -33,12 +38,16 @@ _KEEPALIVE_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class SocketSettings:
-    """How many connections there may be, and how long each may take."""
+    """How many connections there may be, how long each may take, and whom they are for."""
 
     connections_max: int = CONNECTIONS_MAX
     patience: Patience = field(default_factory=Patience)
     drain_s: float = 2.0
     """How long a stopping server goes on sending what is queued."""
+    token: SecretStr | None = None
+    """What every peer must say; None lets everybody in."""
+    tls: ssl.SSLContext | None = None
+    """The server's side of TLS; None speaks none."""
 
 
 class SocketServer:
@@ -64,6 +73,7 @@ class SocketServer:
             patience=self._settings.patience,
             requests=self._dispatcher,
             closed=self._on_closed,
+            token=self._settings.token,
             counters=self.counters,
         )
         self._connections: set[SocketConnection] = set()
@@ -81,6 +91,11 @@ class SocketServer:
     def parked(self) -> int:
         """How many fetches wait for records."""
         return self._dispatcher.parked
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes in memory that wait for readers to take them."""
+        return sum(connection.buffered_bytes for connection in self._connections)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; return the address, with the port that was free if ``port`` is 0.
@@ -141,7 +156,7 @@ class SocketServer:
         assert self._listener is not None, "only a listening server is called"
         for _ in range(_ACCEPTS_PER_TURN):
             try:
-                sock, _ = self._listener.accept()
+                sock, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -151,18 +166,23 @@ class SocketServer:
                 self._loop.remove_reader(self._listener.fileno())
                 self._loop.call_later(_NO_DESCRIPTORS_PAUSE_S, self._watch_listener)
                 return
-            self._admit(sock)
+            self._admit(sock, f"{address[0]}:{address[1]}")
 
-    def _admit(self, sock: socket.socket) -> None:
+    def _admit(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
         if len(self._connections) >= self._settings.connections_max:
             self.counters.connections_refused += 1
-            turn_away(sock)
+            if self._settings.tls is None:
+                turn_away(sock)
+            else:
+                sock.close()  # before a handshake nothing can be said
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
-        connection = SocketConnection(sock, self._services)
+        tls = self._settings.tls
+        line = SocketLine(sock, peer, self._loop) if tls is None else TlsLine(sock, peer, self._loop, tls)
+        connection = SocketConnection(line, self._services)
         self._connections.add(connection)
         self._empty.clear()
         self.counters.connections_opened += 1

@@ -1,7 +1,7 @@
 """A reader checks what a server says: a server that is wrong makes an error, never a wrong record."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain, repeat
 
@@ -19,7 +19,8 @@ from jetstream.protocol.requests import Fetch, Hello, ListOffsets
 from jetstream.protocol.responses import FetchResponse, HelloResponse, ListOffsetsResponse, Response
 from tests.support.sockets import WAIT_SECONDS, records_batch, run
 
-Answer = Callable[[Fetch], tuple[FetchResponse, bytes]]
+Answer = Callable[[Fetch, int], tuple[FetchResponse, bytes]]
+"""Answers a fetch at an offset."""
 
 
 def a_batch(base: int, count: int) -> bytes:
@@ -35,42 +36,54 @@ def a_response(fetch: Fetch, start: int, end: int) -> FetchResponse:
     )  # fmt: skip
 
 
+class AServer:
+    """What one connection is answered; its cursor, the only one, stands at ``place``."""
+
+    def __init__(self, answer: Answer, starts: Iterator[int]) -> None:
+        self.answer = answer
+        self.starts = starts
+        self.place = 0
+
+    def respond(self, request: object) -> tuple[Response, bytes]:
+        match request:
+            case Hello(id=number):
+                return HelloResponse(id=number, protocol=1, node="n", node_version="0"), b""
+            case ListOffsets(id=number):
+                return ListOffsetsResponse(
+                    id=number, offset=100, leader_epoch=1, log_start_offset=next(self.starts),
+                    high_watermark=100, incarnation="i",
+                ), b""  # fmt: skip
+            case Fetch():
+                return self.fetch(request)
+            case _:
+                raise AssertionError(request)
+
+    def fetch(self, fetch: Fetch) -> tuple[FetchResponse, bytes]:
+        offset = self.place if fetch.offset == "next" else fetch.offset
+        if fetch.end is not None and offset >= fetch.end:
+            return a_response(fetch, offset, offset), b""
+        response, body = self.answer(fetch, offset)
+        self.place = response.next_offset
+        return response, body
+
+
 @asynccontextmanager
 async def a_server(answer: Answer, log_starts: Sequence[int]) -> AsyncIterator[BatchReader]:
     """A reader up to offset 100 of a server that answers as the test likes."""
     starts = chain(log_starts, repeat(log_starts[-1]))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        machine = ServerConnection()
+        machine, server = ServerConnection(), AServer(answer, starts)
         while data := await reader.read(1 << 16):
             for event in machine.receive_data(data):
                 assert isinstance(event, RequestReceived)
                 try:
-                    response, body = respond(event.request)
+                    response, body = server.respond(event.request)
                 except JetstreamError as error:
                     writer.write(machine.fail(event.request.id, error))
                 else:
                     writer.write(machine.respond(response, len(body)) + body)
         writer.close()
-
-    def respond(request: object) -> tuple[Response, bytes]:
-        match request:
-            case Hello(id=number):
-                return HelloResponse(id=number, protocol=1, node="n", node_version="0"), b""
-            case ListOffsets(id=number):
-                place = ListOffsetsResponse(
-                    id=number,
-                    offset=100,
-                    leader_epoch=1,
-                    log_start_offset=next(starts),
-                    high_watermark=100,
-                    incarnation="i",
-                )
-                return place, b""
-            case Fetch():
-                return answer(request)
-            case _:
-                raise AssertionError(request)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     links = NodeLinks(FixedAddresses([server.sockets[0].getsockname()[:2]]), WAIT_SECONDS)
@@ -100,8 +113,8 @@ def read(answer: Answer, log_starts: Sequence[int] = (0,)) -> list[int]:
 
 
 def test_an_honest_server_is_believed() -> None:
-    def answer(fetch: Fetch) -> tuple[FetchResponse, bytes]:
-        start = fetch.offset - fetch.offset % 10
+    def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
+        start = offset - offset % 10
         return a_response(fetch, start, start + 10), a_batch(start, 10)
 
     assert read(answer) == list(range(100))
@@ -125,13 +138,13 @@ def test_an_honest_server_is_believed() -> None:
 )
 def test_a_server_that_is_wrong_about_a_range_is_found_out(start: int, end: int, body: bytes) -> None:
     with pytest.raises((CorruptDataError, RemoteProtocolError)) as caught:
-        read(lambda fetch: (a_response(fetch, start, end), body))
+        read(lambda fetch, _: (a_response(fetch, start, end), body))
     (seen,) = caught.value.__notes__
     assert seen in ("[]", str(list(range(10))))
 
 
 def test_a_range_behind_the_reader_is_refused() -> None:
-    def answer(fetch: Fetch) -> tuple[FetchResponse, bytes]:
+    def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
         return a_response(fetch, 0, 10), a_batch(0, 10)
 
     with pytest.raises(RemoteProtocolError) as caught:
@@ -140,8 +153,8 @@ def test_a_range_behind_the_reader_is_refused() -> None:
 
 
 def test_earliest_is_asked_for_again_if_retention_was_faster() -> None:
-    def answer(fetch: Fetch) -> tuple[FetchResponse, bytes]:
-        if fetch.offset < 50:
+    def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
+        if offset < 50:
             raise OffsetOutOfRange("gone", log_start_offset=50)
         return a_response(fetch, 50, 100), a_batch(50, 50)
 
@@ -149,8 +162,8 @@ def test_earliest_is_asked_for_again_if_retention_was_faster() -> None:
 
 
 def test_retention_that_overtakes_a_reader_is_an_error() -> None:
-    def answer(fetch: Fetch) -> tuple[FetchResponse, bytes]:
-        if fetch.offset >= 50:
+    def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
+        if offset >= 50:
             raise OffsetOutOfRange("gone", log_start_offset=70)
         return a_response(fetch, 0, 50), a_batch(0, 50)
 
@@ -160,11 +173,12 @@ def test_retention_that_overtakes_a_reader_is_an_error() -> None:
 
 
 def test_every_fetch_names_the_history_it_continues() -> None:
-    asked: list[tuple[int, int | None, str | None]] = []
+    asked: list[tuple[int | str, int | None, str | None]] = []
 
-    def answer(fetch: Fetch) -> tuple[FetchResponse, bytes]:
+    def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
         asked.append((fetch.offset, fetch.last_epoch, fetch.incarnation))
-        return a_response(fetch, fetch.offset, fetch.offset + 50), a_batch(fetch.offset, 50)
+        return a_response(fetch, offset, offset + 25), a_batch(offset, 25)
 
     assert read(answer) == list(range(100))
-    assert asked == [(0, None, Incarnation("i")), (50, 1, Incarnation("i"))]
+    life = Incarnation("i")
+    assert asked == [(0, None, life), (25, 1, life), ("next", None, life), ("next", None, life)]

@@ -1,14 +1,16 @@
 """Reading a part of a stream: the node leaves out what a reader does not want."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 import jetstream
 from envelope.errors import RequestError
-from jetstream import JetstreamClient
+from jetstream import JetstreamClient, RecordReader
 from jetstream.node.node import Node
 from jetstream.protocol.requests import Fetch
 from jetstream.protocol.responses import FetchResponse
@@ -108,6 +110,47 @@ def test_fetches_are_bounded_by_records(tmp_path: Path) -> None:
             assert sum(counts) == len(range(6, 900, 3))
 
     run(test())
+
+
+def test_a_compressed_stream_is_read_in_part_however_well_it_compresses(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with nats_and_node(tmp_path) as (url, node), jetstream.connect(url) as js:
+            await js.streams.create("zeros", "zeros.>", compression="zstd")
+            zeros = bytes(900_000)
+            await js.publish_all((f"zeros.{n % 2}", zeros, {"key": f"{n}"}) for n in range(300))
+            stream = node.stream("zeros")
+            assert stream is not None
+            assert stream.log.bytes < 4 << 20
+            odd = [record async for record in js.read("zeros", subject="zeros.1")]
+            assert [record.offset for record in odd] == list(range(1, 300, 2))
+            assert {record.value for record in odd} == {zeros}
+            keys = [record.key async for record in js.read("zeros", columns=["key"])]
+            assert keys == [b"%d" % n for n in range(300)]
+
+    run(test())
+
+
+def test_a_following_part_ends_at_its_moment_although_nothing_matches(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with nats_and_node(tmp_path) as (url, _), jetstream.connect(url) as js:
+            await js.streams.create("orders", "orders.>")
+            end = datetime.now(UTC) + timedelta(seconds=0.3)
+            reader = js.read("orders", subject="orders.wanted", end=end, follow=True)
+
+            async def publish_until_it_ends() -> None:
+                while not reading.done():
+                    await js.publish("orders.other", b"x")
+
+            async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(offsets_of(reader))
+                tasks.create_task(publish_until_it_ends())
+            assert reading.result() == []
+
+    run(test())
+
+
+async def offsets_of(reader: RecordReader) -> list[int]:
+    return [record.offset async for record in reader]
 
 
 @pytest.mark.parametrize("pattern", ["", "a..b", "a.>.b", " ", "a b", ">.a"])

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import uvloop
 from nats.aio.client import Client
 
+from jetstream.node.clock import Clock
 from jetstream.node.config import NodeConfig, load_config
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
@@ -42,11 +43,13 @@ def node_config(data: Path, url: str, **changes: object) -> NodeConfig:
 
 
 @asynccontextmanager
-async def nats_and_node(directory: Path, **changes: object) -> AsyncIterator[tuple[str, Node]]:
+async def nats_and_node(
+    directory: Path, clock: Clock | None = None, **changes: object
+) -> AsyncIterator[tuple[str, Node]]:
     """A fresh nats-server (without its own JetStream) and a node attached to it, in this process."""
     async with (
         EmbeddedNatsServer(directory / "nats") as server,
-        Node(node_config(directory / "data", server.url, **changes)) as node,
+        Node(node_config(directory / "data", server.url, **changes), clock) as node,
     ):
         yield server.url, node
 

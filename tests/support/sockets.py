@@ -21,6 +21,7 @@ from jetstream.client.node_links import FixedAddresses, NodeLinks
 from jetstream.client.read_range import ReadRange
 from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.client.records import Record
+from jetstream.client.socket_access import SocketAccess
 from jetstream.log.batch import encode
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.os_disk import OsDisk
@@ -180,9 +181,10 @@ class World:
         self.directory.streams[name] = LiveStream(name, self.disk, config)
         return self.directory.streams[name]
 
-    def links(self, port: int | None = None) -> NodeLinks:
+    def links(self, port: int | None = None, access: SocketAccess | None = None) -> NodeLinks:
         """A client's connection to the server, or to what stands before it on ``port``."""
-        self._links.append(NodeLinks(FixedAddresses([("127.0.0.1", port or self.port)]), WAIT_SECONDS))
+        book = FixedAddresses([("127.0.0.1", port or self.port)])
+        self._links.append(NodeLinks(book, WAIT_SECONDS, access))
         return self._links[-1]
 
     def batches(
@@ -270,11 +272,17 @@ class RawPeer:
         """Take what comes as fast as it comes from now on."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * MIB)
 
+    async def raw_response(self) -> tuple[bytes, bytes]:
+        """Return the next frame: its head and its body."""
+        prefix = await self.receive(PREFIX.size)
+        header_length, body_length = PREFIX.unpack(prefix)
+        return prefix + await self.receive(header_length), await self.receive(body_length)
+
     async def response(self) -> tuple[dict[str, Any], bytes]:
         """Return header and body of the next frame."""
-        header_length, body_length = PREFIX.unpack(await self.receive(PREFIX.size))
-        header: dict[str, Any] = json.loads(await self.receive(header_length))
-        return header, await self.receive(body_length)
+        head, body = await self.raw_response()
+        header: dict[str, Any] = json.loads(head[PREFIX.size :])
+        return header, body
 
     async def ask(self, **fields: object) -> dict[str, Any]:
         await self.request(**fields)

@@ -1,0 +1,54 @@
+"""What a reader needs to be let in by a node's socket: TLS and the token."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import SecretStr
+
+from envelope.errors import InvalidConfig
+
+SocketTls = ssl.SSLContext | str | Path | Literal[True]
+"""A context; the PEM file of the authorities to trust; or True, which trusts the system's authorities."""
+
+
+@dataclass(frozen=True, slots=True)
+class SocketAccess:
+    """Shown to every node that is connected to; the token is in no repr."""
+
+    token: SecretStr | None = None
+    tls: ssl.SSLContext | None = None
+    """None: no TLS. There is no falling back from one to the other."""
+
+
+def socket_access(token: str | None, tls: SocketTls | None) -> SocketAccess:
+    """Return how to be let in.
+
+    Raises:
+        InvalidConfig: a file of authorities that is not there, or not one.
+    """
+    return SocketAccess(None if token is None else SecretStr(token), _context(tls))
+
+
+def _context(tls: SocketTls | None) -> ssl.SSLContext | None:
+    if tls is None or isinstance(tls, ssl.SSLContext):
+        return tls
+    authorities = None if tls is True else str(tls)
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except OSError as error:  # an SSLError is one
+        raise InvalidConfig(f"no authorities to trust in {authorities}: {error}") from None
+
+
+def tls_problem(error: ssl.SSLError) -> str:
+    """Return in words why TLS with a node failed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    reason = error.reason or str(error)
+    explained = {
+        "WRONG_VERSION_NUMBER": "it does not speak TLS",
+        "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it wants a client certificate",
+        "TLSV1_ALERT_UNKNOWN_CA": "it does not trust our certificate",
+    }
+    return explained.get(reason, f"TLS failed: {reason}")
