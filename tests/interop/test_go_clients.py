@@ -1,6 +1,6 @@
-"""The ``nats`` command and the official Go client against ``jetstream up``.
+"""The ``nats`` command, which is built on the official Go client, against ``jetstream up``.
 
-The NATS server that it starts has no JetStream of its own: every ack comes from us. The programs are built
+The NATS server that it starts has no JetStream of its own: every ack comes from us. The command is built
 from the Go module proxy; without Go or the proxy these tests are skipped and say why.
 """
 
@@ -18,16 +18,16 @@ import pytest
 
 from metadata.api.requests import REQUESTS
 from tests.support.commands import REPOSITORY, WAIT_SECONDS, json_lines, succeeded, up
-from tests.support.go_programs import GoPrograms, NotBuildable, go_programs
+from tests.support.go_programs import NotBuildable, nats_command
 
 API_PAGE = (REPOSITORY / "docs" / "api.md").read_text(encoding="utf-8")
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
-def programs() -> GoPrograms:
+def command() -> Path:
     try:
-        return go_programs()
+        return nats_command()
     except NotBuildable as reason:
         pytest.skip(str(reason))
 
@@ -38,7 +38,7 @@ class Terminal:
 
     url: str
     home: Path
-    programs: GoPrograms
+    command: Path
 
     def shell(self, script: str) -> subprocess.CompletedProcess[str]:
         """Run a script; it stops at its first failure."""
@@ -50,7 +50,7 @@ class Terminal:
             timeout=WAIT_SECONDS,
             env={
                 **os.environ,
-                "PATH": f"{self.programs.directory}{os.pathsep}{os.environ['PATH']}",
+                "PATH": f"{self.command}{os.pathsep}{os.environ['PATH']}",
                 "NATS_URL": self.url,
                 "HOME": str(self.home),  # not the contexts of whoever runs the tests
                 "XDG_CONFIG_HOME": str(self.home),
@@ -69,11 +69,11 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, programs: GoPrograms) -> Iterator[Terminal]:
+def terminal(tmp_path: Path, command: Path) -> Iterator[Terminal]:
     process, endpoints = up(tmp_path / "data")
     with process:
         (tmp_path / "home").mkdir()
-        yield Terminal(endpoints["nats"], tmp_path / "home", programs)
+        yield Terminal(endpoints["nats"], tmp_path / "home", command)
         assert process.signalled(signal.SIGTERM)[0] == 0
 
 
@@ -158,25 +158,3 @@ def test_the_command_is_told_at_once_that_no_stream_binds_the_subject(terminal: 
     done = terminal.shell("nats pub --jetstream nobody.listens one")
     assert done.returncode != 0
     assert "no responders" in done.stderr
-
-
-def test_the_official_go_client_publishes_unchanged(orders: Terminal) -> None:
-    done = subprocess.run(
-        [orders.programs.publish, orders.url],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=WAIT_SECONDS,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
-        "stored: orders 1 false",
-        "stored: orders 1 true",
-        "refused: 400 10071 wrong last sequence: 1",
-        "stored: orders 2 false",
-        "refused: 400 10070 wrong last msg ID: ",
-        "refused: 400 10060 expected stream does not match",
-        "failed: nats: no response from stream",
-        "stored: orders 1003 false",
-    ]
-    assert orders.stored() == ["one", *["two"] * 1002]

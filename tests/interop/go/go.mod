@@ -1,10 +1,8 @@
-module publish
+module interop
 
 go 1.24.0
 
 tool github.com/nats-io/natscli/nats
-
-require github.com/nats-io/nats.go v1.45.0
 
 require (
 	dario.cat/mergo v1.0.2 // indirect
@@ -44,6 +42,7 @@ require (
 	github.com/nats-io/jsm.go v0.2.5-0.20250919104130-fa5c81909624 // indirect
 	github.com/nats-io/jwt/v2 v2.8.0 // indirect
 	github.com/nats-io/nats-server/v2 v2.12.0 // indirect
+	github.com/nats-io/nats.go v1.45.0 // indirect
 	github.com/nats-io/natscli v0.3.0 // indirect
 	github.com/nats-io/nkeys v0.4.11 // indirect
 	github.com/nats-io/nsc/v2 v2.11.1 // indirect

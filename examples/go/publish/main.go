@@ -1,4 +1,6 @@
-// Publishes with the official Go client's JetStream API and prints what it is told, a line for each message.
+// Publishes with the official client's JetStream API to a new stream that holds orders.>, and prints what it is told:
+//
+//	go run ./publish nats://127.0.0.1:4222
 package main
 
 import (
