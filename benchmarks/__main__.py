@@ -12,7 +12,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from benchmarks import connections, group_commit, latency, loadgen, one, publish, soak, streams
+from benchmarks import (
+    catch_up,
+    connections,
+    group_commit,
+    latency,
+    loadgen,
+    long_poll,
+    one,
+    publish,
+    read,
+    read_delay,
+    soak,
+    streams,
+)
 from benchmarks.report import Report, Settings, as_markdown
 
 BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
@@ -21,6 +34,10 @@ BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
     "latency": latency.run,
     "streams": streams.run,
     "group_commit": group_commit.run,
+    "read": read.run,
+    "read_delay": read_delay.run,
+    "long_poll": long_poll.run,
+    "catch_up": catch_up.run,
     "soak": soak.run,
 }
 SECONDS_DEFAULT: Final = 10.0

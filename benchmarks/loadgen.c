@@ -9,6 +9,8 @@
  * One thread, one epoll, no library but libc. Standard output is one JSON object a line: {"event":"measuring"} when
  * the warm-up is over, {"event":"measured"} when the clock has run out, {"event":"result",...} after the drain.
  * Latency runs from formatting a message to parsing its answer and is kept in a log-linear histogram (0.8 % wide).
+ * With --rate messages leave by the clock instead (open loop, at most W in flight), and latency runs from the moment
+ * a message was due: a system that stalls is charged for the messages that had to wait as well.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -18,6 +20,7 @@
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -80,6 +83,7 @@ struct options {
     bool fill_random;
     double seconds;
     double warmup;
+    double rate;
     const char *file;
     int probe_every;
     const char *answer;
@@ -99,7 +103,7 @@ static struct options options = {
     .answer = "{\"stream\":\"BARE\",\"seq\":1}",
 };
 
-enum { HOST = 1, PORT, SUBJECT, CONNECTIONS, WINDOW, SIZE, SUBJECTS, ASSIGN, FILL, SECONDS, WARMUP, PATH, EVERY, ANSWER };
+enum { HOST = 1, PORT, SUBJECT, CONNECTIONS, WINDOW, SIZE, SUBJECTS, ASSIGN, FILL, SECONDS, WARMUP, RATE, PATH, EVERY, ANSWER };
 
 static const struct option long_options[] = {
     {"host", required_argument, 0, HOST},         {"port", required_argument, 0, PORT},
@@ -107,8 +111,9 @@ static const struct option long_options[] = {
     {"window", required_argument, 0, WINDOW},     {"size", required_argument, 0, SIZE},
     {"subjects", required_argument, 0, SUBJECTS}, {"assign", required_argument, 0, ASSIGN},
     {"fill", required_argument, 0, FILL},         {"seconds", required_argument, 0, SECONDS},
-    {"warmup", required_argument, 0, WARMUP},     {"file", required_argument, 0, PATH},
-    {"probe-every", required_argument, 0, EVERY}, {"answer", required_argument, 0, ANSWER},
+    {"warmup", required_argument, 0, WARMUP},     {"rate", required_argument, 0, RATE},
+    {"file", required_argument, 0, PATH},         {"probe-every", required_argument, 0, EVERY},
+    {"answer", required_argument, 0, ANSWER},
     {0, 0, 0, 0},
 };
 
@@ -119,10 +124,10 @@ static int whole_number(const char *text, int least) {
     return (int)value;
 }
 
-static double duration(const char *text) {
+static double decimal_number(const char *text) {
     char *end;
     double value = strtod(text, &end);
-    if (*end || !(value >= 0 && value <= 1e6)) die("not a number of seconds: %s", text);
+    if (*end || !(value >= 0 && value <= 1e6)) die("not a number up to a million: %s", text);
     return value;
 }
 
@@ -145,8 +150,9 @@ static void read_options(int count, char **words) {
         case SUBJECTS: options.subjects = whole_number(optarg, 1); break;
         case ASSIGN: options.subject_per_connection = chosen(optarg, "per-connection", "round-robin"); break;
         case FILL: options.fill_random = chosen(optarg, "random", "zero"); break;
-        case SECONDS: options.seconds = duration(optarg); break;
-        case WARMUP: options.warmup = duration(optarg); break;
+        case SECONDS: options.seconds = decimal_number(optarg); break;
+        case WARMUP: options.warmup = decimal_number(optarg); break;
+        case RATE: options.rate = decimal_number(optarg); break;
         case PATH: options.file = optarg; break;
         case EVERY: options.probe_every = whole_number(optarg, 1); break;
         case ANSWER: options.answer = optarg; break;
@@ -157,6 +163,8 @@ static void read_options(int count, char **words) {
     if (options.size > (int)RANDOM_BYTES) die("a message of more than %u bytes", RANDOM_BYTES);
     if (options.probe_every && (options.connections > 1 || options.window > 1 || !options.file))
         die("probing between messages needs one connection, one message in flight and --file");
+    if (options.rate > 0 && (options.connections > 1 || options.probe_every))
+        die("a fixed rate needs one connection, and no probing");
 }
 
 /* --- histogram -------------------------------------------------------------------------------------------------- */
@@ -487,6 +495,7 @@ static struct {
     bool measuring;
     uint64_t published, acked, errors, no_responders, duplicates, stray, in_flight;
     uint64_t measured;
+    uint64_t next_due;
     uint64_t sequence_sum, sequence_max;
     char first_error[ERROR_TEXT_MAX];
     struct histogram latency;
@@ -598,13 +607,45 @@ static void on_answer(struct connection *connection, const struct message *messa
     }
     connection->sent_ns[slot] = 0;
     state.in_flight--;
-    if (!state.publishing) return;
+    if (!state.publishing || options.rate > 0) return;
     probe_between();
     publish(connection, slot, options.probe_every ? now_ns() : now);
 }
 
+static int free_slot(const struct connection *connection) {
+    for (int i = 0; i < options.window; i++) {
+        int slot = (int)((state.published + (uint64_t)i) % (uint64_t)options.window);
+        if (!connection->sent_ns[slot]) return slot;
+    }
+    return -1;
+}
+
+/* Publishes what is due, as far as slots are free; returns how long there is nothing to do but listen. */
+static uint64_t publish_due(uint64_t now, uint64_t deadline) {
+    struct connection *connection = &connections[0];
+    int slot = 0;
+    while (state.next_due <= now && (slot = free_slot(connection)) >= 0) {
+        publish(connection, slot, state.next_due);
+        state.next_due += (uint64_t)((double)NS / options.rate);
+    }
+    flush_out(connection);
+    return (slot < 0 || state.next_due > deadline ? deadline : state.next_due) - now;
+}
+
+/* epoll_wait counts in milliseconds, which is too coarse for a clock that messages leave by. */
+static void wait_for_answers(uint64_t most_ns) {
+    struct pollfd any = {.fd = poll_fd, .events = POLLIN};
+    struct timespec most = {.tv_sec = (time_t)(most_ns / NS), .tv_nsec = (long)(most_ns % NS)};
+    if (ppoll(&any, 1, &most, 0) < 0 && errno != EINTR) die("ppoll: %s", strerror(errno));
+}
+
 static void run_until(uint64_t deadline, message_handler handle) {
     for (uint64_t now = now_ns(); now < deadline && !interrupted; now = now_ns()) {
+        if (options.rate > 0 && state.publishing) {
+            wait_for_answers(publish_due(now, deadline));
+            poll_once(0, handle);
+            continue;
+        }
         uint64_t left_ms = (deadline - now) / 1000000 + 1;
         poll_once(left_ms < 100 ? (int)left_ms : 100, handle);
     }
@@ -612,6 +653,12 @@ static void run_until(uint64_t deadline, message_handler handle) {
 
 static void start_publishing(void) {
     state.publishing = true;
+    if (options.rate > 0) {
+        connections[0].sent_ns = allocate((size_t)options.window * sizeof(uint64_t));
+        state.next_due = now_ns();
+        prctl(PR_SET_TIMERSLACK, 1ul);
+        return;
+    }
     for (int i = 0; i < options.connections; i++) {
         connections[i].sent_ns = allocate((size_t)options.window * sizeof(uint64_t));
         for (int slot = 0; slot < options.window; slot++) publish(&connections[i], slot, now_ns());

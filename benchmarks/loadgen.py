@@ -56,7 +56,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One closed-loop load: ``connections`` times ``window`` messages are in flight all the time."""
+    """One load: ``connections`` times ``window`` messages in flight; with a ``rate`` at most so many."""
 
     connections: int
     window: int
@@ -67,10 +67,12 @@ class Load:
     probe_file: Path | None = None
     """Appended to and fdatasynced between messages; needs one connection with one message in flight."""
     probe_every: int = 20
+    rate: float | None = None
+    """Messages a second by the clock, over one connection; latency counts from when a message was due."""
 
     @property
     def in_flight(self) -> int:
-        """Messages waiting for their answer at any time."""
+        """Messages waiting for their answer at any time; with a rate the most there may be."""
         return self.connections * self.window
 
     def arguments(self) -> list[str]:
@@ -85,6 +87,8 @@ class Load:
         }
         if self.probe_file is not None:
             pairs |= {"file": self.probe_file, "probe-every": self.probe_every}
+        if self.rate is not None:
+            pairs["rate"] = self.rate
         return [f"--{key}={value}" for key, value in pairs.items()]
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from benchmarks.loadgen import FsyncResult, Load, LoadResult, fsync_loop, publish
 from benchmarks.process_stats import ProcessSample, machine_busy_seconds
-from benchmarks.systems import SUBJECT, Holdings, System
+from benchmarks.systems import SUBJECT, Count, Holdings, System
 
 SEQUENCE_MODULUS: Final = 1 << 64
 """The generator adds up sequences in 64 bits."""
@@ -49,6 +49,8 @@ class Measurement:
     other_cpu_cores: float
     """Cores that neither the system nor the generator used: the kernel's own threads, and other people."""
     holdings: Holdings | None
+    before: Holdings | None = None
+    """What the streams held before the run; None is nothing."""
 
     @property
     def problem(self) -> str | None:
@@ -60,10 +62,11 @@ class Measurement:
             return f"{result.unanswered} unanswered, {result.stray} stray, {result.duplicates} duplicates"
         if self.holdings is None:
             return None
-        stored = sum(self.holdings.records)
+        before = (0,) * len(self.holdings.records) if self.before is None else self.before.records
+        stored = sum(self.holdings.records) - sum(before)
         if stored != result.acked:
             return f"{result.acked} acked, {stored} stored"
-        expected = sum(n * (n + 1) // 2 for n in self.holdings.records) % SEQUENCE_MODULUS
+        expected = (_sequence_sum(self.holdings.records) - _sequence_sum(before)) % SEQUENCE_MODULUS
         return None if expected == result.sequence_sum else "the acked sequences are not 1…n of each stream"
 
     @property
@@ -71,7 +74,10 @@ class Measurement:
         """Mean messages in one stored batch; None where the system does not show it."""
         if self.holdings is None or not self.holdings.batches:
             return None
-        return sum(self.holdings.records) / self.holdings.batches
+        if self.before is None or self.before.batches is None:
+            return sum(self.holdings.records) / self.holdings.batches
+        batches = self.holdings.batches - self.before.batches
+        return (sum(self.holdings.records) - sum(self.before.records)) / batches if batches else None
 
     def cpu_us(self, process: str) -> float:
         """Return the process's CPU time per acked message in microseconds."""
@@ -80,6 +86,14 @@ class Measurement:
 
 def measure(case: Case) -> Measurement:
     """Run one case on fresh streams; everything it made dirty is on disk when this returns."""
+    with case.system.streams(case.load.subjects) as count:
+        measurement = measure_on(case, count)
+    os.sync()  # the next system must not pay for this one's dirty pages
+    return measurement
+
+
+def measure_on(case: Case, count: Count, before: Holdings | None = None) -> Measurement:
+    """Run one case on streams that are there and hold ``before``."""
     samples: list[dict[str, ProcessSample]] = []
     busy: list[float] = []
 
@@ -87,15 +101,13 @@ def measure(case: Case) -> Measurement:
         samples.append({role: ProcessSample.of(pid) for role, pid in case.system.processes.items()})
         busy.append(machine_busy_seconds())
 
-    with case.system.streams(case.load.subjects) as count:
-        result = publish(case.system.address, SUBJECT, case.load, on_event)
-        holdings = count()
-    os.sync()  # the next system must not pay for this one's dirty pages
-    before, after = samples
-    costs = {role: _cost(before[role], after[role]) for role in before}
+    result = publish(case.system.address, SUBJECT, case.load, on_event)
+    holdings = count()
+    start, end = samples
+    costs = {role: _cost(start[role], end[role]) for role in start}
     known = result.cpu_seconds + sum(cost.cpu_seconds for cost in costs.values())
     other = max(0.0, busy[1] - busy[0] - known) / result.seconds
-    return Measurement(case.system.name, case.point, result, costs, other, holdings)
+    return Measurement(case.system.name, case.point, result, costs, other, holdings, before)
 
 
 def interleaved(cases: Sequence[Case], runs: int) -> list[Measurement]:
@@ -130,6 +142,11 @@ def median(measurements: Sequence[Measurement], value: Callable[[Measurement], f
 def tell(line: str) -> None:
     """Show progress on stderr; stdout is for results."""
     print(line, file=sys.stderr, flush=True)
+
+
+def _sequence_sum(records: Sequence[int]) -> int:
+    """Return what the sequences 1…n of streams with so many records add up to."""
+    return sum(n * (n + 1) // 2 for n in records)
 
 
 def _cost(before: ProcessSample, after: ProcessSample) -> ProcessCost:

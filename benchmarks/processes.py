@@ -76,7 +76,7 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=words,
-            preexec_fn=_stop_with_parent,  # noqa: PLW1509 - no thread of ours runs while systems start
+            preexec_fn=stop_with_parent,  # noqa: PLW1509 - no thread of ours runs while systems start
         )
         try:
             yield process
@@ -84,17 +84,18 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
             ended = process.poll() is not None
             if ended:
                 print(f"{command[0]} ended by itself: {_last_words(log)}", file=sys.stderr)
-            _stop(process)
+            stop(process)
         if ended:
             raise ProcessError(f"{command[0]} ended under load")
 
 
-def _stop_with_parent() -> None:
+def stop_with_parent() -> None:
     """A killed benchmark must leave no server behind."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process, politely first, and wait for it."""
     if process.poll() is None:
         process.terminate()
     try:

@@ -49,8 +49,9 @@ class Row(BaseModel):
     rate: float
     rate_min: float
     rate_max: float
-    p50_us: float
-    p99_us: float
+    p50_us: float = 0.0
+    p99_us: float = 0.0
+    """0 where nothing was timed one by one: tables leave it out."""
     details: dict[str, float] = {}
     """Medians of what else was seen, by column name."""
     problems: list[str] = []
@@ -228,8 +229,8 @@ def _row_cells(report: Report) -> tuple[list[str], list[list[str]]]:
             row.point,
             f"{row.rate:,.0f}",
             f"{row.rate_min:,.0f} to {row.rate_max:,.0f}",
-            f"{row.p50_us:,.0f}",
-            f"{row.p99_us:,.0f}",
+            f"{row.p50_us:,.0f}" if row.p50_us else "",
+            f"{row.p99_us:,.0f}" if row.p99_us else "",
             *(_number(row.details.get(name)) for name in columns),
         ]
         for row in report.rows

@@ -62,7 +62,7 @@ def run(settings: Settings) -> Report:
     load = Load(1, IN_FLIGHT, SIZE_BYTES, seconds=settings.seconds, warmup_seconds=settings.warmup_seconds)
     with Laboratory(settings.directory / "systems") as laboratory:
         case = Case(laboratory.system(OURS_ALWAYS, **stream), f"{SIZE_BYTES} B", load)
-        with _watched(case.system.processes["node"]) as memory:
+        with watched_memory(case.system.processes["node"]) as memory:
             measurements = interleaved([case], runs=1)
     report = new_report(
         "soak",
@@ -92,7 +92,7 @@ def run(settings: Settings) -> Report:
 
 
 @contextmanager
-def _watched(pid: int) -> Iterator[Memory]:
+def watched_memory(pid: int) -> Iterator[Memory]:
     """Sample the process on a thread while the block runs."""
     memory = Memory(pid)
     done = threading.Event()

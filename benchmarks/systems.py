@@ -77,6 +77,18 @@ class System(Protocol):
         ...
 
 
+def stream_name(index: int) -> str:
+    """Return the name of a load's stream."""
+    return f"BENCH-{index}"
+
+
+def node_socket(address: Address) -> str:
+    """Return ``host:port`` where the node behind a NATS server serves readers."""
+    (info,) = _each(address, [{}], lambda client, body: _request(client, "cluster.info", body))
+    node_info = info["nodes"][0]
+    return f"{node_info['host']}:{node_info['port']}"
+
+
 def subjects(count: int) -> list[str]:
     """Return the subjects the load generator publishes to for ``count`` streams."""
     return [SUBJECT] if count == 1 else [f"{SUBJECT}.{index}" for index in range(count)]
@@ -98,7 +110,7 @@ class Ours:
     def streams(self, count: int) -> Iterator[Count]:
         """Create streams through the request API."""
         configs = [
-            {"name": f"BENCH-{index}", "subject": subject, **self.settings}
+            {"name": stream_name(index), "subject": subject, **self.settings}
             for index, subject in enumerate(subjects(count))
         ]
         names = [{"name": config["name"]} for config in configs]
@@ -128,7 +140,9 @@ class NatsJetStream:
     def streams(self, count: int) -> Iterator[Count]:
         """Create streams with the official client."""
         configs = [
-            StreamConfig(name=f"BENCH-{index}", subjects=[subject], storage=StorageType.FILE, num_replicas=1)
+            StreamConfig(
+                name=stream_name(index), subjects=[subject], storage=StorageType.FILE, num_replicas=1
+            )
             for index, subject in enumerate(subjects(count))
         ]
         _each(self.address, configs, lambda client, config: client.jetstream().add_stream(config))

@@ -37,6 +37,25 @@ def test_the_raw_disk_is_measured_for_every_group_size(
     assert "| write + fdatasync | 1000 x 128 B |" in capsys.readouterr().out
 
 
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["read", "read_delay", "long_poll", "catch_up"])
+def test_a_benchmark_of_reading_accounts_for_everything_and_leaves_nothing(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "results" / "report.json"
+    words = [name, "--quick", "--seconds", "2", "--data", str(tmp_path), "--json", str(saved)]
+
+    # 3: a bar was missed, which is nothing to be judged on such a run.
+    assert main(words) in (0, 3)
+
+    report = Report.model_validate_json(saved.read_text())
+    assert report.rows
+    assert not report.problems
+    assert all(row.rate > 0 for row in report.rows)
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    assert f"### {name}" in capsys.readouterr().out
+
+
 def test_an_unknown_benchmark_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["speed"])

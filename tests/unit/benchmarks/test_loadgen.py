@@ -70,6 +70,29 @@ def test_latencies_are_ordered_percentiles_of_the_measured_messages(nats_server:
     assert latency["min"] > 0
 
 
+def test_messages_leave_by_the_clock_at_a_given_rate(nats_server: NatsServer) -> None:
+    load = Load(1, 100, 64, seconds=0.2, warmup_seconds=0.0, rate=100.0)
+    with loadgen.responder(address_of(nats_server), SUBJECT):
+        result = run(address_of(nats_server), load)
+
+    # One every 10 ms, and some for the moment between the first and the start of the measured seconds; a
+    # closed loop would send thousands.
+    assert 0 < result.published <= 100 * result.seconds + 10
+    assert result.acked == result.published
+    assert result.latency["count"] == result.measured
+
+
+def test_a_stall_is_charged_to_the_messages_that_were_due_in_it(nats_server: NatsServer) -> None:
+    """One message at a time is too few for the rate: what is due leaves late, and its latency says so."""
+    load = Load(1, 1, 64, seconds=0.2, warmup_seconds=0.0, rate=1_000_000.0)
+    with loadgen.responder(address_of(nats_server), SUBJECT):
+        result = run(address_of(nats_server), load)
+
+    # A million a second do not fit one at a time: the last one leaves far behind its due moment.
+    behind_us = 1e6 * result.seconds - result.published
+    assert result.latency["max"] >= 0.9 * behind_us > 0
+
+
 def test_a_subject_without_responder_is_counted_and_never_acked(nats_server: NatsServer) -> None:
     result = run(address_of(nats_server), tiny(connections=1, window=1))
 

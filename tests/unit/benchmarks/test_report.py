@@ -1,6 +1,7 @@
 """Bars, rows and tables of benchmark reports."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -54,6 +55,17 @@ def test_a_run_whose_messages_are_all_accounted_for_stands() -> None:
     # Three records in each of two streams: sequences 1 + 2 + 3, twice.
     assert measurement(Holdings((3, 3)), sequence_sum=12).problem is None
     assert measurement(None).problem is None
+
+
+def test_a_run_on_a_stream_that_held_records_counts_only_its_own() -> None:
+    # Sequences 5, 6 … 10 of a stream of four.
+    run = measurement(Holdings((10,), batches=5), sequence_sum=45)
+
+    assert replace(run, before=Holdings((4,), batches=2)).problem is None
+    assert replace(run, before=Holdings((4,), batches=2)).batch_messages == 2.0
+    assert replace(run, before=Holdings((3,))).problem == "6 acked, 7 stored"
+    wrong = replace(run, before=Holdings((4,)), result=replace(run.result, sequence_sum=44))
+    assert wrong.problem == "the acked sequences are not 1…n of each stream"
 
 
 @pytest.mark.parametrize(
@@ -116,6 +128,15 @@ def test_a_report_survives_its_json_and_renders_the_same() -> None:
     assert "| ours | 128 B | 94,000 | 90,000 to 99,000 | 812 | 2,000 | 1.70 |" in text
     assert "| ratio | 1.20 | ≥ 0.80 | pass |" in text
     assert "resident_mib" not in text
+
+
+def test_a_latency_that_was_not_taken_is_left_out() -> None:
+    timed = report(problems=[])
+    untimed = timed.model_copy(
+        update={"rows": [row.model_copy(update={"p50_us": 0.0, "p99_us": 0.0}) for row in timed.rows]}
+    )
+
+    assert "| 90,000 to 99,000 |  |  | 1.70 |" in as_markdown(untimed)
 
 
 def test_a_missed_goal_is_shown_but_not_required() -> None:
