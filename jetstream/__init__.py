@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from jetstream.client.connection import JetstreamClient, ReadOptions, connect
     from jetstream.client.publisher import Publisher
     from jetstream.client.publishing import PublishAck, PublishOptions
+    from jetstream.client.read_progress import ReadProgress
+    from jetstream.client.read_range import Txid
     from jetstream.client.reader import BatchReader, RecordReader
     from jetstream.client.records import Record
 
@@ -36,8 +38,10 @@ __all__ = [
     "PublishOptions",
     "Publisher",
     "ReadOptions",
+    "ReadProgress",
     "Record",
     "RecordReader",
+    "Txid",
     "connect",
     "connect_blocking",
 ]
@@ -50,8 +54,10 @@ _HOMES = {
     "PublishOptions": "publishing",
     "Publisher": "publisher",
     "ReadOptions": "connection",
+    "ReadProgress": "read_progress",
     "Record": "records",
     "RecordReader": "reader",
+    "Txid": "read_range",
     "connect": "connection",
     "connect_blocking": "blocking",
 }

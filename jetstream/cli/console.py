@@ -19,7 +19,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from envelope.errors import JetstreamError
+from envelope.types import Offset
 from jetstream.cli.exit_codes import EXPECTED_ERRORS, ExitCode, exit_code_of
+from jetstream.client.read_progress import ReadProgress, ReadProgressTold
 
 PIPED_WIDTH_CHARS: Final = 200
 """Width of a table that goes into a pipe or a file, where 80 columns would cut values."""
@@ -98,10 +100,34 @@ def progress(description: str, total: int | None, quiet: bool = False) -> Iterat
     if quiet or not console.is_terminal:
         yield lambda _count: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with _bar(console) as bar:
         task = bar.add_task(description, total=total)
         yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def reading_progress(description: str, quiet: bool = False) -> Iterator[ReadProgressTold]:
+    """Show how far a reader is in its range, as `progress` does, and yield what the reader is to tell."""
+    console = notice_console()
+    if quiet or not console.is_terminal:
+        yield lambda _progress: None
+        return
+    with _bar(console) as bar:
+        task = bar.add_task(description, total=None)
+        start: Offset | None = None
+
+        def told(reached: ReadProgress) -> None:
+            nonlocal start
+            start = reached.offset if start is None else start
+            total = None if reached.end is None else reached.end - start
+            bar.update(task, total=total, completed=reached.offset - start)
+
+        yield told
+
+
+def _bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True)
 
 
 def notice(text: str) -> None:

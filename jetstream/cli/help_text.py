@@ -7,10 +7,13 @@ from typing import Annotated, Final
 import typer
 from rich.markup import escape
 
+from jetstream.cli.completion import stream_names
 from jetstream.cli.option_groups import expanded
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text for people.")]
-StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")]
+StreamArgument = Annotated[
+    str, typer.Argument(metavar="STREAM", help="Name of the stream.", autocompletion=stream_names)
+]
 
 EXIT_CODES_HELP: Final = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused, 5 unreachable or no answer, "

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from jetstream.cli import demo, inspect_files, publish, read, serve, streams
+from jetstream.cli import bench, demo, inspect_files, publish, read, serve, streams
 from jetstream.cli.console import print_line
 from jetstream.cli.help_text import EXIT_CODES_HELP, add_command
 from jetstream.node.node import VERSION
@@ -23,6 +23,11 @@ app = typer.Typer(
 )
 stream_app = typer.Typer(
     help="Create, list, look at, change and delete streams.", no_args_is_help=True, rich_markup_mode="rich"
+)
+bench_app = typer.Typer(
+    help="Measure a running cluster as an application on this machine sees it.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
 
 
@@ -53,6 +58,10 @@ add_command(stream_app, "truncate", streams.truncate, streams.TRUNCATE_EXAMPLES)
 add_command(stream_app, "delete", streams.delete, streams.DELETE_EXAMPLES)
 add_command(app, "pub", publish.pub, publish.PUB_EXAMPLES)
 add_command(app, "read", read.read, read.READ_EXAMPLES)
+app.add_typer(bench_app, name="bench")
+add_command(bench_app, "publish", bench.publish, bench.BENCH_PUBLISH_EXAMPLES)
+add_command(bench_app, "read", bench.read, bench.BENCH_READ_EXAMPLES)
+add_command(bench_app, "latency", bench.latency, bench.BENCH_LATENCY_EXAMPLES)
 add_command(app, "inspect", inspect_files.inspect, inspect_files.INSPECT_EXAMPLES)
 add_command(app, "demo", demo.demo, demo.DEMO_EXAMPLES)
 

@@ -1,4 +1,4 @@
-"""Places in a stream as people name them: earliest, latest, an offset, a time."""
+"""Places in a stream as people name them: earliest, latest, an offset, a time, a transaction id."""
 
 from datetime import UTC, datetime
 from typing import Literal
@@ -6,6 +6,7 @@ from typing import Literal
 import typer
 
 from envelope.types import Offset
+from jetstream.client.read_range import Txid
 
 Place = Literal["earliest", "latest"] | Offset | datetime
 
@@ -33,3 +34,30 @@ def parse_place(text: str) -> Place:
             f"{text!r} is no place in a stream: use earliest, latest, an offset or an ISO 8601 time"
         ) from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def parse_start(text: str) -> Place | Txid:
+    """Return the place at which to begin: as `parse_place`; ``txid:42`` is a transaction id.
+
+    Raises:
+        typer.BadParameter: none of these.
+    """
+    kind, colon, number = text.strip().partition(":")
+    if (kind, colon) != ("txid", ":"):
+        return parse_place(text)
+    try:
+        return Txid(int(number))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: a transaction id is an integer, like txid:42") from None
+
+
+def parse_end(text: str) -> Literal["latest"] | Offset | datetime:
+    """Return the place, exclusive, at which to stop: as `parse_place`; ``end`` is what is committed now.
+
+    Raises:
+        typer.BadParameter: none of these, or ``earliest``, before which there is nothing to read.
+    """
+    place = parse_place("latest" if text.strip() == "end" else text)
+    if place == "earliest":
+        raise typer.BadParameter("earliest is before every record")
+    return place

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from jetstream.cli.client_connection import connected
+from jetstream.cli.completion import stream_names
 from jetstream.cli.console import print_json, print_line, progress, reported_errors, run_async
 from jetstream.cli.help_text import Json
 from jetstream.cli.nats_options import NatsOptions
@@ -123,7 +124,11 @@ class MessageOptions:
     txid: Annotated[int | None, typer.Option("--txid", help="The application's own sequence number.")] = None
     stream: Annotated[
         str | None,
-        typer.Option("--stream", help="The stream that must answer, where several store the subject."),
+        typer.Option(
+            "--stream",
+            help="The stream that must answer, where several store the subject.",
+            autocompletion=stream_names,
+        ),
     ] = None
     timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds to wait for each ack.")] = (
         5.0

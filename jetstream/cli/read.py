@@ -1,17 +1,22 @@
-"""``jetstream read``: print the records of a stream, one line each."""
+"""``jetstream read``: write the records of a stream as lines, Arrow or Parquet."""
 
+import sys
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final, get_args
 
 import typer
 
 from jetstream.cli.client_connection import connected
-from jetstream.cli.console import print_line, reported_errors, run_async
+from jetstream.cli.console import reading_progress, reported_errors, run_async
 from jetstream.cli.help_text import StreamArgument
 from jetstream.cli.nats_options import NatsOptions
-from jetstream.cli.places import parse_place
-from jetstream.cli.record_format import RecordFormat, lines_of
-from jetstream.client.connection import ReadOptions
+from jetstream.cli.places import parse_end, parse_start
+from jetstream.cli.record_format import RecordFormat
+from jetstream.cli.record_output import record_output
+from jetstream.cli.socket_options import SocketOptions
+from jetstream.client.connection import JetstreamClient, ReadOptions
 from jetstream.protocol.requests import Column
 
 READ_EXAMPLES: Final = (
@@ -20,10 +25,47 @@ READ_EXAMPLES: Final = (
     "jetstream read orders --from latest --follow",
     "jetstream read orders --subject 'orders.*.eu' --columns value",
     "jetstream read orders --from 1000 --limit 10 | jq -r .value",
+    "jetstream read orders --to 2026-03-01 --format parquet --output orders.parquet",
+    "jetstream read orders --from latest --follow --format arrow | python consume.py",
 )
 
 _PATIENCE_S: Final = {False: 5.0, True: 300.0}
 """How long a node may be away before the command gives up: one that follows waits out a restart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeOptions:
+    """Where to begin and where to end."""
+
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="earliest, latest, an offset, an ISO 8601 time (UTC), or a transaction id like txid:42.",
+        ),
+    ] = "earliest"
+    end: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="PLACE",
+            help="Where to stop, exclusive: end (what is committed now, the same as latest), an offset or a "
+            "time.",
+        ),
+    ] = None
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for new records instead of stopping at the end.")
+    ] = False
+
+    def options(self) -> ReadOptions:
+        """Return them as a reader's options."""
+        return ReadOptions(
+            start=parse_start(self.start),
+            end=parse_end(self.end) if self.end is not None else None,
+            follow=self.follow,
+            retry_s=_PATIENCE_S[self.follow],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,42 +99,70 @@ class SelectionOptions:
         return chosen
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationOptions:
+    """What is written, and where."""
+
+    record_format: Annotated[
+        RecordFormat, typer.Option("--format", help="JSON lines, text, an Arrow IPC stream or Parquet.")
+    ] = RecordFormat.JSONL
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write to this file instead of standard output; it is there when it is complete.",
+        ),
+    ] = None
+
+    def checked(self, follow: bool) -> "DestinationOptions":
+        """Refuse what cannot be written there.
+
+        Raises:
+            typer.BadParameter: bytes for a terminal, a Parquet file without a name, a file without an end,
+                or a name that is taken by something else than a file.
+        """
+        if follow and (self.output is not None or self.record_format is RecordFormat.PARQUET):
+            raise typer.BadParameter(
+                "a file is complete once the end is read, and --follow has none: leave out --follow, "
+                "or follow with --format jsonl, text or arrow on standard output"
+            )
+        if self.output is None:
+            if self.record_format is RecordFormat.PARQUET:
+                raise typer.BadParameter("--format parquet needs --output FILE")
+            if self.record_format is RecordFormat.ARROW and sys.stdout.isatty():
+                raise typer.BadParameter("--format arrow is not for a terminal: use --output FILE or a pipe")
+        elif self.output.exists() and not self.output.is_file():
+            raise typer.BadParameter(f"--output {self.output} is there and is no file")
+        return self
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether a person watches the records themselves."""
+        return self.output is None and sys.stdout.isatty()
+
+
 def read(
     nats: NatsOptions,
+    socket: SocketOptions,
     stream: StreamArgument,
     selected: SelectionOptions,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="PLACE", help="earliest, latest, an offset, or an ISO 8601 time (UTC)."
-        ),
-    ] = "earliest",
-    end: Annotated[
-        str | None,
-        typer.Option("--to", metavar="PLACE", help="Where to stop, exclusive: latest, an offset or a time."),
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for new records instead of stopping at the end.")
-    ] = False,
-    record_format: Annotated[
-        RecordFormat, typer.Option("--format", help="JSON lines or text.")
-    ] = RecordFormat.JSONL,
+    destination: DestinationOptions,
+    wanted: RangeOptions,
 ) -> None:
-    """Print committed records in order, one line each.
+    """Write committed records in order: one line each, or as Arrow or Parquet.
 
     Without --follow the end is what is committed now. JSON lines have offset, timestamp, subject, value and,
     where set, key, headers and txid; bytes that are not UTF-8 stand as base64 under the name with _base64
-    behind it; a null value is a tombstone. What --subject, --key and --columns leave out, the node does not
-    send.
+    behind it; a null value is a tombstone. Arrow and Parquet have the log's own columns. What --subject,
+    --key and --columns leave out, the node does not send.
     """
-    begin = parse_place(start)
-    until = parse_place(end) if end is not None else None
-    if until == "earliest":
-        raise typer.BadParameter("--to earliest is before every record")
-    options = ReadOptions(start=begin, end=until, follow=follow, retry_s=_PATIENCE_S[follow])
+    options = wanted.options()
     options.update(selected.options())
+    checked = destination.checked(wanted.follow)
     with reported_errors():
-        run_async(_read(nats, stream, options, selected.limit, record_format))
+        run_async(_read(connected(nats, socket), stream, options, selected.limit, checked))
 
 
 def _columns(text: str) -> list[Column]:
@@ -105,23 +175,29 @@ def _columns(text: str) -> list[Column]:
 
 
 async def _read(
-    nats: NatsOptions,
+    connecting: AbstractAsyncContextManager[JetstreamClient],
     stream: str,
     options: ReadOptions,
     limit: int | None,
-    record_format: RecordFormat,
+    destination: DestinationOptions,
 ) -> None:
-    left = limit
-    if left == 0:
-        return
-    async with (
-        connected(nats) as client,
-        client.read_batches(stream, **options) as batches,
+    following = options.get("follow", False)
+    with (
+        record_output(destination.record_format, destination.output, at_once=following) as output,
+        reading_progress(f"reading {stream}", quiet=following or destination.on_terminal) as told,
     ):
-        async for batch in batches:
-            wanted = batch if left is None else batch.slice(0, left)
-            print_line("\n".join(lines_of(wanted, record_format)))
-            if left is not None:
-                left -= wanted.num_rows
-                if left <= 0:
-                    return
+        left = limit
+        if left == 0:
+            return
+        options["progress"] = told
+        async with (
+            connecting as client,
+            client.read_batches(stream, **options) as batches,
+        ):
+            async for batch in batches:
+                wanted = batch if left is None else batch.slice(0, left)
+                output.write(wanted)
+                if left is not None:
+                    left -= wanted.num_rows
+                    if left <= 0:
+                        return

@@ -1,4 +1,4 @@
-"""One stored record as one line: JSON for machines, text for people.
+"""The formats that records are read in, and one record as one line: JSON for machines, text for people.
 
 JSON keeps every byte: a key, value or header value that is UTF-8 stands under its own name, any other
 under the name with ``_base64`` behind it. A field that is null in the record is left out, except
@@ -20,14 +20,17 @@ Row = Mapping[str, Any]
 
 
 class RecordFormat(StrEnum):
-    """Ways to print a record."""
+    """What ``jetstream read`` writes."""
 
     JSONL = "jsonl"
     TEXT = "text"
+    ARROW = "arrow"
+    """Arrow IPC stream in the log's schema."""
+    PARQUET = "parquet"
 
 
 def lines_of(batch: pa.RecordBatch, record_format: RecordFormat) -> Iterator[str]:
-    """Return one line per record of an Arrow batch in the log's schema."""
+    """Return one line per record of an Arrow batch in the log's schema, in a format that has lines."""
     line_of = _LINE_OF[record_format]
     return (line_of(row) for row in batch.to_pylist())
 

@@ -6,7 +6,7 @@ Source: the muxed reply inbox of NATS's own clients; without its future and its 
 import asyncio
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
@@ -16,30 +16,39 @@ from jetstream.client.publishing import PublishAck, Refusal, parse_ack
 
 _NO_RESPONDERS: Final = "503"
 
+_T = TypeVar("_T")
 
-class AckFuture(asyncio.Future[PublishAck]):
-    """The ack of one message; notices whether anybody has looked at how it ended."""
+
+class ClaimedFuture(asyncio.Future[_T]):
+    """A future that notices whether anybody has looked at how it ended."""
 
     claimed = False
     """Whether the outcome was handed to somebody: then a failure is not reported a second time."""
 
-    def result(self) -> PublishAck:
-        """Return the ack, or raise why there is none."""
+    def result(self) -> _T:
+        """Return the outcome, or raise why there is none."""
         self.claimed = True
         return super().result()
 
     def exception(self) -> BaseException | None:
-        """Return why there is no ack, or None."""
+        """Return why there is no outcome, or None."""
         self.claimed = True
         return super().exception()
 
-    def __await__(self) -> Generator[Any, None, PublishAck]:
+    def __await__(self) -> Generator[Any, None, _T]:
         try:
             return (yield from super().__await__())
         finally:
             self.claimed = self.claimed or self.done()
 
     __iter__ = __await__
+
+
+AckFuture = ClaimedFuture[PublishAck]
+"""The ack of one message."""
+
+AcksFuture = ClaimedFuture[list[PublishAck]]
+"""The acks of one message by several streams."""
 
 
 class Expectation(Protocol):
@@ -61,7 +70,7 @@ class OneAck:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.token = 0
-        self.future = AckFuture(loop=loop)
+        self.future: AckFuture = ClaimedFuture(loop=loop)
 
     def on_answer(self, answer: PublishAck | Refusal) -> bool:
         """Take the first answer."""
@@ -84,7 +93,7 @@ class AckOfEach:
 
     def __init__(self, streams: Sequence[str], loop: asyncio.AbstractEventLoop) -> None:
         self.token = 0
-        self.future: asyncio.Future[list[PublishAck]] = loop.create_future()
+        self.future: AcksFuture = ClaimedFuture(loop=loop)
         self._streams = tuple(streams)
         self._acks: dict[str, PublishAck] = {}
 

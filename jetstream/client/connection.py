@@ -2,23 +2,33 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack, overload
 
 import nats.errors
 import pyarrow as pa
 from nats.aio.client import Client as NatsClient
+from nkeys import NkeysError  # type: ignore[import-untyped]  # nats-py's extra has no types
 
-from envelope.errors import ConnectionLost, RequestError
+from envelope.errors import ConnectionLost, InvalidConfig, RequestError
 from envelope.urls import shown_url
 from jetstream.client.ack_inbox import AckInbox, AckOfEach, OneAck
 from jetstream.client.fetch_pipeline import FetchSettings, Wanted
+from jetstream.client.message_table import (
+    ACKS_SCHEMA,
+    ArrowTable,
+    message_batches,
+    pieces_of,
+    publish_piece,
+)
 from jetstream.client.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
 from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message, Publisher, send
 from jetstream.client.publishing import PublishAck, PublishOptions, refuse_unknown
+from jetstream.client.read_progress import ReadProgressTold
 from jetstream.client.read_range import End, ReadRange, Start
 from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
+from jetstream.client.socket_access import SocketTls, socket_access
 from jetstream.client.streams import NatsRequests, Streams
 from jetstream.protocol.requests import Column
 from metadata.stream_config import API_PREFIX_DEFAULT
@@ -47,6 +57,8 @@ class ReadOptions(TypedDict, total=False):
     """Fetched ahead of the application."""
     retry_s: float
     """How long retriable errors are met with another attempt."""
+    progress: ReadProgressTold | None
+    """Called with a `ReadProgress` when the range is known, whenever a fetch is used up, and at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +152,51 @@ class JetstreamClient:
         self,
         messages: Iterable[Message],
         *,
+        streams: Sequence[str] | None = None,
         window: int = WINDOW_DEFAULT,
         progress: Callable[[int], None] | None = None,
     ) -> list[PublishAck]:
         """Publish many messages with up to ``window`` outstanding; see `Publisher.publish_all`."""
         async with self.publisher(window) as publisher:
-            return await publisher.publish_all(messages, progress)
+            return await publisher.publish_all(messages, progress, streams)
+
+    async def publish_table(
+        self,
+        table: ArrowTable,
+        *,
+        streams: Sequence[str] | None = None,
+        window: int = WINDOW_DEFAULT,
+        progress: Callable[[int], None] | None = None,
+    ) -> pa.Table:
+        """Publish the rows of a table in order, with up to ``window`` outstanding; return their acks.
+
+        Args:
+            table: a pyarrow Table, RecordBatch or RecordBatchReader, a polars or pandas DataFrame, or
+                anything else that is an Arrow stream, with the columns of `jetstream.client.message_table`.
+                A stream is read as it is published, in another thread.
+            streams: wait for the acks of all these; otherwise the first stream that acks is enough.
+            window: messages that are sent and not yet acked.
+            progress: called with the number of rows acked so far whenever a window full has come.
+
+        Returns:
+            A row an ack: ``stream``, ``offset``, ``epoch``, ``duplicate``; in the order of the table, and
+            with ``streams`` for each row in their order.
+
+        Raises:
+            TypeError: ``table`` is no table. Nothing is published.
+            RequestError: a column is missing, has the wrong type or is one too many: nothing is published.
+                Or a row can be no message; its number is said, and rows before it may be stored.
+            JetstreamError: the first failure; rows before and after it may be stored.
+        """
+        pieces = pieces_of(message_batches(table), window)
+        acks: list[pa.RecordBatch] = []
+        rows = 0
+        async with self.publisher(window) as publisher:
+            # In another thread: what the rows come from may have to wait for them.
+            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+                acks.append(await publish_piece(publisher, piece, rows, progress, streams))
+                rows += piece.num_rows
+        return pa.Table.from_batches(acks, ACKS_SCHEMA)
 
     async def read_table(self, stream: str, **options: Unpack[ReadOptions]) -> pa.Table:
         """Read a range into memory as one Arrow table; see `BatchReader.to_table`."""
@@ -178,9 +229,8 @@ class JetstreamClient:
             max_bytes=options.get("max_bytes", defaults.max_bytes),
             prefetch_bytes=options.get("prefetch_bytes", defaults.prefetch_bytes),
         )
-        return BatchReader(
-            self._links, wanted, ReadSettings(fetch, options.get("retry_s", ReadSettings().retry_s))
-        )
+        retry_s = options.get("retry_s", ReadSettings().retry_s)
+        return BatchReader(self._links, wanted, ReadSettings(fetch, retry_s, options.get("progress")))
 
     async def close(self) -> None:
         """Close all connections; what is outstanding fails."""
@@ -194,6 +244,8 @@ class JetstreamClient:
 async def connect(
     *servers: str,
     socket: str | Sequence[str] | None = None,
+    socket_token: str | None = None,
+    socket_tls: SocketTls | None = None,
     api_prefix: str = API_PREFIX_DEFAULT,
     request_timeout: float = TIMEOUT_S_DEFAULT,
     **nats_options: object,
@@ -204,16 +256,21 @@ async def connect(
         servers: NATS URLs, tried in turn. The nodes are found through NATS.
         socket: ``"host:port"`` of a node, or several: where to read, instead of asking NATS. Without
             ``servers`` the client can only read.
+        socket_token: the token that the nodes want of readers, if they do (``socket.token`` of a node).
+        socket_tls: read over TLS, trusting an `ssl.SSLContext` (which may have a client certificate too), the
+            authorities of a PEM file, or with True the system's. None reads without TLS.
         api_prefix: the cluster's subject prefix of the request API.
         request_timeout: seconds for a request, and for reaching NATS or a node.
-        nats_options: passed on to `nats.connect`: credentials, TLS, callbacks…
+        nats_options: passed on to `nats.connect`: credentials, ``token`` and ``tls`` of NATS, callbacks…
 
     Raises:
         ConnectionLost: no NATS server can be reached.
+        InvalidConfig: ``socket_tls`` names a file that has no authorities, or an nkey is none.
         RequestError: neither servers nor a socket, or an address that is none.
     """
     if not servers and socket is None:
         raise RequestError('connect("nats://host:4222") or connect(socket="host:port")')
+    access = socket_access(socket_token, socket_tls)
     texts = [socket] if isinstance(socket, str) else socket
     book: AddressBook | None = (
         None if texts is None else FixedAddresses([parse_address(text) for text in texts])
@@ -225,7 +282,7 @@ async def connect(
         through_nats = ThroughNats(nats_client, requests, AckInbox(nats_client))
         book = book or requests
     assert book is not None, "there are servers or a socket"
-    client = JetstreamClient(NodeLinks(book, request_timeout), through_nats)
+    client = JetstreamClient(NodeLinks(book, request_timeout, access), through_nats)
     try:
         if through_nats is not None:
             await through_nats.inbox.open()
@@ -245,7 +302,10 @@ async def _connect_nats(servers: Sequence[str], options: dict[str, Any], timeout
         raise ConnectionLost(
             f"NATS: {client.last_error or 'no answer'} at {', '.join(map(shown_url, servers))}"
         ) from None
-    except (nats.errors.Error, OSError) as error:
-        await client.close()
+    except (nats.errors.Error, NkeysError, OSError) as error:
+        with suppress(AssertionError):  # nats-py's, about a client that has not tried to connect
+            await client.close()
+        if isinstance(error, NkeysError):
+            raise InvalidConfig(f"NATS: the key is none: {error}") from None
         raise ConnectionLost(f"NATS: {error!r}") from error
     return client

@@ -1,9 +1,9 @@
 """Publishing with many acks outstanding, up to a window."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 import nats.errors
 from nats.aio.client import Client as NatsClient
@@ -16,7 +16,7 @@ from envelope.errors import (
     RecordTooLarge,
     RequestError,
 )
-from jetstream.client.ack_inbox import AckFuture, AckInbox, OneAck
+from jetstream.client.ack_inbox import AckFuture, AckInbox, AckOfEach, AcksFuture, OneAck
 from jetstream.client.publishing import PublishAck, PublishOptions, encode_options
 
 TIMEOUT_S_DEFAULT: Final = 5.0
@@ -24,6 +24,13 @@ WINDOW_DEFAULT: Final = 1000
 Message = tuple[str, bytes | None] | tuple[str, bytes | None, PublishOptions]
 """Subject, value, and perhaps options."""
 _FAILURES_KEPT_MAX: Final = 100
+
+
+def checked_window(window: int) -> int:
+    """Return ``window``; `RequestError` if it holds no message."""
+    if window < 1:
+        raise RequestError("a window holds at least one message")
+    return window
 
 
 async def send(
@@ -65,17 +72,15 @@ class Publisher:
 
     def __init__(self, nats_client: NatsClient, inbox: AckInbox, window: int, timeout: float) -> None:
         """Use an inbox that other publishers may share; ``timeout`` in seconds for each ack."""
-        if window < 1:
-            raise RequestError("a window holds at least one message")
         self._nats = nats_client
         self._inbox = inbox
         self._entered = False
-        self._window = window
+        self._window = checked_window(window)
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._outstanding: set[OneAck] = set()
+        self._outstanding: set[OneAck | AckOfEach] = set()
         self._changed = asyncio.Event()
-        self._failed: list[AckFuture] = []
+        self._failed: list[AckFuture | AcksFuture] = []
         self._failures_uncounted = 0
 
     @property
@@ -91,52 +96,44 @@ class Publisher:
         Raises:
             JetstreamError: the message was not sent.
         """
-        while len(self._outstanding) >= self._window:
-            self._changed.clear()
-            await self._changed.wait()
-        if not self._entered:
-            raise RequestError("a publisher publishes inside its async with block")
         ack = OneAck(self._loop)
-        reply = self._inbox.expect(ack, options.get("timeout", self._timeout))
-        self._outstanding.add(ack)
-        assert len(self._outstanding) <= self._window, "C10"
-        sent = False
-        try:
-            await send(self._nats, subject, value, reply, options)
-            sent = True
-        finally:
-            if not sent:
-                self._inbox.withdraw(ack)
-                self._outstanding.discard(ack)
-                self._changed.set()
-        ack.future.add_done_callback(lambda _: self._on_done(ack))
+        await self._send(ack, subject, value, options)
         return ack.future
 
     async def publish_all(
-        self, messages: Iterable[Message], progress: Callable[[int], None] | None = None
+        self,
+        messages: Iterable[Message],
+        progress: Callable[[int], None] | None = None,
+        streams: Sequence[str] | None = None,
     ) -> list[PublishAck]:
         """Send all messages and return their acks, in the order of the messages.
 
         Args:
             messages: (subject, value) or (subject, value, options); taken one by one as the window allows.
-            progress: called with the number of acks so far whenever a window full has come.
+            progress: called with the number of messages acked so far whenever a window full has come.
+            streams: wait for the acks of all these, and return them in this order for each message in turn;
+                otherwise the first stream that acks is enough.
 
         Raises:
             JetstreamError: the first failure; what was sent before and after it may be stored.
         """
-        futures: list[AckFuture] = []
+        futures: list[AckFuture | AcksFuture] = []
         acks: list[PublishAck] = []
+        acked = 0
         for message in messages:
             options = message[2] if len(message) == 3 else PublishOptions()
-            futures.append(await self.publish(message[0], message[1], **options))
+            ack = OneAck(self._loop) if streams is None else AckOfEach(streams, self._loop)
+            await self._send(ack, message[0], message[1], options)
+            futures.append(ack.future)
             if len(futures) >= 2 * self._window:
-                acks += [await future for future in futures[: self._window]]
+                acks += await _gathered(futures[: self._window])
+                acked += self._window
                 del futures[: self._window]
                 if progress is not None:
-                    progress(len(acks))
-        acks += [await future for future in futures]
+                    progress(acked)
+        acks += await _gathered(futures)
         if progress is not None:
-            progress(len(acks))
+            progress(acked + len(futures))
         return acks
 
     async def flush(self) -> None:
@@ -174,17 +171,53 @@ class Publisher:
             self._inbox.withdraw(ack)
             ack.on_failure(ConnectionLost("the publisher was left before the ack came"))
 
-    def _on_done(self, ack: OneAck) -> None:
+    async def _send(
+        self, ack: OneAck | AckOfEach, subject: str, value: bytes | None, options: PublishOptions
+    ) -> None:
+        """Send one message, whose answers are for ``ack``; waits while the window is full."""
+        while len(self._outstanding) >= self._window:
+            self._changed.clear()
+            await self._changed.wait()
+        if not self._entered:
+            raise RequestError("a publisher publishes inside its async with block")
+        reply = self._inbox.expect(ack, options.get("timeout", self._timeout))
+        self._outstanding.add(ack)
+        assert len(self._outstanding) <= self._window, "C10"
+        sent = False
+        try:
+            await send(self._nats, subject, value, reply, options)
+            sent = True
+        finally:
+            if not sent:
+                self._inbox.withdraw(ack)
+                self._outstanding.discard(ack)
+                self._changed.set()
+        ack.future.add_done_callback(lambda _: self._on_done(ack))
+
+    def _on_done(self, ack: OneAck | AckOfEach) -> None:
         self._outstanding.discard(ack)
         self._changed.set()
+        done: asyncio.Future[Any] = ack.future
         # The base class's method: to look here is not to claim.
-        if asyncio.Future.exception(ack.future) is not None and not ack.future.claimed:
+        if asyncio.Future.exception(done) is not None and not ack.future.claimed:
             self._keep(ack.future)
 
-    def _keep(self, failed: AckFuture) -> None:
+    def _keep(self, failed: AckFuture | AcksFuture) -> None:
         if len(self._failed) >= _FAILURES_KEPT_MAX:
             self._failed = [future for future in self._failed if not future.claimed]
         if len(self._failed) < _FAILURES_KEPT_MAX:
             self._failed.append(failed)
         else:
             self._failures_uncounted += 1
+
+
+async def _gathered(futures: Sequence[AckFuture | AcksFuture]) -> list[PublishAck]:
+    """Return all acks in order; raises the first failure."""
+    acks: list[PublishAck] = []
+    for future in futures:
+        done = await future
+        if isinstance(done, list):
+            acks += done
+        else:
+            acks.append(done)
+    return acks

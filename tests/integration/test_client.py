@@ -398,3 +398,24 @@ def test_answers_of_other_services_do_not_disturb(tmp_path: Path) -> None:
 def test_errors_know_whether_to_retry() -> None:
     assert not JetstreamError.retriable
     assert all(error.retriable for error in (ConnectionLost, DeadlinePassed, NoResponders))
+
+
+def test_a_url_that_is_none_is_told() -> None:
+    async def test() -> None:
+        async with jetstream.connect("nats://127.0.0.1:notaport"):
+            pass
+
+    with pytest.raises(ConnectionLost, match="invalid connect url"):
+        run(test())
+
+
+def test_an_nkey_that_is_none_is_told(tmp_path: Path) -> None:
+    seed = tmp_path / "seed"
+    seed.write_text("not a seed")
+
+    async def test() -> None:
+        async with jetstream.connect("nats://127.0.0.1:1", nkeys_seed=str(seed)):
+            pass
+
+    with pytest.raises(InvalidConfig, match="the key is none"):
+        run(test())

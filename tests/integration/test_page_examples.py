@@ -183,7 +183,9 @@ def test_every_reader_on_the_reading_page_reads(tmp_path: Path) -> None:
         async with a_stream(tmp_path) as (url, js):
             await fill(js, 2500)
             tree = ast.parse(python("docs/reading.md", 1, url))
-            names = await interactive("from datetime import UTC, datetime", {"js": js})
+            names = await interactive(
+                "from datetime import UTC, datetime", {"js": js, "jetstream": jetstream}
+            )
             counts = []
             for line in tree.body:
                 if isinstance(line, ast.Expr):
@@ -193,10 +195,11 @@ def test_every_reader_on_the_reading_page_reads(tmp_path: Path) -> None:
                         counts.append(await first_of(reader, js))
                     else:
                         counts.append(len([record async for record in reader]))
-            everything, followed, a_range, since = counts
+            everything, followed, a_range, since, by_txid = counts
             assert (everything, a_range) == (2500, 1000)
             assert followed >= 2500, "nothing that was there before"
             assert since > 2500 or datetime.now(UTC) < datetime(2026, 5, 1, tzinfo=UTC)
+            assert by_txid == 0, "no record has a transaction id"
 
     async def first_of(reader: jetstream.RecordReader, js: JetstreamClient) -> int:
         """Publish until the reader, which begins at the latest, has one; return its offset."""
@@ -229,7 +232,7 @@ def test_stopping_and_going_on_as_the_reading_page_says_sees_every_record_once(t
             for _ in range(2):
                 names = {"js": js, "handle": lambda record: seen.append(record.offset), "store": store}
                 with pytest.raises(EnoughError):
-                    await interactive(python("docs/reading.md", 5, url), {**names, **stored})
+                    await interactive(python("docs/reading.md", 6, url), {**names, **stored})
             assert seen == list(range(10))
             assert stored["stored_incarnation"] == (await js.streams.info("orders")).incarnation
 
@@ -240,15 +243,15 @@ def test_publishing_as_the_reading_page_says_awaits_every_ack(tmp_path: Path) ->
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
             await js.streams.create("audit", "orders.>")
-            assert len(blocks("docs/reading.md", "python")) == 8
+            assert len(blocks("docs/reading.md", "python")) == 10
             names = {"js": js, "payloads": [b"%d" % number for number in range(2500)]}
-            left = await interactive(python("docs/reading.md", 6, url), names)
+            left = await interactive(python("docs/reading.md", 7, url), names)
             assert left["ack"].offset == 0
             assert [ack.stream for ack in left["acks"]] == ["orders", "audit"]
             assert left["future"].done()
             for name in ("orders", "audit"):
                 assert (await js.streams.info(name)).log_end_offset == 2501  # order-1 was there already
-            left = await interactive(python("docs/reading.md", 7, url), names)
+            left = await interactive(python("docs/reading.md", 8, url), names)
             assert [ack.duplicate for ack in left["acks"]] == [True] * 2500
 
     run(scenario())
@@ -273,12 +276,10 @@ def test_tables_as_the_reading_page_makes_them_hold_the_range(tmp_path: Path) ->
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
             await fill(js, 2500)
-            made = "frame = table.to_pandas()\n"
-            names = await interactive(
-                python("docs/reading.md", 3, url).replace(made, ""), {"js": js, "polars": pl}
-            )
+            names = await interactive(python("docs/reading.md", 3, url), {"js": js, "polars": pl})
             assert names["table"]["value"].to_pylist() == [b"%d" % number for number in range(1000, 2000)]
             assert names["polars_frame"]["offset"].to_list() == list(range(1000, 2000))
+            assert list(names["frame"]["offset"]) == list(range(1000, 2000))
 
     run(scenario())
 
@@ -289,7 +290,7 @@ def test_the_blocking_client_as_the_reading_page_uses_it(
     async def scenario() -> str:
         async with a_stream(tmp_path) as (url, _):
             names = {"jetstream": jetstream, "payloads": [b"two", b"three"]}
-            code = compile(python("docs/reading.md", 4, url), "<page>", "exec")
+            code = compile(python("docs/reading.md", 5, url), "<page>", "exec")
             await asyncio.to_thread(exec, code, names)
             assert names["table"].num_rows == 3  # type: ignore[attr-defined]  # the page made it
         return capsys.readouterr().out
@@ -297,6 +298,31 @@ def test_the_blocking_client_as_the_reading_page_uses_it(
     printed = run(scenario()).splitlines()
     assert printed[:3] == ["0 b'one'", "1 b'two'", "2 b'three'"]
     assert sum(map(int, printed[3:])) == 3, "rows of batches"
+
+
+def test_a_frame_is_published_as_the_reading_page_says(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, js):
+            names = await interactive(python("docs/reading.md", 9, url), {"js": js, "polars": pl})
+            assert names["acks"]["offset"].to_pylist() == [0, 1]
+            records = [record async for record in js.read("orders")]
+            assert [(record.key, record.value) for record in records] == [(b"a", b"four"), (None, b"five")]
+
+    run(scenario())
+
+
+def test_progress_is_told_as_the_reading_page_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, js):
+            await fill(js, 2500)
+            await interactive(python("docs/reading.md", 4, url), {"js": js})
+
+    run(scenario())
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "0 records, offset 0 of 2,500"
+    assert told[-1] == "2,500 records, offset 2,500 of 2,500"
 
 
 async def fill(js: JetstreamClient, number: int) -> None:

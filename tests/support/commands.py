@@ -91,6 +91,11 @@ class CommandProcess:
         self._process.send_signal(number)
         return self.finished()
 
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
     def finished(self) -> tuple[int, str, str]:
         """Wait for the end; return exit code and what is left of standard output and error."""
         output, error = self._process.communicate(timeout=WAIT_SECONDS)
