@@ -48,8 +48,9 @@ REQUESTS_IN_FLIGHT_MAX: Final = 256
 
 FETCH_BYTES_DEFAULT: Final = 1 * MIB
 FETCH_BYTES_MAX: Final = 64 * MIB
+
 SELECTED_BYTES_MAX: Final = 4 * MIB
-"""Looked at by one fetch that leaves something out: its body is made in memory, and held until it is taken."""
+"""Looked at by one fetch that leaves something out: its body is in memory until the reader takes it."""
 
 RESPONSE_BODY_BYTES_MAX: Final = FETCH_BYTES_MAX + 2 * RECORD_BYTES_MAX
 """What a client makes room for: the largest batch goes alone, and Arrow's headers column may double it."""

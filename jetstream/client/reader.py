@@ -26,14 +26,16 @@ from envelope.errors import (
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.client.fetch_pipeline import FetchedRange, FetchPipeline, FetchSettings, ReaderPlace
 from jetstream.client.node_links import NodeLinks
+from jetstream.client.read_progress import ProgressCount, ReadProgressTold
 from jetstream.client.read_range import ReadRange, ResolvedRange, resolve
 from jetstream.client.records import Record, before, records_of, trimmed
 from jetstream.log.batch import decode, iter_frames
-from jetstream.log.schema import SCHEMA
+from jetstream.log.schema import NO_RECORDS, SCHEMA
 
-_NOTHING: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 _BACKOFF_S_MIN: Final = 0.02
 _BACKOFF_S_MAX: Final = 2.0
+_DAMAGED_MAX: Final = 3
+"""Damaged answers at one place of the stream before it is said: the first ones may come from the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class ReadSettings:
     fetch: FetchSettings = field(default_factory=FetchSettings)
     retry_s: float = 60.0
     """How long retriable errors are met with another attempt before they are raised; progress starts anew."""
+    progress: ReadProgressTold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,10 @@ class BatchReader:
 
     Use it with ``async for``; ``next_offset`` is what to store in order to go on later.
 
+    Attributes:
+        endless: whether it follows the stream to no end.
+        start_offset: where its range begins; None until that is known.
+
     Invariants:
         C6: ``next_offset`` never decreases, and every record below it (from the start) has been yielded.
     """
@@ -66,6 +73,8 @@ class BatchReader:
         """Describe what to read; nothing is asked of a node before the first record is wanted."""
         self._links = links
         self._wanted = wanted.validated()
+        self.endless: Final = wanted.follow and wanted.end is None
+        self.start_offset: Offset | None = None
         self._settings = settings
         self._range: ResolvedRange | None = None
         self._place: ReaderPlace | None = None
@@ -75,6 +84,8 @@ class BatchReader:
         self._finished = False
         self._failing_since: float | None = None
         self._attempts = 0
+        self._damaged = 0
+        self._count = ProgressCount(settings.progress)
 
     @property
     def stream(self) -> str:
@@ -123,16 +134,20 @@ class BatchReader:
         while not self._finished:
             try:
                 decoded = next(self._decoded, None)
-            except JetstreamError:
-                self._finish()
-                raise
+            except JetstreamError as error:
+                await self._back_off(error, damaged=isinstance(error, CorruptDataError | RemoteProtocolError))
+                continue
             if decoded is None:
                 await self._refill()
                 continue
             assert self._place is not None, "C6: a reader that decodes has a place"
             self._place = ReaderPlace(decoded.next, decoded.epoch, self._place.incarnation)
+            self._begun = True
+            self._failing_since, self._attempts, self._damaged = None, 0, 0
+            self._count.add(decoded.records)
             if decoded.last:
                 self._finish()
+                self._count.tell(self._place, self._range)
             if decoded.records.num_rows:
                 return decoded.records
         raise StopAsyncIteration
@@ -144,7 +159,7 @@ class BatchReader:
             RequestError: the reader follows the stream and has no end.
             JetstreamError: as `__anext__`.
         """
-        if self._wanted.follow and self._wanted.end is None:
+        if self.endless:
             raise RequestError(f"following {self.stream!r} without an end never comes to a table")
         return pa.Table.from_batches([batch async for batch in self], SCHEMA)
 
@@ -162,6 +177,7 @@ class BatchReader:
 
     async def _refill(self) -> None:
         """Fetch and begin to decode the next range, whatever it takes."""
+        self._count.tell(self._place, self._range)
         try:
             pipeline = self._pipeline or await self._connect()
             if pipeline is None:
@@ -169,14 +185,12 @@ class BatchReader:
                 return
             fetched = await pipeline.take()
         except JetstreamError as error:
-            self._drop_pipeline()
             if self._retention_was_first(error):
+                self._drop_pipeline()
                 self._range = None
             else:
-                await self._back_off(error)
+                await self._back_off(error, damaged=isinstance(error, RemoteProtocolError))
             return
-        self._begun = True
-        self._failing_since, self._attempts = None, 0
         self._decoded = self._decode(fetched)
 
     def _retention_was_first(self, error: JetstreamError) -> bool:
@@ -187,8 +201,10 @@ class BatchReader:
         """Return a pipeline that goes on where the reader stands, None if it is at its end."""
         link = await self._links.link()
         if self._range is None:
-            self._range = await resolve(self._wanted, link)
+            self._range = await resolve(self._wanted, link, self._settings.fetch.timeout_s)
             self._place = self._range.place
+            self.start_offset = self._place.offset
+            self._count.tell(self._place, self._range)
         assert self._place is not None, "C6: a resolved reader has a place"
         if self._range.end is not None and self._place.offset >= self._range.end:
             return None
@@ -197,11 +213,20 @@ class BatchReader:
         )
         return self._pipeline
 
-    async def _back_off(self, error: JetstreamError) -> None:
-        """Wait a little longer each time, or raise if it is no use."""
+    async def _back_off(self, error: JetstreamError, *, damaged: bool) -> None:
+        """Drop what is under way and wait, a little longer each time, or raise if it is no use.
+
+        What arrived damaged may be whole at the node: it is asked for again, over a new connection.
+        """
+        self._decoded = iter(())
+        if damaged and self._pipeline is not None:
+            self._pipeline.break_off()
+        self._drop_pipeline()
         now = time.monotonic()
         self._failing_since = self._failing_since or now
-        if not error.retriable or now - self._failing_since >= self._settings.retry_s:
+        self._damaged += damaged
+        again = self._damaged < _DAMAGED_MAX if damaged else error.retriable
+        if not again or now - self._failing_since >= self._settings.retry_s:
             self._finish()
             raise error
         longest = min(_BACKOFF_S_MAX, _BACKOFF_S_MIN * 2**self._attempts)
@@ -212,6 +237,9 @@ class BatchReader:
         """Yield the verified, trimmed batches of a range; the next range is on its way meanwhile."""
         assert self._range is not None, "C6: a resolved reader has a range"
         end, end_timestamp = self._range.end, self._range.end_timestamp
+        # Of what the node has left out only its response tells the time.
+        latest = fetched.response.max_timestamp
+        passed = end_timestamp is not None and latest is not None and latest >= end_timestamp
         start: Offset | None = None
         for frame in iter_frames(fetched.body):
             header, records = decode(frame)
@@ -220,10 +248,15 @@ class BatchReader:
                 raise RemoteProtocolError(
                     f"wanted offset {wanted}, got the batch [{header.base}, {header.next})"
                 )
+            if header.leader_epoch != fetched.response.epoch:
+                raise RemoteProtocolError(
+                    f"the batch [{header.base}, {header.next}) is of leader epoch {header.leader_epoch}, "
+                    f"the response says {fetched.response.epoch}"
+                )
             start = header.next
             in_range = trimmed(records, wanted, end)
             records = in_range if end_timestamp is None else before(in_range, end_timestamp)
-            ended = records.num_rows < in_range.num_rows or (end is not None and header.next >= end)
+            ended = passed or records.num_rows < in_range.num_rows or (end is not None and header.next >= end)
             reached = header.next if end is None else min(header.next, end)
             if records.num_rows < in_range.num_rows:
                 reached = Offset(in_range.column(0)[records.num_rows].as_py())
@@ -233,7 +266,7 @@ class BatchReader:
         response = fetched.response
         if start is None and response.records == 0:  # the node has left everything out
             reached = Offset(response.next_offset if end is None else min(response.next_offset, end))
-            yield _Decoded(_NOTHING, reached, LeaderEpoch(response.epoch), reached == end)
+            yield _Decoded(NO_RECORDS, reached, LeaderEpoch(response.epoch), passed or reached == end)
         elif start != response.next_offset:
             raise CorruptDataError(f"a body ends at offset {start}, not at {fetched.response.next_offset}")
 

@@ -42,6 +42,7 @@ GIVEN_BY_US = {
     "storage_error": 60017,
     "fsync_failed": 60018,
     "fenced": 60019,
+    "tls_failed": 60020,
 }
 
 

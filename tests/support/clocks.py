@@ -1,0 +1,25 @@
+"""A node's clock that a test may put forward."""
+
+from dataclasses import dataclass
+
+from envelope.types import MonotonicNs, TimestampUs
+from jetstream.node.clock import SystemClock
+
+
+@dataclass(slots=True)
+class ForwardClock:
+    """The machine's clocks, with the monotonic one ahead by as much as the test likes."""
+
+    ahead_ns: int = 0
+
+    def put_forward(self, seconds: float) -> None:
+        """Let ``seconds`` have passed."""
+        self.ahead_ns += int(seconds * 1e9)
+
+    def wall(self) -> TimestampUs:
+        """Return CLOCK_REALTIME."""
+        return SystemClock().wall()
+
+    def monotonic(self) -> MonotonicNs:
+        """Return CLOCK_MONOTONIC, ahead."""
+        return MonotonicNs(SystemClock().monotonic() + self.ahead_ns)
