@@ -1,8 +1,9 @@
 """What one connection still has to send: headers from memory, bodies from segment files.
 
 A body is a range of a leased segment file, not in our memory; what was selected of one, and one of a few
-kilobytes, goes out with its header, from memory. Whether a body's pages are in the page cache is asked before each turn (``preadv`` with
-``RWF_NOWAIT``), because ``sendfile`` would stop the event loop for a disk read.
+kilobytes, goes out with its header, from memory. Whether a body's pages are in the page cache is asked
+before each turn (``preadv`` with ``RWF_NOWAIT``), because ``sendfile`` would stop the event loop for a disk
+read.
 """
 
 import os

@@ -1,11 +1,13 @@
 """What a server answers, version 1 of the socket protocol.
 
 A response header is one JSON object with the request's ``id``, and ``error`` if it failed. Clients
-ignore fields they do not know; servers may add some.
+ignore fields they do not know; servers may add some. The last field is the header's CRC32C: a body has
+checksums of its own, and a flipped digit of ``next_offset`` would skip records unseen.
 """
 
 from typing import Annotated, Any, Final
 
+from crc32c import crc32c
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from envelope.errors import (
@@ -21,6 +23,8 @@ from jetstream.protocol.requests import INTEGER_MAX, decode_json_object
 DESCRIPTION_CHARS_MAX: Final = 2048
 DETAILS_MAX: Final = 16
 DETAIL_CHARS_MAX: Final = 256
+
+_SEAL_BYTES: Final = len(',"crc":"00000000"}')
 
 _Offset = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
 
@@ -123,9 +127,22 @@ class ErrorResponse(BaseModel):
     error: ErrorBody
 
 
+def _sealed(header: bytes) -> bytes:
+    """Return ``header`` with the CRC32C of all its bytes as one more field, the last."""
+    return b'%b,"crc":"%08x"}' % (header[:-1], crc32c(header))
+
+
+def _unsealed(header: bytes) -> bytes:
+    """Return a header without its last field; raise RemoteProtocolError if that is not its CRC32C."""
+    whole = header[:-_SEAL_BYTES] + b"}"
+    if _sealed(whole) != header:
+        raise RemoteProtocolError("a response header does not match its CRC32C")
+    return whole
+
+
 def encode_response(response: Response) -> bytes:
     """Return the frame header of ``response``."""
-    return response.model_dump_json(exclude_none=True).encode()
+    return _sealed(response.model_dump_json(exclude_none=True).encode())
 
 
 def encode_error(request_id: int | None, error: JetstreamError) -> bytes:
@@ -140,16 +157,17 @@ def encode_error(request_id: int | None, error: JetstreamError) -> bytes:
             for key, value in list(error.detail.items())[:DETAILS_MAX]
         },
     )
-    return ErrorResponse(id=request_id, error=body).model_dump_json().encode()
+    return _sealed(ErrorResponse(id=request_id, error=body).model_dump_json().encode())
 
 
 def response_id(header: bytes) -> tuple[dict[str, object], int | None]:
     """Return the fields of a response header and its id.
 
     Raises:
-        RemoteProtocolError: not a JSON object, or an id that is neither an integer nor null.
+        RemoteProtocolError: damaged on the way, not a JSON object, or an id that is neither an integer nor
+            null.
     """
-    fields = decode_json_object(header)
+    fields = decode_json_object(_unsealed(header))
     answered = fields.get("id")
     if answered is not None and type(answered) is not int:
         raise RemoteProtocolError(f"response id is a {type(answered).__name__}")

@@ -95,8 +95,20 @@ def schemas() -> dict[str, dict[str, object]]:
     for name, model in REQUESTS.items():
         found[f"{name}.request"] = {"$schema": _DIALECT, **model.model_json_schema(mode="validation")}
     for name, model in RESPONSES.items():
-        found[f"{name}.response"] = {"$schema": _DIALECT, **model.model_json_schema(mode="serialization")}
+        found[f"{name}.response"] = {"$schema": _DIALECT, **_sealed(model)}
     return found
+
+
+def _sealed(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a response with the checksum that every one of them has."""
+    schema = model.model_json_schema(mode="serialization")
+    schema["properties"]["crc"] = {
+        "description": "CRC32C of the header without this field, which is the last",
+        "pattern": "^[0-9a-f]{8}$",
+        "type": "string",
+    }
+    schema["required"].append("crc")
+    return schema
 
 
 def a_stream_of_batches() -> list[bytes]:

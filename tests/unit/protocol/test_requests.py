@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from crc32c import crc32c
 
 from envelope.errors import (
     InternalError,
@@ -27,6 +28,7 @@ from jetstream.protocol.requests import (
 )
 from jetstream.protocol.responses import (
     FetchResponse,
+    HelloResponse,
     decode_error,
     decode_response,
     encode_error,
@@ -148,3 +150,14 @@ def test_a_response_with_fields_of_a_newer_server_is_read() -> None:
     assert decode_response(FetchResponse, {**fields, "compressed": True}) == response
     with pytest.raises(RemoteProtocolError, match="next_offset"):
         decode_response(FetchResponse, {**fields, "next_offset": "3"})
+
+
+def test_a_response_header_has_its_crc_and_is_refused_without() -> None:
+    sealed = encode_response(HelloResponse(id=1, protocol=1, node="n", node_version="0"))
+    whole = json.loads(sealed)
+    assert list(whole)[-1] == "crc"
+    assert int(whole["crc"], 16) == crc32c(sealed[: sealed.index(b',"crc"')] + b"}")
+    assert response_id(sealed)[1] == 1
+    for damaged in (sealed[:-1], sealed[:-18] + b"}", sealed.replace(b'"n"', b'"m"'), b"", b"{}"):
+        with pytest.raises(RemoteProtocolError, match="CRC32C"):
+            response_id(damaged)
