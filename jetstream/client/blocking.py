@@ -1,26 +1,42 @@
-"""The client library without asyncio: the same calls under the same names, each waiting for its result.
+"""The client library without asyncio: ``publish``, ``publish_all``, ``publish_table``, ``read``, ``streams``.
 
-An event loop runs in a thread of its own, and every call is carried there. What crosses between the threads
-is a batch of records or a window of messages, never a single record, so that reading and publishing cost
-little more than with the asynchronous client.
+Each call waits for its result. An event loop runs in a thread of its own, and every call is carried there.
+What crosses between the threads is a batch of records or some windows of messages, never a single record, so
+that reading and publishing cost little more than with the asynchronous client.
 """
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import chain, islice
-from typing import Any, Final, TypeVar, Unpack, overload
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
+from envelope.errors import ConnectionLost, JetstreamError, RequestError
+from envelope.limits import MIB
+from envelope.types import LeaderEpoch, Offset
 from jetstream.client.connection import JetstreamClient, ReadOptions, connect
-from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message
+from jetstream.client.message_table import (
+    ACKS_SCHEMA,
+    PIECE_WINDOWS,
+    ArrowTable,
+    message_batches,
+    pieces_of,
+    publish_piece,
+)
+from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message, checked_window
 from jetstream.client.publishing import PublishAck, PublishOptions
+from jetstream.client.read_progress import ReadProgress, ReadProgressTold
 from jetstream.client.reader import BatchReader
 from jetstream.client.records import Record, records_of
+from jetstream.client.socket_access import SocketTls
 from jetstream.client.streams import Streams
-from jetstream.log.schema import SCHEMA
+from jetstream.log.schema import NO_RECORDS, SCHEMA
 from metadata.api.responses import (
     CreateStreamResponse,
     DeleteStreamResponse,
@@ -31,52 +47,145 @@ from metadata.api.responses import (
 )
 from metadata.stream_config import API_PREFIX_DEFAULT
 
-T = TypeVar("T")
+_PIECE_BYTES: Final = 64 * MIB
+"""Payload that is taken in together, or one message: bounds the memory for messages not acked yet."""
 
-_WINDOWS_AT_ONCE: Final = 16
-"""Messages that cross to the loop's thread together, in windows."""
+T = TypeVar("T")
 
 
 class _LoopThread:
-    """An event loop in a daemon thread; closed once, by whoever made it."""
+    """An event loop in a daemon thread; closed once, by whoever made it.
+
+    Any thread may have it run something, also while another one closes it: no wait is left without an end.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="jetstream-client", daemon=True)
+        self._thread = threading.Thread(target=self._turn, name="jetstream-client", daemon=True)
+        self._admission = threading.RLock()
+        self._closed = False
         self._thread.start()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return the coroutine's result; it is cancelled if the wait is interrupted (Ctrl-C)."""
-        assert threading.current_thread() is not self._thread, "the loop's thread cannot wait for itself"
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        finally:
-            future.cancel()  # one that is done takes no notice
+    def run(self, coroutine: Coroutine[Any, Any, T], relay: "_ProgressRelay | None" = None) -> T:
+        """Return the coroutine's result; it is cancelled if the wait is interrupted (Ctrl-C).
 
-    def close(self) -> None:
-        self.run(_end_other_tasks())  # a wait that was interrupted has yet to hear of it
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        What comes through ``relay`` meanwhile is told in this thread, the caller's.
+
+        Raises:
+            RequestError: the client is closed; nothing was done.
+            ConnectionLost: it was closed meanwhile.
+        """
+        assert threading.current_thread() is not self._thread, "the loop's thread cannot wait for itself"
+        future: Future[T] | None = None
+        try:
+            with self._admission:
+                if self._closed:
+                    coroutine.close()
+                    raise RequestError("this client is closed")
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            if relay is not None:
+                relay.tell_until_done(future)
+            return future.result()
+        except CancelledError:
+            if not self._closed:
+                raise
+            raise ConnectionLost("the client was closed meanwhile: the outcome is unknown") from None
+        finally:
+            if future is not None:
+                future.cancel()  # one that is done takes no notice
+
+    def close(self, farewell: Coroutine[Any, Any, None] | None) -> None:
+        """Refuse what comes, run ``farewell``, end what is still under way, and then the thread.
+
+        If the wait for all that is interrupted, it goes on by itself.
+        """
+        with self._admission:
+            self._closed = True
+            future = asyncio.run_coroutine_threadsafe(_wind_up(farewell), self._loop)
+        future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
         self._thread.join()
+        future.result()
+
+    def _turn(self) -> None:
+        self._loop.run_forever()
         self._loop.close()
 
 
+class _ProgressRelay:
+    """A reader's progress on its way from the loop's thread to the caller's."""
+
+    def __init__(self, tell: ReadProgressTold) -> None:
+        self._tell = tell
+        self._waiting: SimpleQueue[ReadProgress | Future[Any]] = SimpleQueue()
+
+    def put(self, progress: ReadProgress) -> None:
+        """Be told, by the loop's thread."""
+        self._waiting.put(progress)
+
+    def tell_until_done(self, future: Future[Any]) -> None:
+        """Tell what comes until ``future`` is done, in the thread that calls this."""
+        future.add_done_callback(self._waiting.put)
+        while (come := self._waiting.get()) is not future:
+            if isinstance(come, ReadProgress):  # and no future of a wait that was interrupted
+                self._tell(come)
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """A batch on its way from the loop's thread to the caller; the last one is empty."""
+
+    batch: pa.RecordBatch
+    next_offset: Offset | None
+    epoch: LeaderEpoch | None
+    is_last: bool = False
+    taken: int = 0
+    """Rows that the caller has."""
+    records: list[Record] = field(default_factory=list)
+    """All rows as records, once the first of them is wanted."""
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether the caller has all of it."""
+        return self.taken == self.batch.num_rows
+
+    @property
+    def reached(self) -> Offset | None:
+        """The offset after what the caller has; None if that is nothing."""
+        if self.is_used_up:
+            return self.next_offset
+        offsets = self.batch.column(0)
+        return Offset(offsets[self.taken - 1].as_py() + 1 if self.taken else offsets[0].as_py())
+
+    def rest(self) -> pa.RecordBatch:
+        """Return the rows that the caller does not have."""
+        return self.batch.slice(self.taken)
+
+
 class BlockingReader:
-    """Iterates over a stream: over records, or with `batches` over Arrow batches.
+    """Iterates over a stream: over records, or with `batches` over Arrow batches; in one thread at a time.
+
+    It goes on where it stopped, however it is asked and whatever interrupted it: what was fetched and not
+    handed out comes first. An error that ended it is raised again.
 
     Invariant:
         C12: ``next_offset`` is the offset after the last record handed out.
     """
 
-    def __init__(self, thread: _LoopThread, batches: BatchReader) -> None:
+    def __init__(
+        self, thread: _LoopThread, batches: BatchReader, relay: _ProgressRelay | None = None
+    ) -> None:
         self._thread = thread
         self._batches = batches
-        self._next_offset: int | None = None
+        self._relay = relay
+        # Handed out from its head, which is always there; the loop's thread puts in at the end.
+        self._deliveries = deque([_Delivery(NO_RECORDS, None, None)])
+        self._failed: JetstreamError | None = None
 
     @property
     def next_offset(self) -> int | None:
         """The offset after what was handed out: store it, and start there to go on. None before the start."""
-        return self._batches.next_offset if self._next_offset is None else self._next_offset
+        reached = self._deliveries[0].reached
+        return self._batches.start_offset if reached is None else reached
 
     @property
     def incarnation(self) -> str | None:
@@ -84,28 +193,74 @@ class BlockingReader:
         return self._batches.incarnation
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield Arrow batches cut to the exact range; raises what `BatchReader.__anext__` raises."""
-        while (batch := self._thread.run(_next_batch(self._batches))) is not None:
-            self._next_offset = None
-            yield batch
+        """Yield Arrow batches cut to the exact range; raises what `BatchReader.__anext__` raises.
 
-    def __iter__(self) -> Iterator[Record]:
-        """Yield single records."""
-        for batch in self.batches():
-            epoch = self._batches.last_epoch
-            assert epoch is not None, "C12: a batch has an epoch"
-            self._next_offset = batch.column(0)[0].as_py()
-            for record in records_of(batch, epoch):
-                self._next_offset = record.offset + 1
-                yield record
+        The first one is what is left of a batch whose first records were handed out singly.
+        """
+        while self._advance():
+            delivery = self._deliveries[0]
+            rest = delivery.rest()
+            # C12: an interrupt comes with a call or a jump, and there is none between this and the yield.
+            delivery.taken = delivery.batch.num_rows
+            yield rest
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record:
+        """Return the next record; raises what `BatchReader.__anext__` raises, and `StopIteration`."""
+        delivery = self._deliveries[0]
+        if delivery.taken >= len(delivery.records):
+            if not self._advance():
+                raise StopIteration
+            delivery = self._deliveries[0]
+            assert delivery.epoch is not None, "C12: a batch has an epoch"
+            delivery.records = list(records_of(delivery.batch, delivery.epoch))
+        record = delivery.records[delivery.taken]
+        delivery.taken += 1  # C12: no call between this and the return, as above
+        return record
 
     def to_table(self) -> pa.Table:
         """Read to the end and return all of it as one table; see `BatchReader.to_table`."""
-        return self._thread.run(self._batches.to_table())
+        if self._batches.endless:
+            raise RequestError("following a stream without an end never comes to a table")
+        self._thread.run(self._fetch(to_the_end=True), self._relay)
+        table = pa.Table.from_batches([delivery.rest() for delivery in self._deliveries], SCHEMA)
+        end = deque([self._deliveries[-1]])
+        self._deliveries = end  # C12: as above
+        return table
 
     def to_batch_reader(self) -> pa.RecordBatchReader:
         """Return a pyarrow reader that fetches as it is read: what Arrow, DuckDB and Polars stream from."""
         return pa.RecordBatchReader.from_batches(SCHEMA, self.batches())
+
+    def _advance(self) -> bool:
+        """Have a batch at the head that is not used up, fetching it if need be; False at the end."""
+        while (head := self._deliveries[0]).is_used_up:
+            if head.is_last:
+                return False
+            if len(self._deliveries) == 1:
+                self._thread.run(self._fetch(to_the_end=False), self._relay)
+            self._deliveries.popleft()
+        return True
+
+    async def _fetch(self, *, to_the_end: bool) -> None:
+        """Put the next batch behind the others, or all that are left; on the loop's thread.
+
+        What a batch is and where it ends are put in together, whether or not anybody still waits for it.
+        """
+        if self._failed is not None:
+            raise self._failed
+        try:
+            while len(self._deliveries) == 1 or (to_the_end and not self._deliveries[-1].is_last):
+                batch = await anext(self._batches, None)
+                at, epoch = self._batches.next_offset, self._batches.last_epoch
+                self._deliveries.append(
+                    _Delivery(NO_RECORDS if batch is None else batch, at, epoch, batch is None)
+                )
+        except JetstreamError as error:
+            self._failed = error
+            raise
 
 
 class BlockingStreams:
@@ -186,65 +341,131 @@ class BlockingClient:
         self,
         messages: Iterable[Message],
         *,
+        streams: Sequence[str] | None = None,
         window: int = WINDOW_DEFAULT,
         progress: Callable[[int], None] | None = None,
     ) -> list[PublishAck]:
         """Publish many messages, up to ``window`` outstanding; return their acks in order.
 
-        ``messages`` are taken in the caller's thread; ``progress`` is called there with the acks so far.
+        ``messages`` are taken in the caller's thread, 16 windows or 64 MiB of payload at a time; ``progress``
+        is called there with the number of messages acked so far. ``streams``: see `Publisher.publish_all`.
 
         Raises:
+            RequestError: a window that holds no message.
             JetstreamError: the first failure; messages before and after it may be stored.
         """
         acks: list[PublishAck] = []
-        waiting = iter(messages)
-        for first in waiting:
-            some = list(chain([first], islice(waiting, window * _WINDOWS_AT_ONCE - 1)))
-            acks += self._thread.run(self._client.publish_all(some, window=window))
+        acked = 0
+        for some in _pieces(messages, checked_window(window) * PIECE_WINDOWS):
+            acks += self._thread.run(self._client.publish_all(some, streams=streams, window=window))
+            acked += len(some)
             if progress is not None:
-                progress(len(acks))
+                progress(acked)
         return acks
 
+    def publish_table(
+        self,
+        table: ArrowTable,
+        *,
+        streams: Sequence[str] | None = None,
+        window: int = WINDOW_DEFAULT,
+        progress: Callable[[int], None] | None = None,
+    ) -> pa.Table:
+        """Publish the rows of a table in order and return their acks; see `JetstreamClient.publish_table`.
+
+        A stream is read in the caller's thread; ``progress`` is called there.
+        """
+        acks: list[pa.RecordBatch] = []
+        rows = 0
+        for piece in pieces_of(message_batches(table), checked_window(window)):
+            acks.append(self._thread.run(_publish_piece(self._client, piece, rows, streams, window)))
+            rows += piece.num_rows
+            if progress is not None:
+                progress(rows)
+        return pa.Table.from_batches(acks, ACKS_SCHEMA)
+
     def read(self, stream: str, **options: Unpack[ReadOptions]) -> BlockingReader:
-        """Return a reader: iterate over it for records, or over its ``batches()``; see `ReadOptions`."""
-        return BlockingReader(self._thread, self._client.read_batches(stream, **options))
+        """Return a reader: iterate over it for records, or over its ``batches()``; see `ReadOptions`.
+
+        ``progress`` is called in the thread that reads.
+        """
+        tell = options.get("progress")
+        if tell is None:
+            return BlockingReader(self._thread, self._client.read_batches(stream, **options))
+        relay = _ProgressRelay(tell)
+        options["progress"] = relay.put
+        return BlockingReader(self._thread, self._client.read_batches(stream, **options), relay)
 
 
 @contextmanager
 def connect_blocking(
     *servers: str,
     socket: str | Sequence[str] | None = None,
+    socket_token: str | None = None,
+    socket_tls: SocketTls | None = None,
     api_prefix: str = API_PREFIX_DEFAULT,
     request_timeout: float = TIMEOUT_S_DEFAULT,
     **nats_options: object,
 ) -> Iterator[BlockingClient]:
     """Connect as `jetstream.connect` does, for code without an event loop; closes everything at the end.
 
+    Calls of other threads that are under way then end with an error, and later ones with `RequestError`.
+
     Raises:
         ConnectionLost: no NATS server can be reached.
+        InvalidConfig: ``socket_tls`` names a file that has no authorities.
         RequestError: neither servers nor a socket, or an address that is none.
     """
     thread = _LoopThread()
+    farewell: Coroutine[Any, Any, None] | None = None
     try:
         connection = connect(
-            *servers, socket=socket, api_prefix=api_prefix, request_timeout=request_timeout, **nats_options
+            *servers,
+            socket=socket,
+            socket_token=socket_token,
+            socket_tls=socket_tls,
+            api_prefix=api_prefix,
+            request_timeout=request_timeout,
+            **nats_options,
         )
         client = thread.run(connection.__aenter__())
-        try:
-            yield BlockingClient(thread, client)
-        finally:
-            thread.run(connection.__aexit__(None, None, None))
+        farewell = _leave(connection)
+        yield BlockingClient(thread, client)
     finally:
-        thread.close()
+        thread.close(farewell)
 
 
-async def _end_other_tasks() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+async def _leave(connection: AbstractAsyncContextManager[JetstreamClient]) -> None:
+    await connection.__aexit__(None, None, None)
 
 
-async def _next_batch(batches: BatchReader) -> pa.RecordBatch | None:
-    # Not StopAsyncIteration: a future cannot carry it from one thread to another.
-    return await anext(batches, None)
+async def _wind_up(farewell: Coroutine[Any, Any, None] | None) -> None:
+    try:
+        if farewell is not None:
+            await farewell
+    finally:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+def _pieces(messages: Iterable[Message], messages_max: int) -> Iterator[list[Message]]:
+    """Yield the messages in order, as many at a time as fit."""
+    piece: list[Message] = []
+    size = 0
+    for message in messages:
+        piece.append(message)
+        size += len(message[1] or b"")
+        if len(piece) >= messages_max or size >= _PIECE_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+async def _publish_piece(
+    client: JetstreamClient, piece: pa.Table, first_row: int, streams: Sequence[str] | None, window: int
+) -> pa.RecordBatch:
+    async with client.publisher(window) as publisher:
+        return await publish_piece(publisher, piece, first_row, None, streams)

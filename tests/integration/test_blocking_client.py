@@ -5,15 +5,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
 import jetstream
-from envelope.errors import ConnectionLost, RequestError, UnknownStream
+from envelope.errors import ConnectionLost, JetstreamError, RequestError, UnknownStream
+from jetstream.client import blocking
 from jetstream.client.publishing import PublishOptions
 from jetstream.log.schema import SCHEMA
 from tests.support.nodes import nats_and_node, run
@@ -72,6 +74,45 @@ def test_many_messages_are_published_in_order_with_progress(tmp_path: Path) -> N
     against_a_node(tmp_path, scenario)
 
 
+def test_large_messages_are_taken_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "_PIECE_BYTES", 10_000)
+
+    def scenario(url: str) -> None:
+        with jetstream.connect_blocking(url) as js:
+            js.streams.create("numbers", "numbers")
+            taken = 0
+            held: list[int] = []
+
+            def messages() -> Iterator[tuple[str, bytes | None]]:
+                nonlocal taken
+                for value in (*[bytes(1_000)] * 25, bytes(20_000), b"", None):
+                    taken += 1
+                    yield "numbers", value
+
+            def told(acked: int) -> None:
+                held.append(taken - sum(held))
+                assert acked == taken
+
+            assert [ack.offset for ack in js.publish_all(messages(), progress=told)] == list(range(28))
+            assert held == [10, 10, 6, 2]
+
+    against_a_node(tmp_path, scenario)
+
+
+def test_a_window_that_holds_nothing_is_refused_before_anything_is_taken(tmp_path: Path) -> None:
+    def scenario(url: str) -> None:
+        with jetstream.connect_blocking(url) as js:
+            messages = iter([("numbers", b"v")])
+            table = pa.table({"subject": ["numbers"], "value": ["v"]})
+            with pytest.raises(RequestError, match="at least one message"):
+                js.publish_all(messages, window=0)
+            with pytest.raises(RequestError, match="at least one message"):
+                js.publish_table(table, window=0)
+            assert len(list(messages)) == 1
+
+    against_a_node(tmp_path, scenario)
+
+
 def test_a_range_becomes_a_table_and_a_stream_of_batches(tmp_path: Path) -> None:
     def scenario(url: str) -> None:
         with jetstream.connect_blocking(url) as js:
@@ -120,6 +161,96 @@ def test_a_following_reader_waits_for_what_another_thread_publishes(tmp_path: Pa
             publisher.start()
             assert [record.offset for record in reader] == [0, 1, 2]
             publisher.join()
+
+    against_a_node(tmp_path, scenario)
+
+
+def test_calls_of_other_threads_end_when_the_block_does(tmp_path: Path) -> None:
+    ended: list[JetstreamError] = []
+
+    def until_it_fails(call: Callable[[], object], begun: threading.Event) -> None:
+        try:
+            while True:
+                call()
+                begun.set()
+        except JetstreamError as error:
+            ended.append(error)
+
+    def scenario(url: str) -> None:
+        for _ in range(5):
+            with jetstream.connect_blocking(url) as js:
+                js.streams.create("numbers", "numbers")
+                reader = js.read("numbers", follow=True)
+                calls = [lambda: js.publish("numbers", b"v"), js.streams.list, lambda: next(reader)]  # noqa: B023 - they end with the block
+                begun = [threading.Event() for _ in calls]
+                threads = [
+                    threading.Thread(target=until_it_fails, args=each, daemon=True)
+                    for each in zip(calls, begun, strict=True)
+                ]
+                for thread in threads:
+                    thread.start()
+                assert all(event.wait(30) for event in begun)
+            for thread in threads:
+                thread.join(10)
+            assert not any(thread.is_alive() for thread in threads)
+
+    against_a_node(tmp_path, scenario)
+    assert len(ended) == 15
+    assert {type(error) for error in ended} <= {ConnectionLost, RequestError}
+
+
+def test_an_interrupt_of_the_end_leaves_it_to_itself(tmp_path: Path) -> None:
+    ended: list[JetstreamError] = []
+
+    def scenario(url: str) -> None:
+        def interrupt_join(frame: FrameType, event: str, _: object) -> None:
+            if event == "call" and frame.f_code is threading.Thread.join.__code__:
+                raise KeyboardInterrupt
+
+        def follow() -> None:
+            try:
+                for _ in reader:
+                    begun.set()
+            except JetstreamError as error:
+                ended.append(error)
+
+        begun = threading.Event()
+        threads = set(threading.enumerate())
+        block = jetstream.connect_blocking(url)
+        js = block.__enter__()
+        js.streams.create("numbers", "numbers")
+        js.publish("numbers", b"v")
+        reader = js.read("numbers", follow=True)
+        threading.Thread(target=follow, daemon=True).start()
+        assert begun.wait(30)
+        sys.setprofile(interrupt_join)
+        with pytest.raises(KeyboardInterrupt):
+            block.__exit__(None, None, None)
+        for thread in set(threading.enumerate()) - threads:
+            thread.join(10)
+            assert not thread.is_alive()
+        assert len(ended) == 1
+
+    against_a_node(tmp_path, scenario)
+
+
+def test_a_closed_client_says_that_it_is_closed(tmp_path: Path) -> None:
+    def scenario(url: str) -> None:
+        with jetstream.connect_blocking(url) as js:
+            js.streams.create("numbers", "numbers")
+            js.publish_all([("numbers", b"v")] * 3)
+            begun = js.read("numbers")
+            assert next(begun).offset == 0
+        closed = pytest.raises(RequestError, match="this client is closed")
+        with closed:
+            js.publish("numbers", b"v")
+        with closed:
+            js.streams.list()
+        with closed:
+            js.read("numbers").to_table()
+        assert [next(begun).offset, next(begun).offset] == [1, 2], "what was there already"
+        with closed:
+            next(begun)
 
     against_a_node(tmp_path, scenario)
 

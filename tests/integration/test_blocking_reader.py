@@ -1,0 +1,185 @@
+"""The reader without asyncio, asked in every way and interrupted everywhere, against a real node."""
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import jetstream
+from envelope.errors import UnknownStream
+from jetstream import ReadProgress
+from jetstream.client import blocking
+from jetstream.client.blocking import BlockingClient, BlockingReader
+from tests.integration.test_blocking_client import against_a_node
+
+BATCHES = 3
+BATCH_RECORDS = 4
+EVERYTHING = list(range(BATCHES * BATCH_RECORDS))
+
+Way = Callable[[BlockingReader], Iterator[int]]
+"""Yields the offsets of what is left, at each moment of what the reader has handed out just now."""
+
+
+WAITED_IN = ("asyncio.tasks", "concurrent.futures._base")
+"""Modules of Python's that the client hands its work to and waits in."""
+
+
+class Interrupted(Exception):
+    """What a signal handler raises."""
+
+
+def publish_batches(js: BlockingClient) -> None:
+    js.streams.create("numbers", "numbers")
+    for _ in range(BATCHES):
+        js.publish_all([("numbers", b"v")] * BATCH_RECORDS)
+
+
+def offsets_of(column: "pa.Array[Any] | pa.ChunkedArray[Any]") -> list[int]:
+    return [offset.as_py() for offset in column]
+
+
+def by_records(reader: BlockingReader) -> Iterator[int]:
+    for record in reader:
+        yield record.offset
+
+
+def by_batches(reader: BlockingReader) -> Iterator[int]:
+    for batch in reader.batches():
+        yield from offsets_of(batch["offset"])
+
+
+def by_table(reader: BlockingReader) -> Iterator[int]:
+    yield from offsets_of(reader.to_table()["offset"])
+
+
+WAYS = pytest.mark.parametrize("way", [by_records, by_batches, by_table])
+
+
+@WAYS
+def test_a_reader_goes_on_where_it_is_whichever_way_it_is_asked(tmp_path: Path, way: Way) -> None:
+    def scenario(url: str) -> None:
+        with jetstream.connect_blocking(url) as js:
+            publish_batches(js)
+            for first in range(len(EVERYTHING) + 1):
+                reader = js.read("numbers", max_bytes=1)
+                assert [record.offset for record in islice(reader, first)] == EVERYTHING[:first]
+                assert reader.next_offset == (first or None)
+                for record in islice(reader, 1):
+                    assert (record.offset, reader.next_offset) == (first, first + 1)
+                assert list(way(reader)) == EVERYTHING[first + 1 :]
+                assert reader.next_offset == len(EVERYTHING)
+                assert list(way(reader)) == []
+
+    against_a_node(tmp_path, scenario)
+
+
+@WAYS
+def test_what_was_fetched_while_a_callback_failed_is_handed_out_next(tmp_path: Path, way: Way) -> None:
+    def scenario(url: str) -> None:
+        told = 0
+
+        def fail_at_each(_: ReadProgress) -> None:
+            nonlocal told
+            told += 1
+            raise Interrupted
+
+        with jetstream.connect_blocking(url) as js:
+            publish_batches(js)
+            reader = js.read("numbers", max_bytes=1, progress=fail_at_each)
+            got = handed_out(reader, way)
+            assert got == EVERYTHING
+            assert told > BATCHES
+
+    against_a_node(tmp_path, scenario)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it is interrupted before it is begun
+@WAYS
+def test_an_interrupt_at_any_call_loses_and_repeats_nothing(tmp_path: Path, way: Way) -> None:
+    def scenario(url: str) -> None:
+        with jetstream.connect_blocking(url) as js:
+            publish_batches(js)
+            calls = 0
+            interrupted = True
+            while interrupted:
+                calls += 1
+                reader = js.read("numbers", max_bytes=1)
+                interrupt = InterruptAtCall(calls)
+                got = handed_out(reader, way, interrupt)
+                assert got == EVERYTHING, f"interrupted at call {calls}"
+                interrupted = interrupt.came
+            assert calls > 10
+
+    against_a_node(tmp_path, scenario)
+
+
+class InterruptAtCall:
+    """A profile function that raises at one of the calls that the client makes in this thread.
+
+    Python runs signal handlers when a call begins and when it has ended.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+        self.came = False
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        module = frame.f_globals.get("__name__")
+        caller = frame.f_back.f_globals.get("__name__") if frame.f_back else None
+        ours = blocking.__name__
+        begins = event == "call" and (module == ours or (caller == ours and module in WAITED_IN))
+        if begins or (event in ("c_call", "c_return") and module == ours):
+            self._left -= 1
+            if self._left == 0:
+                self.came = True
+                raise Interrupted
+
+
+def handed_out(reader: BlockingReader, way: Way, interrupt: InterruptAtCall | None = None) -> list[int]:
+    """Read to the end, going on after interrupts; return the offsets."""
+    got: list[int] = []
+    while True:
+        sys.setprofile(interrupt)
+        try:
+            got.extend(way(reader))  # what came before an interrupt is in it
+        except Interrupted:
+            interrupt = None
+            if reader.next_offset is not None:
+                assert reader.next_offset == len(got), "C12"
+        else:
+            return got
+        finally:
+            sys.setprofile(None)
+
+
+def test_an_error_that_ended_a_reader_is_raised_again(tmp_path: Path) -> None:
+    def scenario(url: str) -> None:
+        with jetstream.connect_blocking(url) as js:
+            reader = js.read("nothing")
+            for _ in range(2):
+                with pytest.raises(UnknownStream):
+                    list(reader)
+            with pytest.raises(UnknownStream):
+                reader.to_table()
+
+    against_a_node(tmp_path, scenario)
+
+
+def test_the_start_is_known_although_nothing_has_come(tmp_path: Path) -> None:
+    def scenario(url: str) -> None:
+        def interrupt(_: ReadProgress) -> None:
+            raise Interrupted
+
+        with jetstream.connect_blocking(url) as js:
+            publish_batches(js)
+            reader = js.read("numbers", start="latest", follow=True, progress=interrupt)
+            with pytest.raises(Interrupted):
+                next(reader)
+            assert reader.next_offset == len(EVERYTHING)
+
+    against_a_node(tmp_path, scenario)
