@@ -5,7 +5,7 @@ h11 knows HTTP; here is who is let in, and for how long. Nothing a peer sends re
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -18,9 +18,11 @@ _log = logging.getLogger(__name__)
 
 HEADER_BYTES_MAX: Final = 16 * KIB
 EXCHANGE_S_MAX: Final = 10.0
-"""From the connection to the last byte of the answer."""
+"""From the connection to the last byte of the answer; a peer that has not read by then loses the rest."""
 
 CONNECTIONS_MAX: Final = 64
+"""Peers that are connected, those included that do not read their answer; one more is turned away."""
+
 _RECEIVE_BYTES: Final = 4 * KIB
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -37,11 +39,11 @@ class Page:
 class HttpServer:
     """Serves ``pages`` from `start` to `stop`; on one event loop's thread."""
 
-    def __init__(self, pages: Mapping[str, Callable[[], Page]]) -> None:
+    def __init__(self, pages: Mapping[str, Callable[[], Awaitable[Page]]]) -> None:
         """``pages`` by path; each is made anew for every request."""
         self._pages = pages
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.StreamWriter] = set()
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; return the address, with the port that was free if ``port`` is 0.
@@ -59,22 +61,23 @@ class HttpServer:
         if self._server is not None:
             self._server.close()
             for connection in tuple(self._connections):
-                connection.cancel()
+                connection.transport.abort()
             await self._server.wait_closed()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "asyncio calls it in a task of its own"
-        self._connections.add(task)
+        self._connections.add(writer)
         try:
             if len(self._connections) <= CONNECTIONS_MAX:
                 async with asyncio.timeout(EXCHANGE_S_MAX):
                     await self._exchange(reader, writer)
+                    writer.close()
+                    await writer.wait_closed()
         except (TimeoutError, OSError) as error:
             _log.debug("http exchange ended early error=%r", error)
         finally:
-            self._connections.discard(task)
-            writer.close()
+            # Closing alone would keep the socket and what is not sent for as long as the peer does not read.
+            writer.transport.abort()
+            self._connections.discard(writer)
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
@@ -82,7 +85,7 @@ class HttpServer:
             request = await _next_request(connection, reader)
             if request is None:
                 return
-            page = self._page(request)
+            page = await self._page(request)
         except h11.RemoteProtocolError as error:
             page = _plain(HTTPStatus(error.error_status_hint), str(error))
             request = None
@@ -98,14 +101,14 @@ class HttpServer:
         writer.write(answer)
         await writer.drain()
 
-    def _page(self, request: h11.Request) -> Page:
+    async def _page(self, request: h11.Request) -> Page:
         if request.method not in (b"GET", b"HEAD"):
             return _plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
         path = request.target.partition(b"?")[0].decode("ascii", "replace")
         make = self._pages.get(path)
         if make is None:
             return _plain(HTTPStatus.NOT_FOUND, f"there are {', '.join(sorted(self._pages))}")
-        return make()
+        return await make()
 
 
 async def _next_request(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:

@@ -8,7 +8,7 @@ sync, checkpoint, close.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -277,21 +277,23 @@ def _binds(catalog: Catalog) -> Callable[[str, str], bool]:
     return binds
 
 
-def _pages(sources: Sources) -> dict[str, Callable[[], Page]]:
+def _pages(sources: Sources) -> dict[str, Callable[[], Awaitable[Page]]]:
     """Return what the HTTP port answers."""
-    metrics = exposition(sources)
+    write_metrics = exposition(sources)
 
-    def healthz() -> Page:
+    async def healthz() -> Page:
         lost = [link.watch.role for link in sources.links if not link.connected]
         health = judge(lost, sources.streams.problems())
         status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return Page(status, "application/json", json.dumps(health.document()).encode() + b"\n")
 
-    return {
-        "/healthz": healthz,
-        "/livez": lambda: Page(HTTPStatus.OK, "text/plain; charset=utf-8", b"alive\n"),
-        "/metrics": lambda: Page(HTTPStatus.OK, CONTENT_TYPE, metrics()),
-    }
+    async def livez() -> Page:
+        return Page(HTTPStatus.OK, "text/plain; charset=utf-8", b"alive\n")
+
+    async def metrics() -> Page:
+        return Page(HTTPStatus.OK, CONTENT_TYPE, await write_metrics())
+
+    return {"/healthz": healthz, "/livez": livez, "/metrics": metrics}
 
 
 def _warn_of_a_second_answerer(link: NatsLink) -> None:

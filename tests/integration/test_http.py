@@ -11,12 +11,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from envelope.errors import StorageError, UnavailableError
 from jetstream.node import http_server
+from jetstream.node import metrics as metrics_module
 from jetstream.node.metrics import METRICS
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
+from jetstream.node.stream import StreamOwner
 from tests.support.nodes import nats_and_node, node_config, request, run
 
 HTTP = {"port": 0}
+OUTCOMES = {"refused", "dropped_without_reply", "duplicates", "unknown_outcome", "acks_dropped"}
 
 
 async def exchange(node: Node, data: bytes) -> tuple[int, bytes, bytes]:
@@ -53,6 +56,13 @@ def test_metrics_tell_what_the_node_did(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with nats_and_node(tmp_path, http=HTTP) as (url, node), await nats.connect(url) as client:
             await request(client, "stream.create", name="orders", subject="orders.>")
+            at_first = await metrics(node)
+            assert {
+                labels[0] for (name, labels) in at_first if name == "jetstream_stream_messages_total"
+            } == OUTCOMES
+            assert all(
+                at_first["jetstream_stream_messages_total", (outcome, "orders")] == 0 for outcome in OUTCOMES
+            )
             js = client.jetstream()
             for number in range(3):
                 await js.publish("orders.new", b"v", headers={"Nats-Msg-Id": str(number % 2)})
@@ -69,6 +79,28 @@ def test_metrics_tell_what_the_node_did(tmp_path: Path) -> None:
             assert found["process_resident_memory_bytes", ()] > 0
             without_samples = {metric.name for metric in METRICS} - {name for name, _ in found}
             assert without_samples == set()
+
+    run(scenario())
+
+
+def test_a_scrape_of_many_streams_lets_others_have_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path, http=HTTP) as (url, node), await nats.connect(url) as client:
+            for number in range(10):
+                await request(client, "stream.create", name=f"s{number}", subject=f"s{number}")
+            whole = await metrics(node)
+            monkeypatch.setattr(metrics_module, "SAMPLES_AT_ONCE", 3)
+            turns = 0
+            async with asyncio.TaskGroup() as tasks:
+                scrape = tasks.create_task(metrics(node))
+                while not scrape.done():
+                    turns += 1
+                    await asyncio.sleep(0)
+            assert scrape.result().keys() == whole.keys()
+            of_streams = [name for name, _ in whole if name.startswith("jetstream_stream")]
+            assert turns > len(of_streams) / 3
 
     run(scenario())
 
@@ -92,6 +124,38 @@ def test_a_node_is_ready_while_every_stream_serves(tmp_path: Path) -> None:
             assert (await metrics(node))["jetstream_stream_online", ("orders",)] == 0
 
     run(scenario())
+
+
+def test_a_stream_whose_subject_is_not_subscribed_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach, told = StreamOwner.attach, list[tuple[int, bytes]]()
+
+    async def scenario() -> None:
+        async with EmbeddedNatsServer(tmp_path / "nats") as server:
+            config = node_config(tmp_path / "data", server.url, http=HTTP)
+            async with Node(config), await nats.connect(server.url) as client:
+                await request(client, "stream.create", name="orders", subject="orders.>")
+            node = Node(config)
+
+            async def ask_and_attach(stream: StreamOwner) -> None:
+                told.append(await get(node, "/healthz"))
+                await attach(stream)
+
+            monkeypatch.setattr(StreamOwner, "attach", ask_and_attach)
+            async with node:
+                told.append(await get(node, "/healthz"))
+                stream = node.stream("orders")
+                assert stream is not None
+                await stream.detach()
+                told.append(await get(node, "/healthz"))
+
+    run(scenario())
+    assert [status for status, _ in told] == [503, 200, 503]
+    for (_, body), when in ((told[0], "yet"), (told[2], "any more")):
+        assert json.loads(body)["problems"][-1] == (
+            f"stream orders: stream_offline: its subject is not subscribed {when}"
+        )
 
 
 def test_a_node_without_nats_is_alive_and_not_ready(tmp_path: Path) -> None:

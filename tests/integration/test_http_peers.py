@@ -1,0 +1,86 @@
+"""Peers of the HTTP port that ask and never read."""
+
+import asyncio
+import os
+import select
+import socket
+from contextlib import ExitStack
+from http import HTTPStatus
+from typing import Final
+
+import pytest
+
+from envelope.limits import MIB
+from jetstream.node import http_server
+from jetstream.node.http_server import HttpServer, Page
+from tests.support.sockets import run, until
+
+PEERS: Final = 20
+PAGE: Final = Page(HTTPStatus.OK, "text/plain", bytes(16 * MIB))
+"""More than the kernel takes in for a peer that does not read."""
+
+
+async def large() -> Page:
+    return PAGE
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def peers_that_never_read(stack: ExitStack, address: tuple[str, int]) -> list[socket.socket]:
+    """Connect peers that ask for the page."""
+    peers = [stack.enter_context(socket.create_connection(address)) for _ in range(PEERS)]
+    for peer in peers:
+        peer.sendall(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n")
+    return peers
+
+
+def is_answered(peer: socket.socket) -> bool:
+    return bool(select.select([peer], [], [], 0)[0])
+
+
+def test_peers_that_never_read_are_cut_off_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        server = HttpServer({"/page": large})
+        address = await server.start("127.0.0.1", 0)
+        before = open_files()
+        with ExitStack() as stack:
+            peers = peers_that_never_read(stack, address)
+            await until(lambda: all(map(is_answered, peers)))
+            await until(lambda: open_files() == before + PEERS)
+        await server.stop()
+
+    monkeypatch.setattr(http_server, "EXCHANGE_S_MAX", 1.0)
+    run(scenario())
+
+
+def test_peers_that_never_read_count_until_they_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        server = HttpServer({"/page": large})
+        address = await server.start("127.0.0.1", 0)
+        with ExitStack() as stack:
+            peers = peers_that_never_read(stack, address)
+            await until(lambda: all(map(is_answered, peers)))
+            reader, writer = await asyncio.open_connection(*address)
+            assert await reader.read() == b"", "one too many"
+            writer.close()
+            await server.stop()
+
+    monkeypatch.setattr(http_server, "CONNECTIONS_MAX", PEERS)
+    run(scenario())
+
+
+def test_stopping_breaks_off_peers_that_never_read() -> None:
+    async def scenario() -> None:
+        server = HttpServer({"/page": large})
+        address = await server.start("127.0.0.1", 0)
+        listening = open_files()
+        with ExitStack() as stack:
+            peers = peers_that_never_read(stack, address)
+            await until(lambda: all(map(is_answered, peers)))
+            async with asyncio.timeout(http_server.EXCHANGE_S_MAX / 2):
+                await server.stop()
+                await until(lambda: open_files() == listening - 1 + PEERS)
+
+    run(scenario())
