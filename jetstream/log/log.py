@@ -13,7 +13,7 @@ Source: Rebello et al., "Can Applications Recover from fsync Failures?" (ATC'20)
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from envelope.errors import (
@@ -254,10 +254,13 @@ class Log(ReadableLog):
 
     # --- removing ---------------------------------------------------------------------------------
 
-    def truncate_before(self, offset: Offset, high_watermark: Offset) -> None:
+    def truncate_before(
+        self, offset: Offset, high_watermark: Offset, about_to: Callable[[], None] = lambda: None
+    ) -> None:
         """Make ``offset`` the log's start; returns when that is durable. Below the start: does nothing.
 
-        Segments that lie wholly below it are removed, readers keep what they hold.
+        Segments that lie wholly below it are removed, readers keep what they hold. ``about_to`` is called
+        first if anything will be removed; if it raises, nothing is.
 
         Raises:
             OffsetOutOfRange: ``offset`` is above ``high_watermark``.
@@ -273,6 +276,7 @@ class Log(ReadableLog):
             )
         if offset <= self.log_start_offset:
             return
+        about_to()
         if offset > self.durable_end:
             self.sync()
         gone = [segment for segment in self._segments[:-1] if segment.next <= offset]
@@ -290,10 +294,13 @@ class Log(ReadableLog):
                 remove(self._disk, segment)
             self._disk.sync_dir(self.directory)
 
-    def apply_retention(self, now: TimestampUs, high_watermark: Offset) -> None:
+    def apply_retention(
+        self, now: TimestampUs, high_watermark: Offset, about_to: Callable[[], None] = lambda: None
+    ) -> None:
         """Remove the oldest whole segments that the configuration no longer keeps.
 
-        Only committed ones; the active one is sealed first if all it holds is too old.
+        Only committed ones; the active one is sealed first if all it holds is too old. ``about_to``: as
+        `truncate_before`.
 
         Raises:
             As `truncate_before`.
@@ -305,7 +312,7 @@ class Log(ReadableLog):
                     self._roll()
             start = retained_start(self._segments, high_watermark, now, self.config)
         if start > self.log_start_offset:
-            self.truncate_before(start, high_watermark)
+            self.truncate_before(start, high_watermark, about_to)
 
     def truncate_to(self, offset: Offset) -> None:
         """Cut the log back to ``offset``, the base of a batch; returns when that is durable.

@@ -94,13 +94,16 @@ class TxidNote:
     def write_before_removal(self, log: Log) -> None:
         """Write what is known if the txid on record is older, as records will go; on the disk thread.
 
+        What could not be written stays due.
+
         Raises:
             As `write`, and as `Log.sync`.
         """
         latest = self._latest
         if latest.txid != self._noted.txid:
+            self._waiting = latest
             log.sync()
-            self._write(latest)
+            self.write()
 
     def _write(self, known: LastTxid) -> None:
         state: dict[str, Json] = {"end": known.end, "txid": known.txid}

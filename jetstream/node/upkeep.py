@@ -73,11 +73,13 @@ class Upkeep:
 
     def apply_retention(self) -> None:
         """Drop the segments that retention no longer keeps."""
-        self._remove(lambda: self._log.apply_retention(self._clock.wall(), self._high_watermark()))
+        now, high_watermark = self._clock.wall(), self._high_watermark()
+        self._remove(lambda about_to: self._log.apply_retention(now, high_watermark, about_to))
 
     def truncate_before(self, offset: Offset) -> None:
         """Let the log begin at ``offset``, durably; `OffsetOutOfRange` beyond the high watermark."""
-        self._remove(lambda: self._log.truncate_before(offset, self._high_watermark()))
+        high_watermark = self._high_watermark()
+        self._remove(lambda about_to: self._log.truncate_before(offset, high_watermark, about_to))
 
     def reconfigure(self, config: StreamConfig) -> None:
         """Give the log its part of a changed configuration.
@@ -88,16 +90,21 @@ class Upkeep:
             self._log.sync()
         self._log.config = log_config(config)
 
-    def _remove(self, removal: Callable[[], None]) -> None:
+    def _remove(self, removal: Callable[[Callable[[], None]], None]) -> None:
         """Remove records; which transaction id was the last is put on record before its record goes."""
-        try:
-            self._remember_txid()
-        except DiskFull:
-            removal()  # It makes the space.
-            self._remember_txid()
-        else:
-            removal()
+        found_no_space = False
 
-    def _remember_txid(self) -> None:
+        def about_to() -> None:
+            nonlocal found_no_space
+            try:
+                self._note_for_removal()
+            except DiskFull:
+                found_no_space = True  # The removal makes it.
+
+        removal(about_to)
+        if found_no_space:
+            self._note_for_removal()
+
+    def _note_for_removal(self) -> None:
         if self._txid is not None:
             self._txid.write_before_removal(self._log)

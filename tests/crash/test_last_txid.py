@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from envelope.errors import JetstreamError
+from envelope.errors import DiskFull, JetstreamError
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.log.batch import encode
@@ -212,13 +212,19 @@ def test_the_last_txid_is_known_after_its_record_was_truncated() -> None:
     assert life.next().last_txid == 7
 
 
-def rolled(disk: MemoryDisk) -> Life:
+def rolled(disk: MemoryDisk, sync: SyncMode = SyncMode.ALWAYS) -> Life:
     """Return a stream whose only txid is in the first segment, which its retention does not keep."""
-    life = Life(disk, config(segment_bytes=SMALL_SEGMENTS))
+    life = Life(disk, config(sync, SMALL_SEGMENTS))
     life.append(7)
     for _ in range(4):
         life.append(None, size=SMALL_SEGMENTS)
     return life
+
+
+def note_writes(disk: MemoryDisk, since: int) -> list[int]:
+    """Return the numbers of the calls after ``since`` that write a note."""
+    calls = enumerate(disk.trace[since:], since + 1)
+    return [number for number, call in calls if call.startswith(f"write {PATH}")]
 
 
 def test_the_last_txid_is_known_after_its_record_has_expired() -> None:
@@ -232,24 +238,48 @@ def test_a_note_that_finds_no_space_does_not_keep_retention_from_making_some() -
     rehearsal = rolled(MemoryDisk())
     calls = rehearsal.disk.calls
     rehearsal.upkeep.apply_retention()
-    write = next(
-        number
-        for number, call in enumerate(rehearsal.disk.trace[calls:], calls + 1)
-        if call.startswith(f"write {PATH}")
-    )
+    write = note_writes(rehearsal.disk, calls)[0]
     life = rolled(MemoryDisk({write: Fault(FaultKind.SHORT_WRITE)}))
     life.upkeep.apply_retention()
     assert life.log.log_start_offset > 0
     assert life.next().last_txid == 7, "noted when there was space"
 
 
+def test_a_note_that_finds_no_space_after_the_removal_either_stays_due() -> None:
+    writes: set[int] = set()
+    for _ in range(2):
+        life = rolled(MemoryDisk({call: Fault(FaultKind.SHORT_WRITE) for call in writes}))
+        calls = life.disk.calls
+        life.upkeep.apply_retention()
+        writes.update(note_writes(life.disk, calls))
+    life = rolled(MemoryDisk({call: Fault(FaultKind.SHORT_WRITE) for call in writes}))
+    with pytest.raises(DiskFull):
+        life.upkeep.apply_retention()
+    assert life.log.log_start_offset > 0
+    assert life.upkeep.txid_note_due()
+    life.upkeep.note_txid()
+    assert not life.upkeep.txid_note_due()
+    assert life.next().last_txid == 7
+
+
 def test_what_is_noted_before_a_removal_is_durable_too() -> None:
+    life = rolled(MemoryDisk(), SyncMode.OS)
+    life.append(9)
+    life.upkeep.apply_retention()
+    assert life.log.log_start_offset > 0
+    after = Life(life.disk.power_loss(nothing_survives))
+    assert (after.last_txid, after.log.log_end_offset) == (9, 6)
+
+
+def test_nothing_is_noted_or_synced_while_nothing_is_removed() -> None:
     life = Life(MemoryDisk(), config(SyncMode.OS))
     life.append(7)
     life.append(9)
+    calls = life.disk.calls
     life.upkeep.apply_retention()
-    after = Life(life.disk.power_loss(nothing_survives))
-    assert (after.last_txid, after.log.log_end_offset) == (9, 2)
+    life.upkeep.truncate_before(Offset(0))
+    assert life.disk.trace[calls:] == []
+    assert life.log.durable_end == 0
 
 
 # --- at every call -------------------------------------------------------------------------------------
