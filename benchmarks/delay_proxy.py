@@ -28,7 +28,7 @@ class DelayLine:
     def __init__(self, delay_s: float, bytes_max: int = ON_THE_WAY_BYTES_MAX) -> None:
         self._delay_s = delay_s
         self._bytes_max = bytes_max
-        self._chunks: deque[tuple[float, bytes]] = deque()
+        self._chunks: deque[tuple[float, memoryview]] = deque()
         self._bytes = 0
 
     @property
@@ -36,7 +36,7 @@ class DelayLine:
         """Whether another chunk may be put in."""
         return self._bytes < self._bytes_max
 
-    def put(self, chunk: bytes, now: float) -> None:
+    def put(self, chunk: memoryview, now: float) -> None:
         """Put in a chunk that has arrived ``now``; an empty one is the end of the stream."""
         self._chunks.append((now + self._delay_s, chunk))
         self._bytes += len(chunk)
@@ -45,7 +45,7 @@ class DelayLine:
         """Return how long it is until a chunk is due, 0 if one is; None if there is none."""
         return max(0.0, self._chunks[0][0] - now) if self._chunks else None
 
-    def take(self) -> bytes:
+    def take(self) -> memoryview:
         """Take out the first chunk."""
         _, chunk = self._chunks.popleft()
         self._bytes -= len(chunk)
@@ -60,6 +60,8 @@ class _Direction:
         self._sink = sink
         self._line = DelayLine(delay_s)
         self._changed = threading.Condition()
+        # Used again, the last one first: fresh memory would cost more than the way through the kernel.
+        self._rooms: deque[bytearray] = deque()
 
     def start(self) -> None:
         for work in (self._receive, self._send):
@@ -67,10 +69,11 @@ class _Direction:
 
     def _receive(self) -> None:
         while True:
+            room = self._rooms.pop() if self._rooms else bytearray(RECEIVE_BYTES)
             try:
-                chunk = self._source.recv(RECEIVE_BYTES)
+                chunk = memoryview(room)[: self._source.recv_into(room)]
             except OSError:
-                chunk = b""  # a connection that breaks ends the direction, as one that is closed
+                chunk = memoryview(b"")  # a connection that breaks ends the direction, as one that is closed
             with self._changed:
                 self._changed.wait_for(lambda: self._line.has_room)
                 self._line.put(chunk, time.monotonic())
@@ -84,6 +87,9 @@ class _Direction:
                 self._sink.sendall(chunk)
             except OSError:
                 break
+            room = chunk.obj
+            assert isinstance(room, bytearray), "every chunk lies in a room"
+            self._rooms.append(room)
         # Both threads of the other direction are woken by this as well.
         for sock in (self._sink, self._source):
             try:
@@ -91,7 +97,7 @@ class _Direction:
             except OSError:
                 continue  # it is closed already
 
-    def _next(self) -> bytes:
+    def _next(self) -> memoryview:
         """Wait until a chunk is due and return it."""
         with self._changed:
             while (wait_s := self._line.wait_s(time.monotonic())) != 0.0:

@@ -16,7 +16,7 @@ from benchmarks.stored import Stored, StoredSegments, batch_records, filled
 from benchmarks.systems import OURS_ALWAYS, Laboratory, Ours, stream_name
 
 SIZE_BYTES: Final = 1024
-FILL_BYTES: Final = 768 * MIB
+FILL_BYTES: Final = 2048 * MIB
 FILL_BYTES_QUICK: Final = 96 * MIB
 ROUND_TRIPS_MS: Final = (0, 5, 20)
 DIRECT: Final = "no proxy"

@@ -19,8 +19,9 @@ from jetstream.client.socket_link import Answer, SocketLink
 from jetstream.protocol.requests import Column, Fetch
 from jetstream.protocol.responses import FetchResponse, Response
 
+_AHEAD_FIRST: Final = 4
 _AHEAD_MAX: Final = 32
-"""Fetches without a header, of one reader; begun with one and doubled with each answer (slow start)."""
+"""Fetches without a header, of one reader: a few while it is known to be behind, doubled with each answer."""
 
 _IN_FLIGHT_SHARED_MAX: Final = REQUESTS_IN_FLIGHT_MAX // 2
 """Beyond it readers that share a connection have one fetch under way each."""
@@ -63,6 +64,15 @@ class ReaderPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a reader stops, and how far it could read when that was asked."""
+
+    end: Offset | None
+    """Exclusive; None has no end."""
+    high_watermark: Offset
+
+
+@dataclass(frozen=True, slots=True)
 class FetchedRange:
     """Whole batches covering ``[response.start_offset, response.next_offset)``."""
 
@@ -74,7 +84,7 @@ class FetchPipeline:
     """Fetches one stream from a place to an end over one connection, in order.
 
     Invariants:
-        C3: more than one fetch has no header yet only while the last answer ended below the high watermark;
+        C3: more than one fetch has no header yet only while the place is below the high watermark known last;
             all but the first of them ask for what comes ``next``.
         C4: ranges are handed out in order, each beginning where the last one ended.
         C5: a new fetch leaves only while less than ``prefetch_bytes`` are asked for, arriving or not taken;
@@ -86,27 +96,27 @@ class FetchPipeline:
         link: SocketLink,
         stream: str,
         place: ReaderPlace,
-        end: Offset | None,
+        bounds: Bounds,
         settings: FetchSettings,
         wanted: Wanted,
     ) -> None:
-        """Begin to fetch; ``end`` is exclusive, None has no end."""
+        """Begin to fetch."""
         self._wanted = wanted
         self._link = link
         self._stream = stream
         self._place = place
-        self._end = end
+        self._end = bounds.end
         self._settings = settings
         self._cursor = link.next_id()  # a number of its own on this connection
         self._asked: deque[int] = deque()
-        self._ahead = 1
+        self._ahead = _AHEAD_FIRST if place.offset < bounds.high_watermark else 1
         self._arriving: dict[int, int] = {}
         self._ready: deque[FetchedRange] = deque()
         self._ready_bytes = 0
         self._failure: JetstreamError | None = None
         self._stopped = False
         self._progress = asyncio.Event()
-        self.high_watermark = Offset(0)
+        self.high_watermark = bounds.high_watermark
         """As the node last told it."""
         self._ask()
 

@@ -24,7 +24,7 @@ from envelope.errors import (
     RequestError,
 )
 from envelope.types import Incarnation, LeaderEpoch, Offset
-from jetstream.client.fetch_pipeline import FetchedRange, FetchPipeline, FetchSettings, ReaderPlace
+from jetstream.client.fetch_pipeline import Bounds, FetchedRange, FetchPipeline, FetchSettings, ReaderPlace
 from jetstream.client.node_links import NodeLinks
 from jetstream.client.read_progress import ProgressCount, ReadProgressTold
 from jetstream.client.read_range import ReadRange, ResolvedRange, resolve
@@ -66,7 +66,7 @@ class BatchReader:
         start_offset: where its range begins; None until that is known.
 
     Invariants:
-        C6: ``next_offset`` never decreases, and every record below it (from the start) has been yielded.
+        C6: ``next_offset`` never decreases, and every wanted record from the start up to it has been yielded.
     """
 
     def __init__(self, links: NodeLinks, wanted: ReadRange, settings: ReadSettings) -> None:
@@ -113,7 +113,7 @@ class BatchReader:
     @property
     def high_watermark(self) -> Offset | None:
         """End of what can be read, as the node last told it."""
-        if self._pipeline is not None and self._pipeline.high_watermark:
+        if self._pipeline is not None:
             return self._pipeline.high_watermark
         return None if self._range is None else self._range.high_watermark
 
@@ -209,7 +209,12 @@ class BatchReader:
         if self._range.end is not None and self._place.offset >= self._range.end:
             return None
         self._pipeline = FetchPipeline(
-            link, self.stream, self._place, self._range.end, self._settings.fetch, self._wanted.wanted
+            link,
+            self.stream,
+            self._place,
+            Bounds(self._range.end, self._range.high_watermark),
+            self._settings.fetch,
+            self._wanted.wanted,
         )
         return self._pipeline
 

@@ -6,8 +6,8 @@ cannot be is refused by a value, so that every replica refuses alike.
 One thread applies. Every row is immutable and every read takes one consistent look at one table, so
 other threads may read while it does; two reads may see two states.
 
-Invariants: C1 to C8 in `metadata.catalog.tables`, and
-    C9: entries are applied without a gap, each once.
+Invariants: K1 to K8 in `metadata.catalog.tables`, and
+    K9: entries are applied without a gap, each once.
 """
 
 from typing import Final, assert_never
@@ -50,7 +50,7 @@ class Catalog:
 
     def apply(self, index: LogIndex, command: Command) -> Events:
         """Apply the command of entry ``index``; the first event answers its proposer."""
-        assert index == self._applied + 1, f"C9: entry {index} after {self._applied}"
+        assert index == self._applied + 1, f"K9: entry {index} after {self._applied}"
         events = _decide(self._tables, command)
         self._applied = index
         assert events, f"every command has an answer: {command}"
@@ -95,7 +95,7 @@ class Catalog:
         return due_elections(self._tables)
 
     def audit(self) -> None:
-        """Assert C1 to C8 over everything; O(streams), for tests and simulation."""
+        """Assert K1 to K8 over everything; O(streams), for tests and simulation."""
         problems = self._tables.problems()
         assert not problems, "; ".join(problems)
 

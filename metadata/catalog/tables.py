@@ -1,14 +1,14 @@
 """The rows of the catalogue and what must always hold between them.
 
 Invariants (checked by `Tables.problems`, after every command in tests and after every snapshot read):
-    C1: a stream is stored under its own name; names are unique.
-    C2: incarnations are unique among live and removed streams, so data directories are too.
-    C3: a stream has as many replicas as its configuration says, on distinct, registered nodes.
-    C4: the ISR is never empty, names distinct nodes, and only replicas.
-    C5: a leader is in the ISR with the directory that is registered now.
-    C6: every leader_epoch, isr_version and node_epoch is at least 1.
-    C7: no directory is registered by two nodes.
-    C8: a removal waits for at least one registered node.
+    K1: a stream is stored under its own name; names are unique.
+    K2: incarnations are unique among live and removed streams, so data directories are too.
+    K3: a stream has as many replicas as its configuration says, on distinct, registered nodes.
+    K4: the ISR is never empty, names distinct nodes, and only replicas.
+    K5: a leader is in the ISR with the directory that is registered now.
+    K6: every leader_epoch, isr_version and node_epoch is at least 1.
+    K7: no directory is registered by two nodes.
+    K8: a removal waits for at least one registered node.
 """
 
 from collections import Counter
@@ -89,7 +89,7 @@ class Tables:
     streams: dict[StreamName, Stream] = field(default_factory=dict)
     removals: dict[Incarnation, Removal] = field(default_factory=dict)
     incarnations: set[Incarnation] = field(default_factory=set)
-    """Of live streams; derived, for C2."""
+    """Of live streams; derived, for K2."""
 
     def put(self, stream: Stream) -> None:
         """Store a new or changed stream under its name."""
@@ -113,46 +113,46 @@ class Tables:
     def _node_problems(self) -> Iterator[str]:
         for node_id, node in self.nodes.items():
             if node.node_id != node_id:
-                yield f"C1: node {node.node_id} is stored as {node_id}"
+                yield f"K1: node {node.node_id} is stored as {node_id}"
             if node.node_epoch < 1:
-                yield f"C6: node {node_id} has node_epoch {node.node_epoch}"
+                yield f"K6: node {node_id} has node_epoch {node.node_epoch}"
         for directory, count in Counter(node.directory for node in self.nodes.values()).items():
             if count > 1:
-                yield f"C7: directory {directory} is registered by {count} nodes"
+                yield f"K7: directory {directory} is registered by {count} nodes"
 
     def _stream_problems(self) -> Iterator[str]:
         incarnations = Counter(stream.incarnation for stream in self.streams.values())
         incarnations.update(self.removals.keys())
         for incarnation, count in incarnations.items():
             if count > 1:
-                yield f"C2: incarnation {incarnation} is used {count} times"
+                yield f"K2: incarnation {incarnation} is used {count} times"
         if self.incarnations != {stream.incarnation for stream in self.streams.values()}:
-            yield "C2: the set of live incarnations differs from the streams"
+            yield "K2: the set of live incarnations differs from the streams"
         for name, stream in self.streams.items():
             if stream.name != name:
-                yield f"C1: stream {stream.name} is stored as {name}"
+                yield f"K1: stream {stream.name} is stored as {name}"
             for problem in self._replica_problems(stream):
                 yield f"{problem} (stream {name})"
 
     def _replica_problems(self, stream: Stream) -> Iterator[str]:
         distinct = set(stream.replicas)
         if not len(distinct) == len(stream.replicas) == stream.config.replicas:
-            yield f"C3: replicas {stream.replicas}, configured {stream.config.replicas}"
+            yield f"K3: replicas {stream.replicas}, configured {stream.config.replicas}"
         if not distinct <= self.nodes.keys():
-            yield f"C3: replicas {stream.replicas} are not all registered"
+            yield f"K3: replicas {stream.replicas} are not all registered"
         members = stream.isr_nodes
         if not members or len(set(members)) != len(members) or not set(members) <= distinct:
-            yield f"C4: isr {members} of replicas {stream.replicas}"
+            yield f"K4: isr {members} of replicas {stream.replicas}"
         if stream.leader is not None and not any(
             member.node_id == stream.leader and self.is_registered(member) for member in stream.isr
         ):
-            yield f"C5: leader {stream.leader} is not in isr {members} with its registered directory"
+            yield f"K5: leader {stream.leader} is not in isr {members} with its registered directory"
         if stream.leader_epoch < 1 or stream.isr_version < 1:
-            yield f"C6: leader_epoch {stream.leader_epoch}, isr_version {stream.isr_version}"
+            yield f"K6: leader_epoch {stream.leader_epoch}, isr_version {stream.isr_version}"
 
     def _removal_problems(self) -> Iterator[str]:
         for incarnation, removal in self.removals.items():
             if removal.incarnation != incarnation:
-                yield f"C1: removal {removal.incarnation} is stored as {incarnation}"
+                yield f"K1: removal {removal.incarnation} is stored as {incarnation}"
             if not removal.pending or not set(removal.pending) <= self.nodes.keys():
-                yield f"C8: removal {incarnation} waits for {removal.pending}"
+                yield f"K8: removal {incarnation} waits for {removal.pending}"

@@ -7,7 +7,13 @@ from itertools import chain, repeat
 
 import pytest
 
-from envelope.errors import CorruptDataError, JetstreamError, OffsetOutOfRange, RemoteProtocolError
+from envelope.errors import (
+    CorruptDataError,
+    JetstreamError,
+    OffsetOutOfRange,
+    RemoteProtocolError,
+    UnavailableError,
+)
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.client.fetch_pipeline import FetchSettings
 from jetstream.client.node_links import FixedAddresses, NodeLinks
@@ -172,13 +178,18 @@ def test_retention_that_overtakes_a_reader_is_an_error() -> None:
     assert caught.value.__notes__ == [str(list(range(50)))]
 
 
-def test_every_fetch_names_the_history_it_continues() -> None:
+def test_every_fetch_that_names_a_place_names_the_history_it_continues() -> None:
     asked: list[tuple[int | str, int | None, str | None]] = []
 
     def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
+        broken = offset == 50 and all(named != 50 for named, _, _ in asked)
         asked.append((fetch.offset, fetch.last_epoch, fetch.incarnation))
+        if broken and fetch.offset == "next":
+            raise UnavailableError("not now")
         return a_response(fetch, offset, offset + 25), a_batch(offset, 25)
 
     assert read(answer) == list(range(100))
     life = Incarnation("i")
-    assert asked == [(0, None, life), (25, 1, life), ("next", None, life), ("next", None, life)]
+    named = [fetch for fetch in asked if fetch[0] != "next"]
+    assert named == [(0, None, life), (50, 1, life)]
+    assert {fetch for fetch in asked if fetch[0] == "next"} == {("next", None, life)}, "its cursor knows"

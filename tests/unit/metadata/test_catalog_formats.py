@@ -183,20 +183,20 @@ def test_a_snapshot_of_another_format_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda body: body["streams"][0].update(leader="n9"), "C5"),
-        (lambda body: body["streams"][0].update(isr=[]), "C4"),
-        (lambda body: body["streams"][0].update(replicas=[]), "C3"),
-        (lambda body: body["streams"][0].update(leader_epoch=0), "C6"),
+        (lambda body: body["streams"][0].update(leader="n9"), "K5"),
+        (lambda body: body["streams"][0].update(isr=[]), "K4"),
+        (lambda body: body["streams"][0].update(replicas=[]), "K3"),
+        (lambda body: body["streams"][0].update(leader_epoch=0), "K6"),
         (lambda body: body["streams"].append(body["streams"][0]), "twice"),
         (lambda body: body["nodes"].append(body["nodes"][0]), "twice"),
-        (lambda body: body["nodes"].append({**body["nodes"][0], "node_id": "n2"}), "C7"),
+        (lambda body: body["nodes"].append({**body["nodes"][0], "node_id": "n2"}), "K7"),
         (
             lambda body: body["streams"].append(
                 {**body["streams"][0], "config": {"name": "z", "subject": "z"}}
             ),
-            "C2",
+            "K2",
         ),
-        (lambda body: body["removals"].append({"name": "x", "incarnation": "l9", "pending": []}), "C8"),
+        (lambda body: body["removals"].append({"name": "x", "incarnation": "l9", "pending": []}), "K8"),
         (lambda body: body.update(applied=-1), "applied"),
         (lambda body: body.update(more=1), "more"),
         (lambda body: body["streams"][0]["config"].update(name="a b"), "a b"),

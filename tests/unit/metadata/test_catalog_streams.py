@@ -264,5 +264,5 @@ def test_streams_of_a_subject_are_those_whose_pattern_matches() -> None:
 
 
 def test_entries_are_applied_without_a_gap() -> None:
-    with pytest.raises(AssertionError, match="C9"):
+    with pytest.raises(AssertionError, match="K9"):
         Catalog().apply(LogIndex(2), register())
