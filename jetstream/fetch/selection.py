@@ -10,13 +10,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from envelope.errors import RequestError
 from envelope.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX
-from envelope.subjects import matches, validated_pattern
+from envelope.subjects import matches
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import BatchHeader, Buffer, decode, encode_selected, iter_frames
 from jetstream.log.schema import SCHEMA
-from jetstream.protocol.requests import Column, Fetch
+from jetstream.protocol.requests import Column
 
 SEEN_BYTES_MAX: Final = FETCH_BYTES_MAX
 """Decoded for one fetch, whatever is left of it; beyond it the fetch ends with the batch."""
@@ -147,24 +146,3 @@ class _Kept:
 
 def _from(records: pa.RecordBatch, offset: Offset) -> pa.RecordBatch:
     return records.slice(int(records.column(0).to_numpy().searchsorted(offset)))
-
-
-def selection_of(request: Fetch) -> Selection | None:
-    """Return what ``request`` selects, None if it wants everything.
-
-    Raises:
-        RequestError: ``subject`` is not a NATS pattern.
-    """
-    if not request.leaves_out:
-        return None
-    try:
-        subject = None if request.subject is None else validated_pattern(request.subject)
-    except RequestError as error:
-        raise RequestError(f"subject: {error.description}") from None
-    return Selection(
-        subject,
-        None if request.key is None else request.key.encode(),
-        None if request.columns is None else frozenset(request.columns),
-        request.max_records,
-        request.max_bytes,
-    )

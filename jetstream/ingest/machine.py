@@ -85,12 +85,7 @@ class HighWatermarkAdvanced:
     high_watermark: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """This node no longer leads the stream, or the stream is gone: nothing may be said any more."""
-
-
-Event = Received | Overflowed | Appended | AppendRefused | AppendUnknown | HighWatermarkAdvanced | Stopped
+Event = Received | Overflowed | Appended | AppendRefused | AppendUnknown | HighWatermarkAdvanced
 
 # --- actions ------------------------------------------------------------------------------------------
 
@@ -171,7 +166,6 @@ class StreamIngest:
         self._in_flight: deque[Group] = deque()
         self._doomed = 0  # appends in flight behind one that failed: nobody waits for their outcome
         self._offline: StreamOffline | None = None
-        self._is_stopped = False
 
     def __str__(self) -> str:
         state = "offline" if self._offline else "online"
@@ -221,8 +215,6 @@ class StreamIngest:
     def handle(self, event: Event, now: TimestampUs) -> tuple[Action, ...]:
         """Take in one event; return what the shell must do, in that order."""
         match event:
-            case _ if self._is_stopped:
-                actions = _unheard(event)
             case Received(messages):
                 actions = self._received(messages, now)
             case Overflowed(messages):
@@ -235,8 +227,6 @@ class StreamIngest:
                 actions = self._append_unknown(error)
             case HighWatermarkAdvanced(high_watermark):
                 actions = self._committed(high_watermark)
-            case Stopped():
-                actions = self._stopped()
             case _:
                 assert_never(event)
         assert self._high_watermark <= self._appended_end <= self.log_end_offset, f"M2: {self}"
@@ -353,21 +343,6 @@ class StreamIngest:
         assert high_watermark >= self._high_watermark, "M2: the high watermark never goes back"
         self._high_watermark = high_watermark
         return _publish(*self._pending.release(high_watermark))
-
-    def _stopped(self) -> list[Action]:
-        self._is_stopped = True
-        self._in_flight.clear()
-        self._doomed = 0
-        return _count(CountKind.UNKNOWN_OUTCOME, self._pending.forget())
-
-
-def _unheard(event: Event) -> list[Action]:
-    """Count what comes after the end."""
-    match event:
-        case Received(messages) | Overflowed(messages):
-            return _count(CountKind.DROPPED_WITHOUT_REPLY, len(messages))
-        case _:
-            return []
 
 
 def _publish(data: bytes, count: int) -> list[Action]:

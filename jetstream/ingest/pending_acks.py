@@ -107,14 +107,6 @@ class PendingAcks:
         self._count -= len(replies)
         return replies
 
-    def forget(self) -> int:
-        """Drop everything unanswered; return how many publishers waited."""
-        count, self._count = self._count, 0
-        self._flying.clear()
-        self._waiting.clear()
-        self._duplicates.clear()
-        return count
-
 
 def acks_of(offsets: range, replies: list[bytes], wanted: Iterable[bool] | None = None) -> Acks:
     """Return the acks of consecutive records: of all with a reply subject, or of those also ``wanted``."""

@@ -45,8 +45,8 @@ _TURN_BYTES: Final = 512 * KIB
 _BODIES_MAX: Final = 4
 """Answered fetches that wait to be sent, each with a lease on its segment."""
 
-_HEAD_BYTES_MAX: Final = 256 * KIB
-"""Headers that wait to be sent before the connection is read no further."""
+_MEMORY_BYTES_MAX: Final = 256 * KIB
+"""What waits in memory to be sent before the connection is read no further."""
 
 _GONE: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTUNREACH})
 
@@ -146,13 +146,13 @@ class SocketConnection:
             and not self._leaving
             and not self.preparing
             and output.bodies < _BODIES_MAX
-            and output.head_bytes < _HEAD_BYTES_MAX
+            and output.memory_bytes < _MEMORY_BYTES_MAX
         )
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes in memory that wait for the peer to take them; what is in files is not among them."""
-        return self._output.head_bytes + self._line.unsent
+        return self._output.memory_bytes + self._line.unsent
 
     # --- answering, called by the RequestServer ----------------------------------------------------
 
@@ -289,7 +289,7 @@ class SocketConnection:
         if self._leaving and not sending:
             self.close()
             return
-        reading = not self._leaving and self.buffered_bytes < _HEAD_BYTES_MAX
+        reading = not self._leaving and self.buffered_bytes < _MEMORY_BYTES_MAX
         writing = sending and not self._warming
         self._line.watch(self._on_readable if reading else None, self._on_writable if writing else None)
 

@@ -108,7 +108,7 @@ class Output:
 
     def __init__(self) -> None:
         self._items: deque[memoryview | Body] = deque()
-        self.head_bytes = 0
+        self.memory_bytes = 0
         """Bytes of memory that wait."""
         self.bodies = 0
         """Bodies that wait."""
@@ -119,7 +119,7 @@ class Output:
     def put(self, head: bytes, body: Body | None = None) -> None:
         """Queue one response."""
         self._items.append(memoryview(head))
-        self.head_bytes += len(head)
+        self.memory_bytes += len(head)
         if body is not None:
             self._items.append(body)
             self.bodies += 1
@@ -141,7 +141,7 @@ class Output:
         if isinstance(first, Body):
             return self._send_body(line, first, length)
         sent = line.send(first, more=len(self._items) > 1)
-        self.head_bytes -= sent
+        self.memory_bytes -= sent
         if sent == len(first):
             self._items.popleft()
         else:
@@ -165,4 +165,4 @@ class Output:
             if isinstance(item, Body):
                 item.release()
         self._items.clear()
-        self.head_bytes = self.bodies = 0
+        self.memory_bytes = self.bodies = 0

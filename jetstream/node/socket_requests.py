@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from envelope.errors import CorruptDataError, InternalError, JetstreamError, StorageError
-from envelope.limits import SELECTED_BYTES_MAX
 from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
 from jetstream.fetch.cursors import CursorPlace
 from jetstream.fetch.planner import (
-    FetchQuery,
     Nothing,
     Plan,
     Refuse,
@@ -27,7 +25,8 @@ from jetstream.fetch.planner import (
     committed,
     plan_fetch,
 )
-from jetstream.fetch.selection import Selected, Selection, selection_of
+from jetstream.fetch.queries import offset_of, placed, query_of, selection_of
+from jetstream.fetch.selection import Selected, Selection
 from jetstream.log.readable_log import FileRange, IndexRebuilt, IndexUnloaded, ReadableLog
 from jetstream.log.schema import SCHEMA_ID
 from jetstream.log.txid_search import offset_for_txid
@@ -132,7 +131,7 @@ class RequestDispatcher:
     def _list_offsets(self, pending: Pending, request: ListOffsets) -> None:
         stream = find_stream(self._directory, request.stream)
         view = _view(stream)
-        check_incarnation(_incarnation(request.incarnation), view)
+        check_incarnation(None if request.incarnation is None else Incarnation(request.incarnation), view)
         match request:
             case ListOffsets(at="earliest"):
                 self._answer_offset(pending, stream, stream.log.log_start_offset)
@@ -165,18 +164,11 @@ class RequestDispatcher:
 
     def _fetch(self, pending: Pending, request: Fetch) -> None:
         if request.offset == "next":
-            request = pending.request = _at_cursor(pending.connection, request)
-        if request.leaves_out:
-            request = request.model_copy(update={"max_bytes": min(request.max_bytes, SELECTED_BYTES_MAX)})
+            assert request.cursor is not None, "next goes with a cursor"
+            place = pending.connection.cursors.place(request.cursor, request.stream)
+            request = pending.request = placed(request, place)
         stream = find_stream(self._directory, request.stream)
-        query = FetchQuery(
-            _offset(request),
-            request.max_bytes,
-            None if request.last_epoch is None else LeaderEpoch(request.last_epoch),
-            _incarnation(request.incarnation),
-            None if request.leaves_out else request.max_records,
-            None if request.end is None else Offset(request.end),
-        )
+        query = query_of(request)
         view = _view(stream)
         plan = plan_fetch(query, view, load=False)
         if isinstance(plan, Refuse) and isinstance(plan.error, IndexUnloaded):
@@ -219,7 +211,7 @@ class RequestDispatcher:
         if selection is not None:
             self._on_thread(
                 pending,
-                lambda: _selected(stream.log, file_range, _offset(request), selection),
+                lambda: _selected(stream.log, file_range, offset_of(request), selection),
                 lambda selected: _respond_selected(pending, stream, body, selected),
                 body,
             )
@@ -307,24 +299,6 @@ def _selected(log: ReadableLog, file_range: FileRange, offset: Offset, selection
         raise StorageError(f"the disk reads differently each time: {error.description}") from error
 
 
-def _at_cursor(connection: SocketConnection, request: Fetch) -> Fetch:
-    """Return ``request`` with the place its cursor stands at; RequestError if that is nowhere."""
-    assert request.cursor is not None, "next goes with a cursor"
-    place = connection.cursors.place(request.cursor, request.stream)
-    return request.model_copy(
-        update={
-            "offset": place.offset,
-            "last_epoch": place.last_epoch,
-            "incarnation": request.incarnation or place.incarnation,
-        }
-    )
-
-
-def _offset(request: Fetch) -> Offset:
-    assert request.offset != "next", "a fetch that has its turn has an offset"
-    return Offset(request.offset)
-
-
 def _respond(
     pending: Pending, stream: ReadableStream, response: FetchResponse, body: Body | bytes | memoryview = b""
 ) -> None:
@@ -368,10 +342,6 @@ def _view(stream: ReadableStream) -> StreamView[FileRange]:
     return StreamView(Incarnation(stream.incarnation), stream.high_watermark, stream.log)
 
 
-def _incarnation(wanted: str | None) -> Incarnation | None:
-    return None if wanted is None else Incarnation(wanted)
-
-
 def _fetch_response(pending: Pending, stream: ReadableStream, file_range: FileRange) -> FetchResponse:
     return FetchResponse(
         id=pending.request.id,
@@ -391,8 +361,8 @@ def _empty_response(request: Fetch, stream: ReadableStream) -> FetchResponse:
         id=request.id,
         epoch=stream.leader_epoch,
         schema_id=SCHEMA_ID,
-        start_offset=_offset(request),
-        next_offset=_offset(request),
+        start_offset=offset_of(request),
+        next_offset=offset_of(request),
         records=0,
         high_watermark=stream.high_watermark,
         log_start_offset=stream.log.log_start_offset,

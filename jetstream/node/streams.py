@@ -118,10 +118,10 @@ class Streams:
             _log.error("stream not opened stream=%s error=%r runbook=RB-01", stream.name, opened)
             self._offline[stream.name] = opened
             return None
-        task = StreamOwner(stream.config, stream.incarnation, opened, self._services)
-        self._streams[stream.name] = task
-        self._follow_sync_mode(task)
-        return task
+        owner = StreamOwner(stream.config, stream.incarnation, opened, self._services)
+        self._streams[stream.name] = owner
+        self._follow_sync_mode(owner)
+        return owner
 
     async def attach_all(self) -> None:
         """Subscribe every recovered stream to its subject, and say since when nobody may have listened."""
@@ -139,35 +139,35 @@ class Streams:
             JetstreamError: its log could not be created; it is offline.
         """
         opened = await self._services.disk.call(partial(self._open_some, [stream]))
-        task = self._admit(*opened[0])
-        if task is None:
+        owner = self._admit(*opened[0])
+        if owner is None:
             raise StreamOffline(f"stream {stream.name} is offline: {self._offline[stream.name].description}")
-        await task.attach()
+        await owner.attach()
 
     async def reconfigure(self, stream: Stream) -> None:
         """Give an open stream its changed configuration."""
-        task = self._streams.get(stream.name)
-        if task is None:
+        owner = self._streams.get(stream.name)
+        if owner is None:
             return
-        moved = (task.config.subject, task.config.group) != (stream.config.subject, stream.config.group)
+        moved = (owner.config.subject, owner.config.group) != (stream.config.subject, stream.config.group)
         if moved:
-            await task.detach()
-        await self._services.disk.call(lambda: task.upkeep.reconfigure(stream.config))
-        task.reconfigure(stream.config)
-        self._follow_sync_mode(task)
+            await owner.detach()
+        await self._services.disk.call(lambda: owner.upkeep.reconfigure(stream.config))
+        owner.reconfigure(stream.config)
+        self._follow_sync_mode(owner)
         if moved:
-            await task.attach()
+            await owner.attach()
 
     async def end(self, name: StreamName) -> None:
         """Stop a deleted stream: leave its subject, finish its mailbox, close its log."""
         self._offline.pop(name, None)
         self._stop_timer(name)
-        task = self._streams.pop(name, None)
-        if task is None:
+        owner = self._streams.pop(name, None)
+        if owner is None:
             return
-        await task.detach()
-        await task.drained()
-        await task.close()
+        await owner.detach()
+        await owner.drained()
+        await owner.close()
 
     async def remove_files(self, name: StreamName, incarnation: Incarnation) -> None:
         """Remove one life of a stream from the disk, durably."""
@@ -196,12 +196,12 @@ class Streams:
             except JetstreamError as error:
                 _log.error("log not closed cleanly stream=%s error=%r runbook=RB-01", stream.name, error)
 
-    def _follow_sync_mode(self, task: StreamOwner) -> None:
-        wants = task.config.sync is SyncMode.INTERVAL
-        if wants and task.name not in self._timers:
-            self._timers[task.name] = self._tasks.create_task(task.sync_by_interval())
+    def _follow_sync_mode(self, owner: StreamOwner) -> None:
+        wants = owner.config.sync is SyncMode.INTERVAL
+        if wants and owner.name not in self._timers:
+            self._timers[owner.name] = self._tasks.create_task(owner.sync_by_interval())
         elif not wants:
-            self._stop_timer(task.name)
+            self._stop_timer(owner.name)
 
     def _stop_timer(self, name: StreamName) -> None:
         timer = self._timers.pop(name, None)

@@ -40,8 +40,9 @@ def test_an_error_in_a_stream_stops_the_node(
         run(scenario())
 
 
-def test_an_error_in_the_parser_stops_the_node(
-    tmp_path: Path, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("kind", "method"), [(MessageParser, "feed"), (Log, "append_group")])
+def test_an_error_in_the_parser_or_on_the_disk_thread_stops_the_node(
+    tmp_path: Path, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, kind: type, method: str
 ) -> None:
     async def scenario() -> None:
         async with (
@@ -50,25 +51,7 @@ def test_an_error_in_the_parser_stops_the_node(
             await nats.connect(nats_server.url) as client,
         ):
             await request(client, "stream.create", name="numbers", subject="numbers.>")
-            monkeypatch.setattr(MessageParser, "feed", broken)
-            await client.publish("numbers.one", b"1")
-            await node.wait_closed()
-
-    with pytest.raises(OursError):
-        run(scenario())
-
-
-def test_an_error_on_the_disk_thread_stops_the_node(
-    tmp_path: Path, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        async with (
-            asyncio.timeout(30),
-            Node(node_config(tmp_path / "data", nats_server.url)) as node,
-            await nats.connect(nats_server.url) as client,
-        ):
-            await request(client, "stream.create", name="numbers", subject="numbers.>")
-            monkeypatch.setattr(Log, "append_group", broken)
+            monkeypatch.setattr(kind, method, broken)
             await client.publish("numbers.one", b"1")
             await node.wait_closed()
 

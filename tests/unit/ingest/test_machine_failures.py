@@ -3,11 +3,11 @@
 import pytest
 
 from envelope.errors import DiskFull, FsyncFailed, StreamOffline
-from envelope.types import AckPolicy, Offset
+from envelope.types import AckPolicy
 from jetstream.ingest import machine as machine_module
-from jetstream.ingest.machine import Appended, AppendRefused, CountKind, Stopped
+from jetstream.ingest.machine import CountKind
 from tests.support.ingest_machine import IngestHarness, outcomes
-from tests.support.messages import appends, counted, message, published
+from tests.support.messages import appends, counted, message
 
 DISK_FULL = DiskFull("no space left")
 REFUSED = f"error {DiskFull.ack_code}"
@@ -73,26 +73,6 @@ def test_an_append_of_unknown_outcome_is_answered_with_silence_its_repeats_inclu
     assert stream.machine.pending_acks == 1, "r0"
     assert outcomes(stream.commit(1)) == [("r0", 0)], "what was stored before can still be committed"
     assert outcomes(stream.receive(message(b"0", "r7", Nats_Msg_Id="old"))) == [("r7", "dup 0")]
-
-
-def test_after_a_stop_nothing_is_said() -> None:
-    stream = IngestHarness()
-    stream.receive(message(b"1", "r1", Nats_Msg_Id="a"), message(b"2", "r2"))
-    stream.append()
-    actions = stream.machine.handle(Stopped(), stream.now)
-    assert published(actions) == []
-    assert counted(actions, CountKind.UNKNOWN_OUTCOME) == 2
-    assert stream.receive(message(b"3", "r3")) == []
-    assert counted(stream.actions, CountKind.DROPPED_WITHOUT_REPLY) == 1
-    assert stream.commit(2) == []
-
-
-def test_a_stop_while_an_append_is_in_flight_ignores_its_outcome() -> None:
-    stream = IngestHarness()
-    stream.receive(message(b"1", "r1"))
-    stream.machine.handle(Stopped(), stream.now)
-    assert stream.machine.handle(Appended(Offset(1)), stream.now) == ()
-    assert stream.machine.handle(AppendRefused(DISK_FULL), stream.now) == ()
 
 
 # --- overload ---------------------------------------------------------------------------------------------
