@@ -158,6 +158,17 @@ def test_a_range_behind_the_reader_is_refused() -> None:
     assert caught.value.__notes__ == [str(list(range(10)))]
 
 
+def test_another_life_of_the_stream_is_found_out_whatever_the_server_says() -> None:
+    def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
+        response = a_response(fetch, offset, offset + 10)
+        life = "i" if offset < 50 else "j"
+        return response.model_copy(update={"incarnation": life}), a_batch(offset, 10)
+
+    with pytest.raises(RemoteProtocolError, match="incarnation 'j' instead of 'i'") as caught:
+        read(answer)
+    assert caught.value.__notes__ == [str(list(range(50)))]
+
+
 def test_earliest_is_asked_for_again_if_retention_was_faster() -> None:
     def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
         if offset < 50:

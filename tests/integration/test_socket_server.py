@@ -113,9 +113,11 @@ def test_a_following_reader_is_woken_by_a_commit_and_by_nothing_else(tmp_path: P
     async def test() -> None:
         async with serving(tmp_path / "data") as world:
             stream = world.stream("s")
-            reader = world.records(ReadRange("s", start="latest", follow=True))
+            links = world.links()
+            reader = world.records(ReadRange("s", start="latest", follow=True), links)
             async with asked(reader) as waiting:
                 await until(lambda: world.server.parked == 1)
+                assert (await links.link()).in_flight == 1, "C3: who has read everything asks once"
                 stream.append([b"x"])
                 await asyncio.sleep(0)
                 assert world.server.parked == 1

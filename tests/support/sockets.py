@@ -224,7 +224,7 @@ class World:
 
 @asynccontextmanager
 async def serving(root: Path, settings: SocketSettings | None = None) -> AsyncIterator[World]:
-    """The server on a free port, with two threads for the disk."""
+    """The server on a free port, with two threads for the disk; stopped, it has given every lease back."""
     directory = LiveDirectory()
     with ThreadPoolExecutor(2) as executor:
         server = SocketServer(directory, ServerIdentity("n1", "0"), executor, SystemClock(), settings)
@@ -234,7 +234,10 @@ async def serving(root: Path, settings: SocketSettings | None = None) -> AsyncIt
             yield world
         finally:
             await server.stop()
+            segments = [segment for found in directory.streams.values() for segment in found.log._segments]
             world.close()
+    await asyncio.sleep(0)  # what the threads have done is told to the loop
+    assert [segment.base for segment in segments if segment._leases] == [], "N2, N5: leases are left"
 
 
 class RawPeer:
