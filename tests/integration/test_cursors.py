@@ -9,14 +9,7 @@ import pytest
 from envelope.errors import RequestError
 from jetstream.client.read_range import ReadRange, Txid
 from jetstream.log.log import LogConfig
-from tests.support.sockets import LOOPS, RawPeer, World, asked, run, serving, until
-
-
-@pytest.fixture(params=list(LOOPS))
-def loop(request: pytest.FixtureRequest) -> str:
-    """Both event loops: everything must work on either."""
-    name: str = request.param
-    return name
+from tests.support.sockets import RawPeer, World, asked, run, serving, until
 
 
 async def with_world(tmp_path: Path, test: Callable[[World], Awaitable[None]]) -> None:

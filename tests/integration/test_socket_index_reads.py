@@ -4,22 +4,13 @@ import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from envelope.types import Offset
 from jetstream.client.read_range import ReadRange
 from jetstream.log.disk import File
 from jetstream.log.loaded_indexes import LOADED_MAX
 from jetstream.log.log import LogConfig
 from jetstream.log.os_disk import OsDisk, OsFile
-from tests.support.sockets import LOOPS, World, run, serving, until
-
-
-@pytest.fixture(params=list(LOOPS))
-def loop(request: pytest.FixtureRequest) -> str:
-    """Both event loops: everything must work on either."""
-    name: str = request.param
-    return name
+from tests.support.sockets import World, run, serving, until
 
 
 class WatchedFile(OsFile):

@@ -15,16 +15,9 @@ from jetstream.client.reader import RecordReader
 from jetstream.log.log import LogConfig
 from jetstream.node.socket_server import SocketSettings
 from jetstream.protocol.liveness import Patience
-from tests.support.sockets import LOOPS, RawPeer, World, asked, run, serving, until
+from tests.support.sockets import RawPeer, World, asked, run, serving, until
 
 MILLISECOND = 1_000_000
-
-
-@pytest.fixture(params=list(LOOPS))
-def loop(request: pytest.FixtureRequest) -> str:
-    """Both event loops: everything must work on either."""
-    name: str = request.param
-    return name
 
 
 async def offsets(reader: RecordReader) -> list[int]:

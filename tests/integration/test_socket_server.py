@@ -21,16 +21,9 @@ from envelope.types import Offset, StreamName
 from jetstream.client.read_range import ReadRange
 from jetstream.client.reader import BatchReader, RecordReader
 from jetstream.log.log import LogConfig
-from tests.support.sockets import LOOPS, LiveStream, asked, records_batch, run, serving, until
+from tests.support.sockets import LiveStream, asked, records_batch, run, serving, until
 
 MILLISECOND = 1_000_000
-
-
-@pytest.fixture(params=list(LOOPS))
-def loop(request: pytest.FixtureRequest) -> str:
-    """Both event loops: everything must work on either."""
-    name: str = request.param
-    return name
 
 
 async def offsets(reader: RecordReader) -> list[int]:

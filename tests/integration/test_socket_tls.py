@@ -21,31 +21,12 @@ from jetstream.client.reader import BatchReader
 from jetstream.client.socket_access import SocketAccess
 from jetstream.protocol.frames import encode_head
 from jetstream.protocol.liveness import Patience
-from tests.support.nats_identities import TlsFiles, make_tls_files
-from tests.support.sockets import LOOPS, RawPeer, World, asked, run, serving, until
+from tests.support.nats_identities import TlsFiles
+from tests.support.sockets import RawPeer, World, asked, run, serving, until
 from tests.support.tls_sockets import TlsPeer, context, settings, tls_peer
 
 MILLISECOND = 1_000_000
 HELLO = encode_head(b'{"op":"hello","id":0,"protocol":1}')
-
-
-@pytest.fixture(params=list(LOOPS))
-def loop(request: pytest.FixtureRequest) -> str:
-    """Both event loops: each has TLS of its own."""
-    name: str = request.param
-    return name
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    """Certificates of one authority."""
-    return make_tls_files(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture(scope="module")
-def strangers(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    """Certificates of another authority."""
-    return make_tls_files(tmp_path_factory.mktemp("strangers"))
 
 
 def reader(world: World, access: SocketAccess, wanted: ReadRange | None = None) -> BatchReader:
@@ -59,14 +40,14 @@ async def values(batches: BatchReader) -> list[bytes | None]:
 # --- reading ------------------------------------------------------------------------------------------
 
 
-def test_a_range_is_read_exactly_over_tls(tmp_path: Path, files: TlsFiles, loop: str) -> None:
+def test_a_range_is_read_exactly_over_tls(tmp_path: Path, tls_files: TlsFiles, loop: str) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             stream = world.stream("s")
             stored = [[os.urandom(700) for _ in range(100)] for _ in range(50)]
             stream.add(*stored)
             flat = [value for batch in stored for value in batch]
-            access = SocketAccess(tls=context(files))
+            access = SocketAccess(tls=context(tls_files))
             assert await values(reader(world, access)) == flat
             edges = ReadRange("s", start=1_234, end=4_321)
             assert await values(reader(world, access, edges)) == flat[1_234:4_321]
@@ -76,37 +57,37 @@ def test_a_range_is_read_exactly_over_tls(tmp_path: Path, files: TlsFiles, loop:
 
 
 def test_what_is_not_in_the_page_cache_is_read_on_a_thread_over_tls_too(
-    tmp_path: Path, files: TlsFiles, loop: str
+    tmp_path: Path, tls_files: TlsFiles, loop: str
 ) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             stream = world.stream("s")
             stream.add(*([os.urandom(1000)] * 1000 for _ in range(4)))
             with stream.log.locate(Offset(0)).segment.leased() as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            assert len(await values(reader(world, SocketAccess(tls=context(files))))) == 4000
+            assert len(await values(reader(world, SocketAccess(tls=context(tls_files))))) == 4000
             assert world.server.counters.ranges_warmed > 0
 
     run(test(), loop)
 
 
 def test_a_batch_larger_than_any_chunk_arrives_whole_over_tls(
-    tmp_path: Path, files: TlsFiles, loop: str
+    tmp_path: Path, tls_files: TlsFiles, loop: str
 ) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             stored = [os.urandom(3 * MIB), b"", os.urandom(64 * KIB), os.urandom(5 * MIB)]
             world.stream("s").add(stored[:3], stored[3:])
-            assert await values(reader(world, SocketAccess(tls=context(files)))) == stored
+            assert await values(reader(world, SocketAccess(tls=context(tls_files)))) == stored
 
     run(test(), loop)
 
 
-def test_a_following_reader_is_woken_over_tls(tmp_path: Path, files: TlsFiles, loop: str) -> None:
+def test_a_following_reader_is_woken_over_tls(tmp_path: Path, tls_files: TlsFiles, loop: str) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             stream = world.stream("s")
-            links = world.links(access=SocketAccess(tls=context(files)))
+            links = world.links(access=SocketAccess(tls=context(tls_files)))
             follower = world.records(ReadRange("s", follow=True), links)
             for number in range(10):
                 async with asked(follower) as waiting:
@@ -117,9 +98,9 @@ def test_a_following_reader_is_woken_over_tls(tmp_path: Path, files: TlsFiles, l
     run(test(), loop)
 
 
-def test_damage_is_found_by_the_client_over_tls(tmp_path: Path, files: TlsFiles) -> None:
+def test_damage_is_found_by_the_client_over_tls(tmp_path: Path, tls_files: TlsFiles) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             stream = world.stream("s")
             stream.add([b"x" * 1000] * 3)
             path = tmp_path / "data" / stream.log.locate(Offset(0)).segment.path
@@ -127,17 +108,17 @@ def test_damage_is_found_by_the_client_over_tls(tmp_path: Path, files: TlsFiles)
                 file.seek(-500, os.SEEK_END)
                 file.write(b"y")
             with pytest.raises(CorruptDataError):
-                await values(reader(world, SocketAccess(tls=context(files))))
+                await values(reader(world, SocketAccess(tls=context(tls_files))))
 
     run(test())
 
 
-def test_a_file_cut_underneath_closes_the_connection_over_tls(tmp_path: Path, files: TlsFiles) -> None:
+def test_a_file_cut_underneath_closes_the_connection_over_tls(tmp_path: Path, tls_files: TlsFiles) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             stream = world.stream("s")
             stream.add([os.urandom(7 * MIB)], [os.urandom(7 * MIB)])
-            peer = await tls_peer(world, files, receive_buffer=4096)
+            peer = await tls_peer(world, tls_files, receive_buffer=4096)
             await peer.request(op="fetch", id=1, stream="s", offset=0, max_bytes=64 * MIB)
             await until(lambda: world.server.counters.bytes_sent > 100_000)
             os.truncate(tmp_path / "data" / stream.log.locate(Offset(0)).segment.path, 8 * MIB)
@@ -149,13 +130,13 @@ def test_a_file_cut_underneath_closes_the_connection_over_tls(tmp_path: Path, fi
 
 
 def test_a_reader_over_tls_survives_a_server_that_restarts(
-    tmp_path: Path, files: TlsFiles, loop: str
+    tmp_path: Path, tls_files: TlsFiles, loop: str
 ) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             stream = world.stream("s")
             stream.add([b"a"])
-            links = world.links(access=SocketAccess(tls=context(files)))
+            links = world.links(access=SocketAccess(tls=context(tls_files)))
             follower = world.records(ReadRange("s", follow=True), links)
             assert (await anext(follower)).offset == 0
             async with asked(follower) as waiting:
@@ -181,15 +162,15 @@ def resident_bytes() -> int:
 
 
 def test_a_reader_over_tls_that_stops_reading_holds_little_memory(
-    tmp_path: Path, files: TlsFiles, loop: str
+    tmp_path: Path, tls_files: TlsFiles, loop: str
 ) -> None:
     async def test() -> None:
         patience = Patience(stalled_ns=3000 * MILLISECOND)
-        async with serving(tmp_path / "data", settings(files, patience=patience)) as world:
+        async with serving(tmp_path / "data", settings(tls_files, patience=patience)) as world:
             stream = world.stream("s")
             stream.add(*([os.urandom(1000)] * 1000 for _ in range(40)))
             narrow(world)
-            stalled = [await tls_peer(world, files, receive_buffer=4096) for _ in range(10)]
+            stalled = [await tls_peer(world, tls_files, receive_buffer=4096) for _ in range(10)]
             connections = [connection._line for connection in world.server._connections]
             before = resident_bytes()
             for peer in stalled:
@@ -199,7 +180,7 @@ def test_a_reader_over_tls_that_stops_reading_holds_little_memory(
                     )
             await until(lambda: all(line.unsent for line in connections))
             assert max(line.unsent for line in connections) < 70 * KIB
-            assert len(await values(reader(world, SocketAccess(tls=context(files))))) == 40_000
+            assert len(await values(reader(world, SocketAccess(tls=context(tls_files))))) == 40_000
             assert max(line.unsent for line in connections) < 70 * KIB
             assert resident_bytes() - before < 150 * MIB  # most of it is what the one reader has read
             await until(lambda: world.server.connections == 1)
@@ -210,14 +191,16 @@ def test_a_reader_over_tls_that_stops_reading_holds_little_memory(
     run(test(), loop)
 
 
-def test_a_reader_over_tls_that_went_to_sleep_gets_all_of_it_later(tmp_path: Path, files: TlsFiles) -> None:
+def test_a_reader_over_tls_that_went_to_sleep_gets_all_of_it_later(
+    tmp_path: Path, tls_files: TlsFiles
+) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             stream = world.stream("s")
             stream.add(*([os.urandom(1000)] * 1000 for _ in range(20)))
             expected = stream.log.read(Offset(0), 64 * MIB, stream.high_watermark)
             narrow(world)
-            peer = await tls_peer(world, files, receive_buffer=4096)
+            peer = await tls_peer(world, tls_files, receive_buffer=4096)
             for number in (1, 2):
                 await peer.request(op="fetch", id=number, stream="s", offset=0, max_bytes=64 * MIB)
             (line,) = [connection._line for connection in world.server._connections]
@@ -233,15 +216,15 @@ def test_a_reader_over_tls_that_went_to_sleep_gets_all_of_it_later(tmp_path: Pat
 
 
 def test_the_end_of_an_answer_that_found_the_socket_full_follows_when_there_is_room(
-    tmp_path: Path, files: TlsFiles, loop: str
+    tmp_path: Path, tls_files: TlsFiles, loop: str
 ) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             stream = world.stream("s")
             stream.add([os.urandom(20_000)])
             expected = stream.log.read(Offset(0), MIB, stream.high_watermark)
             narrow(world)
-            peer = await tls_peer(world, files, receive_buffer=4096)
+            peer = await tls_peer(world, tls_files, receive_buffer=4096)
             (connection,) = world.server._connections
             asked_for = 0
             while not connection._line.unsent:
@@ -259,17 +242,17 @@ def test_the_end_of_an_answer_that_found_the_socket_full_follows_when_there_is_r
 
 
 def test_the_reader_on_the_protocol_page_reads_over_tls_with_its_two_lines(
-    tmp_path: Path, files: TlsFiles
+    tmp_path: Path, tls_files: TlsFiles
 ) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
     (whole,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (lines,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     plain = "connection = socket.create_connection((host, port))\n"
     assert plain in whole
-    source = "import ssl\n" + whole.replace(plain, lines.replace("ca.pem", str(files.ca)))
+    source = "import ssl\n" + whole.replace(plain, lines.replace("ca.pem", str(tls_files.ca)))
 
     async def test() -> str:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             world.stream("s").add([b"a", b"b"])
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -290,10 +273,10 @@ def test_the_reader_on_the_protocol_page_reads_over_tls_with_its_two_lines(
 # --- handshakes ---------------------------------------------------------------------------------------
 
 
-def test_a_handshake_that_drips_is_understood(tmp_path: Path, files: TlsFiles, loop: str) -> None:
+def test_a_handshake_that_drips_is_understood(tmp_path: Path, tls_files: TlsFiles, loop: str) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
-            peer = TlsPeer(world.port, context(files))
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
+            peer = TlsPeer(world.port, context(tls_files))
             await peer.shake_hands(piece=1)
             assert (await peer.ask(op="hello", id=0, protocol=1))["protocol"] == 1
             peer.close()
@@ -302,15 +285,15 @@ def test_a_handshake_that_drips_is_understood(tmp_path: Path, files: TlsFiles, l
 
 
 def test_a_certificate_with_a_chain_that_fills_the_socket_is_shown_whole(
-    tmp_path: Path, files: TlsFiles, loop: str
+    tmp_path: Path, tls_files: TlsFiles, loop: str
 ) -> None:
     async def test() -> None:
         chain = tmp_path / "chain.pem"
-        chain.write_bytes(files.server_certificate.read_bytes() + files.ca.read_bytes() * 120)
-        long = replace(files, server_certificate=chain)
+        chain.write_bytes(tls_files.server_certificate.read_bytes() + tls_files.ca.read_bytes() * 120)
+        long = replace(tls_files, server_certificate=chain)
         async with serving(tmp_path / "data", settings(long)) as world:
             narrow(world, 4 * KIB)
-            peer = TlsPeer(world.port, context(files), receive_buffer=4096)
+            peer = TlsPeer(world.port, context(tls_files), receive_buffer=4096)
             await RawPeer.send(peer, peer.client_hello())
             await until(lambda: any(connection._line.unsent for connection in world.server._connections))
             await peer.shake_hands()
@@ -320,10 +303,10 @@ def test_a_certificate_with_a_chain_that_fills_the_socket_is_shown_whole(
     run(test(), loop)
 
 
-def test_requests_that_come_in_one_piece_are_all_answered(tmp_path: Path, files: TlsFiles) -> None:
+def test_requests_that_come_in_one_piece_are_all_answered(tmp_path: Path, tls_files: TlsFiles) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
-            peer = TlsPeer(world.port, context(files))
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
+            peer = TlsPeer(world.port, context(tls_files))
             await peer.shake_hands()
             requests = (encode_head(b'{"op":"metadata","id":%d}' % number) for number in range(1, 200))
             await peer.send(HELLO + b"".join(requests))
@@ -335,17 +318,17 @@ def test_requests_that_come_in_one_piece_are_all_answered(tmp_path: Path, files:
 
 @pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01\x02\x00\x01"])
 def test_a_handshake_that_stops_is_bounded_and_holds_up_nobody(
-    tmp_path: Path, files: TlsFiles, begun: bytes
+    tmp_path: Path, tls_files: TlsFiles, begun: bytes
 ) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             world.stream("s").add([b"a"])
             peer = RawPeer(world.port)
             await peer.send(begun)
-            assert await values(reader(world, SocketAccess(tls=context(files)))) == [b"a"]
+            assert await values(reader(world, SocketAccess(tls=context(tls_files)))) == [b"a"]
             peer.close()
         patience = Patience(hello_ns=20 * MILLISECOND)
-        async with serving(tmp_path / "more", settings(files, patience=patience)) as world:
+        async with serving(tmp_path / "more", settings(tls_files, patience=patience)) as world:
             peer = RawPeer(world.port)
             await peer.send(begun)
             assert await peer.ended()
@@ -355,11 +338,11 @@ def test_a_handshake_that_stops_is_bounded_and_holds_up_nobody(
     run(test())
 
 
-def test_a_handshake_without_a_hello_after_it_is_bounded(tmp_path: Path, files: TlsFiles) -> None:
+def test_a_handshake_without_a_hello_after_it_is_bounded(tmp_path: Path, tls_files: TlsFiles) -> None:
     async def test() -> None:
         patience = Patience(hello_ns=300 * MILLISECOND)
-        async with serving(tmp_path / "data", settings(files, patience=patience)) as world:
-            peer = TlsPeer(world.port, context(files))
+        async with serving(tmp_path / "data", settings(tls_files, patience=patience)) as world:
+            peer = TlsPeer(world.port, context(tls_files))
             await peer.shake_hands()
             assert await peer.receive(1) == b""
             assert world.server.counters.connections_overdue == 1
@@ -368,10 +351,10 @@ def test_a_handshake_without_a_hello_after_it_is_bounded(tmp_path: Path, files: 
     run(test())
 
 
-def test_a_server_that_closes_says_so_over_tls(tmp_path: Path, files: TlsFiles) -> None:
+def test_a_server_that_closes_says_so_over_tls(tmp_path: Path, tls_files: TlsFiles) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
-            peer = await tls_peer(world, files)
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
+            peer = await tls_peer(world, tls_files)
             await world.server.stop()
             assert await peer.receive(1) == b""
             assert not peer.was_cut

@@ -16,30 +16,11 @@ from jetstream.client.socket_access import SocketAccess, socket_access
 from jetstream.node.config import SocketTlsConfig
 from jetstream.node.socket_server import SocketSettings
 from jetstream.node.socket_settings import server_context
-from tests.support.nats_identities import TlsFiles, make_tls_files
-from tests.support.sockets import LOOPS, WAIT_SECONDS, RawPeer, World, run, serving, until
+from tests.support.nats_identities import TlsFiles
+from tests.support.sockets import WAIT_SECONDS, RawPeer, World, run, serving, until
 from tests.support.tls_sockets import context, settings, tls_peer
 
 HELLO = b'\x22\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00{"op":"hello","id":0,"protocol":1}'
-
-
-@pytest.fixture(params=list(LOOPS))
-def loop(request: pytest.FixtureRequest) -> str:
-    """Both event loops: each has TLS of its own."""
-    name: str = request.param
-    return name
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    """Certificates of one authority."""
-    return make_tls_files(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture(scope="module")
-def strangers(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    """Certificates of another authority."""
-    return make_tls_files(tmp_path_factory.mktemp("strangers"))
 
 
 async def values(world: World, access: SocketAccess) -> list[bytes | None]:
@@ -60,12 +41,12 @@ def broken(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_server_of_another_authority_is_not_trusted(
-    tmp_path: Path, files: TlsFiles, strangers: TlsFiles, loop: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, tls_files: TlsFiles, tls_strangers: TlsFiles, loop: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             world.stream("s").add([b"a"])
-            error = await refused(world, socket_access(None, strangers.ca))
+            error = await refused(world, socket_access(None, tls_strangers.ca))
             assert isinstance(error, TlsFailed)
             assert "certificate is not trusted: unable to get local issuer" in str(error)
             await until(lambda: world.server.connections == 0)
@@ -78,12 +59,12 @@ def test_a_server_of_another_authority_is_not_trusted(
     assert "the peer has left the handshake" in message
 
 
-def test_a_server_under_another_name_is_not_trusted(tmp_path: Path, files: TlsFiles) -> None:
+def test_a_server_under_another_name_is_not_trusted(tmp_path: Path, tls_files: TlsFiles) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             world.stream("s").add([b"a"])
             book = FixedAddresses([("127.1", world.port)])  # another way to write the same address
-            links = NodeLinks(book, WAIT_SECONDS, socket_access(None, files.ca))
+            links = NodeLinks(book, WAIT_SECONDS, socket_access(None, tls_files.ca))
             with pytest.raises(TlsFailed, match=r"not valid for '127\.1'"):
                 await anext(BatchReader(links, ReadRange("s"), ReadSettings()))
             links.close()
@@ -91,11 +72,13 @@ def test_a_server_under_another_name_is_not_trusted(tmp_path: Path, files: TlsFi
     run(test())
 
 
-def test_a_client_certificate_is_asked_for_and_accepted(tmp_path: Path, files: TlsFiles, loop: str) -> None:
+def test_a_client_certificate_is_asked_for_and_accepted(
+    tmp_path: Path, tls_files: TlsFiles, loop: str
+) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files, client_ca=files.ca)) as world:
+        async with serving(tmp_path / "data", settings(tls_files, client_ca=tls_files.ca)) as world:
             world.stream("s").add([b"a"])
-            assert await values(world, SocketAccess(tls=context(files, identity=files))) == [b"a"]
+            assert await values(world, SocketAccess(tls=context(tls_files, identity=tls_files))) == [b"a"]
 
     run(test(), loop)
 
@@ -104,16 +87,16 @@ def test_a_client_certificate_is_asked_for_and_accepted(tmp_path: Path, files: T
 @pytest.mark.parametrize("known", [False, True], ids=["none", "of another authority"])
 def test_a_client_without_the_right_certificate_is_refused(
     tmp_path: Path,
-    files: TlsFiles,
-    strangers: TlsFiles,
+    tls_files: TlsFiles,
+    tls_strangers: TlsFiles,
     loop: str,
     version: ssl.TLSVersion,
     known: bool,
 ) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files, client_ca=files.ca)) as world:
+        async with serving(tmp_path / "data", settings(tls_files, client_ca=tls_files.ca)) as world:
             world.stream("s").add([b"a"])
-            client = context(files, identity=strangers if known else None)
+            client = context(tls_files, identity=tls_strangers if known else None)
             client.maximum_version = version
             error = await refused(world, SocketAccess(tls=client))
             assert isinstance(error, TlsFailed), error
@@ -124,10 +107,10 @@ def test_a_client_without_the_right_certificate_is_refused(
 
 
 def test_a_plain_client_on_a_tls_port_is_told_at_once(
-    tmp_path: Path, files: TlsFiles, loop: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, tls_files: TlsFiles, loop: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             world.stream("s").add([b"a"])
             error = await refused(world, SocketAccess())
             assert isinstance(error, TlsFailed)
@@ -146,12 +129,12 @@ def test_a_plain_client_on_a_tls_port_is_told_at_once(
 
 
 def test_a_tls_client_on_a_plain_port_is_told_at_once(
-    tmp_path: Path, files: TlsFiles, loop: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, tls_files: TlsFiles, loop: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
         async with serving(tmp_path / "data") as world:
             world.stream("s").add([b"a"])
-            error = await refused(world, SocketAccess(tls=context(files)))
+            error = await refused(world, SocketAccess(tls=context(tls_files)))
             assert isinstance(error, TlsFailed)
             assert "does not speak TLS" in str(error)
             assert world.server.counters.connections_opened == 1
@@ -162,13 +145,13 @@ def test_a_tls_client_on_a_plain_port_is_told_at_once(
     assert "the peer speaks TLS" in message
 
 
-def test_garbage_on_a_tls_port_harms_nobody_else(tmp_path: Path, files: TlsFiles, loop: str) -> None:
+def test_garbage_on_a_tls_port_harms_nobody_else(tmp_path: Path, tls_files: TlsFiles, loop: str) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", settings(files)) as world:
+        async with serving(tmp_path / "data", settings(tls_files)) as world:
             world.stream("s").add([b"a"] * 100)
-            access = SocketAccess(tls=context(files))
+            access = SocketAccess(tls=context(tls_files))
             for number in range(60):
-                peer = await tls_peer(world, files) if number % 3 == 2 else RawPeer(world.port)
+                peer = await tls_peer(world, tls_files) if number % 3 == 2 else RawPeer(world.port)
                 garbage = os.urandom(300)
                 await RawPeer.send(peer, b"\x16\x03\x01\x00\x80" + garbage if number % 3 == 1 else garbage)
                 if number % 2:
@@ -180,14 +163,14 @@ def test_garbage_on_a_tls_port_harms_nobody_else(tmp_path: Path, files: TlsFiles
     run(test(), loop)
 
 
-def test_too_many_connections_on_a_tls_port_are_closed(tmp_path: Path, files: TlsFiles) -> None:
+def test_too_many_connections_on_a_tls_port_are_closed(tmp_path: Path, tls_files: TlsFiles) -> None:
     async def test() -> None:
-        bounded = SocketSettings(tls=settings(files).tls, connections_max=1)
+        bounded = SocketSettings(tls=settings(tls_files).tls, connections_max=1)
         async with serving(tmp_path / "data", bounded) as world:
-            first = await tls_peer(world, files)
+            first = await tls_peer(world, tls_files)
             second = RawPeer(world.port)
             assert await second.ended()
-            links = world.links(access=SocketAccess(tls=context(files)))
+            links = world.links(access=SocketAccess(tls=context(tls_files)))
             with pytest.raises(ConnectionLost):
                 await links.link()
             first.close()
@@ -196,20 +179,22 @@ def test_too_many_connections_on_a_tls_port_are_closed(tmp_path: Path, files: Tl
     run(test())
 
 
-# --- files ----------------------------------------------------------------------------------------------
+# --- tls_files ----------------------------------------------------------------------------------------------
 
 
-def test_files_that_are_not_what_they_should_be_are_refused_by_name(tmp_path: Path, files: TlsFiles) -> None:
+def test_files_that_are_not_what_they_should_be_are_refused_by_name(
+    tmp_path: Path, tls_files: TlsFiles
+) -> None:
     absent = tmp_path / "absent.pem"
     for config in (
-        SocketTlsConfig(certificate=absent, key=files.server_key),
-        SocketTlsConfig(certificate=files.server_certificate, key=files.client_key),
+        SocketTlsConfig(certificate=absent, key=tls_files.server_key),
+        SocketTlsConfig(certificate=tls_files.server_certificate, key=tls_files.client_key),
         SocketTlsConfig(
-            certificate=files.server_certificate, key=files.server_key, client_ca=files.server_key
+            certificate=tls_files.server_certificate, key=tls_files.server_key, client_ca=tls_files.server_key
         ),
     ):
         with pytest.raises(InvalidConfig, match=r"socket\.tls.*\.pem"):
             server_context(config)
-    for authorities in (absent, files.server_key):
+    for authorities in (absent, tls_files.server_key):
         with pytest.raises(InvalidConfig, match=authorities.name):
             socket_access(None, authorities)

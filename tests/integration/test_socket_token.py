@@ -14,18 +14,11 @@ from jetstream.client.reader import BatchReader, ReadSettings
 from jetstream.client.socket_access import SocketAccess, socket_access
 from jetstream.node.socket_server import SocketSettings
 from jetstream.protocol.frames import encode_head
-from tests.support.sockets import LOOPS, WAIT_SECONDS, RawPeer, World, asked, run, serving, until
+from tests.support.sockets import WAIT_SECONDS, RawPeer, World, asked, run, serving, until
 
 TOKEN = "swordfish-and-chips"
 SETTINGS = SocketSettings(token=SecretStr(TOKEN))
 WRONG = "wrong-and-never-to-be-repeated"
-
-
-@pytest.fixture(params=list(LOOPS))
-def loop(request: pytest.FixtureRequest) -> str:
-    """Both event loops: everything must work on either."""
-    name: str = request.param
-    return name
 
 
 async def values(world: World, access: SocketAccess) -> list[bytes | None]:
