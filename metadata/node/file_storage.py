@@ -34,9 +34,10 @@ from typing import Final
 from envelope.errors import CorruptDataError, DiskFull, JetstreamError, StorageError
 from metadata.limits import APPEND_BYTES_MAX, ENTRY_BYTES_MAX
 from metadata.node.disk_port import MetadataDisk, MetadataFile
-from metadata.node.frames import Entry, FrameContents, HardState, Snapshot, encode_frame, scan
+from metadata.node.frames import FrameContents, encode_frame, scan
 from metadata.node.storage import Stored, StoredLog
 from metadata.node.synced_mark import NOTHING, SLOTS, Mark, SyncedMark
+from metadata.raft.state import Entry, HardState, Snapshot
 
 _LOG_NAME: Final = re.compile(r"(\d{20})\.wal")
 _NEW: Final = ".new"

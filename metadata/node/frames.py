@@ -32,6 +32,7 @@ from crc32c import crc32c
 
 from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, NodeId, Term
+from metadata.raft.state import Entry, HardState, Snapshot
 
 MAGIC: Final = b"\xf7JSM"
 _CHECKED: Final = struct.Struct("<QQIB3x")
@@ -48,32 +49,6 @@ _NO_VOTE: Final = 0xFFFF
 _TERM_VOTE: Final = struct.Struct("<QH")
 _NUMBERED: Final = struct.Struct("<QQI")
 _COUNT: Final = struct.Struct("<I")
-
-
-@dataclass(frozen=True, slots=True)
-class HardState:
-    """What Raft must not forget: the newest term it has seen, and its vote in that term."""
-
-    term: Term
-    vote: NodeId | None
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of the replicated log; ``index`` is 1-based."""
-
-    index: LogIndex
-    term: Term
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The state machine after the entry at ``index``, of ``term``; both 0 before the first entry."""
-
-    index: LogIndex
-    term: Term
-    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)

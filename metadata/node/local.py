@@ -24,8 +24,8 @@ from metadata.catalog.snapshot import decode, encode
 from metadata.limits import APPEND_BYTES_MAX, ENTRY_BYTES_MAX, SNAPSHOT_LOG_BYTES_MIN
 from metadata.node.disk_port import MetadataDisk
 from metadata.node.file_storage import FileStorage
-from metadata.node.frames import Entry, HardState, Snapshot
 from metadata.node.storage import Storage
+from metadata.raft.state import Entry, HardState, Snapshot
 
 _FRAMING_BYTES_PER_ENTRY: Final = 64
 

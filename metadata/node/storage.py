@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from envelope.types import LogIndex, Term
-from metadata.node.frames import Entry, FrameContents, HardState, Snapshot
+from metadata.node.frames import FrameContents
+from metadata.raft.state import Entry, HardState, Snapshot
 
 INITIAL_HARD_STATE: Final = HardState(Term(0), None)
 INITIAL_SNAPSHOT: Final = Snapshot(LogIndex(0), Term(0), b"")

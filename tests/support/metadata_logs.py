@@ -7,8 +7,8 @@ from envelope.errors import DiskFull
 from envelope.types import LogIndex, NodeId, Term
 from jetstream.log.memory_disk import MemoryDisk
 from metadata.node.file_storage import FileStorage
-from metadata.node.frames import Entry, HardState, Snapshot
 from metadata.node.storage import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Stored
+from metadata.raft.state import Entry, HardState, Snapshot
 
 DIRECTORY = "metadata"
 

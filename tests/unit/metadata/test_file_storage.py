@@ -10,8 +10,8 @@ from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.os_disk import OsDisk
 from metadata.node.disk_port import MetadataDisk
 from metadata.node.file_storage import FileStorage
-from metadata.node.frames import Entry, HardState, Snapshot
 from metadata.node.storage import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Storage, Stored
+from metadata.raft.state import Entry, HardState, Snapshot
 
 VOTE = HardState(Term(1), NodeId("n1"))
 

@@ -3,16 +3,8 @@ from crc32c import crc32c
 
 from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, NodeId, Term
-from metadata.node.frames import (
-    FRAME_HEADER_BYTES,
-    MAGIC,
-    Entry,
-    FrameContents,
-    HardState,
-    Snapshot,
-    encode_frame,
-    scan,
-)
+from metadata.node.frames import FRAME_HEADER_BYTES, MAGIC, FrameContents, encode_frame, scan
+from metadata.raft.state import Entry, HardState, Snapshot
 
 FIRST = FrameContents(
     (Entry(LogIndex(4), Term(2), b"four"),),

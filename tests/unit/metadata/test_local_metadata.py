@@ -12,8 +12,8 @@ from metadata.catalog.commands import DeleteStream
 from metadata.catalog.events import NodeRegistered, StreamCreated, StreamFound
 from metadata.node.disk_port import MetadataDisk
 from metadata.node.file_storage import FileStorage
-from metadata.node.frames import Entry, HardState, Snapshot
 from metadata.node.local import LocalMetadata
+from metadata.raft.state import Entry, HardState, Snapshot
 from tests.support.catalogs import create, register, update
 
 N1 = NodeId("n1")

@@ -1,0 +1,1 @@
+"""Raft: one voter as a pure state machine (`metadata.raft.machine`)."""

@@ -1,0 +1,265 @@
+"""Which term it is, who leads it, and this voter's part in choosing that leader.
+
+    FOLLOWER       knows a leader, or waits for one
+        -> PRE_CANDIDATE  the election timeout passed in silence
+        -> CANDIDATE      the leader hands over
+    PRE_CANDIDATE  asks whether an election could be won
+        -> CANDIDATE      a majority says so
+        -> FOLLOWER       a leader, a candidate with this voter's vote, or a higher term shows up
+    CANDIDATE      asks for votes
+        -> LEADER         a majority votes for it
+        -> PRE_CANDIDATE  the election timeout passed without a decision
+        -> FOLLOWER       a leader or a higher term shows up
+    LEADER         leads
+        -> FOLLOWER       a higher term shows up, or no majority was heard of for an election timeout
+
+Two rules keep a voter that was cut off, or is started again, from deposing a leader that others hear well: it
+asks before it raises its term (pre-vote), and whoever has lately heard of a leader helps nobody else (lease).
+
+Sources: Ongaro and Ousterhout, section 5.2 and figure 2; Ongaro, "Consensus: Bridging Theory and Practice",
+sections 4.2.3 (disruptive servers), 3.10 (transfer) and 9.6 (pre-vote).
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from envelope.types import MonotonicNs, NodeId, Term
+from metadata.raft.election_timer import ElectionTimer
+from metadata.raft.log import RaftLog
+from metadata.raft.messages import (
+    AppendRequest,
+    ElectNow,
+    Heartbeat,
+    HeartbeatResponse,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    SnapshotRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from metadata.raft.output import Output
+from metadata.raft.quorum import Group, is_majority
+from metadata.raft.settings import RaftSettings
+from metadata.raft.state import HardState
+
+ElectionMessage = PreVoteRequest | PreVoteResponse | VoteRequest | VoteResponse | ElectNow
+
+NO_ROUND: Final = 0
+"""What an answer from a later term says of heartbeats: nothing."""
+
+
+class Role(StrEnum):
+    """See the module."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre_candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class Election:
+    """See the module.
+
+    Invariants:
+        R1: a voter votes for at most one candidate in a term.
+        R2: a term has at most one leader.
+        R10: the term never goes back.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        settings: RaftSettings,
+        log: RaftLog,
+        output: Output,
+        now: MonotonicNs,
+    ) -> None:
+        """Begin as a follower with the term and the vote that are durable."""
+        self._group = group
+        self._node_id = group.node_id
+        self._settings = settings
+        self._log = log
+        self._output = output
+        self.term = output.durable_hard_state.term
+        self.role = Role.FOLLOWER
+        self.leader: NodeId | None = None
+        self._vote = output.durable_hard_state.vote
+        self._granted: set[NodeId] = set()
+        self._leader_heard_at: MonotonicNs | None = None
+        self.timer = ElectionTimer(group.node_id, settings, now)
+        if group.peers:  # alone there is nobody to wait for
+            self.timer.restart(self.term, now)
+
+    @property
+    def hard_state(self) -> HardState:
+        """What must be durable before anything is promised."""
+        return HardState(self.term, self._vote)
+
+    # --- terms ------------------------------------------------------------------------------------------
+
+    def admits(self, message: Message, now: MonotonicNs) -> bool:
+        """Follow a higher term, answer a lower one; return whether the message is of the present term.
+
+        Pre-votes are about a term that nobody is in yet, and so are admitted always.
+        """
+        match message:
+            case PreVoteRequest() | PreVoteResponse(granted=True):
+                return True
+            case VoteRequest(transferred=False) if message.term > self.term and self._has_lease(now):
+                return False
+        if message.term > self.term:
+            self._enter(message.term, now)
+        elif message.term < self.term:
+            self._answer_earlier_term(message)
+        return message.term == self.term or isinstance(message, PreVoteResponse)
+
+    def _enter(self, term: Term, now: MonotonicNs) -> None:
+        """Go to a higher term, as a follower of nobody yet.
+
+        The timer runs on: it is started again by a leader or by a vote, not by any candidate.
+        """
+        assert term > self.term, f"R10: from term {self.term} to {term}"
+        if self.role is Role.LEADER:
+            self.timer.restart(term, now)
+        self.term, self._vote = term, None
+        self.role, self.leader = Role.FOLLOWER, None
+        self._leader_heard_at = None
+
+    def _answer_earlier_term(self, message: Message) -> None:
+        """Let a deposed leader or a late candidate learn of this term; late answers mean nothing."""
+        match message:
+            case VoteRequest():
+                self._output.promise(VoteResponse(self._node_id, message.source, self.term, granted=False))
+            case AppendRequest() | SnapshotRequest() | Heartbeat() | ElectNow():
+                self._output.send(HeartbeatResponse(self._node_id, message.source, self.term, NO_ROUND))
+            case _:
+                pass
+
+    def receive(self, message: ElectionMessage, now: MonotonicNs) -> None:
+        """Take in a message that was admitted."""
+        match message:
+            case PreVoteRequest():
+                self._pre_vote_asked(message, now)
+            case PreVoteResponse():
+                self._pre_vote_answered(message, now)
+            case VoteRequest():
+                self._vote_asked(message, now)
+            case VoteResponse():
+                self._vote_answered(message, now)
+            case ElectNow():
+                if self.role in (Role.FOLLOWER, Role.PRE_CANDIDATE):
+                    self._campaign(now, transferred=True)
+
+    # --- the leader ---------------------------------------------------------------------------------------
+
+    def hear_leader(self, leader: NodeId, now: MonotonicNs) -> None:
+        """Follow the leader of this term, which has just been heard of."""
+        assert self.role is not Role.LEADER, f"R2: {leader} leads term {self.term} as well"
+        assert self.leader in (None, leader), f"R2: {self.leader} and {leader} lead term {self.term}"
+        self.role, self.leader = Role.FOLLOWER, leader
+        self._leader_heard_at = now
+        self.timer.leader_heard(self.term, now)
+
+    def leader_died(self, now: MonotonicNs) -> None:
+        """Forget the leader, for nothing listens where it was, and ask for an election soon."""
+        self.leader = self._leader_heard_at = None
+        self.timer.leader_died(self.term, now)
+
+    def step_down(self, now: MonotonicNs) -> None:
+        """Stop leading without another leader in sight."""
+        assert self.role is Role.LEADER, f"{self.role} cannot step down"
+        self.role, self.leader = Role.FOLLOWER, None
+        self.timer.restart(self.term, now)
+
+    # --- asking -------------------------------------------------------------------------------------------
+
+    def time_out(self, now: MonotonicNs) -> None:
+        """Ask whether an election could be won: the time set for a leader to show up has passed."""
+        assert self.role is not Role.LEADER, "a leader waits for no leader"
+        self.timer.timed_out(self.term, now)
+        if self.role is Role.CANDIDATE and not self._own_vote_is_durable:
+            return  # its requests have not left yet, and another term would wait for the same disk
+        self.role, self.leader = Role.PRE_CANDIDATE, None
+        self._leader_heard_at = None
+        self._granted = {self._node_id}
+        last_index, last_term = self._log.last_index, self._log.last_term
+        for peer in self._group.peers:
+            self._output.send(PreVoteRequest(self._node_id, peer, self.term, last_index, last_term))
+        self.count_votes(now)
+
+    def _campaign(self, now: MonotonicNs, *, transferred: bool) -> None:
+        """Stand for election in the next term; the requests leave when the own vote is durable."""
+        self._enter(Term(self.term + 1), now)
+        self.role = Role.CANDIDATE
+        self._granted = set()
+        self._vote_for(self._node_id)
+        self.timer.restart(self.term, now)
+        last_index, last_term = self._log.last_index, self._log.last_term
+        for peer in self._group.peers:
+            self._output.promise(
+                VoteRequest(self._node_id, peer, self.term, last_index, last_term, transferred)
+            )
+
+    def count_votes(self, now: MonotonicNs) -> None:
+        """Go on if a majority agrees; the own vote counts once it is durable."""
+        if self.role is Role.PRE_CANDIDATE and is_majority(self._granted, self._group.voters):
+            self._campaign(now, transferred=False)
+        elif self.role is Role.CANDIDATE:
+            own = {self._node_id} if self._own_vote_is_durable else set()
+            if is_majority(self._granted | own, self._group.voters):
+                self.role, self.leader = Role.LEADER, self._node_id
+
+    def _pre_vote_answered(self, message: PreVoteResponse, now: MonotonicNs) -> None:
+        """Count the answer to a question that still stands."""
+        if self.role is not Role.PRE_CANDIDATE or message.candidate_term != self.term:
+            return
+        if message.granted:
+            self._granted.add(message.source)
+            self.count_votes(now)
+        else:  # most likely because it has heard of a leader; if that one is dead, it will see so soon
+            self.timer.refused(now)
+
+    def _vote_answered(self, message: VoteResponse, now: MonotonicNs) -> None:
+        """Count a vote of this term."""
+        if self.role is Role.CANDIDATE and message.granted:
+            self._granted.add(message.source)
+            self.count_votes(now)
+
+    # --- being asked --------------------------------------------------------------------------------------
+
+    def _pre_vote_asked(self, message: PreVoteRequest, now: MonotonicNs) -> None:
+        """Say whether this voter would vote for that candidate in the term after the candidate's."""
+        granted = (
+            message.term + 1 > self.term
+            and not self._has_lease(now)
+            and self._log.is_no_newer_than(message.last_index, message.last_term)
+        )
+        self._output.send(
+            PreVoteResponse(self._node_id, message.source, self.term, message.term, granted=granted)
+        )
+
+    def _vote_asked(self, message: VoteRequest, now: MonotonicNs) -> None:
+        """Vote, if the vote of this term is free and the candidate's log holds all that may be committed."""
+        is_free = self._vote in (None, message.source)
+        granted = is_free and self._log.is_no_newer_than(message.last_index, message.last_term)
+        if granted:
+            self._vote_for(message.source)
+            self.role = Role.FOLLOWER
+            self.timer.restart(self.term, now)
+        self._output.promise(VoteResponse(self._node_id, message.source, self.term, granted=granted))
+
+    def _vote_for(self, candidate: NodeId) -> None:
+        assert self._vote in (None, candidate), f"R1: {self._vote}, then {candidate} in term {self.term}"
+        self._vote = candidate
+
+    @property
+    def _own_vote_is_durable(self) -> bool:
+        return self._output.durable_hard_state == HardState(self.term, self._node_id)
+
+    def _has_lease(self, now: MonotonicNs) -> bool:
+        """Tell whether there is a leader that must not be deposed; a leader itself knows of one."""
+        if self.role is Role.LEADER:
+            return True
+        heard_at = self._leader_heard_at
+        return heard_at is not None and now - heard_at < self._settings.election_timeout_ns

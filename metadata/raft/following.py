@@ -1,0 +1,88 @@
+"""What a follower does with what the leader of its term sends.
+
+Every answer is a promise: it leaves when what it speaks of is durable.
+
+Source: Ongaro and Ousterhout, figures 2 (AppendEntries) and 13 (InstallSnapshot).
+"""
+
+from envelope.types import LogIndex, NodeId, Term
+from metadata.raft.log import RaftLog
+from metadata.raft.messages import (
+    AppendRejection,
+    AppendRequest,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    SnapshotRequest,
+)
+from metadata.raft.output import Output
+
+LeaderMessage = AppendRequest | SnapshotRequest | Heartbeat
+
+
+class Following:
+    """See the module; keeps nothing of its own."""
+
+    def __init__(self, node_id: NodeId, log: RaftLog, output: Output) -> None:
+        self._node_id = node_id
+        self._log = log
+        self._output = output
+
+    def receive(self, message: LeaderMessage) -> None:
+        """Take in a message of the leader of this term."""
+        match message:
+            case AppendRequest():
+                self._append(message)
+            case SnapshotRequest():
+                self._install(message)
+            case Heartbeat():
+                self._heartbeat(message)
+
+    def _append(self, message: AppendRequest) -> None:
+        """Take in entries that continue the log; else say how far back the two logs may agree."""
+        log = self._log
+        if message.previous_index < log.commit:  # late: what is committed is the leader's, whatever it says
+            self._acknowledge(message, log.commit)
+        elif log.term_at(message.previous_index) != message.previous_term:
+            self._reject(message)
+        else:
+            changed_from = log.merge(message.entries)
+            if changed_from is not None:
+                self._output.changed_from(changed_from)
+            match = LogIndex(message.previous_index + len(message.entries))
+            log.commit_to(min(message.commit, match))  # what lies behind may be of another history
+            self._acknowledge(message, match)
+
+    def _install(self, message: SnapshotRequest) -> None:
+        """Take in a snapshot, but never in place of entries that it is a part of.
+
+        Those may have been acknowledged: a late snapshot that wiped them would lose what is committed.
+        """
+        log, snapshot = self._log, message.snapshot
+        if log.term_at(snapshot.index) == snapshot.term:
+            log.commit_to(snapshot.index)
+        elif snapshot.index > log.commit:
+            self._output.replaced(snapshot, log.commit)
+            log.restore(snapshot)
+        self._acknowledge(message, log.commit)
+
+    def _heartbeat(self, message: Heartbeat) -> None:
+        """Learn what is committed. The answer rests on nothing: not even that this term is durable.
+
+        Whoever leads a later term has votes of a majority in it, durable before they were given, and none of
+        those voters can be found in this term afterwards.
+        """
+        self._log.commit_to(message.commit)
+        self._output.send(HeartbeatResponse(self._node_id, message.source, message.term, message.round))
+
+    def _acknowledge(self, message: AppendRequest | SnapshotRequest, match: LogIndex) -> None:
+        self._output.promise(AppendResponse(self._node_id, message.source, message.term, match))
+
+    def _reject(self, message: AppendRequest) -> None:
+        hint_index = self._log.last_agreement(message.previous_index, message.previous_term)
+        hint_term = self._log.term_at(hint_index) or Term(0)
+        self._output.promise(
+            AppendRejection(
+                self._node_id, message.source, message.term, message.previous_index, hint_index, hint_term
+            )
+        )

@@ -1,0 +1,161 @@
+"""What exists only while a voter leads: replication, heartbeats, waiting reads, a transfer.
+
+Sources: Ongaro and Ousterhout, section 5.4.2; Ongaro, "Consensus: Bridging Theory and Practice", sections
+3.10 (transfer), 6.2 (stepping down without a majority) and 6.4 (reads).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envelope.types import LogIndex, MonotonicNs, NodeId, Term
+from metadata.raft.events import ReadReady
+from metadata.raft.log import RaftLog
+from metadata.raft.messages import ElectNow, HeartbeatResponse
+from metadata.raft.output import Output
+from metadata.raft.quorum import Group
+from metadata.raft.reads import Reads
+from metadata.raft.replication import FollowerMessage, Replication
+from metadata.raft.settings import NEVER, RaftSettings
+from metadata.raft.state import Entry
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """Leadership is being handed to ``target``, until ``give_up_at``."""
+
+    target: NodeId
+    give_up_at: MonotonicNs
+    is_asked: bool = False
+    """The target holds every entry and was told to stand for election; it may not have heard."""
+
+
+class Leadership:
+    """One reign; see the module.
+
+    Invariants:
+        R7: a leader only appends to its own log.
+        R8: by counting who holds it, only an entry of the leader's own term is committed.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        term: Term,
+        settings: RaftSettings,
+        log: RaftLog,
+        output: Output,
+        now: MonotonicNs,
+    ) -> None:
+        """Begin with an empty entry: only with one of its own term can earlier ones be committed (R8)."""
+        self.term = term
+        self.reads = Reads()
+        self._group = group
+        self._settings = settings
+        self._log = log
+        self._output = output
+        self._replication = Replication(group, term, settings, log, output, now)
+        self._round = 0
+        self._heartbeat_at = self._after(now, settings.heartbeat_interval_ns)
+        self._transfer: _Transfer | None = None
+        self._appended = log.last_index
+        self.append((b"",))
+
+    @property
+    def is_handing_over(self) -> bool:
+        """Tell whether a transfer is under way, and so nothing may be proposed."""
+        return self._transfer is not None
+
+    @property
+    def wake_at(self) -> MonotonicNs:
+        """When something is due even if nothing happens."""
+        if not self._group.peers:
+            return NEVER
+        give_up_at = NEVER if self._transfer is None else self._transfer.give_up_at
+        return min(self._heartbeat_at, self._replication.majority_lost_at, give_up_at)
+
+    def has_lost_majority(self, now: MonotonicNs) -> bool:
+        """Tell whether too few were heard from lately to go on leading."""
+        return now >= self._replication.majority_lost_at
+
+    def pass_time(self, now: MonotonicNs) -> None:
+        """Do what is due."""
+        if self._transfer is not None and now >= self._transfer.give_up_at:
+            self._transfer = None
+        if now >= self._heartbeat_at:
+            self._begin_round(now)
+
+    def append(self, payloads: Sequence[bytes]) -> LogIndex:
+        """Append entries of this term; return the first one's index."""
+        first = LogIndex(self._log.last_index + 1)
+        self._log.append(
+            [Entry(LogIndex(index), self.term, payload) for index, payload in enumerate(payloads, first)]
+        )
+        self._output.changed_from(first)
+        return first
+
+    def receive(self, message: FollowerMessage, now: MonotonicNs) -> None:
+        """Take in a follower's answer of this term."""
+        self._replication.receive(message, now)
+        transfer = self._transfer
+        if isinstance(message, HeartbeatResponse) and transfer and message.source == transfer.target:
+            transfer.is_asked = False  # alive and still a follower: it may not have heard
+
+    def disconnected(self, peer: NodeId) -> None:
+        """Take in that what is under way to ``peer`` may be lost."""
+        self._replication.disconnected(peer)
+
+    def transfer(self, target: NodeId, now: MonotonicNs) -> None:
+        """Hand over to ``target`` once it holds every entry; asking again for the same changes nothing."""
+        assert target in self._group.peers, f"{target} is no other voter"
+        if self._transfer is None or self._transfer.target != target:
+            self._transfer = _Transfer(target, self._after(now, self._settings.election_timeout_ns))
+
+    def proceed(self, now: MonotonicNs) -> None:
+        """Do all that has become possible; called after every event."""
+        assert self._log.last_index >= self._appended, f"R7: {self._appended} was there: {self._log}"
+        self._appended = self._log.last_index
+        self._advance_commit()
+        self._replication.send_appends(now)
+        self._serve_reads(now)
+        self._hand_over()
+
+    def _advance_commit(self) -> None:
+        """Commit what a majority holds, if it is of this term (section 5.4.2 and figure 8)."""
+        held = self._replication.held_by_majority()
+        if held > self._log.commit and self._log.term_at(held) == self.term:
+            self._log.commit_to(held)
+
+    def _begin_round(self, now: MonotonicNs) -> None:
+        """Send heartbeats; they also confirm that this leader led when the reads came that wait for it."""
+        self._round += 1
+        self._heartbeat_at = self._after(now, self._settings.heartbeat_interval_ns)
+        self._replication.send_heartbeats(self._round)
+        if self._may_read:
+            self.reads.join(self._round, self._log.commit)
+
+    def _serve_reads(self, now: MonotonicNs) -> None:
+        self._tell_ready_reads()
+        if self.reads.want_a_round and self._may_read:
+            self._begin_round(now)
+            self._tell_ready_reads()  # a leader without followers is a majority at once
+
+    def _tell_ready_reads(self) -> None:
+        for done in self.reads.confirmed(self._replication.acked_by_majority(self._round)):
+            self._output.tell(ReadReady(done.tokens, done.index))
+
+    @property
+    def _may_read(self) -> bool:
+        """Before it has committed in its own term, a leader may not know of all that is committed."""
+        return self._log.term_at(self._log.commit) == self.term
+
+    def _hand_over(self) -> None:
+        transfer = self._transfer
+        if transfer is None or transfer.is_asked:
+            return
+        if self._replication.holds_everything(transfer.target):
+            self._output.send(ElectNow(self._group.node_id, transfer.target, self.term))
+            transfer.is_asked = True
+
+    @staticmethod
+    def _after(now: MonotonicNs, duration_ns: int) -> MonotonicNs:
+        return MonotonicNs(now + duration_ns)

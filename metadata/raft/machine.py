@@ -1,0 +1,271 @@
+"""One voter of the metadata group: events in, actions out.
+
+Theory of operation. A voter is a term, a log and a role. The parts that keep them are separate, and this
+module is where an event finds its part:
+
+    `metadata.raft.election`   which term it is, who leads it, votes and timeouts
+    `metadata.raft.log`        entries, the snapshot before them, how far they are committed
+    `metadata.raft.following`  what the leader sends
+    `metadata.raft.leading`    replication, heartbeats, reads, transfer; there only while this voter leads
+    `metadata.raft.output`     what one event makes the voter do, and what of its state is durable
+
+What follows from any event is done in one place after it: a reign begins or ends, the commit index moves,
+followers get what they lack, the state machine gets what is committed and durable.
+
+Nothing in here waits. While the disk writes, further events come in and may replace what is being written:
+promises leave with the write that makes them true (`Persist.then`), so an observer sees a voter that writes
+before it speaks, whatever the order in which things were decided.
+
+Sources: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm"; Ongaro, "Consensus:
+Bridging Theory and Practice"; the shape of the interface is that of etcd-io/raft with asynchronous storage.
+"""
+
+from typing import assert_never
+
+from envelope.types import LogIndex, MonotonicNs, NodeId, Term
+from metadata.raft.election import Election, Role
+from metadata.raft.events import (
+    Action,
+    Apply,
+    Compact,
+    Disconnected,
+    Event,
+    LeaderChanged,
+    Persisted,
+    ProposalRefused,
+    Propose,
+    Proposed,
+    Read,
+    ReadRefused,
+    Received,
+    RefusalReason,
+    Restore,
+    Tick,
+    Transfer,
+)
+from metadata.raft.following import Following
+from metadata.raft.leading import Leadership
+from metadata.raft.log import RaftLog
+from metadata.raft.messages import (
+    AppendRejection,
+    AppendRequest,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    Message,
+    SnapshotRequest,
+)
+from metadata.raft.output import Output
+from metadata.raft.quorum import Group
+from metadata.raft.settings import RaftSettings
+from metadata.raft.state import Snapshot, StoredState
+
+
+class Raft:
+    """One voter; see the module.
+
+    Invariant:
+        R12: what is applied is committed and durable; a snapshot is of what is applied, unless it was
+            received and is not durable yet.
+    """
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        voters: frozenset[NodeId],
+        settings: RaftSettings,
+        stored: StoredState,
+        now: MonotonicNs,
+    ) -> None:
+        """Go on with what is stored, as a follower.
+
+        Args:
+            node_id: this voter.
+            voters: all of them, this one too; the same for every voter of the group, and for ever.
+            settings: times and limits.
+            stored: all of it durable. The state machine must be that of its snapshot.
+            now: the time.
+        """
+        assert node_id in voters, f"{node_id} is none of the voters {sorted(voters)}"
+        self._group = Group(node_id, tuple(sorted(voters - {node_id})))
+        self._settings = settings
+        self._log = RaftLog(stored.snapshot, stored.entries)
+        self._output = Output(stored.hard_state, self._log.last_index)
+        self._election = Election(self._group, settings, self._log, self._output, now)
+        self._following = Following(node_id, self._log, self._output)
+        self._leadership: Leadership | None = None
+        self._applied = stored.snapshot.index
+        self._told = LeaderChanged(None, self.term)
+        assert self._log.last_term <= self.term, f"R10: entries of {self._log.last_term} in term {self.term}"
+
+    def __str__(self) -> str:
+        return (
+            f"{self._group.node_id} {self.role} t{self.term} leader={self.leader} applied={self.applied} "
+            f"commit={self.commit} durable={self._output.durable_index} last={self.last_index}"
+        )
+
+    @property
+    def role(self) -> Role:
+        """What it is in this term."""
+        return self._election.role
+
+    @property
+    def term(self) -> Term:
+        """The newest term it has seen; may not be durable yet."""
+        return self._election.term
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Who leads this term, as far as it knows; itself only once it does."""
+        return self._election.leader
+
+    @property
+    def commit(self) -> LogIndex:
+        """The last entry it knows to be committed; may be ahead of its own disk."""
+        return self._log.commit
+
+    @property
+    def applied(self) -> LogIndex:
+        """The last entry it has given to the state machine."""
+        return self._applied
+
+    @property
+    def last_index(self) -> LogIndex:
+        """The last entry it has, durable or not, committed or not."""
+        return self._log.last_index
+
+    @property
+    def wake_at(self) -> MonotonicNs:
+        """When it wants a `Tick`, if nothing happens before."""
+        return self._election.timer.at if self._leadership is None else self._leadership.wake_at
+
+    def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
+        """Take in one event; return what the shell must do, in that order.
+
+        What is not meant for this voter, or of a term that is over, is ignored.
+        """
+        match event:
+            case Tick():
+                self._tick(now)
+            case Received(message):
+                self._received(message, now)
+            case Persisted(number):
+                self._output.persisted(number)
+                self._election.count_votes(now)
+            case Propose(payloads):
+                self._propose(payloads)
+            case Read(token):
+                self._read(token)
+            case Transfer(target):
+                if self._leadership is not None:
+                    self._leadership.transfer(target, now)
+            case Compact(index, payload):
+                self._compact(index, payload)
+            case Disconnected(peer, refused):
+                self._disconnected(peer, now, refused=refused)
+            case _:
+                assert_never(event)
+        self._settle(now)
+        return (*self._output.flush(self._election.hard_state, self._log), *self._applicable())
+
+    # --- events -------------------------------------------------------------------------------------------
+
+    def _tick(self, now: MonotonicNs) -> None:
+        if self._leadership is None:
+            if now >= self._election.timer.at:
+                self._election.time_out(now)
+        elif self._leadership.has_lost_majority(now):
+            self._election.step_down(now)
+        else:
+            self._leadership.pass_time(now)
+
+    def _received(self, message: Message, now: MonotonicNs) -> None:
+        if message.target != self._group.node_id or message.source not in self._group.peers:
+            return
+        if not self._election.admits(message, now):
+            return
+        match message:
+            case AppendRequest() | SnapshotRequest() | Heartbeat():
+                self._election.hear_leader(message.source, now)
+                self._following.receive(message)
+            case AppendResponse() | AppendRejection() | HeartbeatResponse():
+                if self._leadership is not None and self.role is Role.LEADER:
+                    self._leadership.receive(message, now)
+            case _:
+                self._election.receive(message, now)
+
+    def _propose(self, payloads: tuple[bytes, ...]) -> None:
+        assert all(payloads), "an empty payload is how a leader begins its term"
+        if self._leadership is None:
+            self._output.tell(ProposalRefused(RefusalReason.NOT_LEADER, self.leader))
+        elif self._leadership.is_handing_over:
+            self._output.tell(ProposalRefused(RefusalReason.HANDING_OVER, self.leader))
+        elif self.last_index - self.commit + len(payloads) > self._settings.entries_in_flight_max:
+            self._output.tell(ProposalRefused(RefusalReason.OVERLOADED, self.leader))
+        else:
+            self._output.tell(Proposed(self._leadership.append(payloads), self.term))
+
+    def _read(self, token: int) -> None:
+        if self._leadership is None:
+            self._output.tell(ReadRefused((token,), self.leader))
+        else:
+            self._leadership.reads.add(token)
+
+    def _compact(self, index: LogIndex, payload: bytes) -> None:
+        assert index <= self._applied, f"R12: a snapshot of {index}: {self}"
+        if index <= self._log.snapshot.index:
+            return  # a newer one was received in the meantime
+        term = self._log.term_at(index)
+        assert term is not None, f"R3: entry {index} is not in the log: {self}"
+        snapshot = Snapshot(index, term, payload)
+        self._log.compact(snapshot)
+        self._output.compacted(snapshot)
+
+    def _disconnected(self, peer: NodeId, now: MonotonicNs, *, refused: bool) -> None:
+        if self._leadership is not None:
+            self._leadership.disconnected(peer)
+        elif refused and peer == self.leader:
+            self._election.leader_died(now)
+
+    # --- what follows from any event ----------------------------------------------------------------------
+
+    def _settle(self, now: MonotonicNs) -> None:
+        if self.role is not Role.LEADER:
+            self._end_leadership()
+        elif self._leadership is None:
+            self._leadership = Leadership(
+                self._group, self.term, self._settings, self._log, self._output, now
+            )
+        if self._leadership is not None:
+            assert self._leadership.term == self.term, f"R2: a reign of {self._leadership.term}: {self}"
+            self._leadership.proceed(now)
+        self._tell_leader()
+
+    def _end_leadership(self) -> None:
+        if self._leadership is None:
+            return
+        tokens = self._leadership.reads.give_up()
+        if tokens:
+            self._output.tell(ReadRefused(tokens, self.leader))
+        self._leadership = None
+
+    def _tell_leader(self) -> None:
+        """Tell who leads if that is news; a term without a known leader is none."""
+        now_known = LeaderChanged(self.leader, self.term)
+        if now_known != self._told and (now_known.leader, self._told.leader) != (None, None):
+            self._output.tell(now_known)
+        self._told = now_known
+
+    def _applicable(self) -> list[Action]:
+        """Return what the state machine may have now: what is committed, and durable here."""
+        actions: list[Action] = []
+        snapshot, durable = self._log.snapshot, self._output.durable_index
+        if self._applied < snapshot.index <= durable:
+            actions.append(Restore(snapshot))
+            self._applied = snapshot.index
+        end = min(self.commit, durable)
+        if snapshot.index <= self._applied < end:
+            actions.append(Apply(self._log.between(LogIndex(self._applied + 1), end)))
+            self._applied = end
+        assert self._applied <= end, f"R12: {self}"
+        return actions

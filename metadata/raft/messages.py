@@ -1,0 +1,118 @@
+"""What voters say to each other.
+
+Every message, a reply too, carries the term its sender was in: a reply of an earlier term says nothing about
+this one (a late reply that is counted has lost committed entries in other implementations).
+
+Sources: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm", figures 2 and 13;
+Ongaro, "Consensus: Bridging Theory and Practice", sections 3.10 (leadership transfer), 6.4 (reads) and
+9.6 (pre-vote).
+"""
+
+from dataclasses import dataclass
+
+from envelope.types import LogIndex, NodeId, Term
+from metadata.raft.state import Entry, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Who says it, to whom, in which term."""
+
+    source: NodeId
+    target: NodeId
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class PreVoteRequest(Envelope):
+    """Would you vote for me in the term after mine? Asking changes nothing on either side."""
+
+    last_index: LogIndex
+    last_term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class PreVoteResponse(Envelope):
+    """The answer for ``candidate_term``, the term the candidate was in when it asked."""
+
+    candidate_term: Term
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest(Envelope):
+    """Vote for me in this term."""
+
+    last_index: LogIndex
+    last_term: Term
+    transferred: bool
+    """The leader itself asked for this election, so that having heard of it lately is no objection."""
+
+
+@dataclass(frozen=True, slots=True)
+class VoteResponse(Envelope):
+    """The vote in this term; a granted one is durable before it is sent."""
+
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest(Envelope):
+    """Entries that follow the one at ``previous_index``, of ``previous_term``; may be none."""
+
+    previous_index: LogIndex
+    previous_term: Term
+    entries: tuple[Entry, ...]
+    commit: LogIndex
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResponse(Envelope):
+    """The log up to ``match`` is the leader's, and durable."""
+
+    match: LogIndex
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRejection(Envelope):
+    """The log has no entry of that term at ``previous_index``."""
+
+    previous_index: LogIndex
+    hint_index: LogIndex
+    """The logs can agree up to here at most."""
+    hint_term: Term
+    """Term of the follower's entry there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest(Envelope):
+    """What the follower lacks is no longer in the log: take the state instead. Answered by AppendResponse."""
+
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Envelope):
+    """The leader of this term is alive."""
+
+    commit: LogIndex
+    """Never above what the follower is known to hold."""
+    round: int
+    """Counts the leader's heartbeats; the reply names the one it answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResponse(Envelope):
+    """The sender was in this term when it received that round."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class ElectNow(Envelope):
+    """The leader hands over: begin an election at once (TimeoutNow in the dissertation)."""
+
+
+Request = PreVoteRequest | VoteRequest | AppendRequest | SnapshotRequest | Heartbeat | ElectNow
+Response = PreVoteResponse | VoteResponse | AppendResponse | AppendRejection | HeartbeatResponse
+Message = Request | Response

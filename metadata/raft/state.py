@@ -1,0 +1,49 @@
+"""What every Raft voter keeps: term, vote, entries and a snapshot of what came before them."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from envelope.types import LogIndex, NodeId, Term
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What Raft must not forget: the newest term it has seen, and its vote in that term."""
+
+    term: Term
+    vote: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the replicated log; ``index`` is 1-based."""
+
+    index: LogIndex
+    term: Term
+    payload: bytes
+    """What is proposed; empty in the entry with which a leader begins its term."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state machine after the entry at ``index``, of ``term``; both 0 before the first entry."""
+
+    index: LogIndex
+    term: Term
+    payload: bytes
+
+
+class StoredState(Protocol):
+    """What a voter finds on its disk when it starts."""
+
+    @property
+    def hard_state(self) -> HardState:
+        """Term and vote; term 0 and no vote at the first start."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the entries follow; of index 0 if there is none."""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Behind the snapshot, in order, without a gap."""
