@@ -231,6 +231,13 @@ class StreamOffline(UnavailableError):
     ack_code = 10_118
 
 
+class NotLeader(UnavailableError):
+    """Another node leads, named by ``leader`` if it is known; nothing was done."""
+
+    err_code = "not_leader"
+    ack_code = 60_021
+
+
 class NoResponders(UnavailableError):
     """Nobody is subscribed: no stream binds the subject, or no node is there. Nothing was stored."""
 

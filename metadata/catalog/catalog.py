@@ -50,11 +50,15 @@ class Catalog:
 
     def apply(self, index: LogIndex, command: Command) -> Events:
         """Apply the command of entry ``index``; the first event answers its proposer."""
-        assert index == self._applied + 1, f"K9: entry {index} after {self._applied}"
+        self.pass_over(index)
         events = _decide(self._tables, command)
-        self._applied = index
         assert events, f"every command has an answer: {command}"
         return events
+
+    def pass_over(self, index: LogIndex) -> None:
+        """Note that entry ``index`` changes nothing: a leader's first of a term, or a repeated command."""
+        assert index == self._applied + 1, f"K9: entry {index} after {self._applied}"
+        self._applied = index
 
     def stream(self, name: StreamName) -> Stream | None:
         """Return the stream of that name."""

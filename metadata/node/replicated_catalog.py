@@ -1,0 +1,142 @@
+"""The catalogue as the state machine of a Raft group, and who waits for what to be applied.
+
+A snapshot holds the applied proposals beside the catalogue, so that a retry is known on every voter:
+
+    offset size field
+    0      4    magic ``JSRM``
+    4      4    length of the proposals, u32 little-endian
+    8      4    CRC32C of the proposals
+    12     -    proposals (`metadata.raft.proposals`)
+    -      -    the catalogue (`metadata.catalog.snapshot`), with a checksum of its own
+"""
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from crc32c import crc32c
+
+from envelope.errors import CorruptDataError
+from envelope.types import LogIndex, NodeId, Term
+from metadata.catalog import snapshot as catalog_snapshot
+from metadata.catalog.catalog import Catalog
+from metadata.catalog.commands import decode_command
+from metadata.catalog.events import Events
+from metadata.raft.proposals import AppliedProposals, ProposalId, decode_proposal
+from metadata.raft.state import Entry, Snapshot
+
+_MAGIC: Final = b"JSRM"
+_HEADER: Final = struct.Struct("<4sII")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a proposal."""
+
+    index: LogIndex
+    """Where it was applied."""
+    events: Events | None
+    """What the catalogue said; None to a retry: that is not remembered, look at the catalogue."""
+
+
+class ReplicatedCatalog:
+    """The `StateMachine` of the metadata group; see the module."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        """Begin with what a snapshot holds; the one of index 0 holds nothing.
+
+        Raises:
+            CorruptDataError: it is damaged.
+        """
+        self._catalog, self._proposals = _decoded(snapshot)
+        self._waiting: dict[ProposalId, asyncio.Future[Applied]] = {}
+        self._moved = asyncio.Event()
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalogue as of the last applied entry; to be read, never applied to."""
+        return self._catalog
+
+    def outcome(self, proposal_id: ProposalId) -> "asyncio.Future[Applied]":
+        """Return what will be known once that proposal is applied here, which may be never."""
+        found = self._waiting.get(proposal_id)
+        if found is None or found.done():
+            found = self._waiting[proposal_id] = asyncio.get_running_loop().create_future()
+            found.add_done_callback(partial(self._forget, proposal_id))
+        return found
+
+    async def reached(self, index: LogIndex) -> None:
+        """Return when everything up to ``index`` is applied here."""
+        while self._catalog.applied < index:
+            self._moved.clear()
+            await self._moved.wait()
+
+    # --- the StateMachine -------------------------------------------------------------------------
+
+    def apply(self, entries: Sequence[Entry]) -> None:
+        """See `StateMachine.apply`.
+
+        Raises:
+            CorruptDataError: an entry holds what no version of the catalogue proposed.
+        """
+        for entry in entries:
+            if entry.payload:
+                self._apply(entry)
+            else:
+                self._catalog.pass_over(entry.index)
+        self._moved.set()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """See `StateMachine.restore`; errors as of making one."""
+        self._catalog, self._proposals = _decoded(snapshot)
+        for proposal_id in tuple(self._waiting):
+            index = self._proposals.index_of(proposal_id)
+            if index is not None:
+                self._tell(proposal_id, Applied(index, None))
+        self._moved.set()
+
+    def snapshot(self) -> bytes:
+        """See `StateMachine.snapshot`."""
+        proposals = self._proposals.encode()
+        header = _HEADER.pack(_MAGIC, len(proposals), crc32c(proposals))
+        return b"".join((header, proposals, catalog_snapshot.encode(self._catalog)))
+
+    def leader_changed(self, leader: NodeId | None, term: Term) -> None:
+        """See `StateMachine.leader_changed`: it makes no difference to what is applied."""
+
+    def _apply(self, entry: Entry) -> None:
+        proposal_id, data = decode_proposal(entry.payload)
+        index = self._proposals.index_of(proposal_id)
+        if index is not None:
+            self._catalog.pass_over(entry.index)
+            self._tell(proposal_id, Applied(index, None))
+            return
+        events = self._catalog.apply(entry.index, decode_command(data, entry.index))
+        self._proposals.add(proposal_id, entry.index)
+        self._tell(proposal_id, Applied(entry.index, events))
+
+    def _forget(self, proposal_id: ProposalId, future: "asyncio.Future[Applied]") -> None:
+        if self._waiting.get(proposal_id) is future:
+            del self._waiting[proposal_id]
+
+    def _tell(self, proposal_id: ProposalId, applied: Applied) -> None:
+        future = self._waiting.get(proposal_id)
+        if future is not None and not future.done():
+            future.set_result(applied)
+
+
+def _decoded(snapshot: Snapshot) -> tuple[Catalog, AppliedProposals]:
+    if snapshot.index == 0:
+        return Catalog(), AppliedProposals()
+    data = snapshot.payload
+    magic, length, checksum = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (b"", 0, 0)
+    proposals = data[_HEADER.size : _HEADER.size + length]
+    if magic != _MAGIC or len(proposals) != length or crc32c(proposals) != checksum:
+        raise CorruptDataError(f"metadata snapshot {snapshot.index} fails its checksum")
+    catalog = catalog_snapshot.decode(data[_HEADER.size + length :])
+    if catalog.applied != snapshot.index:
+        raise CorruptDataError(f"metadata snapshot {snapshot.index} holds the catalogue of {catalog.applied}")
+    return catalog, AppliedProposals.decode(proposals)

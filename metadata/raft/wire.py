@@ -1,0 +1,200 @@
+"""The bytes of a message between two voters.
+
+Who speaks to whom is agreed once for a connection and not repeated. All numbers are little-endian:
+
+    offset size field
+    0      4    length of what follows the checksum, u32
+    4      4    CRC32C of it
+    8      1    kind
+    9      8    term, u64
+    17     -    the kind's other numbers in the order of its fields: u64 each, a yes or no one byte
+    -      -    the entries up to the end, each: index u64, term u64, length u32, bytes
+    -      -    or a snapshot up to the end: index u64, term u64, bytes
+
+One kind more is no message of Raft's, has no term, and goes straight to whoever leads: payloads that somebody
+would like to be proposed (`Forwarded`), each length u32, bytes.
+
+`encode` and `MessageReader` are each other's inverse. What arrives damaged, or is no message, is an error:
+nothing that follows on that connection can be told apart any more.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from envelope.errors import RemoteProtocolError
+from envelope.limits import MIB
+from envelope.types import LogIndex, NodeId, Term
+from metadata.limits import SNAPSHOT_BYTES_MAX
+from metadata.raft.messages import (
+    AppendRejection,
+    AppendRequest,
+    AppendResponse,
+    ElectNow,
+    Heartbeat,
+    HeartbeatResponse,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    SnapshotRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from metadata.raft.state import Entry, Snapshot
+
+MESSAGE_BYTES_MAX: Final = SNAPSHOT_BYTES_MAX + MIB
+"""A longer one is no message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """Propose this if you lead. There is no answer: what was applied shows in the log, on every voter."""
+
+    source: NodeId
+    target: NodeId
+    payloads: tuple[bytes, ...]
+
+
+Sent = Message | Forwarded
+
+_FRAME: Final = struct.Struct("<II")
+_ENTRY: Final = struct.Struct("<QQI")
+_SNAPSHOT: Final = struct.Struct("<QQ")
+_LENGTH: Final = struct.Struct("<I")
+
+_KINDS: Final[dict[int, type[Sent]]] = {
+    1: PreVoteRequest,
+    2: PreVoteResponse,
+    3: VoteRequest,
+    4: VoteResponse,
+    5: AppendRequest,
+    6: AppendResponse,
+    7: AppendRejection,
+    8: SnapshotRequest,
+    9: Heartbeat,
+    10: HeartbeatResponse,
+    11: ElectNow,
+    12: Forwarded,
+}
+_KIND_OF: Final = {message: number for number, message in _KINDS.items()}
+_ELSEWHERE: Final = frozenset(("source", "target", "entries", "snapshot", "payloads"))
+_NAMES: Final = {
+    kind: tuple(field.name for field in fields(kind) if field.name not in _ELSEWHERE)
+    for kind in _KINDS.values()
+}
+_NUMBERS: Final = {
+    kind: struct.Struct(
+        "<B"
+        + "".join(
+            "?" if field.type is bool else "Q" for field in fields(kind) if field.name not in _ELSEWHERE
+        )
+    )
+    for kind in _KINDS.values()
+}
+
+
+def encode(message: Sent) -> bytes:
+    """Return the frame of ``message``, all but its source and target."""
+    kind = type(message)
+    numbers = [getattr(message, name) for name in _NAMES[kind]]
+    parts = [_NUMBERS[kind].pack(_KIND_OF[kind], *numbers)]
+    match message:
+        case AppendRequest(entries=entries):
+            for entry in entries:
+                parts += (_ENTRY.pack(entry.index, entry.term, len(entry.payload)), entry.payload)
+        case SnapshotRequest(snapshot=snapshot):
+            parts += (_SNAPSHOT.pack(snapshot.index, snapshot.term), snapshot.payload)
+        case Forwarded(payloads=payloads):
+            for payload in payloads:
+                parts += (_LENGTH.pack(len(payload)), payload)
+        case _:
+            pass
+    body = b"".join(parts)
+    assert len(body) <= MESSAGE_BYTES_MAX, f"a message of {len(body)} bytes"
+    return _FRAME.pack(len(body), crc32c(body)) + body
+
+
+class MessageReader:
+    """Puts the messages of one connection together from whatever pieces arrive."""
+
+    def __init__(self, source: NodeId, target: NodeId) -> None:
+        """Read what ``source`` sends to ``target``."""
+        self._source = source
+        self._target = target
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Sent]:
+        """Take in what has arrived; yield the messages that are complete now.
+
+        Raises:
+            RemoteProtocolError: a frame is damaged, or is no message; the reader is of no more use.
+        """
+        self._buffer += data
+        while len(self._buffer) >= _FRAME.size:
+            length, checksum = _FRAME.unpack_from(self._buffer)
+            if length > MESSAGE_BYTES_MAX:
+                raise RemoteProtocolError(f"a message of {length} bytes from {self._source}")
+            end = _FRAME.size + length
+            if len(self._buffer) < end:
+                return
+            body = bytes(memoryview(self._buffer)[_FRAME.size : end])
+            del self._buffer[:end]
+            if crc32c(body) != checksum:
+                raise RemoteProtocolError(f"a damaged message from {self._source}")
+            yield self._decoded(body)
+
+    def _decoded(self, body: bytes) -> Sent:
+        kind = _KINDS.get(body[0]) if body else None
+        if kind is None:
+            raise RemoteProtocolError(f"a message of no known kind from {self._source}")
+        try:
+            _, *numbers = _NUMBERS[kind].unpack_from(body)
+            rest = _rest(kind, body[_NUMBERS[kind].size :])
+        except (struct.error, IndexError) as error:
+            raise RemoteProtocolError(
+                f"a {kind.__name__} from {self._source} makes no sense: {error}"
+            ) from error
+        return kind(
+            source=self._source, target=self._target, **dict(zip(_NAMES[kind], numbers, strict=True)), **rest
+        )
+
+
+def _rest(kind: type[Sent], data: bytes) -> dict[str, Any]:
+    """Return what follows the numbers, by the name of its field."""
+    if kind is AppendRequest:
+        return {"entries": tuple(_entries(data))}
+    if kind is SnapshotRequest:
+        index, term = _SNAPSHOT.unpack_from(data)
+        return {"snapshot": Snapshot(LogIndex(index), Term(term), data[_SNAPSHOT.size :])}
+    if kind is Forwarded:
+        return {"payloads": tuple(_payloads(data))}
+    if data:
+        raise IndexError(f"{len(data)} bytes too many")
+    return {}
+
+
+def _entries(data: bytes) -> Iterator[Entry]:
+    position = 0
+    while position < len(data):
+        index, term, length = _ENTRY.unpack_from(data, position)
+        payload = _cut(data, position + _ENTRY.size, length)
+        position += _ENTRY.size + length
+        yield Entry(LogIndex(index), Term(term), payload)
+
+
+def _payloads(data: bytes) -> Iterator[bytes]:
+    position = 0
+    while position < len(data):
+        (length,) = _LENGTH.unpack_from(data, position)
+        yield _cut(data, position + _LENGTH.size, length)
+        position += _LENGTH.size + length
+
+
+def _cut(data: bytes, start: int, length: int) -> bytes:
+    cut = data[start : start + length]
+    if len(cut) != length:
+        raise IndexError(f"{length} bytes wanted, {len(cut)} left")
+    return cut

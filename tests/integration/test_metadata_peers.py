@@ -1,0 +1,240 @@
+"""The connections between voters: who is let in, what arrives, and what is told of those that break."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from envelope.types import LogIndex, NodeId, Term
+from metadata.node.peers import Address, PeerIdentity, PeerNetwork
+from metadata.raft.messages import Heartbeat, SnapshotRequest
+from metadata.raft.state import Snapshot
+from metadata.raft.wire import Sent, encode
+from tests.support.metadata_members import WAIT_SECONDS, listening
+from tests.support.sockets import run, until
+
+A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
+GREETING: dict[str, Any] = {"protocol": 1, "cluster": "test", "source": "a", "target": "b", "token": "s"}
+
+
+class Ears:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[Sent] = []
+        self.broken: list[tuple[NodeId, bool]] = []
+        self._told = asyncio.Event()
+
+    def received(self, message: Sent) -> None:
+        self.heard.append(message)
+        self._told.set()
+
+    def disconnected(self, peer: NodeId, *, refused: bool) -> None:
+        self.broken.append((peer, refused))
+        self._told.set()
+
+    async def until(self, heard: int = 0, broken: int = 0) -> None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while len(self.heard) < heard or len(self.broken) < broken:
+                self._told.clear()
+                await self._told.wait()
+
+
+class End:
+    """One voter's network."""
+
+    def __init__(self, node_id: NodeId, token: str | None = "s") -> None:
+        self.identity = PeerIdentity("test", node_id, SecretStr(token) if token is not None else None)
+        self.ears = Ears()
+        self.socket = listening(Address("127.0.0.1", 0))
+        self.address = Address(*self.socket.getsockname())
+        self.network = PeerNetwork(self.identity, {})
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self, peers: dict[NodeId, Address]) -> None:
+        self.socket.listen()  # a test may dial before the task has begun
+        self.network = PeerNetwork(self.identity, peers)
+        self.task = asyncio.create_task(self.network.run(self.socket, self.ears))
+
+    async def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+        self.socket.close()
+
+
+@contextlib.asynccontextmanager
+async def two(token_of_b: str = "s") -> AsyncIterator[tuple[End, End]]:
+    a, b = End(A), End(B, token_of_b)
+    a.start({B: b.address})
+    b.start({A: a.address})
+    try:
+        yield a, b
+    finally:
+        await a.stop()
+        await b.stop()
+
+
+def beat(number: int) -> Heartbeat:
+    return Heartbeat(A, B, Term(1), LogIndex(0), number)
+
+
+async def said(a: End, b: End, first: int) -> None:
+    """Have ``a`` say something until ``b`` has heard it: what leaves before there is a connection is lost."""
+    number = first
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not any(isinstance(message, Heartbeat) and message.round >= first for message in b.ears.heard):
+            a.network.send(beat(number))
+            number += 1
+            await asyncio.sleep(0)
+
+
+def test_messages_arrive_in_order_and_each_once() -> None:
+    async def test() -> None:
+        async with two() as (a, b):
+            await said(a, b, 1)
+            before = a.network.dropped
+            sent = [beat(number) for number in range(100_000, 100_500)]
+            for message in sent:
+                a.network.send(message)
+            large = SnapshotRequest(A, B, Term(1), Snapshot(LogIndex(1), Term(1), bytes(10_000_000)))
+            a.network.send(large)
+            async with asyncio.timeout(WAIT_SECONDS):
+                while large not in b.ears.heard:
+                    await b.ears.until(heard=len(b.ears.heard) + 1)
+            assert b.ears.heard[-501:] == [*sent, large]
+            assert a.network.dropped == before
+
+    run(test())
+
+
+def test_the_end_of_a_peer_is_told_at_once_and_that_nothing_listens_there_any_more() -> None:
+    async def test() -> None:
+        async with two() as (a, b):
+            await said(a, b, 1)
+            await b.stop()
+            await a.ears.until(broken=2)
+            assert a.ears.broken == [(B, False), (B, True)]
+            b.socket = listening(b.address)
+            b.start({A: a.address})
+            await said(a, b, 1_000_000)
+
+    run(test())
+
+
+def test_a_peer_that_does_not_read_costs_little_memory() -> None:
+    async def test() -> None:
+        a = End(A)
+        deaf = listening(Address("127.0.0.1", 0))
+        deaf.listen()
+        deaf.setblocking(False)
+        loop = asyncio.get_running_loop()
+        a.start({B: Address(*deaf.getsockname())})
+        try:
+            connection, _ = await loop.sock_accept(deaf)
+            assert json.loads(await loop.sock_recv(connection, 4096)) == GREETING
+            await loop.sock_sendall(connection, b"{}\n")
+            large = SnapshotRequest(A, B, Term(1), Snapshot(LogIndex(1), Term(1), bytes(1 << 20)))
+            await until(lambda: B in a.network._links)
+            before = a.network.dropped
+            for _ in range(100):
+                a.network.send(large)
+            assert a.network.dropped - before > 80
+            connection.close()
+        finally:
+            await a.stop()
+            deaf.close()
+
+    run(test())
+
+
+async def greeted(end: End, line: bytes) -> bytes:
+    """Return what a connection that begins so gets back."""
+    reader, writer = await asyncio.open_connection(end.address.host, end.address.port)
+    async with asyncio.timeout(WAIT_SECONDS):
+        writer.write(line)
+        try:
+            return await reader.readline()
+        except OSError:
+            return b""
+        finally:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"token": "wrong"}, "the token is not right"),
+        ({"token": None}, "the token is not right"),
+        ({"token": "wrong", "cluster": "other"}, "the token is not right"),
+        ({"protocol": 2}, "protocol 2 is not 1"),
+        ({"cluster": "other"}, "this is cluster test, not other"),
+        ({"target": "c"}, "this is b, not c"),
+        ({"source": "b"}, "b is no other voter of this cluster"),
+        ({"source": "c"}, "c is no other voter of this cluster"),
+    ],
+)
+def test_who_is_not_a_voter_of_this_cluster_is_told_why_and_not_heard(
+    change: dict[str, Any], problem: str
+) -> None:
+    async def test() -> None:
+        b = End(B)
+        b.start({A: Address("127.0.0.1", 1)})
+        try:
+            line = json.dumps(GREETING | change).encode() + b"\n" + encode(beat(1))
+            assert json.loads(await greeted(b, line)) == {"error": problem}
+            assert b.ears.heard == []
+        finally:
+            await b.stop()
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "line", [b"\n", b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"protocol":"1"}\n', b"x" * 100_000, b"\xff\n"]
+)
+def test_what_is_no_greeting_is_closed_and_others_are_heard(line: bytes) -> None:
+    async def test() -> None:
+        async with two() as (a, b):
+            assert await greeted(b, line) == b""
+            await said(a, b, 1)
+
+    run(test())
+
+
+def test_a_damaged_message_closes_its_connection_and_no_other() -> None:
+    async def test() -> None:
+        async with two() as (a, b):
+            await said(a, b, 1)
+            damaged = bytearray(encode(beat(7)))
+            damaged[-1] ^= 1
+            with socket.create_connection((b.address.host, b.address.port)) as raw:
+                raw.setblocking(False)
+                loop = asyncio.get_running_loop()
+                line = json.dumps(GREETING).encode() + b"\n"
+                await loop.sock_sendall(raw, line + encode(beat(2_000_000)) + bytes(damaged))
+                async with asyncio.timeout(WAIT_SECONDS):
+                    with contextlib.suppress(ConnectionResetError):
+                        while await loop.sock_recv(raw, 4096):
+                            pass
+            assert beat(2_000_000) in b.ears.heard
+            assert beat(7) not in b.ears.heard[1:]
+            await said(a, b, 3_000_000)
+
+    run(test())
+
+
+def test_a_token_that_is_not_right_keeps_voters_apart(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with two(token_of_b="other") as (a, b):
+            await until(lambda: "refuses us: the token is not right" in caplog.text)
+            a.network.send(beat(1))
+            assert b.ears.heard == []
+            assert a.network.dropped == 1
+
+    run(test())

@@ -1,0 +1,101 @@
+"""Messages between voters survive the wire, whatever pieces they arrive in, and damage is told."""
+
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envelope.errors import RemoteProtocolError
+from envelope.types import LogIndex, NodeId, Term
+from metadata.raft import messages
+from metadata.raft.messages import AppendRequest, Heartbeat, SnapshotRequest
+from metadata.raft.state import Entry, Snapshot
+from metadata.raft.wire import MESSAGE_BYTES_MAX, Forwarded, MessageReader, Sent, encode
+
+A, B = NodeId("a"), NodeId("b")
+NUMBERS = st.integers(0, 2**64 - 1)
+ENTRIES = st.lists(st.builds(Entry, NUMBERS, NUMBERS, st.binary(max_size=50)), max_size=4).map(tuple)
+SPECIAL: dict[str, st.SearchStrategy[Any]] = {
+    "source": st.just(A),
+    "target": st.just(B),
+    "granted": st.booleans(),
+    "transferred": st.booleans(),
+    "entries": ENTRIES,
+    "payloads": st.lists(st.binary(max_size=50), max_size=4).map(tuple),
+    "snapshot": st.builds(Snapshot, NUMBERS, NUMBERS, st.binary(max_size=200)),
+}
+KINDS: list[type[Any]] = [
+    Forwarded,
+    *(
+        kind
+        for kind in vars(messages).values()
+        if isinstance(kind, type) and issubclass(kind, messages.Envelope) and kind is not messages.Envelope
+    ),
+]
+MESSAGES: st.SearchStrategy[Any] = st.sampled_from(KINDS).flatmap(
+    lambda kind: st.builds(kind, **{name: SPECIAL.get(name, NUMBERS) for name in kind.__match_args__})
+)
+
+
+def test_every_kind_of_message_has_bytes() -> None:
+    assert len(KINDS) == 12
+
+
+@given(st.lists(MESSAGES, max_size=5), st.lists(st.integers(1, 60)))
+def test_messages_arrive_as_they_left_in_any_pieces(sent: list[Sent], cuts: list[int]) -> None:
+    data = b"".join(map(encode, sent))
+    reader = MessageReader(A, B)
+    got: list[Sent] = []
+    for cut in [*cuts, len(data)]:
+        got += reader.feed(data[:cut])
+        data = data[cut:]
+    assert got == sent
+
+
+@given(MESSAGES, st.data())
+def test_a_flipped_bit_is_never_another_message(message: Sent, data: st.DataObject) -> None:
+    frame = bytearray(encode(message))
+    place = data.draw(st.integers(0, len(frame) * 8 - 1))
+    frame[place // 8] ^= 1 << place % 8
+    reader = MessageReader(A, B)
+    try:
+        got = list(reader.feed(bytes(frame)))
+    except RemoteProtocolError:
+        return
+    assert got == [], "a longer length waits for more"
+
+
+@pytest.mark.parametrize(
+    ("frame", "problem"),
+    [
+        (b"", "no known kind"),
+        (b"\x0d" + bytes(8), "no known kind"),
+        (b"\x09" + bytes(8), "makes no sense"),
+        (b"\x0b" + bytes(9), "1 bytes too many"),
+        (b"\x05" + bytes(32 + 16) + b"\x05\0\0\0abcd", "5 bytes wanted, 4 left"),
+        (b"\x08" + bytes(8 + 15), "makes no sense"),
+    ],
+)
+def test_what_is_no_message_is_refused(frame: bytes, problem: str) -> None:
+    head = len(frame).to_bytes(4, "little") + crc32c(frame).to_bytes(4, "little")
+    with pytest.raises(RemoteProtocolError, match=problem):
+        list(MessageReader(A, B).feed(head + frame))
+
+
+def test_a_length_that_no_message_has_is_refused_before_it_is_waited_for() -> None:
+    with pytest.raises(RemoteProtocolError, match="bytes from a"):
+        list(MessageReader(A, B).feed((MESSAGE_BYTES_MAX + 1).to_bytes(4, "little") + bytes(4)))
+
+
+def test_what_arrives_is_said_to_come_from_the_other_end_of_the_connection() -> None:
+    heartbeat = Heartbeat(NodeId("x"), NodeId("y"), Term(3), LogIndex(2), 1)
+    assert list(MessageReader(A, B).feed(encode(heartbeat))) == [Heartbeat(A, B, Term(3), LogIndex(2), 1)]
+
+
+def test_entries_and_snapshots_keep_their_bytes() -> None:
+    entries = tuple(Entry(LogIndex(index), Term(1), bytes([index]) * index) for index in range(1, 4))
+    append = AppendRequest(A, B, Term(1), LogIndex(0), Term(0), entries, LogIndex(0))
+    install = SnapshotRequest(A, B, Term(1), Snapshot(LogIndex(9), Term(1), b"state"))
+    assert list(MessageReader(A, B).feed(encode(append) + encode(install))) == [append, install]
