@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Mapping
 
@@ -15,6 +16,8 @@ from metadata.node.wake_up import now
 from metadata.raft.machine import Raft
 from metadata.raft.settings import RaftSettings
 from metadata.raft.wire import Forwarded, Sent
+
+_log = logging.getLogger(__name__)
 
 
 class GroupMember:
@@ -46,6 +49,7 @@ class GroupMember:
         """
         others = {peer: address for peer, address in voters.items() if peer != identity.node_id}
         self._node_id = identity.node_id
+        self._machine = machine
         raft = Raft(identity.node_id, frozenset(voters), settings, storage.load(), now())
         self.network = PeerNetwork(identity, others)
         self.voter = Voter(raft, storage, machine, self.network.send, sorted(others), snapshot_log_bytes_min)
@@ -84,7 +88,10 @@ class GroupMember:
     def received(self, message: Sent) -> None:
         """See `Listener.received`."""
         if isinstance(message, Forwarded):
-            self._propose(message.payloads)  # not forwarded again: it might go round and round
+            if all(map(self._machine.can_apply, message.payloads)):
+                self._propose(message.payloads)  # not forwarded again: it might go round and round
+            else:
+                _log.error("peer=%s forwards what this version cannot apply", message.source)
         else:
             self.voter.received(message)
 

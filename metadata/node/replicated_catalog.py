@@ -76,6 +76,14 @@ class ReplicatedCatalog:
 
     # --- the StateMachine -------------------------------------------------------------------------
 
+    def can_apply(self, payload: bytes) -> bool:
+        """See `StateMachine.can_apply`."""
+        try:
+            decode_command(decode_proposal(payload)[1], LogIndex(0))
+        except CorruptDataError:
+            return False
+        return True
+
     def apply(self, entries: Sequence[Entry]) -> None:
         """See `StateMachine.apply`.
 

@@ -157,9 +157,21 @@ class MessageReader:
             raise RemoteProtocolError(
                 f"a {kind.__name__} from {self._source} makes no sense: {error}"
             ) from error
-        return kind(
-            source=self._source, target=self._target, **dict(zip(_NAMES[kind], numbers, strict=True)), **rest
-        )
+        numbered = dict(zip(_NAMES[kind], numbers, strict=True))
+        message = kind(source=self._source, target=self._target, **numbered, **rest)
+        if isinstance(message, AppendRequest) and not _follow_each_other(message):
+            raise RemoteProtocolError(f"entries from {self._source} do not follow each other")
+        return message
+
+
+def _follow_each_other(message: AppendRequest) -> bool:
+    """Tell whether a leader can have such entries: without a gap, under terms that never decrease."""
+    index, term = message.previous_index, message.previous_term
+    for entry in message.entries:
+        if entry.index != index + 1 or not term <= entry.term <= message.term:
+            return False
+        index, term = entry.index, entry.term
+    return True
 
 
 def _rest(kind: type[Sent], data: bytes) -> dict[str, Any]:

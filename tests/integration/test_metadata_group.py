@@ -108,6 +108,20 @@ def test_a_read_names_an_index_with_everything_applied_that_was_committed_before
     run(test())
 
 
+def test_what_a_member_forwards_is_looked_at_before_it_is_in_the_log(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members("abc", tmp_path) as group:
+            leader = await group.until_led()
+            follower = next(member for member in group.all if member is not leader)
+            for payloads in ((b"",), (b"short",), (named(b"good"), b"short")):
+                follower.member.forward(payloads)
+            follower.member.forward((named(b"1"), named(b"2")))
+            await group.until(lambda: all(b"2" in member.words.words for member in group.all))
+            assert words(group) == [[b"1", b"2"]] * 3
+
+    run(test())
+
+
 def test_leadership_is_handed_over(tmp_path: Path) -> None:
     async def test() -> None:
         async with members("abc", tmp_path) as group:

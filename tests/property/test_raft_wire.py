@@ -16,13 +16,11 @@ from metadata.raft.wire import MESSAGE_BYTES_MAX, Forwarded, MessageReader, Sent
 
 A, B = NodeId("a"), NodeId("b")
 NUMBERS = st.integers(0, 2**64 - 1)
-ENTRIES = st.lists(st.builds(Entry, NUMBERS, NUMBERS, st.binary(max_size=50)), max_size=4).map(tuple)
 SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "source": st.just(A),
     "target": st.just(B),
     "granted": st.booleans(),
     "transferred": st.booleans(),
-    "entries": ENTRIES,
     "payloads": st.lists(st.binary(max_size=50), max_size=4).map(tuple),
     "snapshot": st.builds(Snapshot, NUMBERS, NUMBERS, st.binary(max_size=200)),
 }
@@ -34,9 +32,24 @@ KINDS: list[type[Any]] = [
         if isinstance(kind, type) and issubclass(kind, messages.Envelope) and kind is not messages.Envelope
     ),
 ]
-MESSAGES: st.SearchStrategy[Any] = st.sampled_from(KINDS).flatmap(
-    lambda kind: st.builds(kind, **{name: SPECIAL.get(name, NUMBERS) for name in kind.__match_args__})
-)
+
+
+@st.composite
+def appends(draw: st.DrawFn) -> AppendRequest:
+    """An append as a leader can send it."""
+    previous, count = draw(st.integers(0, 2**64 - 9)), draw(st.integers(0, 4))
+    previous_term, *terms, term = sorted(draw(st.lists(NUMBERS, min_size=count + 2, max_size=count + 2)))
+    entries = tuple(
+        Entry(LogIndex(index), Term(own_term), draw(st.binary(max_size=50)))
+        for index, own_term in enumerate(terms, previous + 1)
+    )
+    commit = LogIndex(draw(NUMBERS))
+    return AppendRequest(A, B, Term(term), LogIndex(previous), Term(previous_term), entries, commit)
+
+
+MESSAGES: st.SearchStrategy[Any] = appends() | st.sampled_from(
+    sorted(set(KINDS) - {AppendRequest}, key=str)
+).flatmap(lambda kind: st.builds(kind, **{name: SPECIAL.get(name, NUMBERS) for name in kind.__match_args__}))
 
 
 def test_every_kind_of_message_has_bytes() -> None:
@@ -65,6 +78,17 @@ def test_a_flipped_bit_is_never_another_message(message: Sent, data: st.DataObje
     except RemoteProtocolError:
         return
     assert got == [], "a longer length waits for more"
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [[(2, 5), (4, 5)], [(3, 5), (3, 5)], [(4, 5)], [(3, 6), (4, 5)], [(3, 3)], [(3, 8)]],
+)
+def test_entries_that_no_leader_has_are_refused(entries: list[tuple[int, int]]) -> None:
+    made = tuple(Entry(LogIndex(index), Term(term), b"x") for index, term in entries)
+    append = AppendRequest(A, B, Term(7), LogIndex(2), Term(4), made, LogIndex(0))
+    with pytest.raises(RemoteProtocolError, match="do not follow each other"):
+        list(MessageReader(A, B).feed(encode(append)))
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ class Words:
         if snapshot.index:
             self.restore(snapshot)
 
+    def can_apply(self, payload: bytes) -> bool:
+        return len(payload) > 16
+
     def apply(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             assert entry.index == self.index + 1

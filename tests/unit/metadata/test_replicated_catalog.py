@@ -111,6 +111,9 @@ def test_a_damaged_snapshot_is_refused() -> None:
 
 def test_an_entry_that_nobody_could_have_proposed_is_refused() -> None:
     state = ReplicatedCatalog(EMPTY)
+    assert state.can_apply(entry(1, 1, register()).payload)
+    for payload in (b"", b"short", encode_proposal(proposal_id(1), b"no command")):
+        assert not state.can_apply(payload)
     with pytest.raises(CorruptDataError):
         state.apply([Entry(LogIndex(1), Term(1), b"short")])
     with pytest.raises(CorruptDataError):
