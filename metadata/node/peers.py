@@ -41,6 +41,10 @@ _UNANSWERED_MS: Final = 2_000
 """After so long without the peer's acknowledgement the kernel gives a connection up (TCP_USER_TIMEOUT)."""
 
 
+_NO_VOTER: Final = (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError)
+"""What dialling ends with where nobody is, or somebody who speaks something else."""
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a voter listens."""
@@ -152,7 +156,7 @@ class PeerNetwork:
                 if tell_refusal:
                     listener.disconnected(peer, refused=True)
                 tell_refusal = False
-            except (OSError, TimeoutError, ssl.SSLError, asyncio.IncompleteReadError, ValueError) as error:
+            except _NO_VOTER as error:
                 _log.debug("cannot reach peer=%s error=%r", peer, error)
             except JetstreamError as error:
                 _log.error("peer=%s at %s:%d refuses us: %s", peer, address.host, address.port, error)
@@ -170,7 +174,7 @@ class PeerNetwork:
         """Connect and be let in.
 
         Raises:
-            OSError, TimeoutError, ValueError, IncompleteReadError: nobody is there who speaks this protocol.
+            _NO_VOTER: nobody is there who speaks this protocol.
             Unauthorized: the peer does not want us.
         """
         tls = self._identity.client_tls

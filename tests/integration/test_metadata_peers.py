@@ -207,6 +207,36 @@ def test_what_is_no_greeting_is_closed_and_others_are_heard(line: bytes) -> None
     run(test())
 
 
+@pytest.mark.parametrize(
+    "answer", [b"", b"x" * 100_000, b"HTTP/1.1 400 Bad Request\r\n\r\n", b"[]\n", b"\xff\n"]
+)
+def test_whatever_answers_a_dial_is_dialled_again_until_it_is_the_voter(answer: bytes) -> None:
+    async def test() -> None:
+        a, b = End(A), End(B)
+        dialled = asyncio.Event()
+
+        async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readline()
+            writer.write(answer)
+            writer.close()
+            dialled.set()
+
+        server = await asyncio.start_server(stranger, sock=b.socket)
+        a.start({B: b.address})
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await dialled.wait()
+            server.close()
+            b.socket = listening(b.address)
+            b.start({A: a.address})
+            await said(a, b, 1)
+        finally:
+            await a.stop()
+            await b.stop()
+
+    run(test())
+
+
 def test_a_damaged_message_closes_its_connection_and_no_other() -> None:
     async def test() -> None:
         async with two() as (a, b):
