@@ -1,0 +1,79 @@
+"""Placement spreads replicas over racks, and load over nodes."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envelope.errors import InvalidConfig
+from envelope.types import NodeId
+from metadata.placement import Candidate, loads, place
+from tests.support.catalogs import catalog_of, create, register
+
+RACKS = st.sampled_from([None, "a", "b", "c"])
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[Candidate]:
+    count = draw(st.integers(1, 9))
+    return [
+        Candidate(NodeId(f"n{number}"), draw(RACKS), draw(st.integers(0, 5)), draw(st.integers(0, 5)))
+        for number in range(count)
+    ]
+
+
+@given(clusters(), st.data())
+def test_replicas_are_on_distinct_nodes_in_as_many_racks_as_there_are(
+    nodes: list[Candidate], data: st.DataObject
+) -> None:
+    replicas = data.draw(st.integers(1, len(nodes)))
+    placed = place(nodes, replicas)
+    assert len(set(placed)) == len(placed) == replicas
+    rack_of = {node.node_id: node.rack or node.node_id for node in nodes}
+    assert set(placed) <= set(rack_of)
+    racks = Counter(rack_of[node] for node in placed)
+    assert len(racks) == min(replicas, len(set(rack_of.values())))
+    shuffled = data.draw(st.permutations(nodes))
+    assert place(shuffled, replicas) == placed, "whoever computes it finds the same"
+
+
+@given(st.integers(1, 7), st.integers(1, 3), st.integers(0, 60), st.booleans())
+def test_loads_differ_by_one_at_most(nodes: int, replicas: int, streams: int, racked: bool) -> None:
+    count = nodes * replicas
+    racks = {NodeId(f"n{number}"): f"r{number % replicas}" if racked else None for number in range(count)}
+    held: Counter[NodeId] = Counter(dict.fromkeys(racks, 0))
+    led: Counter[NodeId] = Counter(dict.fromkeys(racks, 0))
+    for _ in range(streams):
+        placed = place(
+            [Candidate(node, rack, held[node], led[node]) for node, rack in racks.items()], replicas
+        )
+        held.update(placed)
+        led[placed[0]] += 1
+    assert max(held.values()) - min(held.values()) <= 1
+    assert max(led.values()) - min(led.values()) <= 2
+
+
+def test_the_node_that_leads_least_is_preferred() -> None:
+    nodes = [
+        Candidate(NodeId("a"), leaders=2),
+        Candidate(NodeId("b"), leaders=0),
+        Candidate(NodeId("c"), leaders=1),
+    ]
+    assert place(nodes, 3) == ("b", "a", "c")
+
+
+def test_too_few_nodes_are_a_typed_error() -> None:
+    with pytest.raises(InvalidConfig, match="replicas: 3 wanted, 2 nodes to hold them") as caught:
+        place([Candidate(NodeId("a")), Candidate(NodeId("b"))], 3)
+    assert caught.value.detail == {"field": "replicas"}
+
+
+def test_loads_are_counted_from_the_catalogue() -> None:
+    nodes = [register(name) for name in ("n1", "n2", "n3")]
+    catalog = catalog_of(
+        *nodes, create("x", nodes=("n1", "n2")), create("y", nodes=("n2", "n3")), create("z", nodes=("n2",))
+    )
+    replicas, leaders = loads(catalog.streams())
+    assert replicas == {"n1": 1, "n2": 3, "n3": 1}
+    assert leaders == {"n1": 1, "n2": 2}
