@@ -19,6 +19,7 @@ from benchmarks import (
     latency,
     loadgen,
     long_poll,
+    metadata,
     one,
     publish,
     read,
@@ -38,6 +39,7 @@ BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
     "read_delay": read_delay.run,
     "long_poll": long_poll.run,
     "catch_up": catch_up.run,
+    "metadata": metadata.run,
     "soak": soak.run,
 }
 SECONDS_DEFAULT: Final = 10.0

@@ -8,7 +8,7 @@ command arrive twice; it is applied once.
 import asyncio
 import secrets
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from envelope.errors import DeadlinePassed, RequestError
 from envelope.types import NodeId
@@ -23,7 +23,7 @@ from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_propos
 from metadata.raft.settings import RaftSettings
 
 _RETRY_SECONDS: Final = 0.25
-"""After so long without an outcome a command is sent again: it, or the leader, may be lost."""
+"""After so long without an outcome a command is sent again, a new leader or not: it may be lost."""
 
 DEADLINE_SECONDS: Final = 10.0
 
@@ -55,6 +55,12 @@ class MetadataGroup:
         """The catalogue as far as this member has applied it; to be read, never applied to."""
         return self._state.catalog
 
+    async def led(self) -> NodeId:
+        """Return who leads, once this member knows."""
+        while (leader := self.member.voter.leader) is None:
+            await self._state.next_leader()
+        return leader
+
     async def propose(self, command: Command, deadline_seconds: float = DEADLINE_SECONDS) -> Applied:
         """Have a command applied, once; return what the catalogue said when it is applied here.
 
@@ -74,7 +80,8 @@ class MetadataGroup:
             async with asyncio.timeout(deadline_seconds):
                 while not outcome.done():
                     self.member.forward(payloads)
-                    await asyncio.wait([outcome], timeout=_RETRY_SECONDS)
+                    waits: set[asyncio.Future[Any]] = {outcome, self._state.next_leader()}
+                    await asyncio.wait(waits, timeout=_RETRY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             outcome.cancel()
             raise DeadlinePassed(

@@ -54,6 +54,7 @@ class ReplicatedCatalog:
         self._catalog, self._proposals = _decoded(snapshot)
         self._waiting: dict[ProposalId, asyncio.Future[Applied]] = {}
         self._moved = asyncio.Event()
+        self._next_leader: asyncio.Future[NodeId] | None = None
 
     @property
     def catalog(self) -> Catalog:
@@ -112,8 +113,18 @@ class ReplicatedCatalog:
         header = _HEADER.pack(_MAGIC, len(proposals), crc32c(proposals))
         return b"".join((header, proposals, catalog_snapshot.encode(self._catalog)))
 
+    def next_leader(self) -> "asyncio.Future[NodeId]":
+        """Return what will be the next leader that this voter hears of; one future for all who wait."""
+        if self._next_leader is None:
+            self._next_leader = asyncio.get_running_loop().create_future()
+        return self._next_leader
+
     def leader_changed(self, leader: NodeId | None, term: Term) -> None:
         """See `StateMachine.leader_changed`: it makes no difference to what is applied."""
+        waiting = self._next_leader
+        if leader is not None and waiting is not None:
+            self._next_leader = None
+            waiting.set_result(leader)
 
     def _apply(self, entry: Entry) -> None:
         proposal_id, data = decode_proposal(entry.payload)
