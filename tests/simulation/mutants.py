@@ -1,0 +1,249 @@
+"""The deliberate bugs in the Raft core, with a seed that finds each.
+
+Seeds are searched and found again by ``python -m tests.simulation mutants``; the product's own assertions are
+switched off there and in the test (``python -O``), so that it is the checkers that find them.
+"""
+
+from typing import Final
+
+from tests.simulation.mutation import Mutant
+
+_ELECTION: Final = "metadata.raft.election"
+_FOLLOWING: Final = "metadata.raft.following"
+_LEADING: Final = "metadata.raft.leading"
+_LOG: Final = "metadata.raft.log"
+_MACHINE: Final = "metadata.raft.machine"
+_OUTPUT: Final = "metadata.raft.output"
+_PROPOSALS: Final = "metadata.raft.proposals"
+_REPLICATION_SOURCE: Final = "metadata.raft.replication"
+
+_VOTING: Final = (
+    Mutant("double_vote", _ELECTION, "is_free = self._vote in (None, message.source)", "is_free = True"),
+    Mutant(
+        "forgotten_vote",
+        _ELECTION,
+        "return HardState(self.term, self._vote)",
+        "return HardState(self.term, self._vote if self._vote == self._node_id else None)",
+    ),
+    Mutant(
+        "forgotten_vote_at_restart",
+        _ELECTION,
+        "self._vote = output.durable_hard_state.vote",
+        "self._vote = None",
+    ),
+    Mutant(
+        "vote_before_durable",
+        _ELECTION,
+        "self._output.promise(VoteResponse(self._node_id, message.source, self.term, granted=granted))",
+        "self._output.send(VoteResponse(self._node_id, message.source, self.term, granted=granted))",
+    ),
+    Mutant(
+        "candidacy_before_durable",
+        _ELECTION,
+        "self._output.promise(\n                VoteRequest(",
+        "self._output.send(\n                VoteRequest(",
+    ),
+    Mutant(
+        "no_up_to_date_check",
+        _LOG,
+        "return (last_term, last_index) >= (self.last_term, self.last_index)",
+        "return True",
+    ),
+    Mutant(
+        "up_to_date_by_length_only",
+        _LOG,
+        "return (last_term, last_index) >= (self.last_term, self.last_index)",
+        "return last_index >= self.last_index",
+        first=89,
+    ),
+    Mutant(
+        "up_to_date_by_term_only",
+        _LOG,
+        "return (last_term, last_index) >= (self.last_term, self.last_index)",
+        "return last_term >= self.last_term",
+    ),
+    Mutant(
+        "stale_vote_accepted",
+        _ELECTION,
+        "isinstance(message, PreVoteResponse)",
+        "isinstance(message, PreVoteResponse | VoteResponse)",
+        first=132,
+    ),
+    Mutant(
+        "stale_pre_vote_accepted",
+        _ELECTION,
+        "if self.role is not Role.PRE_CANDIDATE or message.candidate_term != self.term:",
+        "if self.role is not Role.PRE_CANDIDATE:",
+        first=52,
+    ),
+    Mutant(
+        "no_pre_vote_lease",
+        _ELECTION,
+        "            and not self._has_lease(now)\n            and self._log",
+        "            and self._log",
+    ),
+    Mutant(
+        "no_vote_lease",
+        _ELECTION,
+        "if message.term > self.term and self._has_lease(now):",
+        "if False:",
+    ),
+    Mutant(
+        "no_check_quorum",
+        _REPLICATION_SOURCE,
+        "return MonotonicNs(heard_of_majority_at + self._settings.election_timeout_ns)",
+        "return NEVER",
+    ),
+    Mutant("majority_off_by_one", "metadata.raft.quorum", "return voters // 2 + 1", "return voters // 2"),
+    Mutant(
+        "half_is_a_majority", "metadata.raft.quorum", "return voters // 2 + 1", "return (voters + 1) // 2"
+    ),
+)
+_REPLICATION: Final = (
+    Mutant(
+        "append_acknowledged_before_durable",
+        _FOLLOWING,
+        "self._output.promise(AppendResponse(",
+        "self._output.send(AppendResponse(",
+    ),
+    Mutant(
+        "acknowledges_its_whole_log",
+        _FOLLOWING,
+        "match = LogIndex(message.previous_index + len(message.entries))",
+        "match = log.last_index",
+        first=690,
+    ),
+    Mutant(
+        "truncation_without_conflict",
+        _LOG,
+        "if self.term_at(entry.index) != entry.term:",
+        "if True:",
+    ),
+    Mutant(
+        "no_previous_entry_check",
+        _FOLLOWING,
+        "elif log.term_at(message.previous_index) != message.previous_term:",
+        "elif message.previous_index > log.last_index:",
+    ),
+    Mutant(
+        "stale_append_response_accepted",
+        _MACHINE,
+        "if not self._election.admits(message, now):",
+        "if not self._election.admits(message, now) and not isinstance(message, AppendResponse):",
+        scenario=(
+            "tests/unit/raft/test_late_messages.py"
+            "::test_an_acknowledgement_of_an_earlier_term_does_not_commit_what_its_sender_has_lost"
+        ),
+    ),
+    Mutant(
+        "match_from_a_rejection",
+        _REPLICATION_SOURCE,
+        "progress.rejected(message.previous_index, agreement)",
+        "progress.acknowledged(min(message.previous_index, self._log.last_index))",
+    ),
+    Mutant(
+        "rejection_goes_nowhere",
+        "metadata.raft.progress",
+        "min(previous, LogIndex(agreement + 1))",
+        "LogIndex(previous + 1)",
+    ),
+    Mutant(
+        "snapshot_wipes_acknowledged_entries",
+        _FOLLOWING,
+        "if log.term_at(snapshot.index) == snapshot.term:",
+        "if False:",
+        first=481,
+    ),
+    Mutant(
+        "truncation_leaves_durable_index",
+        _OUTPUT,
+        "        self._durable_index = min(self._durable_index, index)\n",
+        "",
+    ),
+    Mutant(
+        "replaced_write_counts_as_durable",
+        _OUTPUT,
+        "            write.durable_index = min(write.durable_index, index)",
+        "            pass",
+    ),
+)
+_COMMITTING: Final = (
+    Mutant(
+        "commits_entries_of_old_terms",
+        _LEADING,
+        "if held > self._log.commit and self._log.term_at(held) == self.term:",
+        "if held > self._log.commit:",
+    ),
+    Mutant(
+        "leader_counts_before_durable",
+        _REPLICATION_SOURCE,
+        "[self._output.durable_index, *matches]",
+        "[self._log.last_index, *matches]",
+    ),
+    Mutant(
+        "commits_beyond_what_matched",
+        _FOLLOWING,
+        "log.commit_to(min(message.commit, match))",
+        "log.commit_to(min(message.commit, log.last_index))",
+        first=690,
+    ),
+    Mutant(
+        "heartbeat_commits_beyond_match",
+        _REPLICATION_SOURCE,
+        "commit = min(progress.match, self._log.commit)",
+        "commit = self._log.commit",
+    ),
+    Mutant(
+        "applies_twice",
+        _MACHINE,
+        "Apply(self._log.between(LogIndex(self._applied + 1), end))",
+        "Apply(self._log.between(LogIndex(max(self._applied, snapshot.index + 1)), end))",
+    ),
+    Mutant("applies_before_durable", _MACHINE, "end = min(self.commit, durable)", "end = self.commit"),
+    Mutant(
+        "restores_before_durable",
+        _MACHINE,
+        "if self._applied < snapshot.index <= durable:",
+        "if self._applied < snapshot.index:",
+    ),
+)
+_READING: Final = (
+    Mutant(
+        "read_without_a_round",
+        _LEADING,
+        "self.reads.confirmed(self._replication.acked_by_majority(self._round))",
+        "self.reads.confirmed(self._round)",
+        first=268,
+    ),
+    Mutant(
+        "read_in_the_round_before",
+        _LEADING,
+        "self.reads.join(self._round, self._log.commit)",
+        "self.reads.join(self._round - 1, self._log.commit)",
+        first=268,
+    ),
+    Mutant(
+        "read_without_own_term_commit",
+        _LEADING,
+        "return self._log.term_at(self._log.commit) == self.term",
+        "return True",
+    ),
+    Mutant(
+        "stale_heartbeat_response_accepted",
+        _ELECTION,
+        "isinstance(message, PreVoteResponse)",
+        "isinstance(message, PreVoteResponse | HeartbeatResponse)",
+        first=3363,
+    ),
+)
+_RETRYING: Final = (
+    Mutant("retry_applied_again", _PROPOSALS, "return proposal_id not in self._index_of", "return True"),
+    Mutant(
+        "snapshot_forgets_proposals",
+        _PROPOSALS,
+        "for proposal_id, index in self._index_of.items()]",
+        "for proposal_id, index in list(self._index_of.items())[1:]]",
+    ),
+)
+_ALL: Final[tuple[Mutant, ...]] = (*_VOTING, *_REPLICATION, *_COMMITTING, *_READING, *_RETRYING)
+MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

@@ -1,0 +1,87 @@
+"""What the parts of one run share."""
+
+from random import Random
+
+from envelope.types import NodeId
+from metadata.raft.events import Persist
+from metadata.raft.messages import AppendResponse, Message
+from metadata.raft.settings import RaftSettings
+from tests.simulation.network import Network
+from tests.simulation.raft.checkers.applied import Applied
+from tests.simulation.raft.checkers.commits import Commits
+from tests.simulation.raft.checkers.disks import check_write
+from tests.simulation.raft.checkers.elections import Elections
+from tests.simulation.raft.checkers.log_matching import LogMatching
+from tests.simulation.raft.checkers.promises import Promises
+from tests.simulation.raft.checkers.reads import History, Reads
+from tests.simulation.raft.disk import LogImage
+from tests.simulation.raft.swarm import ELECTION_TIMEOUT, Swarm
+from tests.simulation.timeline import Timeline
+from tests.simulation.trace import Trace
+
+
+class Checks:
+    """Every checker, told of what concerns several of them in one call."""
+
+    def __init__(self, disks: dict[NodeId, LogImage]) -> None:
+        self.disks = disks
+        self.asked: dict[NodeId, LogImage] = {}
+        """The logs of the voters that are alive as they want them, ahead of their disks."""
+        self.elections = Elections()
+        self.log_matching = LogMatching()
+        self.commits = Commits(disks)
+        self.promises = Promises(disks)
+        self.applied = Applied()
+        self.reads = Reads()
+        self.history = History()
+
+    def write(self, name: NodeId, persist: Persist) -> None:
+        """A write becomes durable on the disk ``name``."""
+        disk = self.disks[name]
+        check_write(name, disk, persist)
+        lost = disk.write(persist)
+        self.promises.wrote(name)
+        if lost:
+            self.commits.lost(name)
+        for send in persist.then:
+            self.promised(send.message)
+
+    def sent(self, message: Message) -> None:
+        """A message leaves that waited for nothing."""
+        self.elections.sent(message)
+        self.promised(message)
+
+    def promised(self, message: Message) -> None:
+        """A message may leave from now on."""
+        leader_log = None
+        if isinstance(message, AppendResponse):
+            log = self.asked.get(message.target)
+            if log is not None and self.elections.leads(message.target, message.term):
+                leader_log = log if log.hard_state.term == message.term else None
+        self.promises.sent(message, leader_log)
+
+
+class World:
+    """One run's time, chance, network, disks and checkers."""
+
+    def __init__(self, rng: Random, swarm: Swarm, trace: Trace) -> None:
+        self.rng, self.swarm, self.trace = rng, swarm, trace
+        self.timeline = Timeline()
+        self.network: Network[Message] = Network(self.timeline, rng, swarm.weather)
+        self.settings = RaftSettings(
+            election_timeout_ns=ELECTION_TIMEOUT,
+            heartbeat_interval_ns=swarm.heartbeat_interval,
+            append_bytes_max=swarm.append_bytes_max,
+            appends_in_flight_max=swarm.appends_in_flight_max,
+            entries_in_flight_max=swarm.entries_in_flight_max,
+        )
+        self.disks = {name: LogImage() for name in swarm.voters}
+        self.checks = Checks(self.disks)
+        self.steps = 0
+        self.healing = False
+        self._tokens = 0
+
+    def new_token(self) -> int:
+        """Return a number that no read had before."""
+        self._tokens += 1
+        return self._tokens
