@@ -38,6 +38,9 @@ AT_ONCE: Final = 100
 DEADLINE_S: Final = 1.5
 """How long a node may be silent: far more than it needs, although a hundred readers share two processors."""
 
+ATTEMPTS: Final = 3
+"""A machine that does other work may be slower all the same; then the fault may not be met."""
+
 EVERYTHING: Final = ReadRange("s")
 ONE_KEY: Final = ReadRange("s", wanted=Wanted(key="one"))
 """Of these three batches the second is left out as a whole."""
@@ -149,6 +152,15 @@ async def conversation(node: Node, wanted: ReadRange, end: int = 12) -> Conversa
 
 async def with_fault(node: Node, held: Conversation, fault: Fault) -> tuple[str, int]:
     """Hold it again with a fault on the first connection; return how it went and how many there were."""
+    for _ in range(ATTEMPTS):
+        outcome = await _with_fault_once(node, held, fault)
+        if outcome is not None:
+            return outcome
+    raise AssertionError(f"{fault} was not met in {ATTEMPTS} conversations")
+
+
+async def _with_fault_once(node: Node, held: Conversation, fault: Fault) -> tuple[str, int] | None:
+    """Return None if the fault was not met: a busy machine answered after the reader's deadline."""
     got: list[Record] = []
     async with proxied(node.socket_port, fault) as proxy:
         links, reader = a_reader(proxy.port, held.wanted)
@@ -163,7 +175,9 @@ async def with_fault(node: Node, held: Conversation, fault: Fault) -> tuple[str,
             outcome = type(error).__name__ if tuple(got) == held.records[: len(got)] else WRONG
         finally:
             links.close()
-        assert proxy.connections[0].response_bytes > fault.at, "the fault was met"
+        if proxy.connections[0].response_bytes <= fault.at:
+            assert outcome != WRONG, f"without {fault}"
+            return None
         return outcome, len(proxy.connections)
 
 
