@@ -43,6 +43,7 @@ GIVEN_BY_US = {
     "fsync_failed": 60018,
     "fenced": 60019,
     "tls_failed": 60020,
+    "not_leader": 60021,
 }
 
 
