@@ -31,6 +31,9 @@ class RegisterNode:
     port: int
     http_port: int | None = None
     version: str = ""
+    unsynced_kept: bool = False
+    """All that an earlier start wrote is there, also what it never synced: it stopped cleanly, or its machine
+    has run on since. Otherwise records of streams with ``sync: interval | os`` may be gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,10 @@ class ConfirmRemoval:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLeader:
-    """Begin the reign ``expected_leader_epoch + 1``; compare-and-set on both epochs."""
+    """Begin the reign ``expected_leader_epoch + 1``; compare-and-set on both epochs.
+
+    Source: KIP-966 (what an unclean election is, and what a node that lost unsynced records may not be).
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
@@ -95,6 +101,8 @@ class ChangeLeader:
     node_epoch: NodeEpoch
     """Of the leader to be; refused if it has started anew since."""
     expected_leader_epoch: LeaderEpoch
+    unclean: bool = False
+    """A replica outside the ISR will do: committed records that it lacks are given up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from envelope.errors import JetstreamError
 from envelope.types import Incarnation, NodeId
-from metadata.catalog.tables import Node, Removal, Stream
+from metadata.catalog.tables import InSyncReplica, Node, Removal, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,15 @@ class LeaderChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class UncleanlyElected:
+    """The leader in ``stream`` was not in the ISR: committed records may be lost. To be told loudly."""
+
+    stream: Stream
+    given_up: tuple[InSyncReplica, ...]
+    """The ISR until now; its members have all that was committed."""
+
+
+@dataclass(frozen=True, slots=True)
 class IsrChanged:
     """The ISR in ``stream`` is in force."""
 
@@ -87,6 +96,7 @@ Event = (
     | StreamDeleted
     | RemovalConfirmed
     | LeaderChanged
+    | UncleanlyElected
     | IsrChanged
     | Refused
 )

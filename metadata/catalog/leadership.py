@@ -1,6 +1,7 @@
 """Who leads and who is in sync: compare-and-set commands, and the elections that are due.
 
-An election is clean: the leader comes from the ISR, with the directory that was in it.
+An election is clean unless it is expressly not: the leader comes from the ISR, with the directory that was in
+it.
 """
 
 from dataclasses import replace
@@ -8,7 +9,7 @@ from dataclasses import replace
 from envelope.errors import Fenced, InvalidConfig
 from envelope.types import LeaderEpoch, NodeEpoch, NodeId
 from metadata.catalog.commands import ChangeIsr, ChangeLeader, NodeAtEpoch
-from metadata.catalog.events import Events, IsrChanged, LeaderChanged, refused
+from metadata.catalog.events import Events, IsrChanged, LeaderChanged, UncleanlyElected, refused
 from metadata.catalog.streams import living, unknown_stream
 from metadata.catalog.tables import InSyncReplica, Stream, Tables
 
@@ -29,13 +30,19 @@ def change_leader(tables: Tables, command: ChangeLeader) -> Events:
     if refusal is not None:
         return refusal
     member = next((member for member in stream.isr if member.node_id == command.leader), None)
-    if member is None or not tables.is_registered(member):
+    elected = replace(stream, leader=command.leader, leader_epoch=LeaderEpoch(stream.leader_epoch + 1))
+    if member is not None and tables.is_registered(member):
+        tables.put(elected)
+        return (LeaderChanged(elected),)
+    if not command.unclean or command.leader not in stream.replicas:
         return refused(
             InvalidConfig, f"leader: {command.leader!r} is not in the ISR of {stream.name!r}", field="leader"
         )
-    elected = replace(stream, leader=command.leader, leader_epoch=LeaderEpoch(stream.leader_epoch + 1))
+    # It alone has what this stream holds from now on, and no member of the former ISR may come back as one.
+    alone = InSyncReplica(command.leader, tables.nodes[command.leader].directory)
+    elected = replace(elected, isr=(alone,), isr_version=stream.isr_version + 1)
     tables.put(elected)
-    return (LeaderChanged(elected),)
+    return (LeaderChanged(elected), UncleanlyElected(elected, given_up=stream.isr))
 
 
 def change_isr(tables: Tables, command: ChangeIsr) -> Events:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from envelope.errors import ForeignReplica, InvalidConfig, InvalidName, LimitReached
-from envelope.types import NodeEpoch, NodeId
+from envelope.types import NodeEpoch, NodeId, SyncMode
 from metadata.catalog.commands import RegisterNode
 from metadata.catalog.events import Event, Events, IsrChanged, LeaderChanged, NodeRegistered, refused
 from metadata.catalog.tables import InSyncReplica, Node, Stream, Tables
@@ -16,7 +16,7 @@ _TEXT_CHARS_MAX: Final = 255
 
 
 def register_node(tables: Tables, command: RegisterNode) -> Events:
-    """Give the node its next node_epoch, end its reigns, and void what another directory held."""
+    """Give the node its next node_epoch, end its reigns, and void what it lost."""
     refusal = _refusal(tables, command)
     if refusal is not None:
         return refusal
@@ -33,7 +33,7 @@ def register_node(tables: Tables, command: RegisterNode) -> Events:
     tables.nodes[node.node_id] = node
     events: list[Event] = [NodeRegistered(node)]
     for stream in tuple(tables.streams.values()):
-        events.extend(_start_anew(tables, stream, node))
+        events.extend(_start_anew(tables, stream, node, unsynced_kept=command.unsynced_kept))
     return tuple(events)
 
 
@@ -57,19 +57,21 @@ def _refusal(tables: Tables, command: RegisterNode) -> Events | None:
     return None
 
 
-def _start_anew(tables: Tables, stream: Stream, node: Node) -> Events:
+def _start_anew(tables: Tables, stream: Stream, node: Node, *, unsynced_kept: bool) -> Events:
     """Take the consequences of a node's new start for one stream.
 
-    Its reign ends, because a process never leads under an epoch granted to an earlier start. A member
-    of the ISR that came back with another directory lost what it held, and leaves; unless it is the
-    last: then the stream stays without a leader until that directory is back, as its records may be.
+    Its reign ends, because a process never leads under an epoch granted to an earlier start. A member of the
+    ISR that came back with another directory lost what it held, and leaves; unless it is the last: then the
+    stream stays without a leader until that directory is back, as its records may be. A member that may have
+    lost what it counted as stored without a sync leaves too, unless nobody has more than it (KIP-966).
     """
     events: list[Event] = []
     after = stream
     if after.leader == node.node_id:
         after = replace(after, leader=None)
         events.append(LeaderChanged(after))
-    lost = next((member for member in after.isr if _is_lost(member, node)), None)
+    keeps_all = unsynced_kept or stream.config.sync is SyncMode.ALWAYS
+    lost = next((member for member in after.isr if _is_lost(member, node, keeps_all=keeps_all)), None)
     if lost is not None and len(after.isr) > 1:
         remaining = tuple(member for member in after.isr if member != lost)
         after = replace(after, isr=remaining, isr_version=after.isr_version + 1)
@@ -79,8 +81,8 @@ def _start_anew(tables: Tables, stream: Stream, node: Node) -> Events:
     return tuple(events)
 
 
-def _is_lost(member: InSyncReplica, node: Node) -> bool:
-    return member.node_id == node.node_id and member.directory != node.directory
+def _is_lost(member: InSyncReplica, node: Node, *, keeps_all: bool) -> bool:
+    return member.node_id == node.node_id and not (keeps_all and member.directory == node.directory)
 
 
 def unknown_nodes(tables: Tables, node_ids: tuple[NodeId, ...]) -> list[NodeId]:

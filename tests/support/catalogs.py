@@ -35,9 +35,10 @@ from metadata.stream_patch import StreamPatch
 CREATED = TimestampUs(1_700_000_000_000_000)
 
 
-def register(node: str = "n1", directory: str | None = None) -> RegisterNode:
+def register(node: str = "n1", directory: str | None = None, *, unsynced_kept: bool = False) -> RegisterNode:
     """A start of ``node`` on its own directory, or on another."""
-    return RegisterNode(NodeId(node), directory or f"disk-of-{node}", "127.0.0.1", 7000, 8000, "0.1.0")
+    place = directory or f"disk-of-{node}"
+    return RegisterNode(NodeId(node), place, "127.0.0.1", 7000, 8000, "0.1.0", unsynced_kept)
 
 
 def create(
@@ -117,7 +118,10 @@ patches = st.fixed_dictionaries(
 
 commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(
-        register, node=st.sampled_from(NODES), directory=st.sampled_from((None, None, "spare-1", "spare-2"))
+        register,
+        node=st.sampled_from(NODES),
+        directory=st.sampled_from((None, None, "spare-1", "spare-2")),
+        unsynced_kept=st.booleans(),
     ),
     st.builds(
         CreateStream,
@@ -137,6 +141,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
         leader=_node_ids,
         node_epoch=_small.map(NodeEpoch),
         expected_leader_epoch=_small.map(LeaderEpoch),
+        unclean=st.booleans(),
     ),
     st.builds(
         ChangeIsr,

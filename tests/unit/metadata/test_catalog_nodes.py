@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from envelope.errors import Fenced, ForeignReplica, InvalidConfig, InvalidName, LimitReached, UnknownStream
@@ -5,7 +7,7 @@ from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, StreamNa
 from metadata.catalog import nodes as node_rules
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import ChangeIsr, ChangeLeader, NodeAtEpoch, RegisterNode
-from metadata.catalog.events import IsrChanged, LeaderChanged, NodeRegistered
+from metadata.catalog.events import IsrChanged, LeaderChanged, NodeRegistered, UncleanlyElected
 from metadata.catalog.tables import Stream
 from tests.support.catalogs import apply, catalog_of, create, refusal, register
 
@@ -199,3 +201,47 @@ def test_leadership_of_another_life_of_the_stream_is_refused() -> None:
     assert isinstance(refusal(apply(catalog, wrong)), UnknownStream)
     gone = ChangeIsr(ORDERS, Incarnation("other"), NodeId("n1"), LeaderEpoch(1), 1, ())
     assert isinstance(refusal(apply(catalog, gone)), UnknownStream)
+
+
+@pytest.mark.parametrize("sync", ["interval", "os"])
+def test_who_may_have_lost_what_it_never_synced_leaves_the_isr(sync: str) -> None:
+    catalog = catalog_of(
+        register("n1"), register("n2"), create("orders", nodes=("n1", "n2"), sync=sync, min_insync_replicas=1)
+    )
+    apply(catalog, register("n1", unsynced_kept=True))
+    assert orders(catalog).isr_nodes == ("n1", "n2")
+    events = apply(catalog, register("n1"))
+    assert [type(event) for event in events] == [NodeRegistered, IsrChanged]
+    assert orders(catalog).isr_nodes == ("n2",)
+    apply(catalog, register("n2"))
+    assert orders(catalog).isr_nodes == ("n2",), "nobody has more than the last one"
+
+
+def test_who_syncs_before_it_counts_has_lost_nothing() -> None:
+    catalog = three_replicas()
+    apply(catalog, register("n2"))
+    assert orders(catalog).isr_nodes == ("n1", "n2", "n3")
+
+
+def test_an_unclean_election_gives_the_former_isr_up_and_says_so() -> None:
+    catalog = three_replicas()
+    apply(catalog, propose_isr(catalog, ("n1", 1)))
+    given_up = orders(catalog).isr
+    unclean = replace(elect(catalog, "n3"), unclean=True)
+    changed, uncleanly = apply(catalog, unclean)
+    assert changed == LeaderChanged(orders(catalog))
+    assert uncleanly == UncleanlyElected(orders(catalog), given_up)
+    assert (orders(catalog).leader, orders(catalog).leader_epoch) == ("n3", 2)
+    assert (orders(catalog).isr_nodes, orders(catalog).isr_version) == (("n3",), 3)
+
+
+def test_an_election_that_may_be_unclean_is_clean_if_it_can_be() -> None:
+    catalog = three_replicas()
+    assert apply(catalog, replace(elect(catalog, "n2"), unclean=True)) == (LeaderChanged(orders(catalog)),)
+    assert orders(catalog).isr_nodes == ("n1", "n2", "n3")
+
+
+def test_who_is_no_replica_is_not_elected_uncleanly_either() -> None:
+    catalog = three_replicas()
+    apply(catalog, register("n4"))
+    assert isinstance(refusal(apply(catalog, replace(elect(catalog, "n4"), unclean=True))), InvalidConfig)

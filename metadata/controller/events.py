@@ -1,0 +1,83 @@
+"""What the controller is told, and what it wants done."""
+
+from dataclasses import dataclass
+
+from envelope.types import LeaderEpoch, NodeEpoch, NodeId, StreamName
+from metadata.catalog.commands import ChangeLeader
+from metadata.catalog.events import Events
+
+# --- events -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHeard:
+    """A node says that it is alive and asks for a lease."""
+
+    node: NodeId
+    node_epoch: NodeEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSilent:
+    """A follower does not reach its leader: its process is gone, or nothing came for the leader timeout."""
+
+    stream: StreamName
+    leader_epoch: LeaderEpoch
+    reporter: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStopping:
+    """A node is about to stop, and wants others to lead its streams."""
+
+    node: NodeId
+    node_epoch: NodeEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class RowsChanged:
+    """A command was applied to the catalogue, and this is what it did."""
+
+    events: Events
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; to be given several times in a lease."""
+
+
+Event = NodeHeard | LeaderSilent | NodeStopping | RowsChanged | Tick
+
+# --- actions ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GrantLease:
+    """Answer the node that it may act as a leader for ``duration_ns`` from when it *asked*, by its own clock.
+
+    To be sent only if this node still leads the metadata group after it heard the question: a majority must
+    have confirmed it, as for a read. A former metadata leader would otherwise keep a former leader in office.
+    """
+
+    node: NodeId
+    node_epoch: NodeEpoch
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseLease:
+    """Answer that a newer start of the node has registered: the process that asked is to stop."""
+
+    node: NodeId
+    node_epoch: NodeEpoch
+    """The registered one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elect:
+    """Propose this command; it is a compare-and-set, so it may be lost, late or repeated."""
+
+    command: ChangeLeader
+
+
+Action = GrantLease | RefuseLease | Elect

@@ -1,0 +1,252 @@
+"""The controller of a metadata leader's term: grants leases, proposes the elections that are due.
+
+Theory of operation. A stream needs another leader when it has none, when the leader's lease has run out, when
+a majority of the other living members of its ISR does not hear it, or when its node is about to stop. Such
+streams are *open*; only they are looked at, so that what is well costs nothing. The new leader comes from the
+ISR, is alive and has the directory that was in sync; of several the first in the order of the replicas, so
+that leaders stay where placement put them. The command is a compare-and-set: what was decided on an old view
+changes nothing.
+
+One report is enough for an ISR of two, as one is the majority of the others. So that two nodes that cannot
+reach each other do not take turns, who was replaced for its silence is not elected for another's for a while.
+
+All of it may be forgotten: the next metadata leader begins afresh, after a lease at most.
+
+Sources: Kafka's controller (KIP-631 for nodes that are fenced when not heard, KIP-966 for unclean elections).
+"""
+
+from collections.abc import Collection, Iterator
+from enum import StrEnum
+from typing import Final, assert_never
+
+from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, StreamName
+from metadata.catalog.catalog import Catalog
+from metadata.catalog.commands import ChangeLeader
+from metadata.catalog.events import Event as CatalogEvent
+from metadata.catalog.events import IsrChanged, LeaderChanged, NodeRegistered, StreamCreated, StreamDeleted
+from metadata.catalog.tables import InSyncReplica, Stream
+from metadata.controller.events import (
+    Action,
+    Elect,
+    Event,
+    GrantLease,
+    LeaderSilent,
+    NodeHeard,
+    NodeStopping,
+    RefuseLease,
+    RowsChanged,
+    Tick,
+)
+from metadata.controller.leases import Leases
+from metadata.controller.reports import SilenceReports
+from metadata.controller.settings import ControllerSettings
+
+_DEFAULT_SETTINGS: Final = ControllerSettings()
+
+
+class _Cause(StrEnum):
+    """Why a stream needs another leader."""
+
+    VACANT = "vacant"
+    DEAD = "dead"
+    SILENT = "silent"
+    STOPPING = "stopping"
+
+
+class Controller:
+    """See the module; there is one for every term that this node leads.
+
+    Invariants:
+        J1: who is elected is alive, under the registered node_epoch, and in the ISR with its directory,
+            unless elections may be unclean and all of the ISR is dead.
+        J3: an election is proposed again only after the retry interval, or in another reign.
+    """
+
+    def __init__(
+        self, catalog: Catalog, now: MonotonicNs, settings: ControllerSettings = _DEFAULT_SETTINGS
+    ) -> None:
+        """Begin the term.
+
+        Args:
+            catalog: as new as this term, at least; applied to by the caller, read here.
+            now: the time.
+            settings: times.
+        """
+        self._catalog = catalog
+        self._settings = settings
+        self._leases = Leases(now, settings.lease_ns)
+        self._reports = SilenceReports(settings.report_valid_ns, settings.accused_ns)
+        self._stopping: set[NodeId] = set()
+        self._dead: set[NodeId] = set()
+        """Nodes whose streams were opened because their lease has run out."""
+        self._open = {stream.name for stream in catalog.streams() if stream.leader is None}
+        self._asked: dict[StreamName, tuple[LeaderEpoch, MonotonicNs]] = {}
+
+    def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
+        """Take in one event; return what the shell must do, in that order."""
+        match event:
+            case NodeHeard(node, node_epoch):
+                return self._heard(node, node_epoch, now)
+            case LeaderSilent():
+                return self._silent(event, now)
+            case NodeStopping(node, node_epoch):
+                return self._stop(node, node_epoch, now)
+            case RowsChanged(events):
+                touched = {name for change in events for name in self._changed(change, now)}
+                return tuple(self._elect(touched, now))
+            case Tick():
+                self._reports.expire(now)
+                self._find_dead(now)
+                return tuple(self._elect(self._open, now))
+            case _:
+                assert_never(event)
+
+    def __str__(self) -> str:
+        """One line for logs."""
+        return f"controller dead={','.join(sorted(self._dead))} open={len(self._open)}"
+
+    # --- events -------------------------------------------------------------------------------------------
+
+    def _heard(self, node: NodeId, node_epoch: NodeEpoch, now: MonotonicNs) -> tuple[Action, ...]:
+        registered = self._registered_epoch(node)
+        if node_epoch != registered:
+            # An epoch that is not registered here yet will be, once this catalogue has caught up.
+            return (RefuseLease(node, registered),) if node_epoch < registered else ()
+        was_alive = self._is_alive(node, now)
+        self._leases.renew(node, node_epoch, now)
+        self._dead.discard(node)
+        grant = GrantLease(node, node_epoch, self._settings.lease_ns)
+        return (grant,) if was_alive else (grant, *self._elect(self._open, now))
+
+    def _silent(self, report: LeaderSilent, now: MonotonicNs) -> tuple[Action, ...]:
+        row = self._catalog.stream(report.stream)
+        if row is None or row.leader_epoch != report.leader_epoch or report.reporter not in row.isr_nodes:
+            return ()
+        self._reports.add(row.name, row.leader_epoch, report.reporter, now)
+        self._open.add(row.name)
+        return tuple(self._elect({row.name}, now))
+
+    def _stop(self, node: NodeId, node_epoch: NodeEpoch, now: MonotonicNs) -> tuple[Action, ...]:
+        if node_epoch != self._registered_epoch(node):
+            return ()
+        self._stopping.add(node)
+        self._open_streams_of(node)
+        return tuple(self._elect(self._open, now))
+
+    def _changed(self, change: CatalogEvent, now: MonotonicNs) -> Collection[StreamName]:
+        """Take in what a command did; return the streams that it may have given reason or means to elect."""
+        match change:
+            case NodeRegistered(node):
+                self._leases.renew(node.node_id, node.node_epoch, now)
+                self._dead.discard(node.node_id)
+                self._stopping.discard(node.node_id)
+                return self._open
+            case StreamDeleted(stream):
+                self._close(stream.name)
+                self._reports.forget(stream.name)
+                return ()
+            case LeaderChanged(stream) | StreamCreated(stream) | IsrChanged(stream):
+                # Its leader may have died, or begun to stop, while it was proposed.
+                self._open.add(stream.name)
+                return (stream.name,)
+            case _:
+                return ()
+
+    def _find_dead(self, now: MonotonicNs) -> None:
+        for node in self._catalog.nodes():
+            if node.node_id not in self._dead and self._leases.is_dead(node.node_id, now):
+                self._dead.add(node.node_id)
+                self._open_streams_of(node.node_id)
+
+    def _open_streams_of(self, node: NodeId) -> None:
+        self._open.update(stream.name for stream in self._catalog.streams() if stream.leader == node)
+
+    # --- elections ----------------------------------------------------------------------------------------
+
+    def _elect(self, names: Collection[StreamName], now: MonotonicNs) -> Iterator[Action]:
+        """Propose leaders where one is needed and there is one; close the streams that need none."""
+        for name in sorted(names):
+            row = self._catalog.stream(name)
+            cause = None if row is None else self._cause(row, now)
+            if row is None or cause is None:
+                self._close(name)
+                continue
+            asked = self._asked.get(name)
+            if asked is not None and asked[0] == row.leader_epoch and now < asked[1]:
+                continue
+            command = self._election(row, cause, now)
+            if command is None:
+                continue
+            self._asked[name] = (row.leader_epoch, MonotonicNs(now + self._settings.retry_interval_ns))
+            if cause is _Cause.SILENT and row.leader is not None:
+                self._reports.accuse(name, row.leader, now)
+            yield Elect(command)
+
+    def _close(self, name: StreamName) -> None:
+        self._open.discard(name)
+        self._asked.pop(name, None)
+
+    def _election(self, row: Stream, cause: _Cause, now: MonotonicNs) -> ChangeLeader | None:
+        leader = self._candidate(row, cause, now)
+        unclean = leader is None and self._settings.unclean_election and self._is_isr_dead(row, now)
+        if unclean:
+            # A member of the ISR that is alive is so with another disk than the one that was in sync.
+            last_choice = row.isr_nodes
+            preferred = sorted(row.replicas, key=lambda node: node in last_choice)
+            leader = next((node for node in preferred if self._is_eligible(node, now)), None)
+        if leader is None:
+            return None
+        return ChangeLeader(
+            stream=row.name,
+            incarnation=row.incarnation,
+            leader=leader,
+            node_epoch=self._registered_epoch(leader),
+            expected_leader_epoch=row.leader_epoch,
+            unclean=unclean,
+        )
+
+    def _cause(self, row: Stream, now: MonotonicNs) -> _Cause | None:
+        if row.leader is None:
+            return _Cause.VACANT
+        if self._leases.is_dead(row.leader, now):
+            return _Cause.DEAD
+        if row.leader in self._stopping:
+            return _Cause.STOPPING
+        others = {
+            member.node_id
+            for member in row.isr
+            if member.node_id != row.leader and self._is_alive(member.node_id, now)
+        }
+        reporters = self._reports.reporters(row.name, row.leader_epoch, now) & others
+        return _Cause.SILENT if 2 * len(reporters) > len(others) else None
+
+    def _candidate(self, row: Stream, cause: _Cause, now: MonotonicNs) -> NodeId | None:
+        """Return the first member of the ISR that can lead instead of the present leader."""
+        for member in row.isr:
+            node = member.node_id
+            if node == row.leader or not self._is_eligible(node, now) or not self._has_directory(member):
+                continue
+            if cause is _Cause.SILENT and self._reports.is_accused(row.name, node, now):
+                continue
+            return node
+        return None
+
+    def _is_isr_dead(self, row: Stream, now: MonotonicNs) -> bool:
+        """Tell whether nobody is left who has all that was committed."""
+        return all(
+            self._leases.is_dead(member.node_id, now) or not self._has_directory(member) for member in row.isr
+        )
+
+    def _is_eligible(self, node: NodeId, now: MonotonicNs) -> bool:
+        return node not in self._stopping and self._is_alive(node, now)
+
+    def _is_alive(self, node: NodeId, now: MonotonicNs) -> bool:
+        return self._leases.is_alive(node, self._registered_epoch(node), now)
+
+    def _has_directory(self, member: InSyncReplica) -> bool:
+        row = self._catalog.node(member.node_id)
+        return row is not None and row.directory == member.directory
+
+    def _registered_epoch(self, node: NodeId) -> NodeEpoch:
+        row = self._catalog.node(node)
+        return row.node_epoch if row is not None else NodeEpoch(0)

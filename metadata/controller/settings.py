@@ -1,0 +1,39 @@
+"""Times of the controller, in nanoseconds of the monotonic clock."""
+
+from dataclasses import dataclass
+from typing import Final
+
+_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """Checked against each other when made: what does not fit is the caller's bug."""
+
+    lease_ns: int = 3000 * _MS
+    """How long a node that was heard counts as alive, and may act as a leader.
+
+    It is also how long a dead leader that nobody misses keeps its streams, so nodes should be heard several
+    times in it.
+    """
+
+    report_valid_ns: int = 3000 * _MS
+    """How long a follower's report that its leader is silent counts; it repeats it as long as that is so."""
+
+    accused_ns: int = 30_000 * _MS
+    """How long a leader that was replaced for its silence is not elected because another is silent.
+
+    Two nodes that cannot reach each other would otherwise take turns.
+    """
+
+    retry_interval_ns: int = 1000 * _MS
+    """How long to wait for the outcome of an election before it is proposed again; it is safe to repeat."""
+
+    unclean_election: bool = False
+    """Elect a replica outside the ISR when all of the ISR is dead: available again, records may be lost."""
+
+    def __post_init__(self) -> None:
+        assert 0 < self.retry_interval_ns <= self.lease_ns, "a lost proposal would outlive a lease"
+        assert 0 < self.report_valid_ns <= self.accused_ns, (
+            "an accused leader could be elected by old reports"
+        )

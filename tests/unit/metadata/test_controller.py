@@ -1,0 +1,377 @@
+"""Who gets a lease, and which elections are proposed when."""
+
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, StreamName
+from metadata.catalog.commands import ChangeIsr, ChangeLeader, Command, DeleteStream, NodeAtEpoch
+from metadata.catalog.events import Events, Refused
+from metadata.catalog.tables import Stream
+from metadata.controller.events import (
+    Action,
+    Elect,
+    Event,
+    GrantLease,
+    LeaderSilent,
+    NodeHeard,
+    NodeStopping,
+    RefuseLease,
+    RowsChanged,
+    Tick,
+)
+from metadata.controller.machine import Controller
+from metadata.controller.settings import ControllerSettings
+from tests.support.catalogs import apply, catalog_of, create, register
+
+SETTINGS: Final = ControllerSettings()
+LEASE: Final = SETTINGS.lease_ns
+RETRY: Final = SETTINGS.retry_interval_ns
+START: Final = 1_000_000_000_000
+ORDERS: Final = StreamName("orders")
+A, B, C = (NodeId(name) for name in "abc")
+
+
+class Term:
+    """A metadata leader's term over a catalogue with one stream on these nodes, the first one leading."""
+
+    def __init__(
+        self, nodes: str = "abc", settings: ControllerSettings = SETTINGS, *, heard: str | None = None
+    ) -> None:
+        self.now = MonotonicNs(START)
+        self.catalog = catalog_of(
+            *(register(node) for node in nodes), create(ORDERS, nodes=nodes, min_insync_replicas=1)
+        )
+        self.controller = Controller(self.catalog, self.now, settings)
+        for node in nodes if heard is None else heard:
+            self.hear(NodeId(node))
+
+    @property
+    def row(self) -> Stream:
+        row = self.catalog.stream(ORDERS)
+        assert row is not None
+        return row
+
+    def give(self, event: Event) -> tuple[Action, ...]:
+        return self.controller.handle(event, self.now)
+
+    def hear(self, *nodes: NodeId) -> tuple[Action, ...]:
+        return tuple(action for node in nodes for action in self.give(NodeHeard(node, self.node_epoch(node))))
+
+    def silent(self, reporter: NodeId, epoch: int | None = None) -> tuple[Action, ...]:
+        reign = self.row.leader_epoch if epoch is None else LeaderEpoch(epoch)
+        return self.give(LeaderSilent(ORDERS, reign, reporter))
+
+    def apply(self, command: Command) -> tuple[Action, ...]:
+        """Apply a command and tell the controller what it did."""
+        events: Events = apply(self.catalog, command)
+        assert not isinstance(events[0], Refused), events
+        self.catalog.audit()
+        return self.give(RowsChanged(events))
+
+    def shrink(self, *members: NodeId) -> None:
+        row = self.row
+        assert row.leader is not None
+        isr = tuple(NodeAtEpoch(node, self.node_epoch(node)) for node in members)
+        self.apply(ChangeIsr(ORDERS, row.incarnation, row.leader, row.leader_epoch, row.isr_version, isr))
+
+    def after(self, duration_ns: int, *heard: NodeId) -> tuple[Action, ...]:
+        """Let time pass in steps within which these nodes renew their leases; return what was elected."""
+        actions: tuple[Action, ...] = ()
+        end = self.now + duration_ns
+        while self.now < end:
+            self.now = MonotonicNs(min(end, self.now + LEASE // 3))
+            actions += self.hear(*heard) + self.give(Tick())
+        return actions
+
+    def node_epoch(self, node: NodeId) -> NodeEpoch:
+        row = self.catalog.node(node)
+        assert row is not None
+        return row.node_epoch
+
+    def election(self, leader: NodeId, *, unclean: bool = False) -> Elect:
+        return Elect(
+            ChangeLeader(
+                ORDERS,
+                self.row.incarnation,
+                leader,
+                self.node_epoch(leader),
+                self.row.leader_epoch,
+                unclean=unclean,
+            )
+        )
+
+
+def elections(actions: tuple[Action, ...]) -> list[NodeId]:
+    return [action.command.leader for action in actions if isinstance(action, Elect)]
+
+
+# --- leases -------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_heard_gets_a_lease() -> None:
+    term = Term(heard="")
+    assert term.hear(A) == (GrantLease(A, NodeEpoch(1), LEASE),)
+    assert term.hear(A) == (GrantLease(A, NodeEpoch(1), LEASE),)
+
+
+def test_an_earlier_start_of_a_node_gets_no_lease_and_keeps_nobody_alive() -> None:
+    term = Term()
+    term.apply(register("a"))
+    assert term.give(NodeHeard(A, NodeEpoch(1))) == (RefuseLease(A, NodeEpoch(2)),)
+
+
+@pytest.mark.parametrize(("node", "node_epoch"), [("a", 2), ("x", 1)])
+def test_a_start_that_is_not_registered_here_yet_is_not_answered(node: str, node_epoch: int) -> None:
+    assert Term().give(NodeHeard(NodeId(node), NodeEpoch(node_epoch))) == ()
+
+
+# --- a dead leader ------------------------------------------------------------------------------------
+
+
+def test_a_leader_whose_lease_has_run_out_is_replaced_by_the_next_replica() -> None:
+    term = Term()
+    assert elections(term.after(LEASE - 1, B, C)) == []
+    assert term.after(1) == (term.election(B),)
+
+
+def test_an_isr_of_two_elects_the_other_when_the_leader_is_dead() -> None:
+    term = Term("ab")
+    assert elections(term.after(LEASE, B)) == [B]
+
+
+def test_nobody_is_dead_before_the_term_is_a_lease_old() -> None:
+    term = Term(heard="b")
+    assert elections(term.after(LEASE - 1, B)) == []
+    assert elections(term.after(1, B)) == [B]
+
+
+def test_who_was_not_heard_in_this_term_is_not_elected() -> None:
+    term = Term(heard="c")
+    assert elections(term.after(LEASE, C)) == [C]
+
+
+def test_who_was_heard_again_keeps_its_streams() -> None:
+    term = Term()
+    assert elections(term.after(3 * LEASE, A, B, C)) == []
+
+
+def test_only_the_isr_is_elected_from() -> None:
+    term = Term()
+    term.shrink(A)
+    assert elections(term.after(3 * LEASE, B, C)) == []
+    assert elections(term.hear(A)) == [], "it leads still, under the same epoch"
+
+
+def test_another_directory_than_the_one_that_was_in_sync_is_not_elected() -> None:
+    term = Term("ab")
+    term.shrink(A)
+    term.apply(register("a", directory="empty"))
+    assert elections(term.after(3 * LEASE, A, B)) == []
+    assert term.apply(register("a")) == (term.election(A),)
+
+
+def test_a_stream_without_a_leader_gets_one_when_a_member_of_its_isr_is_heard() -> None:
+    catalog = Term("ab")
+    catalog.apply(register("a"))
+    later = Controller(catalog.catalog, catalog.now)
+    assert elections(later.handle(Tick(), catalog.now)) == []
+    assert elections(later.handle(NodeHeard(B, NodeEpoch(1)), catalog.now)) == [B]
+
+
+def test_a_node_that_starts_anew_leads_again_at_once() -> None:
+    term = Term("ab")
+    term.shrink(A)
+    assert term.apply(register("a")) == (term.election(A),)
+
+
+def test_a_new_leader_that_is_dead_already_is_replaced() -> None:
+    term = Term()
+    (election,) = (action for action in term.after(LEASE, B, C) if isinstance(action, Elect))
+    term.after(LEASE, C)
+    assert elections(term.apply(election.command)) == [C]
+
+
+def test_an_election_without_an_outcome_is_proposed_again_later() -> None:
+    term = Term()
+    assert elections(term.after(LEASE, B, C)) == [B]
+    assert elections(term.after(RETRY - 1, B, C)) == []
+    assert elections(term.after(1, B, C)) == [B]
+
+
+def test_an_election_that_took_place_is_over() -> None:
+    term = Term()
+    (election,) = (action for action in term.after(LEASE, B, C) if isinstance(action, Elect))
+    assert term.apply(election.command) == ()
+    assert elections(term.after(3 * LEASE, B, C)) == []
+    assert str(term.controller) == "controller dead=a open=0"
+
+
+def test_a_deleted_stream_is_nobodys_concern() -> None:
+    term = Term("ab")
+    term.apply(register("a"))
+    term.silent(B)
+    assert term.apply(DeleteStream(ORDERS)) == ()
+    assert elections(term.after(2 * LEASE, B)) == []
+
+
+# --- a silent leader ----------------------------------------------------------------------------------
+
+
+def test_a_majority_of_the_others_that_do_not_hear_the_leader_replaces_it() -> None:
+    term = Term()
+    assert term.silent(B) == ()
+    assert term.silent(C) == (term.election(B),)
+
+
+def test_an_isr_of_two_needs_one_report() -> None:
+    term = Term("ab")
+    assert term.silent(B) == (term.election(B),)
+
+
+def test_who_is_not_alive_is_no_part_of_the_majority() -> None:
+    term = Term(heard="ab")
+    assert term.silent(B) == (term.election(B),)
+    assert Term(heard="ac").silent(B) == ()
+
+
+@pytest.mark.parametrize(("reporter", "epoch"), [(A, 1), (NodeId("x"), 1), (B, 0), (B, 2)])
+def test_a_report_that_does_not_count_changes_nothing(reporter: NodeId, epoch: int) -> None:
+    assert Term("ab").silent(reporter, epoch) == ()
+
+
+def test_who_left_the_isr_has_no_say() -> None:
+    term = Term()
+    term.shrink(A, B)
+    assert term.silent(C) == ()
+    assert elections(term.silent(B)) == [B]
+
+
+def test_reports_are_about_one_reign_and_grow_old() -> None:
+    term = Term()
+    term.silent(B)
+    assert elections(term.after(SETTINGS.report_valid_ns, A, B, C)) == []
+    assert term.silent(C) == ()
+    assert elections(term.silent(B)) == [B]
+
+
+def test_a_reporter_is_elected_only_if_it_may_lead() -> None:
+    term = Term()
+    term.give(NodeStopping(B, NodeEpoch(1)))
+    term.silent(B)
+    assert elections(term.silent(C)) == [C]
+
+
+def test_asymmetric_report_livelock() -> None:
+    """D19: two nodes that cannot reach each other, but are both heard, do not take turns."""
+    term = Term("ab")
+    (first,) = term.silent(B)
+    assert isinstance(first, Elect)
+    term.apply(first.command)
+    assert term.row.leader == B
+    turns = [turn for _ in range(5) for turn in elections(term.silent(A) + term.after(LEASE, A, B))]
+    assert turns == []
+    assert elections(term.after(LEASE, A)) == [A], "but a dead leader is replaced by whoever is left"
+
+
+# --- a stopping node ----------------------------------------------------------------------------------
+
+
+def test_a_stopping_node_hands_its_streams_over() -> None:
+    term = Term()
+    assert term.give(NodeStopping(A, NodeEpoch(1))) == (term.election(B),)
+
+
+def test_a_stopping_node_is_not_elected_until_it_has_started_anew() -> None:
+    term = Term("ab")
+    term.give(NodeStopping(B, NodeEpoch(1)))
+    assert term.give(NodeStopping(A, NodeEpoch(1))) == ()
+    assert elections(term.apply(register("b"))) == [B]
+
+
+def test_an_earlier_start_does_not_stop_the_present_one() -> None:
+    term = Term()
+    term.apply(register("b"))
+    term.give(NodeStopping(B, NodeEpoch(1)))
+    assert elections(term.after(LEASE, B, C)) == [B]
+
+
+# --- unclean elections --------------------------------------------------------------------------------
+
+UNCLEAN: Final = replace(SETTINGS, unclean_election=True)
+
+
+def test_an_unclean_election_waits_until_all_of_the_isr_is_dead() -> None:
+    term = Term(settings=UNCLEAN)
+    term.shrink(A, B)
+    assert elections(term.after(LEASE, B, C)) == [B]
+    term = Term(settings=UNCLEAN)
+    term.shrink(A)
+    assert elections(term.after(LEASE - 1, B, C)) == []
+    assert term.after(1) == (term.election(B, unclean=True),)
+
+
+def test_an_unclean_election_gives_no_stream_to_an_empty_disk_if_there_is_another() -> None:
+    term = Term(settings=UNCLEAN)
+    term.shrink(A)
+    assert term.apply(register("a", directory="empty")) == (term.election(B, unclean=True),)
+
+
+def test_a_leader_that_is_only_silent_or_stopping_is_not_replaced_uncleanly() -> None:
+    term = Term(settings=UNCLEAN)
+    term.shrink(A)
+    assert term.give(NodeStopping(A, NodeEpoch(1))) + term.silent(B) == ()
+
+
+# --- any events ---------------------------------------------------------------------------------------
+
+_nodes = st.sampled_from((A, B, C))
+_steps = st.one_of(
+    st.tuples(st.just("hear"), _nodes),
+    st.tuples(st.just("silent"), _nodes),
+    st.tuples(st.just("stop"), _nodes),
+    st.tuples(st.just("restart"), _nodes),
+    st.tuples(st.just("pass"), st.integers(1, 2 * LEASE)),
+    st.tuples(st.just("apply"), st.just(A)),
+)
+
+
+@given(st.lists(_steps, max_size=60))
+@settings(deadline=None)
+def test_whatever_happens_the_catalogue_takes_what_is_proposed(steps: list[tuple[str, NodeId | int]]) -> None:
+    """J1, J3: every election is acceptable when it is proposed, to a node that was heard within a lease."""
+    term = Term()
+    heard: dict[NodeId, int] = dict.fromkeys((A, B, C), term.now)
+    asked: dict[LeaderEpoch, int] = {}
+    proposed: list[Elect] = []
+    for kind, value in steps:
+        actions: tuple[Action, ...] = ()
+        if isinstance(value, int):
+            term.now = MonotonicNs(term.now + value)
+            actions = term.give(Tick())
+        elif kind == "hear":
+            heard[value] = term.now
+            actions = term.hear(value)
+        elif kind == "silent":
+            actions = term.silent(value)
+        elif kind == "stop":
+            actions = term.give(NodeStopping(value, term.node_epoch(value)))
+        elif kind == "restart":
+            heard[value] = term.now
+            actions = term.apply(register(value))
+        elif proposed:
+            actions = term.give(RowsChanged(apply(term.catalog, proposed.pop().command)))
+        for action in actions:
+            if isinstance(action, Elect):
+                command = action.command
+                assert command.leader in term.row.isr_nodes
+                assert command.leader != term.row.leader
+                assert command.node_epoch == term.node_epoch(command.leader)
+                assert command.expected_leader_epoch == term.row.leader_epoch
+                assert term.now < heard[command.leader] + LEASE
+                assert term.now >= asked.get(command.expected_leader_epoch, 0)
+                asked[command.expected_leader_epoch] = term.now + RETRY
+                proposed.append(action)
