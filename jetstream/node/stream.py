@@ -40,7 +40,9 @@ from jetstream.node.nats_link import NatsLink
 from jetstream.node.nats_routes import Route
 from jetstream.node.recovery import OpenedStream
 from jetstream.node.upkeep import Upkeep
-from jetstream.replica.leader import AdvanceHighWatermark, Leader, Synced
+from jetstream.replica.leader import sole_replica
+from jetstream.replica.leader_events import AdvanceHighWatermark, Synced
+from jetstream.replica.log_state import LogState
 from metadata.api.responses import GapKind
 from metadata.stream_config import StreamConfig
 
@@ -75,7 +77,11 @@ class StreamOwner:
         self.counts: Counter[str] = Counter()
         self.upkeep = Upkeep(opened.log, services.clock, lambda: self.high_watermark, opened.txid)
         self._services = services
-        self._leader = Leader(opened.leader_epoch, opened.log.synced_end)
+        log = opened.log
+        self._leader = sole_replica(
+            LogState(log.epochs, log.log_start_offset, log.log_end_offset, log.synced_end),
+            services.clock.monotonic(),
+        )
         self._ingest = StreamIngest(
             StreamName(config.name),
             config,
@@ -197,7 +203,7 @@ class StreamOwner:
             self.upkeep.appended(now, append.batches)
             self._perform(self._ingest.handle(Appended(append.end), now))
             # The disk may be a group ahead of what is told here.
-            self._commit(min(self.log.synced_end, append.end), now)
+            self._commit(min(self.log.synced_end, append.end), append.end, now)
         elif isinstance(error, DiskFull | StreamOffline):
             _log.warning("append refused stream=%s error=%s", self.name, error)
             self._perform(self._ingest.handle(AppendRefused(error), now))
@@ -223,15 +229,13 @@ class StreamOwner:
         if not self._mailbox and not self._in_flight:
             self._idle.set()
 
-    def _commit(self, synced_end: Offset, now: TimestampUs) -> None:
-        for action in self._leader.handle(Synced(synced_end)):
-            match action:
-                case AdvanceHighWatermark(high_watermark):
-                    self._perform(self._ingest.handle(HighWatermarkAdvanced(high_watermark), now))
-                    for watcher in tuple(self._watchers):
-                        watcher(high_watermark)
-                case _:
-                    assert_never(action)
+    def _commit(self, synced_end: Offset, log_end: Offset, now: TimestampUs) -> None:
+        monotonic = self._services.clock.monotonic()
+        for action in self._leader.handle(Synced(synced_end, log_end), monotonic):
+            assert isinstance(action, AdvanceHighWatermark), f"the only replica has no followers: {action}"
+            self._perform(self._ingest.handle(HighWatermarkAdvanced(action.high_watermark), now))
+            for watcher in tuple(self._watchers):
+                watcher(action.high_watermark)
 
     def _perform(self, actions: Iterable[Action]) -> Append | None:
         """Do the actions in order, but for an append, which is the caller's to do."""

@@ -1,62 +1,348 @@
-"""The leader of one stream during one epoch: decides what is committed.
+"""The leader of one stream during one reign: what is committed, who is in sync, what followers are served.
 
-With one replica the rule of DESIGN §7.2 is at its smallest: the high watermark is the leader's own synced
-end, the minimum over an ISR of one. Followers, ISR changes and fencing join this machine with replication.
+Theory of operation. Followers fetch; a fetch says what the follower has on disk, and that is its
+acknowledgement. What every member of the ISR has on disk is committed. All the rest keeps that true when
+nodes fail:
 
-Source: Kafka's replication protocol (high watermark as minimum over the ISR), KIP-101 for epochs.
+    - A member that does not keep up is proposed out of the ISR, a replica that has caught up is proposed in.
+      The catalogue decides. Until the decision is known, commits wait for everybody who may be in.
+    - An ISR smaller than ``min_insync_replicas`` commits nothing, so it is not proposed: it would only take
+      from the stream nodes that have all its committed records and could lead it.
+    - Only fetches of this reign count, and only if the follower's log is the beginning of the leader's.
+    - Without a lease the leader says nothing, as another may lead by now. Nothing wrong could be committed
+      then either, but what it says might be old.
+
+Sources: Kafka's replication protocol (high watermark as minimum over the ISR; KIP-101, 279, 320, 497, 903,
+966).
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import assert_never
 
-from envelope.types import LeaderEpoch, Offset
+from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset
+from jetstream.replica.isr import InSyncReplicas, Proposal
+from jetstream.replica.leader_events import (
+    Action,
+    AdvanceHighWatermark,
+    Deposed,
+    Diverging,
+    Event,
+    FetchArrived,
+    FetchRefusal,
+    FollowerLost,
+    IsrCommitted,
+    IsrRefused,
+    LeaseRenewed,
+    LogStartMoved,
+    MinimumChanged,
+    ProposeIsr,
+    RefuseFetch,
+    Serve,
+    StartOver,
+    Synced,
+    Tick,
+)
+from jetstream.replica.log_state import LogState
+from jetstream.replica.progress import ParkedFetch, Progress
+from jetstream.replica.reconcile import EpochEnd, Follows, StartsOver, compare
+from jetstream.replica.settings import NEVER, ReplicaSettings
+from metadata.catalog.commands import NodeAtEpoch
+
+DEFAULT_SETTINGS = ReplicaSettings()
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
-    """The leader's log is durable below ``synced_end`` (its log end when ``sync`` is not ``always``)."""
+class Appointment:
+    """The reign as the catalogue has it."""
 
-    synced_end: Offset
-
-
-Event = Synced
-
-
-@dataclass(frozen=True, slots=True)
-class AdvanceHighWatermark:
-    """Everything below ``high_watermark`` is committed: release acks, wake readers."""
-
-    high_watermark: Offset
-
-
-Action = AdvanceHighWatermark
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    """Of the leading process: a reign is given to one start of a node."""
+    leader_epoch: LeaderEpoch
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    isr_version: int
+    min_insync_replicas: int
+    read_replicas: tuple[NodeId, ...] = ()
+    """They follow, but are never in the ISR."""
 
 
 class Leader:
-    """Decides which records are committed during one leader epoch.
+    """Decides which records are committed during one reign.
 
     Invariants:
-        L1: high_watermark <= synced_end of every in-sync replica, the leader included.
-        L2: high_watermark never decreases.
+        L1: what is newly committed ends at or below the synced end of every member of the maximal ISR, the
+            leader included.
+        L2: the high watermark never decreases.
+        L3: nothing is committed while the committed ISR is smaller than ``min_insync_replicas``.
+        L4: nothing leaves without a valid lease, or once deposed, but refusals.
+        L5: at most one proposal of an ISR is out; the leader is in it, and only replicas are.
     """
 
-    def __init__(self, leader_epoch: LeaderEpoch, synced_end: Offset) -> None:
-        """Begin the epoch with a log that is durable below ``synced_end``."""
-        self.leader_epoch = leader_epoch
-        self.high_watermark = synced_end
+    def __init__(
+        self,
+        appointment: Appointment,
+        log: LogState,
+        high_watermark: Offset,
+        now: MonotonicNs,
+        lease_until: MonotonicNs,
+        settings: ReplicaSettings = DEFAULT_SETTINGS,
+    ) -> None:
+        """Begin the reign.
 
-    def handle(self, event: Event) -> tuple[Action, ...]:
+        Args:
+            appointment: what the catalogue says.
+            log: the leader's own; its last epoch is this reign's, durably, and begins at its end.
+            high_watermark: what was known to be committed; may be behind.
+            now: the time.
+            lease_until: the node's lease; `NEVER` passes where nobody else can be elected.
+            settings: times.
+        """
+        last = log.epochs.starts[-1]
+        assert (last.epoch, last.start) == (appointment.leader_epoch, log.log_end_offset), f"L4: {last}"
+        assert appointment.node_id in appointment.isr, f"L5: {appointment}"
+        assert high_watermark <= log.log_end_offset, f"L1: {high_watermark} > {log.log_end_offset}"
+        self.leader_epoch = appointment.leader_epoch
+        self.high_watermark = high_watermark
+        self.isr = InSyncReplicas(appointment.isr, appointment.isr_version)
+        self._appointment = appointment
+        self._minimum = appointment.min_insync_replicas
+        self._epoch_start = log.log_end_offset
+        self._log = log
+        self._lease_until = lease_until
+        self._settings = settings
+        self._newest_epoch: LeaderEpoch | None = None
+        self._propose_after = now
+        others = (*appointment.replicas, *appointment.read_replicas)
+        self._followers = {node: Progress(now) for node in others if node != appointment.node_id}
+
+    @property
+    def deposed(self) -> bool:
+        """Whether this reign is over."""
+        return self._newest_epoch is not None
+
+    def may_speak(self, now: MonotonicNs) -> bool:
+        """Tell whether the node may answer anybody about this stream as its leader."""
+        return not self.deposed and now < self._lease_until
+
+    def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
         """Take in one event; return what the shell must do, in that order."""
+        if self._newest_epoch is not None:
+            return self._after_reign(event, self._newest_epoch)
+        answers: tuple[Action, ...] = ()
         match event:
-            case Synced(synced_end):
-                assert synced_end >= self.high_watermark, f"L1: {synced_end} < {self.high_watermark}"
-                if synced_end == self.high_watermark:
-                    return ()
-                self.high_watermark = synced_end
-                return (AdvanceHighWatermark(synced_end),)
+            case Deposed(leader_epoch):
+                if leader_epoch >= self.leader_epoch:
+                    self._newest_epoch = leader_epoch
+                return ()
+            case FetchArrived():
+                answers = self._fetched(event, now)
             case _:
-                assert_never(event)
+                self._note(event, now)
+        return (*answers, *self._settle(now)) if self.may_speak(now) else answers
 
     def __str__(self) -> str:
-        """One line for logs: epoch and high watermark."""
-        return f"leader e{self.leader_epoch} hw={self.high_watermark}"
+        """One line for logs: epoch, high watermark, log and ISR."""
+        members = ",".join(sorted(self.isr.committed))
+        proposed = "" if self.isr.proposal is None else f" maximal={','.join(sorted(self.isr.maximal))}"
+        return (
+            f"leader e{self.leader_epoch} hw={self.high_watermark} synced={self._log.synced_end} "
+            f"end={self._log.log_end_offset} isr={members} v{self.isr.version}{proposed}"
+        )
+
+    # --- events -------------------------------------------------------------------------------------------
+
+    def _after_reign(self, event: Event, newest: LeaderEpoch) -> tuple[Action, ...]:
+        match event:
+            case FetchArrived(follower):
+                return (RefuseFetch(follower, newest, FetchRefusal.DEPOSED),)
+            case Deposed(leader_epoch):
+                self._newest_epoch = max(newest, leader_epoch)
+            case _:
+                pass
+        return ()
+
+    def _note(self, event: Event, now: MonotonicNs) -> None:
+        match event:
+            case Synced(synced_end, log_end):
+                self._grow(synced_end, log_end, now)
+            case LogStartMoved(log_start_offset):
+                assert log_start_offset <= self._log.log_end_offset, f"{log_start_offset} beyond {self}"
+                self._log = replace(self._log, log_start_offset=log_start_offset)
+            case IsrCommitted(isr, isr_version):
+                self.isr.commit(isr, isr_version)
+            case IsrRefused(number, version_moved):
+                self._refused(number, version_moved, now)
+            case FollowerLost(follower):
+                if follower in self._followers:
+                    self._followers[follower].lost = True
+            case LeaseRenewed(until):
+                self._renewed(until, now)
+            case MinimumChanged(min_insync_replicas):
+                self._minimum = min_insync_replicas
+            case _:
+                assert isinstance(event, Tick), f"no event of a leader: {event}"
+
+    def _grow(self, synced_end: Offset, log_end: Offset, now: MonotonicNs) -> None:
+        log = self._log
+        assert synced_end >= log.synced_end, (
+            f"L1: {synced_end} < {log.synced_end}: a leader never loses what it has"
+        )
+        assert log_end >= max(log.log_end_offset, synced_end), f"L1: {log_end} {synced_end}, {self}"
+        if log_end > log.log_end_offset:
+            for progress in self._followers.values():
+                progress.leader_appends(log.log_end_offset, now)
+        self._log = LogState(log.epochs, log.log_start_offset, log_end, synced_end)
+
+    def _renewed(self, until: MonotonicNs, now: MonotonicNs) -> None:
+        if not self.may_speak(now):
+            # It could not serve, or this process stood still: the silence says nothing about the followers.
+            for progress in self._followers.values():
+                progress.caught_up_at = now
+        self._lease_until = max(self._lease_until, until)
+
+    def _refused(self, number: int, version_moved: bool, now: MonotonicNs) -> None:
+        if version_moved:
+            # Perhaps it was applied when it was sent before: the row that says so is on its way.
+            return
+        if self.isr.refuse(number):
+            self._propose_after = MonotonicNs(now + self._settings.retry_interval_ns)
+
+    def _fetched(self, fetch: FetchArrived, now: MonotonicNs) -> tuple[Action, ...]:
+        reason = self._refusal(fetch)
+        if reason is not None:
+            return (RefuseFetch(fetch.follower, self.leader_epoch, reason),)
+        progress, log = self._followers[fetch.follower], self._log
+        if fetch.node_epoch > progress.node_epoch:
+            progress.begin_anew(fetch.node_epoch, log.log_end_offset, now)
+        where = compare(log, fetch.last_epoch, fetch.log_end)
+        if isinstance(where, Follows):
+            # It has no more on disk than it has, whatever it says.
+            progress.acknowledge(min(fetch.synced_end, fetch.log_end), log.log_end_offset, now)
+            progress.park(ParkedFetch(fetch.last_epoch, fetch.log_end, now), self._settings.retry_interval_ns)
+            return ()
+        progress.parked = None
+        return (_parting(fetch, where, log.log_start_offset),) if self.may_speak(now) else ()
+
+    def _refusal(self, fetch: FetchArrived) -> FetchRefusal | None:
+        if fetch.leader_epoch != self.leader_epoch:
+            return FetchRefusal.OTHER_LEADER_EPOCH
+        progress = self._followers.get(fetch.follower)
+        if progress is None:
+            return FetchRefusal.UNKNOWN_REPLICA
+        return FetchRefusal.OLD_NODE_EPOCH if fetch.node_epoch < progress.node_epoch else None
+
+    # --- what follows from any event ----------------------------------------------------------------------
+
+    def _settle(self, now: MonotonicNs) -> Iterator[Action]:
+        committable = self._committable()
+        if committable > self.high_watermark:
+            assert committable <= self._log.synced_end, f"L1: {committable} {self}"
+            self.high_watermark = committable
+            yield AdvanceHighWatermark(committable)
+        if self._followers:
+            yield from self._serve(now)
+            yield from self._propose(now)
+
+    def _committable(self) -> Offset:
+        """Return the end of what all of the maximal ISR have on disk; the present one if that is unknown."""
+        if len(self.isr.committed) < self._minimum:
+            return self.high_watermark
+        end = self._log.synced_end
+        for node in self.isr.maximal:
+            if node == self._appointment.node_id:
+                continue
+            progress = self._followers[node]
+            if not progress.heard:
+                return self.high_watermark
+            end = min(end, progress.synced_end)
+        return end
+
+    def _serve(self, now: MonotonicNs) -> Iterator[Action]:
+        """Answer the fetches that there is something for, and those that were kept long enough."""
+        log = self._log
+        for follower, progress in self._followers.items():
+            parked = progress.parked
+            if parked is None:
+                continue
+            if parked.log_end < log.log_start_offset:
+                progress.serve(log.log_end_offset, now)
+                yield StartOver(follower, parked.last_epoch, parked.log_end, log.log_start_offset)
+            elif (
+                parked.log_end < log.log_end_offset
+                or now >= parked.since + self._settings.heartbeat_interval_ns
+            ):
+                progress.serve(log.log_end_offset, now)
+                yield Serve(follower, parked.last_epoch, parked.log_end, self.high_watermark)
+
+    # --- the ISR ------------------------------------------------------------------------------------------
+
+    def _propose(self, now: MonotonicNs) -> Iterator[Action]:
+        proposal = self.isr.proposal
+        if proposal is not None:
+            if now >= proposal.sent_at + self._settings.retry_interval_ns:
+                proposal.sent_at = now
+                yield self._as_action(proposal)
+            return
+        if now < self._propose_after:
+            return
+        wanted = self._wanted(now)
+        members = self._named(wanted)
+        if wanted != self.isr.committed and members is not None:
+            yield self._as_action(self.isr.propose(members, now))
+
+    def _wanted(self, now: MonotonicNs) -> frozenset[NodeId]:
+        """Return the ISR as it should be now."""
+        lag_max_ns, log_end = self._settings.replica_lag_max_ns, self._log.log_end_offset
+        committed = self.isr.committed
+        lagging = {
+            node for node, progress in self._followers.items() if progress.lags(log_end, lag_max_ns, now)
+        }
+        joining = {
+            node
+            for node in self._appointment.replicas
+            if node not in committed and node not in lagging and self._may_join(self._followers[node])
+        }
+        wanted = (committed - lagging) | joining
+        return wanted if len(wanted) >= self._minimum else committed | joining
+
+    def _may_join(self, progress: Progress) -> bool:
+        """Tell whether a replica has all that is committed, also what this leader does not know to be."""
+        return progress.heard and progress.synced_end >= max(self.high_watermark, self._epoch_start)
+
+    def _named(self, nodes: frozenset[NodeId]) -> tuple[NodeAtEpoch, ...] | None:
+        """Name each node by its start that was heard of; None if one was not heard of in this reign."""
+        members = [NodeAtEpoch(self._appointment.node_id, self._appointment.node_epoch)]
+        for node in sorted(nodes - {self._appointment.node_id}):
+            progress = self._followers[node]
+            if not progress.heard:
+                return None
+            members.append(NodeAtEpoch(node, progress.node_epoch))
+        return tuple(members)
+
+    def _as_action(self, proposal: Proposal) -> ProposeIsr:
+        return ProposeIsr(proposal.number, self.leader_epoch, proposal.expected_version, proposal.isr)
+
+
+def sole_replica(log: LogState, now: MonotonicNs) -> Leader:
+    """Return the leader of a stream that has no other replica, under the last epoch of ``log``.
+
+    What it has on disk is committed. It needs neither lease nor name, as nobody else can be elected.
+    """
+    node = NodeId("sole")
+    appointment = Appointment(
+        node, NodeEpoch(1), log.epochs.last, (node,), (node,), isr_version=1, min_insync_replicas=1
+    )
+    return Leader(appointment, log, log.synced_end, now, NEVER)
+
+
+def _parting(fetch: FetchArrived, where: StartsOver | EpochEnd, log_start: Offset) -> Action:
+    """Return the answer to a fetch whose log is no beginning of the leader's."""
+    match where:
+        case EpochEnd(epoch, end):
+            return Diverging(fetch.follower, fetch.last_epoch, fetch.log_end, epoch, end)
+        case StartsOver():
+            return StartOver(fetch.follower, fetch.last_epoch, fetch.log_end, log_start)
+        case _:
+            assert_never(where)

@@ -31,7 +31,9 @@ from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
 from jetstream.node.disk_thread import DiskThread, GroupAppend
 from jetstream.node.upkeep import Upkeep
-from jetstream.replica.leader import Leader, Synced
+from jetstream.replica.leader import sole_replica
+from jetstream.replica.leader_events import Synced
+from jetstream.replica.log_state import LogState
 from tests.support.log_workload import check_files
 from tests.support.logs import DIRECTORY, NOW, append, batch_for, begun, opened, stored_values
 
@@ -61,8 +63,12 @@ class Life:
         self.log = begun(disk, config_of(mode))
         self._knowledge = knowledge
         self._thread = thread
-        self._leader = Leader(self.log.last_epoch, self.log.synced_end)
-        self._upkeep = Upkeep(self.log, SystemClock(), lambda: self._leader.high_watermark)
+        state = LogState(
+            self.log.epochs, self.log.log_start_offset, self.log.log_end_offset, self.log.synced_end
+        )
+        self._clock = SystemClock()
+        self._leader = sole_replica(state, self._clock.monotonic())
+        self._upkeep = Upkeep(self.log, self._clock, lambda: self._leader.high_watermark)
 
     async def publish(self, count: int, size: int = 10) -> None:
         """Have one group stored, and acked as far as it is committed."""
@@ -76,7 +82,8 @@ class Life:
         await done.wait()
         if append.error is not None:
             raise append.error
-        self._leader.handle(Synced(self.log.synced_end))
+        synced = Synced(self.log.synced_end, self.log.log_end_offset)
+        self._leader.handle(synced, self._clock.monotonic())
         known.acked = self._leader.high_watermark
 
     async def tick(self) -> None:

@@ -1,0 +1,297 @@
+"""The follower of one stream on one node: keeps a log the beginning of the leader's.
+
+Theory of operation. A fetch tells the leader where this log ends, by epoch and offset, and what of it is
+durable. The answer is for exactly that log: it continues it, or says where the two histories part. So an
+answer is taken only if it is of the present reign and this log is still what the fetch said; a late or
+repeated one is not. The first answer of every reign is thereby a reconciliation, even if the leader is the
+one of the reign before.
+
+The machine runs ahead of its disk: what it asked to be appended counts as the log's end, so that the next
+batches are on their way while these are written and synced. Only ``synced_end`` is what the disk has
+reported. A cut is waited for: what the disk reports of appends before it must not be taken for what comes
+after.
+
+A follower's own high watermark is behind the leader's, so it is no reason to cut anything (KIP-101).
+
+Sources: KIP-101, KIP-279, KIP-320; Kafka's ``AbstractFetcherThread``.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final, assert_never
+
+from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, TimestampUs
+from jetstream.log.epochs import NO_EPOCH
+from jetstream.replica.follower_events import (
+    Action,
+    AdvanceHighWatermark,
+    Append,
+    AppendRefused,
+    Batches,
+    Disconnected,
+    DivergingAnswer,
+    Event,
+    Fetch,
+    LogCut,
+    LogStartMoved,
+    Refused,
+    Reign,
+    ReportLost,
+    Reset,
+    StartOverAnswer,
+    Synced,
+    Tick,
+    Truncate,
+    Written,
+)
+from jetstream.replica.log_state import LogState
+from jetstream.replica.reconcile import EpochEnd, cut_point
+from jetstream.replica.settings import NEVER, ReplicaSettings
+
+APPENDS_IN_FLIGHT_MAX: Final = 2
+"""Appends that are not written yet; with one, network and disk would wait for each other."""
+
+_DEFAULT_SETTINGS: Final = ReplicaSettings()
+_UNTIMED: Final = TimestampUs(0)
+"""When an epoch began is the log's business; reconciliation compares epochs and offsets."""
+
+
+class Follower:
+    """See the module.
+
+    Invariants:
+        H1: what is appended begins at the log's end, under epochs that never decrease and are none but the
+            leader's and those before.
+        H2: synced_end <= log_end, and nothing that was cut counts as synced.
+        H3: the high watermark never decreases, but when what was committed is reported as lost.
+        H4: nothing is cut below what both histories are known to share.
+        H5: while the log is being cut nothing is asked for and nothing appended; a cut changes the log.
+    """
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        node_epoch: NodeEpoch,
+        log: LogState,
+        high_watermark: Offset,
+        settings: ReplicaSettings = _DEFAULT_SETTINGS,
+    ) -> None:
+        """Begin with a log to which nothing is being written; knows of no leader yet.
+
+        The node must have registered this start, and know of every reign up to that.
+        """
+        assert high_watermark <= log.log_end_offset, f"H3: {high_watermark} > {log.log_end_offset}"
+        self.leader: NodeId | None = None
+        self.leader_epoch = NO_EPOCH
+        self.high_watermark = high_watermark
+        self._node_id = node_id
+        self._node_epoch = node_epoch
+        self._settings = settings
+        self._log = log
+        self._written_end = log.log_end_offset
+        self._unwritten: deque[Offset] = deque()
+        self._cut_from: tuple[LeaderEpoch, Offset] | None = None
+        self._leaders_high_watermark = high_watermark
+        self._fetch_at = NEVER
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the log is as `log` says: nothing is being written or cut. Only then may the node lead."""
+        return not self._is_cutting and not self._unwritten
+
+    @property
+    def _is_cutting(self) -> bool:
+        return self._cut_from is not None
+
+    @property
+    def log(self) -> LogState:
+        """The log, as it will be after the appends that were asked for."""
+        return self._log
+
+    def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
+        """Take in one event; return what the shell must do, in that order."""
+        match event:
+            case Reign():
+                actions = self._reign(event, now)
+            case Batches():
+                actions = self._batches(event, now)
+            case DivergingAnswer() | StartOverAnswer():
+                actions = self._part(event, now)
+            case Written() | Synced() | LogCut() | AppendRefused():
+                actions = self._reported(event, now)
+            case LogStartMoved(log_start_offset):
+                actions = self._start_moved(log_start_offset)
+            case Refused(leader_epoch):
+                actions = self._wait(now) if leader_epoch == self.leader_epoch else ()
+            case Disconnected():
+                actions = self._wait(now)
+            case Tick():
+                actions = self._fetch(now) if now >= self._fetch_at else ()
+            case _:
+                assert_never(event)
+        assert self._log.synced_end <= self._log.log_end_offset, f"H2: {self}"
+        return actions
+
+    def __str__(self) -> str:
+        """One line for logs."""
+        log = self._log
+        return (
+            f"follower of {self.leader} e{self.leader_epoch} hw={self.high_watermark} "
+            f"synced={log.synced_end} written={self._written_end} end={log.log_end_offset} "
+            f"last=e{log.epochs.last}" + (" cutting" if self._is_cutting else "")
+        )
+
+    # --- whom to follow -----------------------------------------------------------------------------------
+
+    def _reign(self, reign: Reign, now: MonotonicNs) -> tuple[Action, ...]:
+        ended = reign.leader is None and reign.leader_epoch == self.leader_epoch
+        if reign.leader_epoch <= self.leader_epoch and not ended:
+            return ()
+        # Who leads follows nobody; its log goes on without this machine.
+        self.leader = None if reign.leader == self._node_id else reign.leader
+        self.leader_epoch = reign.leader_epoch
+        self._leaders_high_watermark = self.high_watermark
+        self._fetch_at = NEVER
+        return self._fetch(now)
+
+    def _fetch(self, now: MonotonicNs) -> tuple[Action, ...]:
+        """Ask for what comes next, unless an answer could not be used now; then it is asked for later."""
+        if self.leader is None:
+            return ()
+        if self._is_cutting or len(self._unwritten) >= APPENDS_IN_FLIGHT_MAX:
+            self._fetch_at = now
+            return ()
+        self._wait(now)
+        log = self._log
+        return (
+            Fetch(
+                self.leader,
+                self.leader_epoch,
+                self._node_epoch,
+                log.epochs.last,
+                log.log_end_offset,
+                log.synced_end,
+            ),
+        )
+
+    def _wait(self, now: MonotonicNs) -> tuple[Action, ...]:
+        if self.leader is not None:
+            self._fetch_at = MonotonicNs(now + self._settings.retry_interval_ns)
+        return ()
+
+    # --- answers ------------------------------------------------------------------------------------------
+
+    def _is_for_this_log(self, leader_epoch: LeaderEpoch, last_epoch: LeaderEpoch, log_end: Offset) -> bool:
+        """Tell whether an answer is of this reign and about the log as it is now."""
+        if self.leader is None or self._is_cutting or leader_epoch != self.leader_epoch:
+            return False
+        return (last_epoch, log_end) == (self._log.epochs.last, self._log.log_end_offset)
+
+    def _batches(self, answer: Batches, now: MonotonicNs) -> tuple[Action, ...]:
+        if not self._is_for_this_log(answer.leader_epoch, answer.last_epoch, answer.base):
+            return ()
+        if not _continues(answer):
+            return self._wait(now)
+        # The leader has found this log to be the beginning of its own: what it says is committed is so here.
+        self._leaders_high_watermark = max(self._leaders_high_watermark, answer.high_watermark)
+        actions = [*self._append(answer), *self._advance()]
+        return (*actions, *self._fetch(now))
+
+    def _append(self, answer: Batches) -> tuple[Action, ...]:
+        log = self._log
+        if answer.next == answer.base:
+            return ()
+        epochs = log.epochs
+        for begins in answer.epochs:
+            if begins.epoch > epochs.last:
+                epochs = epochs.begun(begins.epoch, begins.start, _UNTIMED)
+        self._log = LogState(epochs, log.log_start_offset, answer.next, log.synced_end)
+        self._unwritten.append(answer.next)
+        return (Append(answer),)
+
+    def _part(self, answer: DivergingAnswer | StartOverAnswer, now: MonotonicNs) -> tuple[Action, ...]:
+        """Cut the log back to what it shares with the leader's, as far as the answer tells."""
+        if not self._is_for_this_log(answer.leader_epoch, answer.last_epoch, answer.log_end):
+            return ()
+        log = self._log
+        if isinstance(answer, StartOverAnswer):
+            return self._cut(answer.log_start_offset, Reset)
+        end = cut_point(log, EpochEnd(answer.epoch, answer.end))
+        if end is None:
+            return self._cut(Offset(0), Reset)
+        if end == log.log_end_offset and answer.epoch >= log.epochs.last:
+            return self._wait(now)  # no divergence at all: nothing a leader of ours answers
+        return self._cut(end, Truncate)
+
+    def _cut(self, end: Offset, how: Callable[[Offset], Truncate | Reset]) -> tuple[Action, ...]:
+        self._cut_from = (self._log.epochs.last, self._log.log_end_offset)
+        self._unwritten.clear()
+        lost: tuple[Action, ...] = ()
+        if end < self.high_watermark:
+            lost = (ReportLost(end, self.high_watermark),)
+            self.high_watermark = self._leaders_high_watermark = end
+        return (*lost, how(end))
+
+    def _advance(self) -> tuple[Action, ...]:
+        high_watermark = min(self._leaders_high_watermark, self._written_end)
+        if high_watermark <= self.high_watermark:
+            return ()
+        self.high_watermark = high_watermark
+        return (AdvanceHighWatermark(high_watermark),)
+
+    # --- the log ------------------------------------------------------------------------------------------
+
+    def _reported(
+        self, event: Written | Synced | LogCut | AppendRefused, now: MonotonicNs
+    ) -> tuple[Action, ...]:
+        match event:
+            case LogCut(log):
+                assert self._cut_from is not None, f"H5: cut without being asked to: {self}"
+                # With the same end and last epoch the same answer would come again, for ever.
+                assert self._cut_from != (log.epochs.last, log.log_end_offset), f"H5: not cut: {log}"
+                self._cut_from = None
+                self._adopt(log)  # whatever was reported of the appends before is void
+                return self._fetch(now)
+            case Written(log_end):
+                return self._written(log_end, now)
+            case Synced(synced_end):
+                return self._synced(synced_end, now)
+            case AppendRefused(log):
+                self._adopt(log)
+                return self._wait(now)
+
+    def _adopt(self, log: LogState) -> None:
+        self._log, self._written_end = log, log.log_end_offset
+        self._unwritten.clear()
+
+    def _written(self, log_end: Offset, now: MonotonicNs) -> tuple[Action, ...]:
+        while self._unwritten and self._unwritten[0] <= log_end:
+            self._unwritten.popleft()
+        self._written_end = log_end
+        is_held_back = now >= self._fetch_at
+        return (*self._advance(), *(self._fetch(now) if is_held_back else ()))
+
+    def _synced(self, synced_end: Offset, now: MonotonicNs) -> tuple[Action, ...]:
+        if synced_end <= self._log.synced_end:
+            return ()
+        self._log = replace(self._log, synced_end=synced_end)
+        return self._fetch(now)
+
+    def _start_moved(self, log_start_offset: Offset) -> tuple[Action, ...]:
+        if not self._is_cutting:
+            self._log = replace(self._log, log_start_offset=log_start_offset)
+        return ()
+
+
+def _continues(answer: Batches) -> bool:
+    """Tell whether the batches can follow a log that ends at their base under ``last_epoch``."""
+    if answer.next == answer.base:
+        return not answer.epochs
+    begins = answer.epochs
+    if not begins or begins[0].start != answer.base or begins[-1].start >= answer.next:
+        return False
+    if begins[0].epoch < answer.last_epoch or begins[-1].epoch > answer.leader_epoch:
+        return False
+    return all(one.epoch < other.epoch and one.start < other.start for one, other in pairwise(begins))

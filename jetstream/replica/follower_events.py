@@ -1,0 +1,211 @@
+"""What a follower of a stream is told, and what it wants done.
+
+The shell performs actions in the order they come, and those on the log one after the other. It reports what
+became of each in the same order: `Written` and `Synced`, `LogCut`, `AppendRefused`.
+"""
+
+from dataclasses import dataclass
+
+from envelope.types import LeaderEpoch, NodeEpoch, NodeId, Offset
+from jetstream.replica.log_state import LogState
+
+# --- events: the catalogue ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reign:
+    """The catalogue has this leader, or none, under this epoch; late and repeated reports do no harm."""
+
+    leader: NodeId | None
+    leader_epoch: LeaderEpoch
+
+
+# --- events: answers of the leader; they repeat the fetch's ``last_epoch`` and ``log_end`` -------------
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBegins:
+    """The first of the batches from ``start`` on that was written under ``epoch``."""
+
+    epoch: LeaderEpoch
+    start: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """What the leader has after the log that the fetch described; perhaps nothing."""
+
+    leader_epoch: LeaderEpoch
+    last_epoch: LeaderEpoch
+    base: Offset
+    """The fetch's ``log_end``."""
+    next: Offset
+    """Offset after the last batch; the base if there is none."""
+    epochs: tuple[EpochBegins, ...]
+    """Of the batches, in order; the first begins at the base. Empty if there is no batch."""
+    high_watermark: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class DivergingAnswer:
+    """The log that the fetch described is no beginning of the leader's."""
+
+    leader_epoch: LeaderEpoch
+    last_epoch: LeaderEpoch
+    log_end: Offset
+    epoch: LeaderEpoch
+    """The largest that the leader knows and that is not above ``last_epoch``."""
+    end: Offset
+    """Where it ends in the leader's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartOverAnswer:
+    """The log that the fetch described has nothing to build on."""
+
+    leader_epoch: LeaderEpoch
+    last_epoch: LeaderEpoch
+    log_end: Offset
+    log_start_offset: Offset
+    """Where the leader's log begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The leader of that epoch, to whom a fetch was sent, refused it, whatever the reason."""
+
+    leader_epoch: LeaderEpoch
+    """Of the fetch."""
+
+
+# --- events: the log ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The log ends at ``log_end``: what was appended up to there can be read."""
+
+    log_end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """The log is durable below ``synced_end``; its end when ``sync`` is not ``always``."""
+
+    synced_end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class LogCut:
+    """What `Truncate` or `Reset` asked for is done, durably, and this is the log now.
+
+    It may end below what was asked for, at the batch before, and then has no epoch that begins at its end.
+    """
+
+    log: LogState
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRefused:
+    """Appends were undone or not begun (disk full), and this is the log now."""
+
+    log: LogState
+
+
+# --- events: the rest ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogStartMoved:
+    """Retention or a request has removed what lay before ``log_start_offset``."""
+
+    log_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection to the leader broke: what was under way may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; to be given at least every heartbeat interval."""
+
+
+Event = (
+    Reign
+    | Batches
+    | DivergingAnswer
+    | StartOverAnswer
+    | Refused
+    | Written
+    | Synced
+    | LogCut
+    | AppendRefused
+    | LogStartMoved
+    | Disconnected
+    | Tick
+)
+
+# --- actions ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Ask the leader for what comes after this log. It may be lost; a newer one replaces it."""
+
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    node_epoch: NodeEpoch
+    """Of this process."""
+    last_epoch: LeaderEpoch
+    log_end: Offset
+    """After all appends that were asked for, even if they are not written yet."""
+    synced_end: Offset
+    """The acknowledgement: durable here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append the batches of that answer, bytes unchanged; then tell `Written`, and `Synced` once it is."""
+
+    batches: Batches
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut the log at the last batch boundary not above ``end``, durably; then tell `LogCut`.
+
+    Epochs that begin at the new end or above are forgotten with it, even if no record is: they are in no
+    history but this one.
+    """
+
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Remove everything and begin an empty log without epochs at ``offset``, durably; then tell `LogCut`."""
+
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceHighWatermark:
+    """Everything below ``high_watermark`` is committed: wake readers."""
+
+    high_watermark: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLost:
+    """Records that were committed are about to be removed because the leader does not have them: loud.
+
+    Does not happen with clean elections and intact disks.
+    """
+
+    start: Offset
+    end: Offset
+
+
+Action = Fetch | Append | Truncate | Reset | AdvanceHighWatermark | ReportLost

@@ -1,0 +1,78 @@
+"""The in-sync replicas as their leader must see them: the ISR of the catalogue, and what may be it by now."""
+
+from dataclasses import dataclass
+
+from envelope.types import MonotonicNs, NodeId
+from jetstream.replica.leader_events import IsrRefused
+from metadata.catalog.commands import NodeAtEpoch
+from metadata.catalog.events import Refused
+
+
+@dataclass(slots=True)
+class Proposal:
+    """An ISR that was proposed, and whose fate is not known."""
+
+    number: int
+    expected_version: int
+    isr: tuple[NodeAtEpoch, ...]
+    sent_at: MonotonicNs
+
+
+class InSyncReplicas:
+    """The committed ISR and at most one proposal.
+
+    Until its fate is known, a proposal may be in force: another node may already be elected because of it. So
+    commits wait for all of the *maximal* ISR, committed and proposed.
+
+    Source: KIP-497; Vanlightly's analysis of pending ISR changes.
+    """
+
+    def __init__(self, isr: tuple[NodeId, ...], version: int) -> None:
+        """Begin with what the catalogue has."""
+        self.committed = frozenset(isr)
+        self.version = version
+        self.proposal: Proposal | None = None
+        self._proposals = 0
+
+    @property
+    def maximal(self) -> frozenset[NodeId]:
+        """All nodes that may be in the ISR."""
+        if self.proposal is None:
+            return self.committed
+        return self.committed.union(member.node_id for member in self.proposal.isr)
+
+    def propose(self, isr: tuple[NodeAtEpoch, ...], now: MonotonicNs) -> Proposal:
+        """Note that ``isr`` is proposed."""
+        assert self.proposal is None, f"L5: proposal {self._proposals} is still out"
+        self._proposals += 1
+        self.proposal = Proposal(self._proposals, self.version, isr, now)
+        return self.proposal
+
+    def commit(self, isr: tuple[NodeId, ...], version: int) -> None:
+        """Take in what the catalogue has; what is older than what is known changes nothing.
+
+        A proposal is decided by any newer version: either it made that version, or it comes too late.
+        """
+        if version <= self.version:
+            return
+        self.committed, self.version = frozenset(isr), version
+        self.proposal = None
+
+    def refuse(self, number: int) -> bool:
+        """Take a refusal in, final for that proposal; tell whether it was the one that is out."""
+        if self.proposal is None or self.proposal.number != number:
+            return False
+        self.proposal = None
+        return True
+
+
+def refusal_of(number: int, refused: Refused) -> IsrRefused | None:
+    """Return what a refusal of the catalogue says about a proposal; None if it says nothing.
+
+    In another reign it is refused whether or not it was applied before, when it was sent first; who was elected
+    since may be whom it named. The row of that reign is on its way, and deposes the leader.
+    """
+    reasons = {name for name, _ in refused.detail}
+    if "leader_epoch" in reasons:
+        return None
+    return IsrRefused(number, version_moved="isr_version" in reasons)

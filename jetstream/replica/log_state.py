@@ -1,0 +1,17 @@
+"""What the replication machines know of a log: its epochs and its ends, never its records."""
+
+from dataclasses import dataclass
+
+from envelope.types import Offset
+from jetstream.log.epochs import EpochHistory
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """One log at one moment; nothing is being written to it."""
+
+    epochs: EpochHistory
+    log_start_offset: Offset
+    log_end_offset: Offset
+    synced_end: Offset
+    """What counts as durable ends here: at or below the log end."""

@@ -1,0 +1,388 @@
+"""How a log becomes and stays the beginning of the leader's: one rule of a follower after the other."""
+
+import pytest
+
+from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset
+from jetstream.replica.follower import Follower
+from jetstream.replica.follower_events import (
+    Action,
+    AdvanceHighWatermark,
+    Append,
+    AppendRefused,
+    Batches,
+    Disconnected,
+    DivergingAnswer,
+    EpochBegins,
+    Event,
+    Fetch,
+    LogCut,
+    LogStartMoved,
+    Refused,
+    Reign,
+    ReportLost,
+    Reset,
+    StartOverAnswer,
+    Synced,
+    Tick,
+    Truncate,
+    Written,
+)
+from jetstream.replica.log_state import LogState
+from tests.support.reigns import log
+from tests.support.replica_cluster import RETRY, START, A, B, C
+
+EPOCH = LeaderEpoch(7)
+LOG = log((3, 0), (5, 6), end=10)
+"""Ten records: six of epoch 3, four of epoch 5."""
+
+
+class Following:
+    """A follower b, of a if nothing else is said; and its time."""
+
+    def __init__(self, own_log: LogState = LOG, known: int = 0, *, leader: NodeId | None = A) -> None:
+        self.now = START
+        self.follower = Follower(B, NodeEpoch(2), own_log, Offset(known))
+        if leader is not None:
+            self.begun = self.reign(leader, EPOCH)
+
+    def give(self, event: Event) -> tuple[Action, ...]:
+        return self.follower.handle(event, self.now)
+
+    def after(self, duration_ns: int) -> "Following":
+        self.now = MonotonicNs(self.now + duration_ns)
+        return self
+
+    def reign(self, leader: NodeId | None, epoch: int) -> tuple[Action, ...]:
+        return self.give(Reign(leader, LeaderEpoch(epoch)))
+
+    def written(self, end: int) -> tuple[Action, ...]:
+        return self.give(Written(Offset(end)))
+
+    def synced(self, end: int) -> tuple[Action, ...]:
+        return self.give(Synced(Offset(end)))
+
+
+def fetch(last: int, end: int, synced: int | None = None, *, leader: NodeId = A, epoch: int = EPOCH) -> Fetch:
+    return Fetch(
+        leader,
+        LeaderEpoch(epoch),
+        NodeEpoch(2),
+        LeaderEpoch(last),
+        Offset(end),
+        Offset(end if synced is None else synced),
+    )
+
+
+def batches(
+    last: int, base: int, end: int, *epochs: tuple[int, int], known: int = 0, epoch: int = EPOCH
+) -> Batches:
+    """An answer to a log that ends at ``base`` under epoch ``last``; all of the leader's epoch by default."""
+    begins = epochs or (((EPOCH, base),) if end > base else ())
+    return Batches(
+        LeaderEpoch(epoch),
+        LeaderEpoch(last),
+        Offset(base),
+        Offset(end),
+        tuple(EpochBegins(LeaderEpoch(one), Offset(start)) for one, start in begins),
+        Offset(known),
+    )
+
+
+def diverging(last: int, log_end: int, epoch: int, end: int) -> DivergingAnswer:
+    return DivergingAnswer(EPOCH, LeaderEpoch(last), Offset(log_end), LeaderEpoch(epoch), Offset(end))
+
+
+def start_over(last: int, log_end: int, log_start: int) -> StartOverAnswer:
+    return StartOverAnswer(EPOCH, LeaderEpoch(last), Offset(log_end), Offset(log_start))
+
+
+# --- whom to follow -----------------------------------------------------------------------------------
+
+
+def test_a_reign_begins_with_a_fetch_that_tells_where_the_log_ends() -> None:
+    assert Following().begun == (fetch(5, 10),)
+
+
+def test_the_same_leader_under_a_new_epoch_is_asked_anew() -> None:
+    following = Following()
+    following.give(batches(5, 10, 10))
+    assert following.reign(A, EPOCH + 1) == (fetch(5, 10, epoch=EPOCH + 1),)
+
+
+def test_answers_of_another_reign_are_ignored() -> None:
+    following = Following()
+    following.reign(C, EPOCH + 1)
+    for answer in (
+        batches(5, 10, 12),
+        batches(5, 10, 12, epoch=EPOCH + 2),
+        diverging(5, 10, 3, 4),
+        start_over(5, 10, 20),
+    ):
+        assert following.give(answer) == ()
+
+
+@pytest.mark.parametrize(("leader", "epoch"), [(C, EPOCH - 1), (None, EPOCH - 1), (C, EPOCH)])
+def test_news_that_is_no_news_changes_nothing(leader: NodeId | None, epoch: int) -> None:
+    following = Following()
+    assert following.reign(leader, epoch) == ()
+    assert following.follower.leader == A
+
+
+@pytest.mark.parametrize(("leader", "epoch"), [(None, EPOCH), (None, EPOCH + 1), (B, EPOCH + 1)])
+def test_without_a_leader_or_as_the_leader_nothing_is_asked_for(leader: NodeId | None, epoch: int) -> None:
+    following = Following()
+    assert following.reign(leader, epoch) == ()
+    assert following.give(batches(5, 10, 12)) == ()
+    assert following.after(2 * RETRY).give(Tick()) == ()
+    assert following.give(Disconnected()) == ()
+    assert following.after(2 * RETRY).give(Tick()) == ()
+
+
+def test_a_fetch_without_an_answer_is_repeated() -> None:
+    following = Following()
+    assert following.after(RETRY - 1).give(Tick()) == ()
+    assert following.after(1).give(Tick()) == (fetch(5, 10),)
+    assert following.give(Tick()) == ()
+
+
+@pytest.mark.parametrize("event", [Refused(EPOCH), Disconnected()])
+def test_a_refused_or_lost_fetch_is_repeated_later(event: Event) -> None:
+    following = Following().after(RETRY // 2)
+    assert following.give(event) == ()
+    assert following.after(RETRY - 1).give(Tick()) == ()
+    assert following.after(1).give(Tick()) == (fetch(5, 10),)
+
+
+def test_a_refusal_in_another_reign_says_nothing() -> None:
+    following = Following().after(RETRY // 2)
+    following.give(Refused(LeaderEpoch(EPOCH - 1)))
+    assert following.after(RETRY // 2).give(Tick()) == (fetch(5, 10),)
+
+
+# --- appending ----------------------------------------------------------------------------------------
+
+
+def test_what_follows_is_appended_and_more_asked_for_before_it_is_synced() -> None:
+    following = Following()
+    answer = batches(5, 10, 12)
+    assert following.give(answer) == (Append(answer), fetch(EPOCH, 12, 10))
+    assert following.written(12) == ()
+    assert following.synced(12) == (fetch(EPOCH, 12),)
+    assert following.synced(12) == ()
+
+
+def test_an_answer_without_batches_is_asked_for_again() -> None:
+    assert Following().give(batches(5, 10, 10)) == (fetch(5, 10),)
+
+
+@pytest.mark.parametrize("answer", [batches(5, 8, 12), batches(5, 12, 14), batches(3, 10, 12)])
+def test_an_answer_about_another_log_is_ignored(answer: Batches) -> None:
+    following = Following()
+    assert following.give(answer) == ()
+    assert following.follower.log == LOG
+
+
+def test_a_repeated_answer_is_appended_once() -> None:
+    following = Following()
+    answer = batches(5, 10, 12)
+    assert Append(answer) in following.give(answer)
+    assert following.give(answer) == ()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        batches(5, 10, 12, (4, 10)),
+        batches(5, 10, 12, (7, 10), (6, 11)),
+        batches(5, 10, 12, (8, 10)),
+        batches(5, 10, 12, (7, 11)),
+        batches(5, 10, 12, (6, 10), (7, 12)),
+        batches(5, 10, 10, (7, 10)),
+        Batches(EPOCH, LeaderEpoch(5), Offset(10), Offset(12), (), Offset(0)),
+        batches(5, 10, 9, (7, 10)),
+    ],
+)
+def test_batches_that_cannot_follow_are_not_appended_but_asked_for_later(answer: Batches) -> None:
+    following = Following()
+    assert following.give(answer) == ()
+    assert following.after(RETRY).give(Tick()) == (fetch(5, 10),)
+
+
+def test_epochs_of_the_batches_become_part_of_the_history() -> None:
+    following = Following()
+    following.give(batches(5, 10, 16, (5, 10), (6, 12), (7, 14)))
+    assert [(one.epoch, one.start) for one in following.follower.log.epochs.starts] == [
+        (3, 0),
+        (5, 6),
+        (6, 12),
+        (7, 14),
+    ]
+
+
+def test_no_more_is_asked_for_than_the_disk_can_be_behind() -> None:
+    following = Following()
+    following.give(batches(5, 10, 12))
+    assert following.give(batches(7, 12, 14)) == (Append(batches(7, 12, 14)),)
+    assert not following.follower.is_settled
+    assert following.give(Tick()) == ()
+    assert following.written(12) == (fetch(7, 14, 10),)
+    assert following.written(14) == ()
+    assert following.follower.is_settled
+
+
+def test_a_refused_append_is_asked_for_again_later() -> None:
+    following = Following()
+    following.give(batches(5, 10, 12))
+    assert following.give(AppendRefused(LOG)) == ()
+    assert following.give(batches(7, 12, 14)) == ()
+    assert following.after(RETRY).give(Tick()) == (fetch(5, 10),)
+
+
+# --- the high watermark -------------------------------------------------------------------------------
+
+
+def test_the_high_watermark_is_the_leaders_but_not_beyond_what_can_be_read_here() -> None:
+    following = Following()
+    answer = batches(5, 10, 14, known=12)
+    assert following.give(answer)[:2] == (Append(answer), AdvanceHighWatermark(Offset(10)))
+    assert following.written(14) == (AdvanceHighWatermark(Offset(12)),)
+
+
+def test_the_high_watermark_never_goes_back() -> None:
+    following = Following(known=8)
+    assert following.give(batches(5, 10, 10, known=6)) == (fetch(5, 10),)
+    assert following.follower.high_watermark == 8
+
+
+def test_what_a_leader_says_about_another_log_is_not_committed_here() -> None:
+    following = Following()
+    following.give(batches(5, 8, 12, known=10))
+    following.give(diverging(5, 10, 5, 8))
+    assert following.follower.high_watermark == 0
+
+
+# --- reconciling --------------------------------------------------------------------------------------
+
+
+def test_the_log_is_cut_where_the_histories_part_and_then_asked_for_more() -> None:
+    following = Following()
+    assert following.give(diverging(5, 10, 5, 8)) == (Truncate(Offset(8)),)
+    assert following.give(LogCut(log((3, 0), (5, 6), end=8))) == (fetch(5, 8),)
+
+
+def test_a_cut_that_landed_at_a_batch_before_is_where_it_goes_on() -> None:
+    following = Following()
+    following.give(diverging(5, 10, 5, 8))
+    assert following.give(LogCut(log((3, 0), (5, 6), end=7))) == (fetch(5, 7),)
+
+
+def test_an_epoch_that_only_this_log_knows_is_cut_away() -> None:
+    assert Following().give(diverging(5, 10, 4, 9)) == (Truncate(Offset(6)),)
+
+
+def test_an_epoch_without_records_that_only_this_log_knows_is_cut_away() -> None:
+    following = Following(log((3, 0), (5, 10), end=10))
+    assert following.give(diverging(5, 10, 4, 12)) == (Truncate(Offset(10)),)
+    assert following.give(LogCut(log((3, 0), end=10))) == (fetch(3, 10),)
+
+
+def test_the_own_high_watermark_is_no_reason_to_cut() -> None:
+    following = Following(known=4)
+    assert following.begun == (fetch(5, 10),)
+    answer = batches(5, 10, 12)
+    assert Append(answer) in following.give(answer)
+
+
+def test_cutting_what_was_committed_is_loud() -> None:
+    following = Following(known=9)
+    lost = ReportLost(Offset(8), Offset(9))
+    assert following.give(diverging(5, 10, 5, 8)) == (lost, Truncate(Offset(8)))
+    assert following.follower.high_watermark == 8
+
+
+def test_a_log_that_shares_no_epoch_begins_anew() -> None:
+    following = Following()
+    assert following.give(diverging(5, 10, 2, 4)) == (Reset(Offset(0)),)
+    assert following.give(LogCut(log())) == (fetch(0, 0),)
+
+
+def test_a_log_that_parts_before_its_start_begins_anew() -> None:
+    following = Following()
+    following.give(LogStartMoved(Offset(7)))
+    assert following.give(diverging(5, 10, 3, 6)) == (Reset(Offset(0)),)
+
+
+def test_a_log_that_ends_before_the_leaders_starts_begins_there_without_loss() -> None:
+    following = Following(known=10)
+    assert following.give(start_over(5, 10, 30)) == (Reset(Offset(30)),)
+    assert following.give(LogCut(log(start=30, end=30))) == (fetch(0, 30),)
+
+
+@pytest.mark.parametrize(
+    "answer", [diverging(5, 12, 3, 4), diverging(3, 10, 3, 4), start_over(5, 9, 30), start_over(3, 10, 30)]
+)
+def test_what_is_said_about_another_log_cuts_nothing(answer: DivergingAnswer | StartOverAnswer) -> None:
+    following = Following()
+    assert following.give(answer) == ()
+    assert following.follower.log == LOG
+
+
+def test_a_late_answer_does_not_cut_what_was_appended_since() -> None:
+    following = Following()
+    late = diverging(5, 10, 5, 8)
+    following.give(late)
+    following.give(LogCut(log((3, 0), (5, 6), end=8)))
+    following.give(batches(5, 8, 10))
+    assert following.give(late) == ()
+
+
+def test_an_answer_that_is_no_divergence_is_not_obeyed() -> None:
+    following = Following()
+    assert following.give(diverging(5, 10, 5, 10)) == ()
+    assert following.after(RETRY).give(Tick()) == (fetch(5, 10),)
+
+
+# --- while the log is being cut -----------------------------------------------------------------------
+
+
+def test_what_the_disk_says_of_appends_before_a_cut_does_not_count_after_it() -> None:
+    following = Following()
+    following.give(batches(5, 10, 12))
+    following.reign(C, EPOCH + 1)
+    answer = DivergingAnswer(LeaderEpoch(EPOCH + 1), EPOCH, Offset(12), LeaderEpoch(5), Offset(8))
+    assert following.give(answer) == (Truncate(Offset(8)),)
+    assert following.written(12) + following.synced(12) + following.give(AppendRefused(LOG)) == ()
+    assert following.give(LogCut(log((3, 0), (5, 6), end=8))) == (fetch(5, 8, leader=C, epoch=EPOCH + 1),)
+
+
+def test_while_the_log_is_cut_nothing_is_asked_for_or_taken_in() -> None:
+    following = Following()
+    following.give(diverging(5, 10, 5, 8))
+    assert not following.follower.is_settled
+    quiet = following.give(batches(5, 10, 12)) + following.give(diverging(5, 10, 3, 4))
+    quiet += following.give(LogStartMoved(Offset(2))) + following.after(2 * RETRY).give(Tick())
+    assert quiet + following.reign(C, EPOCH + 1) == ()
+    assert following.give(LogCut(log((3, 0), (5, 6), end=8))) == (fetch(5, 8, leader=C, epoch=EPOCH + 1),)
+
+
+def test_a_cut_that_nobody_asked_for_is_our_bug() -> None:
+    with pytest.raises(AssertionError, match="H5"):
+        Following().give(LogCut(LOG))
+
+
+def test_a_cut_that_leaves_the_log_as_it_was_is_our_bug() -> None:
+    """An epoch without records would otherwise be asked for and cut for ever."""
+    following = Following(log((3, 0), (5, 10), end=10))
+    following.give(diverging(5, 10, 4, 12))
+    with pytest.raises(AssertionError, match="H5"):
+        following.give(LogCut(log((3, 0), (5, 10), end=10)))
+
+
+def test_a_disk_that_has_synced_more_than_there_is_is_our_bug() -> None:
+    with pytest.raises(AssertionError, match="H2"):
+        Following().synced(11)
+
+
+def test_more_committed_than_there_is_is_our_bug() -> None:
+    with pytest.raises(AssertionError, match="H3"):
+        Following(known=11)
