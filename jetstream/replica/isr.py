@@ -69,8 +69,8 @@ class InSyncReplicas:
 def refusal_of(number: int, refused: Refused) -> IsrRefused | None:
     """Return what a refusal of the catalogue says about a proposal; None if it says nothing.
 
-    In another reign it is refused whether or not it was applied before, when it was sent first; who was elected
-    since may be whom it named. The row of that reign is on its way, and deposes the leader.
+    In another reign it is refused whether or not it was applied before, when it was sent first; who was
+    elected since may be whom it named. The row of that reign is on its way, and deposes the leader.
     """
     reasons = {name for name, _ in refused.detail}
     if "leader_epoch" in reasons:

@@ -60,8 +60,8 @@ class IsrCommitted:
 class IsrRefused:
     """The catalogue refused a proposal: it can never be applied, however often it was sent.
 
-    Made by `jetstream.replica.isr.refusal_of`. Not to be told when nobody knows: then silence, and the proposal
-    is repeated.
+    Made by `jetstream.replica.isr.refusal_of`. Not to be told when nobody knows: then silence, and the
+    proposal is repeated.
     """
 
     number: int
@@ -142,7 +142,11 @@ class ProposeIsr:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Answer the follower's newest fetch with batches from ``log_end`` on, or with none if there are none."""
+    """Answer the follower's newest fetch with batches from ``log_end`` on, or with none if there are none.
+
+    Only with batches below the end that the leader was last told by `Synced`: what the file has beyond it is
+    in no history yet, and a follower that had it would be taken for one whose log has parted.
+    """
 
     follower: NodeId
     last_epoch: LeaderEpoch
