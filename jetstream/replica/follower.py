@@ -220,7 +220,9 @@ class Follower:
             return self._cut(answer.log_start_offset, Reset)
         end = cut_point(log, EpochEnd(answer.epoch, answer.end))
         if end is None:
-            return self._cut(Offset(0), Reset)
+            # Nothing that is here is the leader's. What lay before the start is no part of this log any more,
+            # and to go back behind it would take back what was acknowledged.
+            return self._cut(log.log_start_offset, Reset)
         if end == log.log_end_offset and answer.epoch >= log.epochs.last:
             return self._wait(now)  # no divergence at all: nothing a leader of ours answers
         return self._cut(end, Truncate)

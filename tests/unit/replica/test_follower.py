@@ -309,7 +309,15 @@ def test_a_log_that_shares_no_epoch_begins_anew() -> None:
 def test_a_log_that_parts_before_its_start_begins_anew() -> None:
     following = Following()
     following.give(LogStartMoved(Offset(7)))
-    assert following.give(diverging(5, 10, 3, 6)) == (Reset(Offset(0)),)
+    assert following.give(diverging(5, 10, 3, 6)) == (Reset(Offset(7)),)
+
+
+def test_a_log_without_records_does_not_go_back_behind_its_start() -> None:
+    # It started over at 1, led epoch 6 without a record, and acknowledged 1: it may be in the ISR.
+    following = Following(log((6, 1), start=1, end=1), known=1)
+    assert following.give(diverging(6, 1, 4, 1)) == (Reset(Offset(1)),)
+    assert following.give(LogCut(log(start=1, end=1))) == (fetch(0, 1),)
+    assert following.follower.high_watermark == 1
 
 
 def test_a_log_that_ends_before_the_leaders_starts_begins_there_without_loss() -> None:
