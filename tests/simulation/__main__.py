@@ -1,17 +1,25 @@
 """Runs the simulator; the three uses are in docs/testing.md."""
 
 import argparse
+import importlib
 import sys
 import time
 from collections import Counter
+from types import ModuleType
 
 import pytest
 
 from tests.simulation import mutation
-from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutants import MUTANTS as RAFT_MUTANTS
 from tests.simulation.mutation import Mutant
+from tests.simulation.replica.mutants import MUTANTS as REPLICA_MUTANTS
 from tests.simulation.search import search
 
+MUTANTS = {**RAFT_MUTANTS, **REPLICA_MUTANTS}
+_SIMULATORS = {
+    "raft": "run the voters of the metadata log",
+    "replica": "run clusters of replicas of streams",
+}
 _EXIT_FOUND = 1
 
 
@@ -30,15 +38,18 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     commands = parser.add_subparsers(dest="what", required=True)
-    raft = commands.add_parser("raft", help="run the voters of the metadata log")
-    raft.add_argument("--seeds", type=int, default=1_000, help="how many to run")
-    raft.add_argument("--first", type=int, default=0, help="the first of them")
-    raft.add_argument("--finds", type=int, default=1, help="stop after so many seeds that failed")
-    raft.add_argument("--seed", type=int, help="run this one alone")
-    raft.add_argument("--trace", action="store_true", help="with --seed: write a line for every event")
-    raft.add_argument("--mutant", choices=sorted(MUTANTS), help="with this deliberate bug in the product")
+    for name, text in _SIMULATORS.items():
+        simulator = commands.add_parser(name, help=text)
+        simulator.add_argument("--seeds", type=int, default=1_000, help="how many to run")
+        simulator.add_argument("--first", type=int, default=0, help="the first of them")
+        simulator.add_argument("--finds", type=int, default=1, help="stop after so many seeds that failed")
+        simulator.add_argument("--seed", type=int, help="run this one alone")
+        simulator.add_argument("--trace", action="store_true", help="with --seed: a line for every event")
+        deliberate = sorted(mutant.name for mutant in MUTANTS.values() if mutant.simulator == name)
+        simulator.add_argument("--mutant", choices=deliberate, help="with this deliberate bug in the product")
     mutants = commands.add_parser("mutants", help="search seeds that find the deliberate bugs")
     mutants.add_argument("names", nargs="*", metavar="NAME", help="which ones; all if none is named")
+    mutants.add_argument("--of", choices=_SIMULATORS, help="all that this simulator is to find")
     mutants.add_argument("--seeds", type=int, default=20_000, help="give up after so many for one mutant")
     mutants.add_argument("--finds", type=int, default=9, help="stop a mutant after so many finds")
     scenario = commands.add_parser("scenario", help="run the directed test of a deliberate bug with it")
@@ -46,10 +57,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run_seeds(options: argparse.Namespace) -> int:
-    # Imports the product, and so comes after the mutant.
-    from tests.simulation.raft.cluster import run  # noqa: PLC0415 - see above
+def _cluster(options: argparse.Namespace) -> ModuleType:
+    """Return the module with ``run``: it imports the product, and so comes after the mutant."""
+    return importlib.import_module(f"tests.simulation.{options.what}.cluster")
 
+
+def _run_seeds(options: argparse.Namespace) -> int:
+    run = _cluster(options).run
     begun = time.perf_counter()
     done = steps = failed = slowest = 0
     counts: Counter[str] = Counter()
@@ -65,15 +79,13 @@ def _run_seeds(options: argparse.Namespace) -> int:
     seconds = time.perf_counter() - begun
     rate = done / seconds
     _write(f"{done} seeds, {failed} failed, {steps} events, {seconds:.1f} s, {rate:.1f} seeds/s\n")
-    _write(f"slowest healing: {slowest / 1e9:.1f} election timeouts\n")
+    _write(f"slowest healing: {slowest / 1e9:.1f} election timeouts or leases\n")
     _write("  ".join(f"{name} {count}" for name, count in sorted(counts.items())) + "\n")
     return _EXIT_FOUND if failed else 0
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from tests.simulation.raft.cluster import run  # noqa: PLC0415 - as above
-
-    outcome = run(options.seed, _write if options.trace else None)
+    outcome = _cluster(options).run(options.seed, _write if options.trace else None)
     _write(f"seed {outcome.seed}: {outcome.problem or 'nothing found'}\n")
     return 0 if outcome.problem is None else _EXIT_FOUND
 
@@ -87,7 +99,11 @@ def _command(options: argparse.Namespace, seed: int) -> str:
 
 def _search_mutants(options: argparse.Namespace) -> int:
     missed = 0
-    simulated = [name for name, mutant in MUTANTS.items() if mutant.scenario is None]
+    simulated = [
+        name
+        for name, mutant in MUTANTS.items()
+        if mutant.scenario is None and options.of in (None, mutant.simulator)
+    ]
     _write("| mutant | found | median seeds to find | first seed | what found it first |\n")
     _write("|---|---|---|---|---|\n")
     for name in options.names or simulated:

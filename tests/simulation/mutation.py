@@ -27,6 +27,8 @@ class Mutant:
     instead: str
     first: int = 0
     """The seed from which on the test searches: one that finds it, where that takes many."""
+    simulator: str = "raft"
+    """The command of ``python -m tests.simulation`` that searches."""
     scenario: str | None = None
     """The directed test that finds it where seeds would take too many."""
 

@@ -64,7 +64,8 @@ def search(mutant: Mutant, *, seeds: int, finds: int, first: int = 0) -> Found:
     """
     numbers = {"--first": first, "--seeds": seeds, "--finds": finds}
     arguments = [str(part) for pair in numbers.items() for part in pair]
-    command = [sys.executable, "-O", "-m", "tests.simulation", "raft", "--mutant", mutant.name, *arguments]
+    simulate = [sys.executable, "-O", "-m", "tests.simulation", mutant.simulator]
+    command = [*simulate, "--mutant", mutant.name, *arguments]
     result = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     summary = _SUMMARY.search(result.stdout)
     if summary is None:

@@ -1,0 +1,71 @@
+"""Every checker, told of what concerns several of them in one call."""
+
+from envelope.types import LeaderEpoch, NodeId, Offset, StreamName
+from metadata.catalog.catalog import Catalog
+from tests.simulation.replica.checkers.committed import Committed
+from tests.simulation.replica.checkers.copies import check_count, check_members
+from tests.simulation.replica.checkers.leases import Leases
+from tests.simulation.replica.checkers.log_matching import LogMatching
+from tests.simulation.replica.checkers.publishing import Publishing
+from tests.simulation.replica.checkers.reigns import Process, Reigns
+from tests.simulation.replica.log_image import Batch, LogImage
+from tests.simulation.replica.swarm import LEASE, Swarm
+
+
+class Checks:
+    """Knows all logs that ever were, by stream and data directory; and the catalogue as it is."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        names = [shape.name for shape in swarm.streams]
+        self.images: dict[StreamName, dict[str, LogImage]] = {name: {} for name in names}
+        self.committed = {name: Committed() for name in names}
+        self.publishing = {name: Publishing(self.committed[name]) for name in names}
+        self.log_matching = LogMatching()
+        self.reigns = Reigns()
+        self.leases = Leases(LEASE * 3 * swarm.drift_ppm // 1_000_000)
+        self.catalog = Catalog()
+
+    def new_image(self, directory: str, stream: StreamName) -> LogImage:
+        """Return the empty log of a replica on a new disk."""
+        image = self.images[stream][directory] = LogImage(stream)
+        return image
+
+    def written(self, image: LogImage, batch: Batch) -> None:
+        """A batch is about to be written."""
+        self.log_matching.written(image, batch)
+
+    def lost(self, image: LogImage) -> None:
+        """A log may have less than before."""
+        self._check_members(image.stream)
+
+    def catalog_changed(self, catalog: Catalog) -> None:
+        """The catalogue has applied a command."""
+        self.catalog = catalog
+        for name in self.images:
+            self._check_members(name)
+
+    def reign_begun(self, leader: Process, epoch: LeaderEpoch, image: LogImage) -> None:
+        """A process begins to lead."""
+        stream = self.catalog.stream(image.stream)
+        assert stream is not None, f"{image.stream} exists"
+        self.reigns.begun(leader, epoch, image, self.committed[image.stream], stream.leader_epoch)
+
+    def announced(self, name: NodeId, image: LogImage, high_watermark: Offset) -> None:
+        """A leader says that everything below is committed."""
+        committed = self.committed[image.stream]
+        grows = high_watermark > committed.end
+        committed.by_leader(name, image, high_watermark)
+        stream = self.catalog.stream(image.stream)
+        if stream is not None and grows:
+            images = self.images[image.stream]
+            check_count(stream, high_watermark, committed, images)
+            check_members(stream, committed, images)
+
+    def trimmed(self, image: LogImage, gone: list[str]) -> None:
+        """Retention has removed these values from one log."""
+        self.committed[image.stream].forgotten.update(gone)
+
+    def _check_members(self, name: StreamName) -> None:
+        stream = self.catalog.stream(name)
+        if stream is not None:
+            check_members(stream, self.committed[name], self.images[name])

@@ -1,0 +1,136 @@
+"""What nodes, the metadata service, publishers and readers say to each other."""
+
+from dataclasses import dataclass
+
+from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, StreamName
+from jetstream.replica import follower_events as following
+from jetstream.replica.leader_events import FetchArrived
+from metadata.catalog.commands import Command
+from metadata.catalog.events import Event
+from metadata.catalog.tables import Node, Stream
+from tests.simulation.replica.log_image import Batch
+
+METADATA = "meta"
+"""The service's name on the network."""
+
+RequestId = tuple[NodeId, int, int]
+"""Node, its life, number."""
+Row = Stream | Node
+
+
+@dataclass(frozen=True, slots=True)
+class ToReplica:
+    """A fetch, or the answer to one with the batches it carries."""
+
+    source: NodeId
+    stream: StreamName
+    event: (
+        FetchArrived
+        | following.Batches
+        | following.DivergingAnswer
+        | following.StartOverAnswer
+        | following.Refused
+    )
+    batches: tuple[Batch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A command for the catalogue; one id is applied once, however often it comes."""
+
+    request_id: RequestId
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a command, and all rows as of ``index``."""
+
+    request_id: RequestId
+    event: Event
+    index: int
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A node lives."""
+
+    source: NodeId
+    node_epoch: NodeEpoch
+    asked_at: MonotonicNs
+    """By the node's own clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted:
+    """The metadata leader vouches for the node."""
+
+    node_epoch: NodeEpoch
+    until: MonotonicNs
+    """By the node's clock: counted from when it asked."""
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRefused:
+    """A newer start of the node has registered."""
+
+    node_epoch: NodeEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """A node is about to stop."""
+
+    source: NodeId
+    node_epoch: NodeEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSilent:
+    """A follower hears nothing of its leader."""
+
+    source: NodeId
+    stream: StreamName
+    leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The catalogue has changed up to ``index``."""
+
+    index: int
+
+
+Message = (
+    ToReplica | Request | Answer | Heartbeat | LeaseGranted | LeaseRefused | LeaderSilent | Stopping | Notice
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """One attempt to publish a value, which is its message id too."""
+
+    publisher: str
+    stream: StreamName
+    value: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The value is committed at ``offset``."""
+
+    publish: Publish
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The message was not stored, and will not be."""
+
+    publish: Publish
+
+
+BusMessage = Publish | Ack | Refusal

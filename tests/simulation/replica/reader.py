@@ -1,0 +1,53 @@
+"""One reader: reads a stream in order from any replica, up to what that replica says is committed."""
+
+from collections.abc import Mapping
+
+from envelope.types import NodeId, Offset, StreamName
+from tests.simulation.replica.checkers.committed import Committed
+from tests.simulation.replica.node import SimulatedNode
+from tests.simulation.replica.swarm import StreamShape
+from tests.simulation.replica.world import World
+from tests.simulation.violation import Violation
+
+
+class Reader:
+    """Remembers what it saw: it must be there in the end."""
+
+    def __init__(self, world: World, shape: StreamShape, nodes: Mapping[NodeId, SimulatedNode]) -> None:
+        self._world, self._shape, self._nodes = world, shape, nodes
+        self._cursor = Offset(0)
+        self._seen: list[tuple[Offset, str]] = []
+        world.timeline.after(self._think(), self._read)
+
+    @property
+    def stream(self) -> StreamName:
+        """Name of the stream it reads."""
+        return self._shape.name
+
+    def check(self, committed: Committed) -> None:
+        """Compare what was seen with what is committed."""
+        for offset, value in self._seen:
+            if offset >= committed.end or committed.records[offset][1] != value:
+                raise Violation(f"a reader saw {value} at {offset} of {self._shape.name}, which is not there")
+
+    def _read(self) -> None:
+        self._world.timeline.after(self._think(), self._read)
+        node = self._nodes[self._world.rng.choice(self._shape.replicas)]
+        if node.life is None or node.paused or self._shape.name not in node.life.replicas:
+            return
+        replica = node.life.replicas[self._shape.name]
+        high_watermark, image = replica.watermark.offset, replica.image
+        start = max(self._cursor, image.log_start)
+        records = image.records(start, high_watermark)
+        if high_watermark > start and len(records) != high_watermark - start:
+            raise Violation(
+                f"{replica.title} cannot serve {start} to {high_watermark}: {len(records)} are there"
+            )
+        for row, (_, value) in enumerate(records):
+            self._seen.append((Offset(start + row), value))
+        if records:
+            self._world.trace.counts["read"] += 1
+            self._cursor = high_watermark
+
+    def _think(self) -> int:
+        return self._world.delay(self._world.swarm.think_mean) + 1

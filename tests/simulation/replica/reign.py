@@ -1,0 +1,207 @@
+"""One reign of one process over one stream: takes messages in, appends groups, serves followers, acks."""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from envelope.types import NodeId, Offset
+from jetstream.replica import follower_events as following
+from jetstream.replica.leader import Appointment, Leader
+from jetstream.replica.leader_events import (
+    Action,
+    AdvanceHighWatermark,
+    Diverging,
+    Event,
+    ProposeIsr,
+    RefuseFetch,
+    Serve,
+    StartOver,
+    Synced,
+)
+from metadata.catalog.commands import ChangeIsr
+from tests.simulation.replica.checkers.reigns import check_speech
+from tests.simulation.replica.description import event_text
+from tests.simulation.replica.log_image import Batch
+from tests.simulation.replica.messages import Ack, Publish, Refusal, ToReplica
+from tests.simulation.replica.writer import Done, Full, Report
+from tests.simulation.violation import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.replica.replica import Replica
+
+
+class Reign:
+    """The shell around one `Leader`."""
+
+    def __init__(self, replica: "Replica", appointment: Appointment) -> None:
+        self._replica, self._life, self._world = replica, replica.life, replica.life.world
+        self._process = (replica.life.name, replica.life.number)
+        self._image = image = replica.image
+        self._publishing = self._world.checks.publishing[image.stream]
+        self._mailbox: deque[Publish] = deque()
+        self._offsets = image.offsets()
+        self._waiting: dict[Offset, list[Publish]] = {}
+        self._told_end = image.log_end
+        """What the machine knows to be written; only that may be served."""
+        self._leader = Leader(
+            appointment,
+            image.state(),
+            replica.watermark.offset,
+            replica.life.now(),
+            replica.life.lease_until,
+            self._world.swarm.settings,
+        )
+        self._world.checks.reign_begun(self._process, appointment.leader_epoch, image)
+        self._world.bus.subscribe(replica.life.name, image.stream)
+
+    @property
+    def leader(self) -> Leader:
+        """The machine."""
+        return self._leader
+
+    def tell(self, event: Event) -> None:
+        """Give the machine an event, and perform what it wants."""
+        self._world.steps += 1
+        now = self._life.now()
+        actions = self._leader.handle(event, now)
+        if self._world.trace.on:
+            self._replica.note(f"{event_text(event)} | {self._leader}")
+        may_speak = now < self._life.lease_until and not self._leader.deposed
+        check_speech(self._replica.title, actions, may_speak=may_speak)
+        for action in actions:
+            self._perform(action)
+
+    def end(self) -> None:
+        """The reign is over: what waits gets no answer."""
+        self._mailbox.clear()
+        self._waiting.clear()
+        self._world.bus.unsubscribe(self._life.name, self._image.stream)
+
+    # --- publishing -----------------------------------------------------------------------------------
+
+    def publish(self, message: Publish) -> None:
+        """Take a message in."""
+        self._publishing.received(message, self._process)
+        offset = self._offsets.get(message.value)
+        if offset is not None:
+            self._world.trace.counts["duplicate"] += 1
+            self._acknowledge(message, offset)
+        elif len(self._leader.isr.maximal) < self._life.row_of(self._image.stream).config.insync_minimum:
+            if self._leader.may_speak(self._life.now()):
+                self._world.trace.counts["refused"] += 1
+                self._publishing.refused(message, self._process)
+                self._world.bus.answer(self._life.name, Refusal(message), message.publisher)
+        else:
+            self._mailbox.append(message)
+            self._append_group()
+
+    def _acknowledge(self, message: Publish, offset: Offset) -> None:
+        is_committed = offset < self._leader.high_watermark
+        if not is_committed or not self._leader.may_speak(self._life.now()):
+            self._waiting.setdefault(offset, []).append(message)
+            return
+        self._ack(message, offset)
+
+    def _ack(self, message: Publish, offset: Offset) -> None:
+        self._world.trace.counts["acked"] += 1
+        self._publishing.answered(message, offset)
+        if self._world.trace.on:
+            self._replica.note(f"acks {message.value} at {offset}")
+        self._world.bus.answer(self._life.name, Ack(message, offset), message.publisher)
+
+    def _append_group(self) -> None:
+        if not self._replica.writer.idle or not self._mailbox:
+            return
+        values: list[str] = []
+        end = self._image.log_end
+        while self._mailbox and len(values) < self._world.swarm.group_records_max:
+            message = self._mailbox.popleft()
+            offset = self._offsets.get(message.value)
+            if offset is None:
+                offset = self._offsets[message.value] = Offset(end + len(values))
+                values.append(message.value)
+            self._acknowledge(message, offset)
+        if values:
+            self._replica.writer.append((Batch(end, self._leader.leader_epoch, tuple(values)),))
+
+    def reported(self, report: Report) -> None:
+        """The disk tells that a job is done."""
+        match report:
+            case Done(_, log):
+                self._told_end = log.log_end_offset
+                self.tell(Synced(log.synced_end, log.log_end_offset))
+            case Full():
+                # Nothing was stored, and those who wait are not told: they retry.
+                self._offsets = self._image.offsets()
+                self._waiting.clear()
+        self._append_group()
+
+    # --- what the machine wants -----------------------------------------------------------------------
+
+    def _perform(self, action: Action) -> None:
+        epoch = self._leader.leader_epoch
+        match action:
+            case AdvanceHighWatermark(high_watermark):
+                self._advance(high_watermark)
+            case ProposeIsr():
+                self._propose(action)
+            case Serve():
+                self._serve(action)
+            case Diverging(follower, last_epoch, log_end, known, end):
+                self._world.trace.counts["diverging"] += 1
+                self._answer(follower, following.DivergingAnswer(epoch, last_epoch, log_end, known, end))
+            case StartOver(follower, last_epoch, log_end, log_start):
+                self._world.trace.counts["start_over"] += 1
+                self._answer(follower, following.StartOverAnswer(epoch, last_epoch, log_end, log_start))
+            case RefuseFetch(follower, _, reason):
+                self._world.trace.counts[f"fetch_{reason.value}"] += 1
+                self._answer(follower, following.Refused(self._replica.fetch_epoch))
+
+    def _advance(self, high_watermark: Offset) -> None:
+        self._replica.watermark.is_at(high_watermark)
+        self._world.checks.announced(self._replica.life.name, self._image, high_watermark)
+        for offset in [offset for offset in self._waiting if offset < high_watermark]:
+            for message in self._waiting.pop(offset):
+                self._ack(message, offset)
+
+    def _propose(self, proposal: ProposeIsr) -> None:
+        row = self._life.row_of(self._image.stream)
+        command = ChangeIsr(
+            row.name,
+            row.incarnation,
+            self._life.name,
+            proposal.leader_epoch,
+            proposal.expected_isr_version,
+            proposal.isr,
+        )
+        self._life.propose(self._image.stream, proposal, command)
+
+    def _serve(self, serve: Serve) -> None:
+        if not self._image.is_boundary(serve.log_end):
+            raise Violation(
+                f"{self._replica.title} serves {serve.follower} from {serve.log_end}: inside a batch"
+            )
+        there = self._image.batches_from(serve.log_end, self._world.swarm.served_batches_max)
+        batches = tuple(batch for batch in there if batch.next <= self._told_end)
+        begins: list[following.EpochBegins] = []
+        for batch in batches:
+            if not begins or begins[-1].epoch != batch.epoch:
+                begins.append(following.EpochBegins(batch.epoch, batch.base))
+        end = batches[-1].next if batches else serve.log_end
+        answer = following.Batches(
+            self._leader.leader_epoch,
+            serve.last_epoch,
+            serve.log_end,
+            end,
+            tuple(begins),
+            serve.high_watermark,
+        )
+        self._answer(serve.follower, answer, batches)
+
+    def _answer(
+        self,
+        follower: NodeId,
+        event: following.Batches | following.DivergingAnswer | following.StartOverAnswer | following.Refused,
+        batches: tuple[Batch, ...] = (),
+    ) -> None:
+        message = ToReplica(self._life.name, self._image.stream, event, batches)
+        self._world.network.send((self._life.name, follower), message)

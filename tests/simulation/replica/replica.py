@@ -1,0 +1,231 @@
+"""One replica of one stream during one life of its node: follows, or leads, as the catalogue says."""
+
+from typing import TYPE_CHECKING
+
+from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset
+from jetstream.log.epochs import NO_EPOCH
+from jetstream.replica import follower_events as following
+from jetstream.replica import leader_events as leading
+from jetstream.replica.follower import Follower
+from jetstream.replica.leader import Appointment
+from metadata.catalog.tables import Stream
+from tests.simulation.replica.checkers.watermarks import Watermark
+from tests.simulation.replica.description import event_text
+from tests.simulation.replica.log_image import Batch, LogImage
+from tests.simulation.replica.messages import METADATA, LeaderSilent, Publish, ToReplica
+from tests.simulation.replica.reign import Reign
+from tests.simulation.replica.writer import BeginEpoch, Cut, Done, Full, LogWriter, Report, Sync, Write
+from tests.simulation.violation import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.replica.life import Life
+
+
+class Replica:
+    """The shell around one `Follower`, or a `Reign`; never both."""
+
+    def __init__(self, life: "Life", image: LogImage, high_watermark: Offset) -> None:
+        self.life, self.image = life, image
+        self.title = f"{life.name}/{image.stream}"
+        known = max(image.log_start, min(high_watermark, image.log_end))
+        self.watermark: Watermark = Watermark(self.title, known)
+        self.row: Stream | None = None
+        self.reign: Reign | None = None
+        self.follower: Follower | None = self._new_follower()
+        self.writer = LogWriter(
+            life.world, image, life.node.disk, lambda report: life.hold(lambda: self.reported(report))
+        )
+        self.fetch_epoch = NO_EPOCH
+        self._preparing = False
+        self._heard_at: MonotonicNs = life.now()
+        self._batches: tuple[Batch, ...] = ()
+
+    def note(self, what: str) -> None:
+        """Write a line of the trace."""
+        self.life.world.note(self.title, what)
+
+    # --- the catalogue ----------------------------------------------------------------------------------
+
+    def learn(self, row: Stream) -> None:
+        """Take in the newest row."""
+        self.row = row
+        if self.reign is not None:
+            leader = self.reign.leader
+            if (row.leader, row.leader_epoch) == (self.life.name, leader.leader_epoch):
+                self.reign.tell(leading.IsrCommitted(row.isr_nodes, row.isr_version))
+                return
+            self.reign.tell(leading.Deposed(row.leader_epoch))
+            self.reign.end()
+            self.reign = None
+        if self.follower is not None:
+            self._follow(following.Reign(row.leader, row.leader_epoch))
+        self._heard_at = self.life.now()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Follow again after a reign, or begin to lead, once the disk is at rest."""
+        row = self.row
+        if row is None or self.reign is not None or self._preparing or not self.writer.idle:
+            return
+        if self.follower is None:
+            self.follower = self._new_follower()
+            self._follow(following.Reign(row.leader, row.leader_epoch))
+        if row.leader != self.life.name or not self.follower.is_settled:
+            return
+        if self.image.epochs.last >= row.leader_epoch:
+            raise Violation(
+                f"{self.title} is to lead in epoch {row.leader_epoch}, and knows {self.image.epochs.last}"
+            )
+        self.follower, self._preparing = None, True
+        self.writer.begin_epoch(row.leader_epoch)
+
+    def _lead(self, epoch: LeaderEpoch) -> None:
+        self._preparing = False
+        row = self.row
+        if row is None or (row.leader, row.leader_epoch) != (self.life.name, epoch):
+            self._settle()
+            return
+        self.life.world.trace.counts["reign"] += 1
+        appointment = Appointment(
+            self.life.name,
+            self.life.node_epoch,
+            epoch,
+            row.replicas,
+            row.isr_nodes,
+            row.isr_version,
+            row.config.insync_minimum,
+        )
+        self.reign = Reign(self, appointment)
+        self.reign.tell(leading.Tick())
+
+    def _new_follower(self) -> Follower:
+        life = self.life
+        return Follower(
+            life.name, life.node_epoch, self.image.state(), self.watermark.offset, life.world.swarm.settings
+        )
+
+    # --- events -----------------------------------------------------------------------------------------
+
+    def receive(self, message: ToReplica) -> None:
+        """Take in a fetch, or the answer to one."""
+        event = message.event
+        if isinstance(event, leading.FetchArrived):
+            self.fetch_epoch = event.leader_epoch
+            if self.reign is not None:
+                self.reign.tell(event)
+            else:
+                refused = ToReplica(self.life.name, self.image.stream, following.Refused(event.leader_epoch))
+                self.life.world.network.send((self.life.name, message.source), refused)
+            return
+        if self.row is not None and event.leader_epoch == self.row.leader_epoch:
+            self._heard_at = self.life.now()
+        if self.follower is not None:
+            self._batches = message.batches
+            self._follow(event)
+            self._batches = ()
+
+    def publish(self, message: Publish) -> None:
+        """Take in a message, if this replica leads."""
+        if self.reign is not None:
+            self.reign.publish(message)
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if self.reign is not None:
+            self.reign.tell(leading.Tick())
+        elif self.follower is not None:
+            self._follow(following.Tick())
+            if self.life.now() - self._heard_at > self.life.world.swarm.leader_timeout:
+                self._report_leader()
+
+    def lease_renewed(self) -> None:
+        """The node's lease is longer now."""
+        if self.reign is not None:
+            self.reign.tell(leading.LeaseRenewed(self.life.lease_until))
+
+    def peer_lost(self, peer: NodeId, *, refused: bool) -> None:
+        """The connection to another node broke; ``refused``: its process is dead."""
+        if self.reign is not None and refused:
+            self.reign.tell(leading.FollowerLost(peer))
+        elif self.follower is not None and self.follower.leader == peer:
+            self._follow(following.Disconnected())
+            if refused:
+                self._report_leader()
+
+    def trim(self, offset: Offset) -> None:
+        """Remove what lies before ``offset``, as retention does."""
+        self.life.world.checks.trimmed(self.image, self.image.move_start(offset))
+        if self.reign is not None:
+            self.reign.tell(leading.LogStartMoved(offset))
+        elif self.follower is not None:
+            self._follow(following.LogStartMoved(offset))
+
+    def reported(self, report: Report) -> None:
+        """The disk tells something."""
+        self.writer.told(report)
+        if self.life.world.trace.on:
+            self.note(f"disk: {event_text(report)}")
+        if isinstance(report, Done) and isinstance(report.job, BeginEpoch):
+            self._lead(report.job.epoch)
+        elif self.reign is not None:
+            self.reign.reported(report)
+        elif self.follower is not None:
+            for event in _as_events(report, self.image):
+                self._follow(event)
+        self._settle()
+
+    def _report_leader(self) -> None:
+        row = self.row
+        if row is None or row.leader is None:
+            return
+        self._heard_at = self.life.now()
+        self.life.world.network.send(
+            (self.life.name, METADATA), LeaderSilent(self.life.name, row.name, row.leader_epoch)
+        )
+
+    # --- following --------------------------------------------------------------------------------------
+
+    def _follow(self, event: following.Event) -> None:
+        assert self.follower is not None, f"{self.title} follows"
+        self.life.world.steps += 1
+        actions = self.follower.handle(event, self.life.now())
+        if self.life.world.trace.on:
+            self.note(f"{event_text(event)} | {self.follower}")
+        for action in actions:
+            self._perform(action)
+
+    def _perform(self, action: following.Action) -> None:
+        match action:
+            case following.Fetch(leader, leader_epoch, node_epoch, last_epoch, log_end, synced_end):
+                fetch = leading.FetchArrived(
+                    self.life.name, node_epoch, leader_epoch, last_epoch, log_end, synced_end
+                )
+                message = ToReplica(self.life.name, self.image.stream, fetch)
+                self.life.world.network.send((self.life.name, leader), message)
+            case following.Append():
+                self.writer.append(self._batches)
+            case following.Truncate(end):
+                self.writer.cut(end, all_of_it=False)
+            case following.Reset(offset):
+                self.writer.cut(offset, all_of_it=True)
+            case following.AdvanceHighWatermark(high_watermark):
+                self.watermark.is_at(high_watermark)
+                self.life.world.checks.committed[self.image.stream].by_follower(
+                    self.title, self.image, high_watermark
+                )
+            case following.ReportLost(start, end):
+                raise Violation(f"{self.title}: committed records {start} to {end} are about to be removed")
+
+
+def _as_events(report: Report, image: LogImage) -> tuple[following.Event, ...]:
+    match report:
+        case Full():
+            return (following.AppendRefused(image.state()),)
+        case Done(Write(), log):
+            return (following.Written(log.log_end_offset),)
+        case Done(Sync(), log):
+            return (following.Synced(log.synced_end),)
+        case Done(Cut(), log):
+            return (following.LogCut(log),)
+        case _:
+            raise AssertionError(f"not for a follower: {report}")

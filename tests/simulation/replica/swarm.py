@@ -1,0 +1,183 @@
+"""What kind of cluster a seed gets: drawn once, so that most clusters lack most faults (swarm testing)."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from envelope.types import NodeId, StreamName
+from jetstream.replica.settings import ReplicaSettings
+from tests.simulation.network import Weather
+
+LEASE: Final = 1_000_000_000
+"""Virtual ns that a node's lease lasts; every other time of a run is drawn in proportion to it."""
+
+FAULTS: Final = (
+    "kill_one",
+    "kill_leader",
+    "kill_isr",
+    "kill_all",
+    "stop_one",
+    "restart_follower",
+    "pause_one",
+    "pause_leader",
+    "wipe",
+    "isolate_one",
+    "isolate_leader",
+    "cut_metadata",
+    "cut_leaders_metadata",
+    "one_way",
+    "halves",
+    "clog",
+    "disconnect",
+    "cut_bus",
+    "slow_disk",
+    "stalled_disk",
+    "full_disk",
+    "clock_jump",
+    "hand_over",
+    "there_and_back",
+    "metadata_down",
+    "trim",
+)
+_AGAINST_REIGNS: Final = (
+    "hand_over",
+    "there_and_back",
+    "there_and_back",
+    "kill_leader",
+    "restart_follower",
+    "slow_disk",
+    "one_way",
+    "cut_leaders_metadata",
+)
+_AGAINST_MEMBERS: Final = ("slow_disk", "isolate_one", "wipe", "wipe", "wipe", "kill_leader", "hand_over")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamShape:
+    """One stream as it is created."""
+
+    name: StreamName
+    replicas: tuple[NodeId, ...]
+    min_insync_replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """The parameters of one cluster; times in virtual ns, probabilities from 0 to 1."""
+
+    nodes: tuple[NodeId, ...]
+    streams: tuple[StreamShape, ...]
+    settings: ReplicaSettings
+    leader_timeout: int
+    accused: int
+    """How long a leader that was replaced for its silence is not elected for another's."""
+    weather: Weather
+    bus_delay: int
+    bus_loss: float
+    metadata_delay: int
+    """Mean time from a command's arrival to its application."""
+    metadata_loss: float
+    notice_delay: int
+    """Mean time until a node is told that the catalogue has changed."""
+    coalesced_notices: bool
+    """A node that is behind sees only the newest row of each stream."""
+    write_mean: int
+    late_report: float
+    power: float
+    """Share of the crashes that lose what was not synced."""
+    breaks_off: float
+    """Share of the connections to a dying process that lose what is under way."""
+    spares_the_last: bool
+    """The last disk of an ISR is never lost."""
+    drift_ppm: int
+    keeps_high_watermark: bool
+    """A node starts with a high watermark that it knew before, not with 0."""
+    group_records_max: int
+    served_batches_max: int
+    publishers: int
+    in_flight: int
+    think_mean: int
+    gives_up: float
+    readers: int
+    faults: tuple[str, ...]
+    fault_interval: int
+    fault_length: int
+    safety_end: int
+
+
+def draw(rng: Random) -> Swarm:
+    """Draw a cluster."""
+    count = rng.choices((1, 2, 3, 4, 5), (3, 20, 55, 12, 10))[0]
+    nodes = tuple(NodeId(f"n{number}") for number in range(1, count + 1))
+    style = rng.random()
+    if style < 0.25:
+        kinds: tuple[str, ...] = _AGAINST_REIGNS
+    elif style < 0.4:
+        kinds = _AGAINST_MEMBERS
+    else:
+        kinds = tuple(kind for kind in FAULTS for _ in range(rng.choice((0, 0, 0, 1, 4))))
+    settings = _draw_settings(rng)
+    # A leader that is well may be silent for that long: a fetch is refused, repeated, and then kept.
+    silence = settings.retry_interval_ns + 2 * settings.heartbeat_interval_ns
+    leader_timeout = int(silence * rng.uniform(1.2, 3.0))
+    return Swarm(
+        nodes=nodes,
+        streams=tuple(_draw_stream(rng, nodes, number) for number in range(rng.choice((1, 1, 1, 2)))),
+        settings=settings,
+        leader_timeout=leader_timeout,
+        accused=int(leader_timeout * rng.uniform(2, 10)),
+        weather=_draw_weather(rng, late=style < 0.4),
+        bus_delay=int(LEASE * 10 ** rng.uniform(-3.0, -1.5)),
+        bus_loss=rng.choice((0.0, 0.0, 0.1)),
+        metadata_delay=int(LEASE * 10 ** rng.uniform(-2.5, -0.5)),
+        metadata_loss=rng.choice((0.0, 0.0, 0.1, 0.4)),
+        notice_delay=int(LEASE * 10 ** rng.uniform(-2.5, -0.3)),
+        coalesced_notices=rng.random() < 0.4,
+        write_mean=int(LEASE * 10 ** rng.uniform(-3.5, -1.2)),
+        late_report=rng.choice((0.0, 0.1, 0.5)),
+        power=rng.choice((0.0, 0.5, 1.0)),
+        breaks_off=rng.choice((0.3, 0.9)),
+        spares_the_last=rng.random() < 0.9,
+        drift_ppm=rng.choice((0, 1_000, 50_000)),
+        keeps_high_watermark=rng.random() < 0.5,
+        group_records_max=rng.choice((1, 3, 10)),
+        served_batches_max=rng.choice((1, 3, 100)),
+        publishers=rng.randint(1, 3),
+        in_flight=rng.choice((1, 1, 3, 8)),
+        think_mean=int(LEASE * 10 ** rng.uniform(-2.0, -0.3)),
+        gives_up=rng.choice((0.0, 0.1, 0.5)),
+        readers=rng.choice((0, 1, 2)),
+        faults=kinds or ("kill_one",),
+        fault_interval=int(LEASE * 10 ** rng.uniform(-0.8, 0.4)),
+        fault_length=int(LEASE * 10 ** rng.uniform(-0.9, 0.5)),
+        safety_end=int(LEASE * rng.uniform(5, 20)),
+    )
+
+
+def _draw_stream(rng: Random, nodes: tuple[NodeId, ...], number: int) -> StreamShape:
+    count = min(len(nodes), rng.choices((1, 2, 3, 5), (4, 20, 70, 6))[0])
+    majority = count // 2 + 1
+    minimum = rng.choices((rng.randint(1, majority), majority), (1, 1))[0]
+    return StreamShape(StreamName(f"s{number + 1}"), tuple(rng.sample(nodes, count)), minimum)
+
+
+def _draw_settings(rng: Random) -> ReplicaSettings:
+    heartbeat = int(LEASE * 10 ** rng.uniform(-1.5, -0.7))
+    retry = int(heartbeat * rng.uniform(1.3, 3.0))
+    return ReplicaSettings(
+        heartbeat_interval_ns=heartbeat,
+        retry_interval_ns=retry,
+        replica_lag_max_ns=int(retry * rng.uniform(1.2, 5.0)),
+    )
+
+
+def _draw_weather(rng: Random, *, late: bool) -> Weather:
+    """Return the weather; ``late``: what is sent in one reign or life often arrives in a later one."""
+    return Weather(
+        delay_mean=int(LEASE * 10 ** rng.uniform(-3.0, -1.0)),
+        loss=rng.choice((0.0, 0.0, rng.uniform(0.0, 0.3))),
+        twice=rng.choice((0.0, 0.0, rng.uniform(0.0, 0.5))),
+        straggling=rng.uniform(0.02, 0.2) if late and rng.random() < 0.7 else rng.choice((0.0, 0.0, 0.05)),
+        straggling_max=LEASE * rng.randint(1, 4),
+        in_order=rng.random() < 0.5,
+    )

@@ -1,0 +1,49 @@
+"""Whom a fault may strike."""
+
+from collections.abc import Iterable, Mapping
+
+from envelope.types import NodeId
+from metadata.catalog.tables import Stream
+from tests.simulation.replica.node import SimulatedNode
+from tests.simulation.replica.world import World
+
+
+class Targets:
+    """Draws nodes and streams of one cluster."""
+
+    def __init__(self, world: World, nodes: Mapping[NodeId, SimulatedNode]) -> None:
+        self._world, self.nodes = world, nodes
+
+    def some(self, count: int = 1) -> list[SimulatedNode]:
+        """Return any nodes."""
+        return self._world.rng.sample(list(self.nodes.values()), count)
+
+    def stream(self) -> Stream:
+        """Return any stream, as the catalogue has it."""
+        return self._world.rng.choice(self._world.metadata.catalog.streams())
+
+    def leaders(self) -> list[SimulatedNode]:
+        """Return the nodes that believe they lead some stream."""
+        name = self.stream().name
+        return [node for node in self.nodes.values() if node.leads(name)]
+
+    def members(self) -> list[SimulatedNode]:
+        """Return the ISR of some stream."""
+        return [self.nodes[name] for name in self.stream().isr_nodes]
+
+    def is_spare(self, node: SimulatedNode) -> bool:
+        """Tell whether every stream has another member in its ISR whose disk is there."""
+        for stream in self._world.metadata.catalog.streams():
+            others = [
+                member
+                for member in stream.isr
+                if member.node_id != node.name and self.nodes[member.node_id].directory == member.directory
+            ]
+            if node.name in stream.replicas and not others:
+                return False
+        return True
+
+
+def names(nodes: Iterable[SimulatedNode]) -> list[NodeId]:
+    """Return the names of nodes."""
+    return [node.name for node in nodes]

@@ -1,0 +1,195 @@
+"""The disk of one replica at work: one job after the other, each takes time; a crash may do half of one."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from envelope.types import LeaderEpoch, Offset
+from jetstream.replica.log_state import LogState
+from tests.simulation.replica.log_image import Batch, LogImage
+
+if TYPE_CHECKING:
+    from tests.simulation.replica.world import World
+
+
+@dataclass(slots=True)
+class DiskSpeed:
+    """How fast one node's disk is, and whether it takes anything more; times in virtual ns."""
+
+    rng: Random
+    mean: int
+    slowness: int = 1
+    full: bool = False
+
+    def draw(self, job: "Job") -> int:
+        """Return how long a job takes; to write takes less than to sync."""
+        share = 0.2 if isinstance(job, Write) else 1.0
+        return int(self.mean * self.slowness * share * (0.5 + self.rng.random()))
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Append batches; none if what they follow was refused."""
+
+    batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Make everything durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Cut back to ``end`` or the boundary before it; begin anew there if ``all_of_it``."""
+
+    end: Offset
+    all_of_it: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BeginEpoch:
+    """Record the epoch's start."""
+
+    epoch: LeaderEpoch
+
+
+Job = Write | Sync | Cut | BeginEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A job is done, and this was the log then."""
+
+    job: Job
+    log: LogState
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """A write was refused; all writes that were asked for until this is told are dropped."""
+
+
+Report = Done | Full
+
+
+class LogWriter:
+    """Performs jobs on ``image`` and hands reports to ``tell``, in order and some of them late."""
+
+    def __init__(
+        self, world: "World", image: LogImage, speed: "DiskSpeed", tell: Callable[[Report], None]
+    ) -> None:
+        self._world, self._image, self._speed, self._tell = world, image, speed, tell
+        self._jobs: deque[Job] = deque()
+        self._under_way = False
+        self._untold = 0
+        self._last_report = 0
+        self._closed = False
+        self._refusing = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything was done and told."""
+        return not self._jobs and not self._untold
+
+    def append(self, batches: tuple[Batch, ...]) -> None:
+        """Write ``batches`` after everything before, and sync them."""
+        jobs = self._jobs
+        waits = len(jobs) > 1 and isinstance(jobs[-1], Sync)
+        if waits and self._world.rng.random() < 0.5:
+            jobs.insert(len(jobs) - 1, Write(batches))
+            return
+        self._put(Write(batches))
+        self._put(Sync())
+
+    def cut(self, end: Offset, *, all_of_it: bool) -> None:
+        """Cut the log after everything before."""
+        self._put(Cut(end, all_of_it))
+
+    def begin_epoch(self, epoch: LeaderEpoch) -> None:
+        """Record an epoch's start after everything before."""
+        self._put(BeginEpoch(epoch))
+
+    def crash(self, *, power: bool) -> None:
+        """End here: the job under way may be done, or half of it; ``power`` also loses what is not synced."""
+        self._closed = True
+        rng, image = self._world.rng, self._image
+        if self._under_way and rng.random() < 0.5:
+            job = self._jobs[0]
+            if isinstance(job, Write):
+                kept = rng.randint(0, len(job.batches))
+                job = Write(job.batches[:kept])
+            if not isinstance(job, Write) or not self._refusing:
+                self._perform(job)
+        if power:
+            ends = [end for end in image.boundaries() if end > image.durable_end]
+            image.lose_power(
+                rng.choice([image.durable_end, *ends]) if rng.random() < 0.6 else image.durable_end
+            )
+        image.sync()  # what is found at the start is made durable
+
+    # --- jobs -----------------------------------------------------------------------------------------
+
+    def _put(self, job: Job) -> None:
+        self._jobs.append(job)
+        if not self._under_way:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._under_way = True
+        self._world.timeline.after(self._speed.draw(self._jobs[0]), self._end)
+
+    def _end(self) -> None:
+        if self._closed:
+            return
+        job = self._jobs.popleft()
+        if isinstance(job, Write) and job.batches and (self._refusing or self._speed.full):
+            if not self._refusing:
+                self._refusing = True
+                self._report(Full())
+        else:
+            self._perform(job)
+            self._report(Done(job, self._image.state()))
+        self._under_way = False
+        if self._jobs:
+            self._begin()
+
+    def _perform(self, job: Job) -> None:
+        image = self._image
+        match job:
+            case Write(batches):
+                for batch in batches:
+                    self._world.checks.written(image, batch)
+                    image.append(batch)
+            case Sync():
+                image.sync()
+            case Cut(end, all_of_it):
+                if all_of_it:
+                    image.reset(end)
+                else:
+                    image.cut(end)
+                self._world.trace.counts["truncated"] += 1
+                self._world.checks.lost(image)
+            case BeginEpoch(epoch):
+                image.begin_epoch(epoch)
+
+    def _report(self, report: Report) -> None:
+        rng, swarm = self._world.rng, self._world.swarm
+        late = swarm.write_mean * 3 if rng.random() < swarm.late_report else 0
+        self._last_report = max(self._last_report, self._world.timeline.now + int(rng.random() * late))
+        self._untold += 1
+        self._world.timeline.at(self._last_report, self._hand_over, report)
+
+    def _hand_over(self, report: Report) -> None:
+        if not self._closed:
+            self._tell(report)
+
+    def told(self, report: Report) -> None:
+        """The report has arrived at the machine: it may have been held until now."""
+        self._untold -= 1
+        if isinstance(report, Full):
+            self._refusing = False
+            # They follow what was not written.
+            self._jobs = deque(Write(()) if isinstance(job, Write) else job for job in self._jobs)
