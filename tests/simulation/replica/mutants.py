@@ -197,6 +197,13 @@ _RECONCILING: Final = (
         first=7,
     ),
     _mutant(
+        "begins_anew_at_offset_0",
+        _FOLLOWER,
+        "return self._cut(log.log_start_offset, Reset)",
+        "return self._cut(Offset(0), Reset)",
+        first=7_002_724,
+    ),
+    _mutant(
         "empty_epoch_survives_a_cut",
         _EPOCHS,
         "if entry.start < end))",
