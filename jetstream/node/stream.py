@@ -42,7 +42,6 @@ from jetstream.node.recovery import OpenedStream
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.leader import sole_replica
 from jetstream.replica.leader_events import AdvanceHighWatermark, Synced
-from jetstream.replica.log_state import LogState
 from metadata.api.responses import GapKind
 from metadata.stream_config import StreamConfig
 
@@ -77,10 +76,8 @@ class StreamOwner:
         self.counts: Counter[str] = Counter()
         self.upkeep = Upkeep(opened.log, services.clock, lambda: self.high_watermark, opened.txid)
         self._services = services
-        log = opened.log
         self._leader = sole_replica(
-            LogState(log.epochs, log.log_start_offset, log.log_end_offset, log.synced_end),
-            services.clock.monotonic(),
+            opened.leader_epoch, opened.log.log_end_offset, opened.log.synced_end, services.clock.monotonic()
         )
         self._ingest = StreamIngest(
             StreamName(config.name),

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset
+from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, TimestampUs
+from jetstream.log.epochs import EpochHistory, EpochStart
 from jetstream.replica.isr import InSyncReplicas, Proposal
 from jetstream.replica.leader_events import (
     Action,
@@ -325,16 +326,18 @@ class Leader:
         return ProposeIsr(proposal.number, self.leader_epoch, proposal.expected_version, proposal.isr)
 
 
-def sole_replica(log: LogState, now: MonotonicNs) -> Leader:
-    """Return the leader of a stream that has no other replica, under the last epoch of ``log``.
+def sole_replica(leader_epoch: LeaderEpoch, log_end: Offset, synced_end: Offset, now: MonotonicNs) -> Leader:
+    """Return the leader of a stream that has no other replica; its reign begins at ``log_end``.
 
-    What it has on disk is committed. It needs neither lease nor name, as nobody else can be elected.
+    What it has on disk is committed. It needs neither lease nor name, as nobody else can be elected; nor the
+    log's own history, which only followers are compared with: a log whose end is damaged takes no new epoch.
     """
     node = NodeId("sole")
     appointment = Appointment(
-        node, NodeEpoch(1), log.epochs.last, (node,), (node,), isr_version=1, min_insync_replicas=1
+        node, NodeEpoch(1), leader_epoch, (node,), (node,), isr_version=1, min_insync_replicas=1
     )
-    return Leader(appointment, log, log.synced_end, now, NEVER)
+    reign = EpochHistory((EpochStart(leader_epoch, log_end, TimestampUs(0)),))
+    return Leader(appointment, LogState(reign, log_end, log_end, synced_end), synced_end, now, NEVER)
 
 
 def _parting(fetch: FetchArrived, where: StartsOver | EpochEnd, log_start: Offset) -> Action:

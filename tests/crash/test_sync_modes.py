@@ -33,7 +33,6 @@ from jetstream.node.disk_thread import DiskThread, GroupAppend
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.leader import sole_replica
 from jetstream.replica.leader_events import Synced
-from jetstream.replica.log_state import LogState
 from tests.support.log_workload import check_files
 from tests.support.logs import DIRECTORY, NOW, append, batch_for, begun, opened, stored_values
 
@@ -63,11 +62,10 @@ class Life:
         self.log = begun(disk, config_of(mode))
         self._knowledge = knowledge
         self._thread = thread
-        state = LogState(
-            self.log.epochs, self.log.log_start_offset, self.log.log_end_offset, self.log.synced_end
-        )
         self._clock = SystemClock()
-        self._leader = sole_replica(state, self._clock.monotonic())
+        self._leader = sole_replica(
+            self.log.last_epoch, self.log.log_end_offset, self.log.synced_end, self._clock.monotonic()
+        )
         self._upkeep = Upkeep(self.log, self._clock, lambda: self._leader.high_watermark)
 
     async def publish(self, count: int, size: int = 10) -> None:

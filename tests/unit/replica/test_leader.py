@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset
-from jetstream.replica.leader import sole_replica
+from jetstream.replica.leader import Leader, sole_replica
 from jetstream.replica.leader_events import (
     AdvanceHighWatermark,
     Diverging,
@@ -25,16 +25,20 @@ from tests.support.replica_cluster import HEARTBEAT, RETRY, START, A, B, C, D
 # --- the only replica ---------------------------------------------------------------------------------
 
 
+def sole(end: int) -> Leader:
+    return sole_replica(LeaderEpoch(3), Offset(end), Offset(end), START)
+
+
 def test_what_was_durable_before_the_epoch_is_committed_at_its_start() -> None:
-    assert sole_replica(log((3, 7), end=7), START).high_watermark == 7
+    assert sole(7).high_watermark == 7
 
 
 def test_an_empty_log_has_nothing_committed() -> None:
-    assert sole_replica(log((1, 0)), START).high_watermark == 0
+    assert sole(0).high_watermark == 0
 
 
 def test_what_is_synced_is_committed_and_told_once() -> None:
-    leader = sole_replica(log((1, 0)), START)
+    leader = sole(0)
     synced = Synced(Offset(5), Offset(5))
     assert leader.handle(synced, START) == (AdvanceHighWatermark(Offset(5)),)
     assert leader.handle(synced, START) == ()
@@ -42,7 +46,7 @@ def test_what_is_synced_is_committed_and_told_once() -> None:
 
 
 def test_a_synced_end_that_goes_back_is_our_bug() -> None:
-    leader = sole_replica(log((1, 5), end=5), START)
+    leader = sole(5)
     with pytest.raises(AssertionError, match="L1"):
         leader.handle(Synced(Offset(4), Offset(5)), START)
     assert leader.high_watermark == 5
@@ -50,7 +54,7 @@ def test_a_synced_end_that_goes_back_is_our_bug() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3))))
 def test_the_high_watermark_is_the_synced_end_and_never_decreases(steps: list[tuple[int, int]]) -> None:
-    leader = sole_replica(log((1, 0)), START)
+    leader = sole(0)
     synced = end = 0
     told = [0]
     for grown, unsynced in steps:
