@@ -6,6 +6,10 @@ answer is taken only if it is of the present reign and this log is still what th
 repeated one is not. The first answer of every reign is thereby a reconciliation, even if the leader is the
 one of the reign before.
 
+A fetch asks, and is answered once there is something to tell, however late; if the log was synced meanwhile,
+another acknowledges that and asks for nothing. When the connection breaks, is there again, or the answer was
+of no use, the follower asks anew.
+
 The machine runs ahead of its disk: what it asked to be appended counts as the log's end, so that the next
 batches are on their way while these are written and synced. Only ``synced_end`` is what the disk has
 reported. A cut is waited for: what the disk reports of appends before it must not be taken for what comes
@@ -30,6 +34,7 @@ from jetstream.replica.follower_events import (
     Append,
     AppendRefused,
     Batches,
+    Connected,
     Disconnected,
     DivergingAnswer,
     Event,
@@ -68,6 +73,10 @@ class Follower:
         H3: the high watermark never decreases, but when what was committed is reported as lost.
         H4: nothing is cut below what both histories are known to share.
         H5: while the log is being cut nothing is asked for and nothing appended; a cut changes the log.
+
+    Attributes:
+        wake_at: when to give it a `Tick`, ns of the clock that ``now`` is of; `NEVER` while nothing is to be
+            done by time alone. May change with every event.
     """
 
     def __init__(
@@ -94,7 +103,9 @@ class Follower:
         self._unwritten: deque[Offset] = deque()
         self._cut_from: tuple[LeaderEpoch, Offset] | None = None
         self._leaders_high_watermark = high_watermark
-        self._fetch_at = NEVER
+        self.wake_at = NEVER
+        self._owes_fetch = False
+        """What comes next is asked for once the disk has done what is under way."""
 
     @property
     def is_settled(self) -> bool:
@@ -127,8 +138,10 @@ class Follower:
                 actions = self._wait(now) if leader_epoch == self.leader_epoch else ()
             case Disconnected():
                 actions = self._wait(now)
+            case Connected():
+                actions = self._fetch(now)
             case Tick():
-                actions = self._fetch(now) if now >= self._fetch_at else ()
+                actions = self._fetch(now) if now >= self.wake_at else ()
             case _:
                 assert_never(event)
         assert self._log.synced_end <= self._log.log_end_offset, f"H2: {self}"
@@ -153,17 +166,19 @@ class Follower:
         self.leader = None if reign.leader == self._node_id else reign.leader
         self.leader_epoch = reign.leader_epoch
         self._leaders_high_watermark = self.high_watermark
-        self._fetch_at = NEVER
+        self.wake_at, self._owes_fetch = NEVER, False
         return self._fetch(now)
 
-    def _fetch(self, now: MonotonicNs) -> tuple[Action, ...]:
+    def _fetch(self, now: MonotonicNs, *, asks: bool = True) -> tuple[Action, ...]:
         """Ask for what comes next, unless an answer could not be used now; then it is asked for later."""
         if self.leader is None:
             return ()
-        if self._is_cutting or len(self._unwritten) >= APPENDS_IN_FLIGHT_MAX:
-            self._fetch_at = now
+        self._owes_fetch = self._is_cutting or len(self._unwritten) >= APPENDS_IN_FLIGHT_MAX
+        if self._owes_fetch:
+            self.wake_at = NEVER
             return ()
-        self._wait(now)
+        if asks:
+            self.wake_at = MonotonicNs(now + self._settings.fetch_timeout_ns)
         log = self._log
         return (
             Fetch(
@@ -173,12 +188,15 @@ class Follower:
                 log.epochs.last,
                 log.log_end_offset,
                 log.synced_end,
+                self.high_watermark,
+                asks,
             ),
         )
 
     def _wait(self, now: MonotonicNs) -> tuple[Action, ...]:
+        """Ask anew later, whatever was asked for before."""
         if self.leader is not None:
-            self._fetch_at = MonotonicNs(now + self._settings.retry_interval_ns)
+            self.wake_at, self._owes_fetch = MonotonicNs(now + self._settings.retry_interval_ns), False
         return ()
 
     # --- answers ------------------------------------------------------------------------------------------
@@ -271,15 +289,14 @@ class Follower:
     def _written(self, log_end: Offset, now: MonotonicNs) -> tuple[Action, ...]:
         while self._unwritten and self._unwritten[0] <= log_end:
             self._unwritten.popleft()
-        self._written_end = log_end
-        is_held_back = now >= self._fetch_at
-        return (*self._advance(), *(self._fetch(now) if is_held_back else ()))
+        self._written_end = max(self._written_end, log_end)
+        return (*self._advance(), *(self._fetch(now) if self._owes_fetch else ()))
 
     def _synced(self, synced_end: Offset, now: MonotonicNs) -> tuple[Action, ...]:
         if synced_end <= self._log.synced_end:
             return ()
         self._log = replace(self._log, synced_end=synced_end)
-        return self._fetch(now)
+        return self._fetch(now, asks=False)
 
     def _start_moved(self, log_start_offset: Offset) -> tuple[Action, ...]:
         if not self._is_cutting:

@@ -124,12 +124,17 @@ class LogStartMoved:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection to the leader broke: what was under way may be lost."""
+    """The connection to the leader broke, or there is none: what was under way may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """There is a connection to the leader (again): what was under way before it is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; to be given at least every heartbeat interval."""
+    """Time has passed; to be given at `Follower.wake_at`, and does no harm before."""
 
 
 Event = (
@@ -144,6 +149,7 @@ Event = (
     | AppendRefused
     | LogStartMoved
     | Disconnected
+    | Connected
     | Tick
 )
 
@@ -163,6 +169,9 @@ class Fetch:
     """After all appends that were asked for, even if they are not written yet."""
     synced_end: Offset
     """The acknowledgement: durable here."""
+    high_watermark: Offset
+    asks: bool
+    """False: it only acknowledges; the answer to what was asked before is still awaited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from envelope.types import MonotonicNs, NodeId
-from jetstream.replica.leader_events import IsrRefused
+from envelope.types import LeaderEpoch, MonotonicNs, NodeId
+from jetstream.replica.leader_events import IsrRefused, ProposeIsr
 from metadata.catalog.commands import NodeAtEpoch
 from metadata.catalog.events import Refused
 
@@ -16,6 +16,10 @@ class Proposal:
     expected_version: int
     isr: tuple[NodeAtEpoch, ...]
     sent_at: MonotonicNs
+
+    def as_action(self, leader_epoch: LeaderEpoch) -> ProposeIsr:
+        """Return what is to be sent, first or again, in that reign."""
+        return ProposeIsr(self.number, leader_epoch, self.expected_version, self.isr)
 
 
 class InSyncReplicas:
@@ -32,6 +36,8 @@ class InSyncReplicas:
         self.committed = frozenset(isr)
         self.version = version
         self.proposal: Proposal | None = None
+        self.propose_after = MonotonicNs(0)
+        """Nothing new is proposed before."""
         self._proposals = 0
 
     @property
@@ -58,12 +64,17 @@ class InSyncReplicas:
         self.committed, self.version = frozenset(isr), version
         self.proposal = None
 
-    def refuse(self, number: int) -> bool:
-        """Take a refusal in, final for that proposal; tell whether it was the one that is out."""
-        if self.proposal is None or self.proposal.number != number:
-            return False
-        self.proposal = None
-        return True
+    def refuse(self, refused: IsrRefused, retry_at: MonotonicNs) -> None:
+        """Take a refusal in: the end of the proposal that is out, if it is about that; the next comes later.
+
+        If the version has moved, perhaps the proposal was applied when it was sent before: the row that says
+        so is on its way.
+        """
+        if refused.version_moved:
+            return
+        if self.proposal is None or self.proposal.number != refused.number:
+            return
+        self.proposal, self.propose_after = None, retry_at
 
 
 def refusal_of(number: int, refused: Refused) -> IsrRefused | None:

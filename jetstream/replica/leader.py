@@ -12,17 +12,19 @@ nodes fail:
     - Without a lease the leader says nothing, as another may lead by now. Nothing wrong could be committed
       then either, but what it says might be old.
 
+A fetch for which there is nothing stays unanswered: a stream in which nothing happens costs nothing.
+
 Sources: Kafka's replication protocol (high watermark as minimum over the ISR; KIP-101, 279, 320, 497, 903,
 966).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, TimestampUs
 from jetstream.log.epochs import EpochHistory, EpochStart
-from jetstream.replica.isr import InSyncReplicas, Proposal
+from jetstream.replica.isr import InSyncReplicas
 from jetstream.replica.leader_events import (
     Action,
     AdvanceHighWatermark,
@@ -37,20 +39,22 @@ from jetstream.replica.leader_events import (
     LeaseRenewed,
     LogStartMoved,
     MinimumChanged,
-    ProposeIsr,
     RefuseFetch,
+    ReplicasChanged,
     Serve,
     StartOver,
     Synced,
     Tick,
 )
 from jetstream.replica.log_state import LogState
-from jetstream.replica.progress import ParkedFetch, Progress
+from jetstream.replica.progress import FollowerState, Progress
 from jetstream.replica.reconcile import EpochEnd, Follows, StartsOver, compare
 from jetstream.replica.settings import NEVER, ReplicaSettings
 from metadata.catalog.commands import NodeAtEpoch
+from metadata.lease import Lease, unlimited
 
 DEFAULT_SETTINGS = ReplicaSettings()
+_SOLE = NodeId("sole")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,13 @@ class Leader:
         L3: nothing is committed while the committed ISR is smaller than ``min_insync_replicas``.
         L4: nothing leaves without a valid lease, or once deposed, but refusals.
         L5: at most one proposal of an ISR is out; the leader is in it, and only replicas are.
+
+    Attributes:
+        deposed: this reign is over.
+        is_replicated: somebody follows.
+        takes_followers: somebody may follow, now or later; then it is told of changes of the catalogue.
+        wake_at: when to give it a `Tick`, ns of the clock that ``now`` is of; `NEVER` while nothing is to be
+            done by time alone. May change with every event.
     """
 
     def __init__(
@@ -87,7 +98,7 @@ class Leader:
         log: LogState,
         high_watermark: Offset,
         now: MonotonicNs,
-        lease_until: MonotonicNs,
+        lease: Lease,
         settings: ReplicaSettings = DEFAULT_SETTINGS,
     ) -> None:
         """Begin the reign.
@@ -97,7 +108,7 @@ class Leader:
             log: the leader's own; its last epoch is this reign's, durably, and begins at its end.
             high_watermark: what was known to be committed; may be behind.
             now: the time.
-            lease_until: the node's lease; `NEVER` passes where nobody else can be elected.
+            lease: the node's own, renewed by others; `unlimited` where nobody else can be elected.
             settings: times.
         """
         last = log.epochs.starts[-1]
@@ -111,37 +122,62 @@ class Leader:
         self._minimum = appointment.min_insync_replicas
         self._epoch_start = log.log_end_offset
         self._log = log
-        self._lease_until = lease_until
+        self._lease = lease
         self._settings = settings
-        self._newest_epoch: LeaderEpoch | None = None
-        self._propose_after = now
-        others = (*appointment.replicas, *appointment.read_replicas)
-        self._followers = {node: Progress(now) for node in others if node != appointment.node_id}
+        self.deposed = False
+        self.wake_at = NEVER
+        self.takes_followers = appointment.node_id != _SOLE
+        self._followers = _followers(appointment, {}, now)
+        self.is_replicated = bool(self._followers)
 
     @property
-    def deposed(self) -> bool:
-        """Whether this reign is over."""
-        return self._newest_epoch is not None
+    def synced_end(self) -> Offset:
+        """What this node has on disk ends here, as it was last told."""
+        return self._log.synced_end
+
+    @property
+    def lacks_replicas(self) -> bool:
+        """Whether too few replicas are in sync for anything to be committed."""
+        return len(self.isr.committed) < self._minimum
+
+    @property
+    def knows_committed(self) -> bool:
+        """Whether the high watermark has reached all that earlier reigns may have committed.
+
+        Until then it may be below what they acked: the election brought only what one follower knew of it.
+        """
+        return not self.is_replicated or self.high_watermark >= self._epoch_start
 
     def may_speak(self, now: MonotonicNs) -> bool:
         """Tell whether the node may answer anybody about this stream as its leader."""
-        return not self.deposed and now < self._lease_until
+        return not self.deposed and self._lease.is_valid(now)
+
+    def follower_states(self) -> tuple[FollowerState, ...]:
+        """Return what is known of each follower, in the order of the replicas."""
+        committed = self.isr.committed
+        return tuple(
+            progress.state(node, in_sync=node in committed) for node, progress in self._followers.items()
+        )
 
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
         """Take in one event; return what the shell must do, in that order."""
-        if self._newest_epoch is not None:
-            return self._after_reign(event, self._newest_epoch)
+        if self.deposed:
+            return (_refused(event, FetchRefusal.DEPOSED),) if isinstance(event, FetchArrived) else ()
         answers: tuple[Action, ...] = ()
         match event:
             case Deposed(leader_epoch):
-                if leader_epoch >= self.leader_epoch:
-                    self._newest_epoch = leader_epoch
-                return ()
+                self.deposed = leader_epoch >= self.leader_epoch
             case FetchArrived():
                 answers = self._fetched(event, now)
             case _:
                 self._note(event, now)
-        return (*answers, *self._settle(now)) if self.may_speak(now) else answers
+        if not self.may_speak(now):
+            self.wake_at = NEVER  # time alone brings no lease
+            return answers
+        actions = (*answers, *self._settle(now))
+        due = self._due() if self.is_replicated else ()
+        self.wake_at = min((when for when in due if when > now), default=NEVER)
+        return actions
 
     def __str__(self) -> str:
         """One line for logs: epoch, high watermark, log and ISR."""
@@ -154,16 +190,6 @@ class Leader:
 
     # --- events -------------------------------------------------------------------------------------------
 
-    def _after_reign(self, event: Event, newest: LeaderEpoch) -> tuple[Action, ...]:
-        match event:
-            case FetchArrived(follower):
-                return (RefuseFetch(follower, newest, FetchRefusal.DEPOSED),)
-            case Deposed(leader_epoch):
-                self._newest_epoch = max(newest, leader_epoch)
-            case _:
-                pass
-        return ()
-
     def _note(self, event: Event, now: MonotonicNs) -> None:
         match event:
             case Synced(synced_end, log_end):
@@ -173,13 +199,20 @@ class Leader:
                 self._log = replace(self._log, log_start_offset=log_start_offset)
             case IsrCommitted(isr, isr_version):
                 self.isr.commit(isr, isr_version)
-            case IsrRefused(number, version_moved):
-                self._refused(number, version_moved, now)
+            case ReplicasChanged(replicas, read_replicas):
+                assert self.isr.maximal <= set(replicas), f"L5: {replicas} without some of {self}"
+                self._appointment = replace(self._appointment, replicas=replicas, read_replicas=read_replicas)
+                self._followers = _followers(self._appointment, self._followers, now)
+                self.is_replicated = bool(self._followers)
+            case IsrRefused():
+                self.isr.refuse(event, MonotonicNs(now + self._settings.retry_interval_ns))
             case FollowerLost(follower):
                 if follower in self._followers:
                     self._followers[follower].lost = True
-            case LeaseRenewed(until):
-                self._renewed(until, now)
+            case LeaseRenewed():
+                # It could not serve, or this process stood still: the silence says nothing about followers.
+                for progress in self._followers.values():
+                    progress.caught_up_at = now
             case MinimumChanged(min_insync_replicas):
                 self._minimum = min_insync_replicas
             case _:
@@ -196,35 +229,22 @@ class Leader:
                 progress.leader_appends(log.log_end_offset, now)
         self._log = LogState(log.epochs, log.log_start_offset, log_end, synced_end)
 
-    def _renewed(self, until: MonotonicNs, now: MonotonicNs) -> None:
-        if not self.may_speak(now):
-            # It could not serve, or this process stood still: the silence says nothing about the followers.
-            for progress in self._followers.values():
-                progress.caught_up_at = now
-        self._lease_until = max(self._lease_until, until)
-
-    def _refused(self, number: int, version_moved: bool, now: MonotonicNs) -> None:
-        if version_moved:
-            # Perhaps it was applied when it was sent before: the row that says so is on its way.
-            return
-        if self.isr.refuse(number):
-            self._propose_after = MonotonicNs(now + self._settings.retry_interval_ns)
-
     def _fetched(self, fetch: FetchArrived, now: MonotonicNs) -> tuple[Action, ...]:
         reason = self._refusal(fetch)
         if reason is not None:
-            return (RefuseFetch(fetch.follower, self.leader_epoch, reason),)
+            return (_refused(fetch, reason),)
         progress, log = self._followers[fetch.follower], self._log
         if fetch.node_epoch > progress.node_epoch:
             progress.begin_anew(fetch.node_epoch, log.log_end_offset, now)
         where = compare(log, fetch.last_epoch, fetch.log_end)
         if isinstance(where, Follows):
-            # It has no more on disk than it has, whatever it says.
-            progress.acknowledge(min(fetch.synced_end, fetch.log_end), log.log_end_offset, now)
-            progress.park(ParkedFetch(fetch.last_epoch, fetch.log_end, now), self._settings.retry_interval_ns)
+            progress.acknowledge(fetch, log.log_end_offset, now)
+            progress.park(fetch, now)
             return ()
         progress.parked = None
-        return (_parting(fetch, where, log.log_start_offset),) if self.may_speak(now) else ()
+        if not self.may_speak(now):
+            return (_refused(fetch, FetchRefusal.NO_LEASE),)
+        return (_parting(fetch, where, log.log_start_offset),)
 
     def _refusal(self, fetch: FetchArrived) -> FetchRefusal | None:
         if fetch.leader_epoch != self.leader_epoch:
@@ -248,7 +268,7 @@ class Leader:
 
     def _committable(self) -> Offset:
         """Return the end of what all of the maximal ISR have on disk; the present one if that is unknown."""
-        if len(self.isr.committed) < self._minimum:
+        if self.lacks_replicas:
             return self.high_watermark
         end = self._log.synced_end
         for node in self.isr.maximal:
@@ -261,21 +281,36 @@ class Leader:
         return end
 
     def _serve(self, now: MonotonicNs) -> Iterator[Action]:
-        """Answer the fetches that there is something for, and those that were kept long enough."""
-        log = self._log
+        """Answer the fetches that there is something for."""
+        log, interval_ns = self._log, self._settings.heartbeat_interval_ns
         for follower, progress in self._followers.items():
             parked = progress.parked
             if parked is None:
                 continue
             if parked.log_end < log.log_start_offset:
-                progress.serve(log.log_end_offset, now)
+                progress.serve(log)
                 yield StartOver(follower, parked.last_epoch, parked.log_end, log.log_start_offset)
             elif (
                 parked.log_end < log.log_end_offset
-                or now >= parked.since + self._settings.heartbeat_interval_ns
+                or progress.start_told != log.log_start_offset
+                or now >= parked.heartbeat(self.high_watermark, interval_ns)
             ):
-                progress.serve(log.log_end_offset, now)
-                yield Serve(follower, parked.last_epoch, parked.log_end, self.high_watermark)
+                progress.serve(log)
+                limit = log.log_end_offset
+                yield Serve(follower, parked.last_epoch, parked.log_end, limit, self.high_watermark)
+
+    def _due(self) -> Iterator[MonotonicNs]:
+        """Yield when time alone may give something to do; what is past waits for something else."""
+        proposal, settings = self.isr.proposal, self._settings
+        if proposal is not None:
+            yield MonotonicNs(proposal.sent_at + settings.retry_interval_ns)
+        else:
+            yield self.isr.propose_after
+        for node, progress in self._followers.items():
+            if progress.parked is not None:
+                yield progress.parked.heartbeat(self.high_watermark, settings.heartbeat_interval_ns)
+            if node in self.isr.committed:
+                yield progress.lags_from(self._log.log_end_offset, settings.replica_lag_max_ns)
 
     # --- the ISR ------------------------------------------------------------------------------------------
 
@@ -284,21 +319,23 @@ class Leader:
         if proposal is not None:
             if now >= proposal.sent_at + self._settings.retry_interval_ns:
                 proposal.sent_at = now
-                yield self._as_action(proposal)
+                yield proposal.as_action(self.leader_epoch)
             return
-        if now < self._propose_after:
+        if now < self.isr.propose_after:
             return
         wanted = self._wanted(now)
-        members = self._named(wanted)
-        if wanted != self.isr.committed and members is not None:
-            yield self._as_action(self.isr.propose(members, now))
+        members = self._named(wanted) if wanted != self.isr.committed else None
+        if members is not None:
+            yield self.isr.propose(members, now).as_action(self.leader_epoch)
 
     def _wanted(self, now: MonotonicNs) -> frozenset[NodeId]:
         """Return the ISR as it should be now."""
         lag_max_ns, log_end = self._settings.replica_lag_max_ns, self._log.log_end_offset
         committed = self.isr.committed
         lagging = {
-            node for node, progress in self._followers.items() if progress.lags(log_end, lag_max_ns, now)
+            node
+            for node, progress in self._followers.items()
+            if now >= progress.lags_from(log_end, lag_max_ns)
         }
         joining = {
             node
@@ -322,9 +359,6 @@ class Leader:
             members.append(NodeAtEpoch(node, progress.node_epoch))
         return tuple(members)
 
-    def _as_action(self, proposal: Proposal) -> ProposeIsr:
-        return ProposeIsr(proposal.number, self.leader_epoch, proposal.expected_version, proposal.isr)
-
 
 def sole_replica(leader_epoch: LeaderEpoch, log_end: Offset, synced_end: Offset, now: MonotonicNs) -> Leader:
     """Return the leader of a stream that has no other replica; its reign begins at ``log_end``.
@@ -332,12 +366,23 @@ def sole_replica(leader_epoch: LeaderEpoch, log_end: Offset, synced_end: Offset,
     What it has on disk is committed. It needs neither lease nor name, as nobody else can be elected; nor the
     log's own history, which only followers are compared with: a log whose end is damaged takes no new epoch.
     """
-    node = NodeId("sole")
     appointment = Appointment(
-        node, NodeEpoch(1), leader_epoch, (node,), (node,), isr_version=1, min_insync_replicas=1
+        _SOLE, NodeEpoch(1), leader_epoch, (_SOLE,), (_SOLE,), isr_version=1, min_insync_replicas=1
     )
     reign = EpochHistory((EpochStart(leader_epoch, log_end, TimestampUs(0)),))
-    return Leader(appointment, LogState(reign, log_end, log_end, synced_end), synced_end, now, NEVER)
+    return Leader(appointment, LogState(reign, log_end, log_end, synced_end), synced_end, now, unlimited())
+
+
+def _followers(
+    appointment: Appointment, known: Mapping[NodeId, Progress], now: MonotonicNs
+) -> dict[NodeId, Progress]:
+    """Return what is known of each follower; of one that is new, that it may begin to lag now."""
+    others = (*appointment.replicas, *appointment.read_replicas)
+    return {node: known.get(node) or Progress(now) for node in others if node != appointment.node_id}
+
+
+def _refused(fetch: FetchArrived, reason: FetchRefusal) -> RefuseFetch:
+    return RefuseFetch(fetch.follower, fetch.leader_epoch, reason)
 
 
 def _parting(fetch: FetchArrived, where: StartsOver | EpochEnd, log_start: Offset) -> Action:

@@ -7,7 +7,7 @@ that the follower sent: they are about that log, whenever they arrive.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset
+from envelope.types import LeaderEpoch, NodeEpoch, NodeId, Offset
 from metadata.catalog.commands import NodeAtEpoch
 
 # --- events -------------------------------------------------------------------------------------------
@@ -46,6 +46,10 @@ class FetchArrived:
     """Of its history; `NO_EPOCH` if it is empty."""
     log_end: Offset
     synced_end: Offset
+    high_watermark: Offset
+    """As far as the follower knows."""
+    asks: bool
+    """False: it only acknowledges; the answer to what was asked before about this log is still awaited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,17 @@ class IsrCommitted:
 
     isr: tuple[NodeId, ...]
     isr_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasChanged:
+    """The catalogue has these replicas; in the same reign, and after `IsrCommitted` of the same row.
+
+    A replica that goes is in no ISR of that row, and proposals of an earlier one are void.
+    """
+
+    replicas: tuple[NodeId, ...]
+    read_replicas: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +94,10 @@ class FollowerLost:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewed:
-    """The metadata leader vouches for this node until then, by this node's own clock.
+    """The node's lease had lapsed and is valid again; to be told before anything else is.
 
-    The lease counts from when it was *asked for*, not from when the answer came.
+    A lease that is renewed in time is no event: the leader reads it from `metadata.lease.Lease`.
     """
-
-    until: MonotonicNs
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +109,7 @@ class MinimumChanged:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; to be given every heartbeat interval while the stream has other replicas."""
+    """Time has passed; to be given at `Leader.wake_at`, and does no harm before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,7 @@ Event = (
     | LogStartMoved
     | FetchArrived
     | IsrCommitted
+    | ReplicasChanged
     | IsrRefused
     | FollowerLost
     | LeaseRenewed
@@ -142,17 +156,17 @@ class ProposeIsr:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Answer the follower's newest fetch with batches from ``log_end`` on, or with none if there are none.
-
-    Only with batches below the end that the leader was last told by `Synced`: what the file has beyond it is
-    in no history yet, and a follower that had it would be taken for one whose log has parted.
-    """
+    """Answer the follower's newest fetch with batches from ``log_end`` on, or with none if there are none."""
 
     follower: NodeId
     last_epoch: LeaderEpoch
     """Of the follower; repeated in the answer."""
     log_end: Offset
     """Of the follower; the answer begins here."""
+    limit: Offset
+    """Only with batches below: what the file has beyond is in no history yet, and a follower that had it
+    would be taken for one whose log has parted.
+    """
     high_watermark: Offset
 
 
@@ -190,6 +204,12 @@ class FetchRefusal(StrEnum):
     """The stream has no such replica."""
     DEPOSED = "deposed"
     """This reign is over."""
+    NOT_LEADING = "not_leading"
+    """Said by a node without a leader of the stream: it does not lead, or not yet."""
+    NO_LEASE = "no_lease"
+    """The logs part, and the leader may not say where until its lease is valid again."""
+    CANNOT_READ = "cannot_read"
+    """The leader has what was asked for, and fails to read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +218,7 @@ class RefuseFetch:
 
     follower: NodeId
     leader_epoch: LeaderEpoch
-    """The newest reign that the leader knows of."""
+    """Of the fetch: the follower takes no refusal in another reign for its own."""
     reason: FetchRefusal
 
 

@@ -2,9 +2,30 @@
 
 from dataclasses import dataclass
 
-from envelope.types import NO_OFFSET, LeaderEpoch, MonotonicNs, NodeEpoch, Offset
+from envelope.types import NO_OFFSET, LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset
+from jetstream.replica.leader_events import FetchArrived
+from jetstream.replica.log_state import LogState
+from jetstream.replica.settings import NEVER
 
 _NEVER_HEARD = NodeEpoch(0)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerState:
+    """What its leader can tell of a follower; None before its first fetch in this reign.
+
+    Attributes:
+        log_end: after what it has asked for and was sent.
+        synced_end: what it has on disk ends here.
+        high_watermark: as far as it knows.
+        in_sync: the catalogue has it in the ISR.
+    """
+
+    node: NodeId
+    log_end: Offset | None
+    synced_end: Offset | None
+    high_watermark: Offset | None
+    in_sync: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,15 +34,13 @@ class ParkedFetch:
 
     last_epoch: LeaderEpoch
     log_end: Offset
+    high_watermark: Offset
+    """As far as the follower knows."""
     since: MonotonicNs
 
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """Batches were sent to a follower whose log ended there."""
-
-    log_end: Offset
-    at: MonotonicNs
+    def heartbeat(self, high_watermark: Offset, interval_ns: int) -> MonotonicNs:
+        """Return when the follower is to be told of the high watermark, if there is nothing else to tell."""
+        return NEVER if self.high_watermark >= high_watermark else MonotonicNs(self.since + interval_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +61,16 @@ class Progress:
     heard: bool = False
     """Its log is the beginning of the leader's: a fetch of this start and this reign has shown it."""
     synced_end: Offset = NO_OFFSET
-    """What it has acknowledged; of meaning only if ``heard``."""
+    """What it has acknowledged; this and the next two are of meaning only if ``heard``."""
+    log_end: Offset = NO_OFFSET
+    high_watermark: Offset = NO_OFFSET
     lost: bool = False
     """Its process is said to be dead, and nothing was heard of it since."""
     parked: ParkedFetch | None = None
-    _served: _Served | None = None
+    start_told: Offset | None = None
+    """Where the leader's log begins, as it was last told."""
+    _served_end: Offset | None = None
+    """Batches were sent to it when its log ended there, and it has not fetched from elsewhere since."""
     _mark: _Mark | None = None
 
     def begin_anew(self, node_epoch: NodeEpoch, log_end: Offset, now: MonotonicNs) -> None:
@@ -56,9 +80,9 @@ class Progress:
         """
         self.leader_appends(log_end, now)
         self.node_epoch, self.heard, self.synced_end = node_epoch, False, NO_OFFSET
-        self.parked = self._served = self._mark = None
+        self.parked = self.start_told = self._served_end = self._mark = None
 
-    def acknowledge(self, synced_end: Offset, log_end: Offset, now: MonotonicNs) -> None:
+    def acknowledge(self, fetch: FetchArrived, log_end: Offset, now: MonotonicNs) -> None:
         """Take in how far its log is durable; the leader's ends at ``log_end``.
 
         Kafka compares with the leader's end at the previous fetch. Here fetches also come between a write and
@@ -66,7 +90,9 @@ class Progress:
         may look twice as long as it is.
         """
         self.heard, self.lost = True, False
-        self.synced_end = max(self.synced_end, synced_end)
+        self.log_end, self.high_watermark = fetch.log_end, fetch.high_watermark
+        # It has no more on disk than it has, whatever it says.
+        self.synced_end = max(self.synced_end, min(fetch.synced_end, fetch.log_end))
         if self.synced_end >= log_end:
             self.caught_up_at, self._mark = now, None
             return
@@ -75,22 +101,20 @@ class Progress:
         if self._mark is None:
             self._mark = _Mark(log_end, now)
 
-    def park(self, fetch: ParkedFetch, repeat_after_ns: int) -> None:
+    def park(self, fetch: FetchArrived, now: MonotonicNs) -> None:
         """Keep a fetch until it is answered, unless its answer is on the way.
 
         A follower also fetches when it has synced, to acknowledge; it may be waiting for batches then.
         """
-        served = self._served
-        is_served = served is not None and served.log_end == fetch.log_end
-        if served is None or not is_served or fetch.since >= served.at + repeat_after_ns:
-            self.parked, self._served = fetch, None
+        if fetch.asks or self._served_end != fetch.log_end:
+            self.parked = ParkedFetch(fetch.last_epoch, fetch.log_end, fetch.high_watermark, now)
+            self._served_end = None
 
-    def serve(self, log_end: Offset, now: MonotonicNs) -> ParkedFetch | None:
-        """Take the parked fetch to answer it, from a log that ends at ``log_end``."""
-        parked, self.parked = self.parked, None
-        if parked is not None and parked.log_end < log_end:
-            self._served = _Served(parked.log_end, now)
-        return parked
+    def serve(self, leader: LogState) -> None:
+        """Note that the parked fetch is answered from the leader's log."""
+        assert self.parked is not None, "only who asks is answered"
+        self._served_end = self.parked.log_end if self.parked.log_end < leader.log_end_offset else None
+        self.parked, self.start_told = None, leader.log_start_offset
 
     def leader_appends(self, log_end: Offset, now: MonotonicNs) -> None:
         """Note that the leader's log, which ended at ``log_end`` until now, has grown."""
@@ -101,6 +125,14 @@ class Progress:
         """Tell whether it has, durably, all that the leader has."""
         return self.heard and self.synced_end >= log_end
 
-    def lags(self, log_end: Offset, lag_max_ns: int, now: MonotonicNs) -> bool:
-        """Tell whether it has lacked something for too long to be in sync."""
-        return self.lost or (not self.has_all(log_end) and now >= self.caught_up_at + lag_max_ns)
+    def lags_from(self, log_end: Offset, lag_max_ns: int) -> MonotonicNs:
+        """Return from when on it lacks something for too long to be in sync, if it does nothing."""
+        if self.lost:
+            return self.caught_up_at
+        return NEVER if self.has_all(log_end) else MonotonicNs(self.caught_up_at + lag_max_ns)
+
+    def state(self, node: NodeId, *, in_sync: bool) -> FollowerState:
+        """Return what can be told of it."""
+        if not self.heard:
+            return FollowerState(node, None, None, None, in_sync)
+        return FollowerState(node, self.log_end, self.synced_end, self.high_watermark, in_sync)

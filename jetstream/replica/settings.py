@@ -23,18 +23,26 @@ class ReplicaSettings:
     """
 
     heartbeat_interval_ns: int = 250 * _MS
-    """How long a leader keeps a fetch that there is nothing for; then it is served empty.
+    """How long a leader keeps a fetch that there is no batch for, if the follower does not know its high
+    watermark; then it is served empty.
 
-    So an idle follower learns a new high watermark within this time.
+    So an idle follower learns of the last commit within this time, and is left alone after that.
     """
 
     retry_interval_ns: int = 750 * _MS
-    """How long until a fetch that was not answered, or a proposal whose outcome is not known, is repeated.
+    """How long until what went wrong is tried again: a fetch that was refused, whose connection broke or
+    whose answer could not be used, and a proposal that was refused or whose outcome is not known.
+    """
 
-    Both are safe to repeat. Above the heartbeat interval, or every fetch of an idle stream would be repeated.
+    fetch_timeout_ns: int = 30_000 * _MS
+    """How long until a fetch that was not answered is taken for lost, and repeated.
+
+    A connection loses nothing without breaking, so this only guards against our own mistakes, and is what an
+    idle stream costs: one fetch in this time. Above the heartbeat interval, or no fetch would be kept for
+    that long.
     """
 
     def __post_init__(self) -> None:
         assert self.heartbeat_interval_ns > 0, "a heartbeat takes time"
-        assert self.heartbeat_interval_ns < self.retry_interval_ns, "a parked fetch looks lost"
-        assert self.retry_interval_ns < self.replica_lag_max_ns, "one lost fetch would look like a lag"
+        assert self.heartbeat_interval_ns < self.fetch_timeout_ns, "a parked fetch looks lost"
+        assert self.retry_interval_ns < self.replica_lag_max_ns, "one refused fetch would look like a lag"

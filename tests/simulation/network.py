@@ -45,6 +45,8 @@ class Network(Generic[MessageT]):
         self._clogged: dict[Link, list[MessageT]] = {}
         self._connection: dict[Link, int] = {}
         self._newest_arrival: dict[Link, int] = {}
+        self.lost: Callable[[Link], None] = lambda link: None
+        """Is told of every message that a blocked link loses."""
 
     def connect(self, name: str, receive: Callable[[MessageT], None]) -> None:
         """Deliver what is for ``name`` to ``receive``."""
@@ -53,7 +55,10 @@ class Network(Generic[MessageT]):
     def send(self, link: Link, message: MessageT) -> None:
         """Carry ``message`` over ``link``, if the weather likes."""
         rng, weather = self._rng, self.weather
-        if link in self._blocked or rng.random() < weather.loss:
+        if link in self._blocked:
+            self.lost(link)
+            return
+        if rng.random() < weather.loss:
             return
         if weather.straggling and rng.random() < weather.straggling:
             self._carry(link, message, int(rng.random() * weather.straggling_max))
@@ -73,6 +78,10 @@ class Network(Generic[MessageT]):
             left = self._blocked.pop(link, 0) - 1
             if left > 0:
                 self._blocked[link] = left
+
+    def is_blocked(self, link: Link) -> bool:
+        """Tell whether what is sent over ``link`` is lost."""
+        return link in self._blocked
 
     def clog(self, link: Link) -> None:
         """Keep what arrives on ``link`` until it is unclogged."""
@@ -111,9 +120,11 @@ class Network(Generic[MessageT]):
         self._timeline.after(delay, self._deliver, link, message, self._connection.get(link, 0))
 
     def _deliver(self, link: Link, message: MessageT, connection: int) -> None:
-        if link in self._blocked or connection != self._connection.get(link, 0):
+        if connection != self._connection.get(link, 0):
             return
-        if link in self._clogged:
+        if link in self._blocked:
+            self.lost(link)
+        elif link in self._clogged:
             self._clogged[link].append(message)
         else:
             self._receivers[link[1]](message)

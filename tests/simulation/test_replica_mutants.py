@@ -8,12 +8,15 @@ import pytest
 from tests.simulation.mutation import Mutant
 from tests.simulation.replica.cluster import run
 from tests.simulation.replica.mutants import MUTANTS
-from tests.simulation.search import search
+from tests.simulation.search import fails_scenario, search
 
 _SEEDS_MAX = 150
 _DEEP_SEEDS_MAX = 30_000
 
-_mutants = pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+_SIMULATED = {name: mutant for name, mutant in MUTANTS.items() if mutant.scenario is None}
+_DIRECTED = {name: mutant for name, mutant in MUTANTS.items() if mutant.scenario is not None}
+
+_mutants = pytest.mark.parametrize("mutant", _SIMULATED.values(), ids=_SIMULATED)
 
 
 @_mutants
@@ -23,6 +26,11 @@ def test_the_simulator_finds_the_mutant_of_replication(mutant: Mutant) -> None:
         f"no seed from {mutant.first} on finds it: write down another first one, which "
         f"`python -m tests.simulation mutants {mutant.name}` prints"
     )
+
+
+@pytest.mark.parametrize("mutant", _DIRECTED.values(), ids=_DIRECTED)
+def test_a_directed_test_finds_the_mutant_of_replication_that_is_too_rare_for_seeds(mutant: Mutant) -> None:
+    assert fails_scenario(mutant)
 
 
 @pytest.mark.deep

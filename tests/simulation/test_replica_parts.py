@@ -1,5 +1,6 @@
 """The parts of the simulated cluster that no product code is in do what it is built on."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -8,8 +9,8 @@ from envelope.types import LeaderEpoch, NodeId, Offset, StreamName
 from tests.simulation.network import Network, Weather
 from tests.simulation.replica.bus import Bus
 from tests.simulation.replica.log_image import Batch, LogImage
-from tests.simulation.replica.messages import BusMessage, Publish
-from tests.simulation.replica.swarm import draw
+from tests.simulation.replica.messages import BusMessage, Message, Ping, Publish
+from tests.simulation.replica.swarm import LEASE, draw
 from tests.simulation.replica.world import World
 from tests.simulation.replica.writer import DiskSpeed, Done, Full, LogWriter, Report, Sync, Write
 from tests.simulation.timeline import Timeline
@@ -108,6 +109,72 @@ def test_a_write_is_told_before_its_sync_and_a_full_disk_refuses_what_was_asked_
     while len(reports) < 5 and world.timeline.take_next(_LONG):
         pass
     assert image.log_end == 2
+
+
+class _Node:
+    """Hears of its connections."""
+
+    def __init__(self, *, alive: bool = True) -> None:
+        self.alive = alive
+        self.heard: list[str] = []
+
+    def peer_lost(self, peer: NodeId, *, refused: bool) -> None:
+        self.heard.append(f"lost {peer}{' refused' if refused else ''}")
+
+    def peer_found(self, peer: NodeId) -> None:
+        self.heard.append(f"found {peer}")
+
+
+def _connected(**nodes: _Node) -> tuple[World, list[Message]]:
+    """A world whose connections between these nodes are reliable, and what they say to each other."""
+    rng = Random(1)
+    names = tuple(NodeId(name) for name in nodes)
+    weather = Weather(1_000, in_order=True)
+    swarm = replace(draw(rng), nodes=names, streams=(), reliable=True, weather=weather)
+    world, received = World(rng, swarm, Trace()), list[Message]()
+    world.connections.nodes = dict(zip(names, nodes.values(), strict=True))
+    for name in nodes:
+        world.network.connect(
+            name, lambda message: received.append(message) if isinstance(message, Ping) else None
+        )
+    return world, received
+
+
+def _wait(world: World, duration: int) -> None:
+    end = world.timeline.now + duration
+    while world.timeline.take_next(end):
+        pass
+
+
+def test_a_reliable_connection_that_loses_something_breaks_and_both_ends_hear_of_it_until_it_is_back() -> (
+    None
+):
+    one, other = _Node(), _Node()
+    world, received = _connected(a=one, b=other)
+    link = ("a", "b")
+    world.network.block(link)
+    world.network.send(link, Ping(NodeId("a")))
+    world.network.send(("b", "a"), Ping(NodeId("b")))
+    _wait(world, LEASE)
+    assert (one.heard, other.heard, received) == (["lost b"], ["lost a"], [])
+    world.network.unblock(link)
+    _wait(world, LEASE)
+    assert (one.heard, other.heard) == (["lost b", "found b"], ["lost a", "found a"])
+    world.network.send(link, Ping(NodeId("a")))
+    _wait(world, LEASE)
+    assert received == [Ping(NodeId("a"))]
+
+
+def test_the_connections_of_a_process_that_ends_break_and_come_back_when_it_does() -> None:
+    one, other = _Node(), _Node()
+    world, _ = _connected(a=one, b=other)
+    other.alive = False
+    world.connections.ended(NodeId("b"))
+    _wait(world, LEASE)
+    assert one.heard == ["lost b refused"]
+    other.alive = True
+    _wait(world, LEASE)
+    assert one.heard == ["lost b refused", "found b"]
 
 
 @pytest.mark.parametrize("subscribed", [True, False])

@@ -7,16 +7,19 @@ from jetstream.replica.leader_events import (
     Action,
     Event,
     FetchArrived,
+    LeaseRenewed,
     ProposeIsr,
     Synced,
 )
 from jetstream.replica.log_state import LogState
 from jetstream.replica.settings import NEVER
 from metadata.catalog.commands import NodeAtEpoch
+from metadata.lease import Lease
 from tests.support.replica_cluster import START, A, B, C, D
 
 EPOCH = LeaderEpoch(7)
 OLD = LeaderEpoch(5)
+_FETCH = {"last": OLD, "epoch": EPOCH, "node_epoch": 1, "known": 0, "asks": True}
 
 
 def log(*starts: tuple[int, int], start: int = 0, end: int = 0, synced: int | None = None) -> LogState:
@@ -39,13 +42,14 @@ class Reign:
         own_log: LogState | None = None,
     ) -> None:
         self.now = START
+        self.lease = Lease(MonotonicNs(lease_until))
         appointment = Appointment(A, NodeEpoch(1), EPOCH, (A, B, C), isr, 1, minimum, read_replicas=(D,))
         self.leader = Leader(
             appointment,
             own_log or log((OLD, 0), (EPOCH, 10), end=10),
             Offset(known),
             START,
-            MonotonicNs(lease_until),
+            self.lease,
         )
 
     def give(self, event: Event) -> tuple[Action, ...]:
@@ -55,6 +59,16 @@ class Reign:
         self.now = MonotonicNs(self.now + duration_ns)
         return self
 
+    def renew(self, duration_ns: int) -> tuple[Action, ...]:
+        """Let the lease be valid again, for that long."""
+        self.lease.until = MonotonicNs(self.now + duration_ns)
+        return self.give(LeaseRenewed())
+
+    @property
+    def wakes_after(self) -> int:
+        """How long until the leader wants a tick."""
+        return self.leader.wake_at - self.now
+
     def written(self, log_end: int, synced_end: int | None = None) -> tuple[Action, ...]:
         return self.give(Synced(Offset(log_end if synced_end is None else synced_end), Offset(log_end)))
 
@@ -63,19 +77,21 @@ class Reign:
         follower: NodeId,
         log_end: int = 10,
         synced_end: int | None = None,
-        *,
-        last: int = OLD,
-        epoch: int = EPOCH,
-        node_epoch: int = 1,
+        **said: int,
     ) -> tuple[Action, ...]:
+        """Let a fetch arrive; what it says besides is as in `_FETCH` where nothing else is said."""
+        assert said.keys() <= _FETCH.keys(), said
+        said = _FETCH | said
         return self.give(
             FetchArrived(
                 follower,
-                NodeEpoch(node_epoch),
-                LeaderEpoch(epoch),
-                LeaderEpoch(last),
+                NodeEpoch(said["node_epoch"]),
+                LeaderEpoch(said["epoch"]),
+                LeaderEpoch(said["last"]),
                 Offset(log_end),
                 Offset(log_end if synced_end is None else synced_end),
+                Offset(said["known"]),
+                bool(said["asks"]),
             )
         )
 
@@ -93,7 +109,8 @@ def named(*members: tuple[NodeId, int]) -> tuple[NodeAtEpoch, ...]:
 
 
 def steady(reign: Reign) -> Reign:
-    """All followers have everything, and everybody is heard of."""
-    for follower in (B, C):
-        reign.fetch(follower)
+    """All followers have everything, and know it; everybody is heard of."""
+    for _ in range(2):
+        for follower in (B, C):
+            reign.fetch(follower, known=reign.high_watermark)
     return reign

@@ -11,16 +11,14 @@ from typing import Final
 
 from envelope.types import LogIndex, MonotonicNs, NodeEpoch, NodeId, Offset, StreamName, SyncMode
 from jetstream.replica import leader_events as leading
-from jetstream.replica.settings import ReplicaSettings
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import ChangeIsr, ChangeLeader, Command, NodeAtEpoch
 from metadata.catalog.events import Events, Refused
 from metadata.catalog.tables import Stream
 from tests.support.catalogs import create
 from tests.support.replica_log import Records, ReplicaLog, assert_matching
-from tests.support.replica_member import Member, Message
+from tests.support.replica_member import SETTINGS, Member, Message
 
-SETTINGS: Final = ReplicaSettings()
 LAG_MAX: Final = SETTINGS.replica_lag_max_ns
 HEARTBEAT: Final = SETTINGS.heartbeat_interval_ns
 RETRY: Final = SETTINGS.retry_interval_ns
@@ -170,7 +168,7 @@ class ReplicaCluster:
         raise AssertionError(f"no rest after {DELIVERIES_MAX} messages: {self.wire[:3]}")
 
     def pass_time(self, duration_ns: int, *, cut_off: Collection[NodeId] = ()) -> None:
-        """Let time pass in steps of a heartbeat; machines tick and messages flow."""
+        """Let time pass in steps of a heartbeat; machines tick if they want to, and messages flow."""
         end = self.now + duration_ns
         while self.now < end:
             self.now = MonotonicNs(min(end, self.now + HEARTBEAT))

@@ -2,7 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, SyncMode
 from jetstream.replica import follower_events as following
@@ -10,13 +10,17 @@ from jetstream.replica import leader_events as leading
 from jetstream.replica.follower import Follower
 from jetstream.replica.isr import refusal_of
 from jetstream.replica.leader import Appointment, Leader
-from jetstream.replica.settings import NEVER
+from jetstream.replica.settings import ReplicaSettings
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command
 from metadata.catalog.events import Events, Refused
 from metadata.catalog.tables import Stream
+from metadata.lease import unlimited
 from tests.support.catalogs import register
 from tests.support.replica_log import Batch, ReplicaLog
+
+SETTINGS: Final = ReplicaSettings(fetch_timeout_ns=ReplicaSettings().retry_interval_ns)
+"""The network loses single messages, and nobody is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Member:
 
     Attributes:
         holds_syncs: the disk has not synced until `sync` says so.
-        lease_until: what a leader that begins here is given as its lease.
+        lease: of the node.
         batches_max: most batches in one answer.
         high_watermark: as this node last told it.
     """
@@ -64,7 +68,7 @@ class Member:
         self.node_epoch = NodeEpoch(0)
         self.directory = f"disk-of-{name}"
         self.holds_syncs = False
-        self.lease_until = NEVER
+        self.lease = unlimited()
         self.batches_max = 1000
         self.lost: list[following.ReportLost] = []
         self.proposals: deque[leading.ProposeIsr] = deque()
@@ -152,13 +156,13 @@ class Member:
             self.cluster.read_replicas,
         )
         self.leader = Leader(
-            appointment, self.log.state(), self.high_watermark, self.cluster.now, self.lease_until
+            appointment, self.log.state(), self.high_watermark, self.cluster.now, self.lease, SETTINGS
         )
         self.lead(leading.Tick())
 
     def _follow(self) -> None:
         self.leader = None
-        self.follower = Follower(self.name, self.node_epoch, self.log.state(), self.high_watermark)
+        self.follower = Follower(self.name, self.node_epoch, self.log.state(), self.high_watermark, SETTINGS)
 
     # --- events -------------------------------------------------------------------------------------------
 
@@ -189,6 +193,9 @@ class Member:
             self.follow(message.event, message.batches)
 
     def tick(self) -> None:
+        """Let time have passed, if it is of any interest to the machine."""
+        if self.machine is None or self.cluster.now < self.machine.wake_at:
+            return
         if self.leader is not None:
             self.lead(leading.Tick())
         elif self.follower is not None:
@@ -235,8 +242,10 @@ class Member:
                 self.cluster.committed_by(self, high_watermark)
             case leading.ProposeIsr():
                 self.proposals.append(action)
-            case leading.Serve(follower, last_epoch, log_end, high_watermark):
-                batches = self.log.after(log_end, self.batches_max)
+            case leading.Serve(follower, last_epoch, log_end, limit, high_watermark):
+                batches = [
+                    batch for batch in self.log.after(log_end, self.batches_max) if batch.next <= limit
+                ]
                 event = _answer(epoch, last_epoch, log_end, batches, high_watermark)
                 self.cluster.send(Message(self.name, follower, event, tuple(batches)))
             case leading.Diverging(follower, last_epoch, log_end, known, end):
@@ -245,17 +254,14 @@ class Member:
             case leading.StartOver(follower, last_epoch, log_end, log_start):
                 start_over = following.StartOverAnswer(epoch, last_epoch, log_end, log_start)
                 self.cluster.send(Message(self.name, follower, start_over))
-            case leading.RefuseFetch(follower):
+            case leading.RefuseFetch(follower, fetched_epoch):
                 self.refusals.append(action)
-                self.cluster.send(Message(self.name, follower, following.Refused(epoch)))
+                self.cluster.send(Message(self.name, follower, following.Refused(fetched_epoch)))
 
     def _perform_following(self, action: following.Action, batches: tuple[Batch, ...]) -> None:
         match action:
-            case following.Fetch(leader, leader_epoch, node_epoch, last_epoch, log_end, synced_end):
-                fetch = leading.FetchArrived(
-                    self.name, node_epoch, leader_epoch, last_epoch, log_end, synced_end
-                )
-                self.cluster.send(Message(self.name, leader, fetch))
+            case following.Fetch():
+                self.cluster.send(Message(self.name, action.leader, as_arrived(self.name, action)))
             case following.Append(answer):
                 for batch in batches:
                     self.log.append(batch)
@@ -276,6 +282,20 @@ class Member:
             case following.ReportLost():
                 self.high_watermark = action.start
                 self.lost.append(action)
+
+
+def as_arrived(follower: NodeId, fetch: following.Fetch) -> leading.FetchArrived:
+    """What the leader is told of a follower's fetch."""
+    return leading.FetchArrived(
+        follower,
+        fetch.node_epoch,
+        fetch.leader_epoch,
+        fetch.last_epoch,
+        fetch.log_end,
+        fetch.synced_end,
+        fetch.high_watermark,
+        fetch.asks,
+    )
 
 
 def _answer(

@@ -47,6 +47,7 @@ class _Run:
         self.nodes: dict[NodeId, SimulatedNode] = {}
         for name in world.swarm.nodes:
             self.nodes[name] = SimulatedNode(world, name, self._died)
+        world.connections.nodes = self.nodes
         world.checks.leases.left = lambda name: self.nodes[name].lease_left()
         for node in self.nodes.values():
             node.start()

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 from envelope.types import MonotonicNs, NodeEpoch, NodeId, StreamName
 from jetstream.replica.isr import refusal_of
-from jetstream.replica.leader_events import ProposeIsr
-from metadata.catalog.commands import ChangeIsr, Command
+from jetstream.replica.leader_events import FetchArrived, ProposeIsr
+from metadata.catalog.commands import ChangeIsr
 from metadata.catalog.events import NodeRegistered, Refused
 from metadata.catalog.tables import Node, Stream
+from metadata.lease import Lease
 from tests.simulation.replica.messages import (
     METADATA,
     Answer,
@@ -17,6 +18,8 @@ from tests.simulation.replica.messages import (
     LeaseRefused,
     Message,
     Notice,
+    Ping,
+    Pong,
     Publish,
     Request,
     RequestId,
@@ -24,7 +27,7 @@ from tests.simulation.replica.messages import (
     Stopping,
     ToReplica,
 )
-from tests.simulation.replica.replica import Replica
+from tests.simulation.replica.replica import Replica, refuse
 from tests.simulation.replica.swarm import LEASE
 from tests.simulation.replica.world import World
 from tests.support.catalogs import register
@@ -43,12 +46,14 @@ class Life:
         self.world, self.node, self.name, self.number = world, node, node.name, number
         self.node_epoch = NodeEpoch(0)
         """0 until it has registered."""
-        self.lease_until = MonotonicNs(0)
+        self.lease = Lease()
         self.replicas: dict[StreamName, Replica] = {}
         self._index = -1
         self._requests = 0
         self._proposals: dict[RequestId, tuple[StreamName, int, int]] = {}
         self._heartbeat_at = self.now()
+        self.heard_at: dict[NodeId, MonotonicNs] = {}
+        """When each peer was last heard of."""
 
     def begin(self) -> None:
         """Begin to run."""
@@ -81,7 +86,7 @@ class Life:
         if self.over or self.node_epoch:
             return
         command = register(self.name, self.node.directory)
-        self._send((self.name, self.number, 0), command)
+        self.world.network.send((self.name, METADATA), Request((self.name, self.number, 0), command))
         self.world.timeline.after(_REGISTRATION_RETRY, self.hold, self._register)
 
     def propose(self, stream: StreamName, proposal: ProposeIsr, command: ChangeIsr) -> None:
@@ -89,9 +94,6 @@ class Life:
         self._requests += 1
         request_id = (self.name, self.number, self._requests)
         self._proposals[request_id] = stream, proposal.leader_epoch, proposal.number
-        self._send(request_id, command)
-
-    def _send(self, request_id: RequestId, command: Command) -> None:
         self.world.network.send((self.name, METADATA), Request(request_id, command))
 
     def _answered(self, answer: Answer) -> None:
@@ -148,10 +150,9 @@ class Life:
     def receive(self, message: Message) -> None:
         """Take in what arrived."""
         match message:
-            case ToReplica():
-                replica = self.replicas.get(message.stream)
-                if replica is not None:
-                    replica.receive(message)
+            case ToReplica() | Ping() | Pong():
+                self.heard_at[message.source] = self.now()
+                self._receive_of_peer(message)
             case Answer():
                 self._answered(message)
             case LeaseGranted(node_epoch, until, index):
@@ -166,6 +167,16 @@ class Life:
             case _:
                 raise AssertionError(f"not for a node: {message}")
 
+    def _receive_of_peer(self, message: ToReplica | Ping | Pong) -> None:
+        if isinstance(message, Ping):
+            self.world.network.send((self.name, message.source), Pong(self.name))
+        elif isinstance(message, ToReplica):
+            replica = self.replicas.get(message.stream)
+            if replica is not None:
+                replica.receive(message)
+            elif isinstance(message.event, FetchArrived):
+                refuse(self, message)
+
     def stop(self) -> None:
         """Say that it is about to stop."""
         if self.node_epoch:
@@ -177,15 +188,16 @@ class Life:
             self.replicas[message.stream].publish(message)
 
     def _renew(self, until: MonotonicNs) -> None:
-        if until > self.lease_until and not self.over:
-            self.lease_until = until
-            for replica in self.replicas.values():
-                replica.lease_renewed()
+        if until > self.lease.until and not self.over:
+            had_lapsed = not self.lease.is_valid(self.now())
+            self.lease.until = until
+            if had_lapsed:
+                self.tell(Replica.lease_resumed)
 
-    def peer_lost(self, peer: NodeId, *, refused: bool) -> None:
-        """The connection to another node broke."""
+    def tell(self, step: Callable[[Replica], None]) -> None:
+        """Let every replica take a step."""
         for replica in self.replicas.values():
-            replica.peer_lost(peer, refused=refused)
+            step(replica)
 
     def _tick(self) -> None:
         if self.over:
@@ -199,5 +211,8 @@ class Life:
         if self.node_epoch and now >= self._heartbeat_at:
             self._heartbeat_at = MonotonicNs(now + LEASE // _HEARTBEATS_PER_LEASE)
             self.world.network.send((self.name, METADATA), Heartbeat(self.name, self.node_epoch, now))
+        for leader in {replica.leader: None for replica in self.replicas.values()}:
+            if leader is not None and leader != self.name:
+                self.world.network.send((self.name, leader), Ping(self.name))
         for replica in self.replicas.values():
             replica.tick()

@@ -97,6 +97,20 @@ class LeaderSilent:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """A follower wants to hear of its leader's process."""
+
+    source: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The answer of a process that runs, whatever its streams do."""
+
+    source: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """The catalogue has changed up to ``index``."""
 
@@ -104,7 +118,17 @@ class Notice:
 
 
 Message = (
-    ToReplica | Request | Answer | Heartbeat | LeaseGranted | LeaseRefused | LeaderSilent | Stopping | Notice
+    ToReplica
+    | Request
+    | Answer
+    | Heartbeat
+    | LeaseGranted
+    | LeaseRefused
+    | LeaderSilent
+    | Stopping
+    | Ping
+    | Pong
+    | Notice
 )
 
 

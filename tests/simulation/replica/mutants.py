@@ -18,8 +18,10 @@ _NODES: Final = "metadata.catalog.nodes"
 _CONTROLLER: Final = "metadata.controller.machine"
 
 
-def _mutant(name: str, module: str, snippet: str, instead: str, first: int = 0) -> Mutant:
-    return Mutant(name, module, snippet, instead, first, simulator="replica")
+def _mutant(
+    name: str, module: str, snippet: str, instead: str, first: int = 0, scenario: str | None = None
+) -> Mutant:
+    return Mutant(name, module, snippet, instead, first, "replica", scenario)
 
 
 _COMMITTING: Final = (
@@ -29,7 +31,7 @@ _COMMITTING: Final = (
         "end = self._log.synced_end\n        for node in self.isr.maximal:",
         "end = self._log.log_end_offset\n        for node in self.isr.maximal:",
     ),
-    _mutant("written_counts_as_synced", _LEADER, "min(fetch.synced_end, fetch.log_end)", "fetch.log_end"),
+    _mutant("written_counts_as_synced", _PROGRESS, "min(fetch.synced_end, fetch.log_end)", "fetch.log_end"),
     _mutant(
         "unheard_member_left_out",
         _LEADER,
@@ -48,21 +50,19 @@ _COMMITTING: Final = (
     _mutant(
         "no_minimum",
         _LEADER,
-        "if len(self.isr.committed) < self._minimum:",
+        "if self.lacks_replicas:",
         "if self._minimum < 0:",
-        first=9,
     ),
     _mutant(
         "half_of_the_isr_is_enough",
         _LEADER,
-        "if len(self.isr.committed) < self._minimum:",
-        "if len(self.isr.committed) < self._minimum - 1:",
-        first=9,
+        "return len(self.isr.committed) < self._minimum",
+        "return len(self.isr.committed) < self._minimum - 1",
     ),
     _mutant(
         "no_lease_check",
         _LEADER,
-        "return not self.deposed and now < self._lease_until",
+        "return not self.deposed and self._lease.is_valid(now)",
         "return not self.deposed",
     ),
     _mutant(
@@ -70,7 +70,6 @@ _COMMITTING: Final = (
         _LEADER,
         "if committable > self.high_watermark:",
         "if committable != self.high_watermark:",
-        first=30,
     ),
 )
 _FETCHING: Final = (
@@ -79,13 +78,13 @@ _FETCHING: Final = (
         _LEADER,
         "if fetch.leader_epoch != self.leader_epoch:",
         "if fetch.leader_epoch > self.leader_epoch:",
-        first=345,
+        first=140,
     ),
     _mutant(
         "diverging_fetch_counts",
         _LEADER,
         "        if isinstance(where, Follows):\n",
-        "        progress.acknowledge(min(fetch.synced_end, fetch.log_end), log.log_end_offset, now)\n"
+        "        progress.acknowledge(fetch, log.log_end_offset, now)\n"
         "        if isinstance(where, Follows):\n",
     ),
     _mutant(
@@ -93,14 +92,14 @@ _FETCHING: Final = (
         _LEADER,
         "return FetchRefusal.OLD_NODE_EPOCH if fetch.node_epoch < progress.node_epoch else None",
         "return None",
-        first=909,
+        scenario="tests/unit/replica/test_leader.py::test_an_older_start_of_a_follower_is_refused",
     ),
     _mutant(
         "new_start_inherits_progress",
         _PROGRESS,
         "self.node_epoch, self.heard, self.synced_end = node_epoch, False, NO_OFFSET",
         "self.node_epoch = node_epoch",
-        first=30,
+        first=29,
     ),
 )
 _ISR_CHANGES: Final = (
@@ -109,7 +108,7 @@ _ISR_CHANGES: Final = (
         _LEADER,
         "max(self.high_watermark, self._epoch_start)",
         "self.high_watermark",
-        first=9,
+        first=130,
     ),
     _mutant(
         "joins_when_heard",
@@ -120,42 +119,45 @@ _ISR_CHANGES: Final = (
     _mutant(
         "unknown_proposal_is_refused",
         _LEADER,
-        "                proposal.sent_at = now\n                yield self._as_action(proposal)\n",
-        "                self.isr.proposal = None\n",
+        "proposal.sent_at = now\n                yield proposal.as_action(self.leader_epoch)\n",
+        "self.isr.proposal = None\n",
     ),
     _mutant(
         "moved_version_is_a_refusal",
-        _LEADER,
-        "if version_moved:",
-        "if version_moved and number < 0:",
-        first=24,
+        _ISR,
+        "if refused.version_moved:",
+        "if refused.number < 0:",
+        first=21,
     ),
     _mutant(
         "refusal_in_another_reign_is_final",
         _ISR,
         'if "leader_epoch" in reasons:',
         "if not reasons:",
-        first=525,
+        first=3256,
     ),
     _mutant(
         "refusal_of_another_proposal",
         _ISR,
-        "if self.proposal is None or self.proposal.number != number:",
+        "if self.proposal is None or self.proposal.number != refused.number:",
         "if self.proposal is None:",
-        first=1092,
+        scenario=(
+            "tests/unit/replica/test_isr_proposals.py"
+            "::test_a_refusal_that_is_late_is_not_about_the_proposal_that_is_out"
+        ),
     ),
     _mutant(
         "never_shrinks",
         _PROGRESS,
-        "return self.lost or (not self.has_all(log_end) and now >= self.caught_up_at + lag_max_ns)",
-        "return False",
+        "        if self.lost:\n            return self.caught_up_at\n",
+        "        if True:\n            return NEVER\n",
     ),
 )
 _RECONCILING: Final = (
     _mutant(
         "cut_to_own_high_watermark",
         _FOLLOWER,
-        "        self._fetch_at = NEVER\n        return self._fetch(now)\n",
+        "        self.wake_at, self._owes_fetch = NEVER, False\n        return self._fetch(now)\n",
         "        return self._cut(self.high_watermark, Truncate) if self.leader else ()\n",
     ),
     _mutant(
@@ -194,14 +196,16 @@ _RECONCILING: Final = (
         _FOLLOWER,
         "if reign.leader_epoch <= self.leader_epoch and not ended:",
         "if (reign.leader_epoch <= self.leader_epoch or reign.leader == self.leader) and not ended:",
-        first=7,
     ),
     _mutant(
         "begins_anew_at_offset_0",
         _FOLLOWER,
         "return self._cut(log.log_start_offset, Reset)",
         "return self._cut(Offset(0), Reset)",
-        first=7_002_724,
+        scenario=(
+            "tests/unit/replica/test_follower.py"
+            "::test_a_log_without_records_does_not_go_back_behind_its_start"
+        ),
     ),
     _mutant(
         "empty_epoch_survives_a_cut",
@@ -222,14 +226,13 @@ _FOLLOWING: Final = (
         _FOLLOWER,
         "if self.leader is None or self._is_cutting or leader_epoch != self.leader_epoch:",
         "if self.leader is None or self._is_cutting:",
-        first=581,
+        scenario="tests/unit/replica/test_follower.py::test_answers_of_another_reign_are_ignored",
     ),
     _mutant(
         "answer_while_cutting",
         _FOLLOWER,
         "if self.leader is None or self._is_cutting or leader_epoch != self.leader_epoch:",
         "if self.leader is None or leader_epoch != self.leader_epoch:",
-        first=26,
     ),
     _mutant(
         "high_watermark_before_written",
@@ -244,27 +247,87 @@ _FOLLOWING: Final = (
         "                log.log_end_offset,\n                log.log_end_offset,\n",
     ),
 )
+_ASKING: Final = (
+    _mutant(
+        "asks_again_and_is_not_heard",
+        _PROGRESS,
+        "if fetch.asks or self._served_end != fetch.log_end:",
+        "if self._served_end != fetch.log_end:",
+    ),
+    _mutant(
+        "no_fetch_over_a_new_connection",
+        _FOLLOWER,
+        "            case Connected():\n                actions = self._fetch(now)\n",
+        "            case Connected():\n                actions = ()\n",
+    ),
+    _mutant(
+        "no_fetch_after_a_refusal",
+        _FOLLOWER,
+        "self.wake_at, self._owes_fetch = MonotonicNs(now + self._settings.retry_interval_ns), False",
+        "self._owes_fetch = False",
+    ),
+    _mutant(
+        "what_is_held_back_is_forgotten",
+        _FOLLOWER,
+        "*(self._fetch(now) if self._owes_fetch else ())",
+        "*()",
+        first=93,
+    ),
+    _mutant(
+        "refusal_names_the_leaders_epoch",
+        _LEADER,
+        "            return (_refused(fetch, reason),)\n",
+        "            return (RefuseFetch(fetch.follower, self.leader_epoch, reason),)\n",
+    ),
+    _mutant(
+        "silent_to_who_diverges_without_a_lease",
+        _LEADER,
+        "            return (_refused(fetch, FetchRefusal.NO_LEASE),)\n",
+        "            return ()\n",
+        first=118,
+    ),
+    _mutant(
+        "never_wakes_to_tell_the_high_watermark",
+        _LEADER,
+        "yield progress.parked.heartbeat(self.high_watermark, settings.heartbeat_interval_ns)",
+        "yield NEVER",
+    ),
+    _mutant(
+        "never_wakes_for_who_lags",
+        _LEADER,
+        "yield progress.lags_from(self._log.log_end_offset, settings.replica_lag_max_ns)",
+        "yield NEVER",
+        first=159,
+    ),
+    _mutant(
+        "never_wakes_for_a_proposal",
+        _LEADER,
+        "            yield MonotonicNs(proposal.sent_at + settings.retry_interval_ns)\n",
+        "            yield NEVER\n",
+        first=270,
+    ),
+)
 _CATALOGUE: Final = (
     _mutant(
         "any_isr_version",
         _LEADERSHIP,
         "if stream.isr_version != command.expected_isr_version:",
         "if stream.isr_version < command.expected_isr_version:",
-        first=29,
+        first=55,
     ),
     _mutant(
         "any_leader_epoch",
         _LEADERSHIP,
         "if (stream.leader, stream.leader_epoch) != (command.leader, command.leader_epoch):",
         "if stream.leader != command.leader:",
-        first=314,
+        first=755,
     ),
     _mutant(
         "any_node_epoch",
         _LEADERSHIP,
         "if current == node_epoch:",
         "if current >= node_epoch:",
-        first=137,
+        first=64,
     ),
     _mutant(
         "reign_outlives_a_start",
@@ -277,14 +340,13 @@ _CATALOGUE: Final = (
         _NODES,
         "return member.node_id == node.node_id and not (keeps_all and member.directory == node.directory)",
         "return False",
-        first=9,
     ),
     _mutant(
         "any_directory_may_lead",
         _LEADERSHIP,
         "if member is not None and tables.is_registered(member):",
         "if member is not None:",
-        first=414,
+        first=105,
     ),
 )
 _LEASES: Final = (
@@ -301,5 +363,14 @@ _LEASES: Final = (
         "last = self._unheard_until if heard is None else MonotonicNs(heard[1] + self._lease_ns // 2)",
     ),
 )
-_ALL: Final = (*_COMMITTING, *_FETCHING, *_ISR_CHANGES, *_RECONCILING, *_FOLLOWING, *_CATALOGUE, *_LEASES)
+_ALL: Final = (
+    *_COMMITTING,
+    *_FETCHING,
+    *_ISR_CHANGES,
+    *_RECONCILING,
+    *_FOLLOWING,
+    *_ASKING,
+    *_CATALOGUE,
+    *_LEASES,
+)
 MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

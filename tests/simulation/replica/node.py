@@ -44,7 +44,7 @@ class SimulatedNode:
 
     def lease_left(self) -> int:
         """Return how long its process may still lead, in ns of its own clock."""
-        return self.life.lease_until - self.now() if self.life is not None else 0
+        return self.life.lease.until - self.now() if self.life is not None else 0
 
     def now(self) -> MonotonicNs:
         """Return what the machine's clock shows."""
@@ -84,6 +84,7 @@ class SimulatedNode:
             self._world.bus.unsubscribe(self.name, stream)
             replica.writer.crash(power=power)
             self._world.checks.lost(replica.image)
+        self._world.connections.ended(self.name)
 
     def wipe(self) -> None:
         """Get an empty disk, while dead."""
@@ -125,7 +126,13 @@ class SimulatedNode:
         """The process notices that the connection to another node broke."""
         life = self.life
         if life is not None:
-            self.hold(lambda: life.peer_lost(peer, refused=refused))
+            self.hold(lambda: life.tell(lambda replica: replica.peer_lost(peer, refused=refused)))
+
+    def peer_found(self, peer: NodeId) -> None:
+        """The process has a connection to another node again."""
+        life = self.life
+        if life is not None:
+            self.hold(lambda: life.tell(lambda replica: replica.peer_found(peer)))
 
     def _receive(self, message: Message) -> None:
         life = self.life

@@ -25,7 +25,7 @@ class ProcessFaults:
         self._targets.nodes[name].kill(power=rng.random() < world.swarm.power)
         for other in self._targets.nodes.values():
             if other.name != name and rng.random() < world.swarm.breaks_off:
-                world.network.break_off(name, other.name)
+                world.connections.break_off(name, other.name)
                 world.timeline.after(moment() // 10, self._notice_death, other, name)
         world.timeline.after(moment(), self.restart, self._targets.nodes[name])
 

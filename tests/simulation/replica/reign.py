@@ -40,14 +40,12 @@ class Reign:
         self._mailbox: deque[Publish] = deque()
         self._offsets = image.offsets()
         self._waiting: dict[Offset, list[Publish]] = {}
-        self._told_end = image.log_end
-        """What the machine knows to be written; only that may be served."""
         self._leader = Leader(
             appointment,
             image.state(),
             replica.watermark.offset,
             replica.life.now(),
-            replica.life.lease_until,
+            replica.life.lease,
             self._world.swarm.settings,
         )
         self._world.checks.reign_begun(self._process, appointment.leader_epoch, image)
@@ -65,7 +63,7 @@ class Reign:
         actions = self._leader.handle(event, now)
         if self._world.trace.on:
             self._replica.note(f"{event_text(event)} | {self._leader}")
-        may_speak = now < self._life.lease_until and not self._leader.deposed
+        may_speak = self._life.lease.is_valid(now) and not self._leader.deposed
         check_speech(self._replica.title, actions, may_speak=may_speak)
         for action in actions:
             self._perform(action)
@@ -127,7 +125,6 @@ class Reign:
         """The disk tells that a job is done."""
         match report:
             case Done(_, log):
-                self._told_end = log.log_end_offset
                 self.tell(Synced(log.synced_end, log.log_end_offset))
             case Full():
                 # Nothing was stored, and those who wait are not told: they retry.
@@ -152,9 +149,9 @@ class Reign:
             case StartOver(follower, last_epoch, log_end, log_start):
                 self._world.trace.counts["start_over"] += 1
                 self._answer(follower, following.StartOverAnswer(epoch, last_epoch, log_end, log_start))
-            case RefuseFetch(follower, _, reason):
+            case RefuseFetch(follower, fetch_epoch, reason):
                 self._world.trace.counts[f"fetch_{reason.value}"] += 1
-                self._answer(follower, following.Refused(self._replica.fetch_epoch))
+                self._answer(follower, following.Refused(fetch_epoch))
 
     def _advance(self, high_watermark: Offset) -> None:
         self._replica.watermark.is_at(high_watermark)
@@ -181,7 +178,7 @@ class Reign:
                 f"{self._replica.title} serves {serve.follower} from {serve.log_end}: inside a batch"
             )
         there = self._image.batches_from(serve.log_end, self._world.swarm.served_batches_max)
-        batches = tuple(batch for batch in there if batch.next <= self._told_end)
+        batches = tuple(batch for batch in there if batch.next <= serve.limit)
         begins: list[following.EpochBegins] = []
         for batch in batches:
             if not begins or begins[-1].epoch != batch.epoch:

@@ -19,7 +19,7 @@ class ReignFaults:
         if len(self._targets.nodes) > 1:
             one, other = self._targets.some(2)
             self._world.fault("disconnect", f"{one.name}-{other.name}")
-            self._world.network.break_off(one.name, other.name)
+            self._world.connections.break_off(one.name, other.name)
             one.peer_lost(other.name, refused=not other.alive)
             other.peer_lost(one.name, refused=not one.alive)
 

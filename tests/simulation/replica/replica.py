@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset
-from jetstream.log.epochs import NO_EPOCH
 from jetstream.replica import follower_events as following
 from jetstream.replica import leader_events as leading
 from jetstream.replica.follower import Follower
@@ -16,6 +15,7 @@ from tests.simulation.replica.messages import METADATA, LeaderSilent, Publish, T
 from tests.simulation.replica.reign import Reign
 from tests.simulation.replica.writer import BeginEpoch, Cut, Done, Full, LogWriter, Report, Sync, Write
 from tests.simulation.violation import Violation
+from tests.support.replica_member import as_arrived
 
 if TYPE_CHECKING:
     from tests.simulation.replica.life import Life
@@ -35,9 +35,9 @@ class Replica:
         self.writer = LogWriter(
             life.world, image, life.node.disk, lambda report: life.hold(lambda: self.reported(report))
         )
-        self.fetch_epoch = NO_EPOCH
         self._preparing = False
-        self._heard_at: MonotonicNs = life.now()
+        self._looked_at: MonotonicNs = life.now()
+        """When the leader's silence began to count, if nothing was heard of it since."""
         self._batches: tuple[Batch, ...] = ()
 
     def note(self, what: str) -> None:
@@ -59,7 +59,7 @@ class Replica:
             self.reign = None
         if self.follower is not None:
             self._follow(following.Reign(row.leader, row.leader_epoch))
-        self._heard_at = self.life.now()
+        self._looked_at = self.life.now()
         self._settle()
 
     def _settle(self) -> None:
@@ -110,16 +110,11 @@ class Replica:
         """Take in a fetch, or the answer to one."""
         event = message.event
         if isinstance(event, leading.FetchArrived):
-            self.fetch_epoch = event.leader_epoch
             if self.reign is not None:
                 self.reign.tell(event)
             else:
-                refused = ToReplica(self.life.name, self.image.stream, following.Refused(event.leader_epoch))
-                self.life.world.network.send((self.life.name, message.source), refused)
-            return
-        if self.row is not None and event.leader_epoch == self.row.leader_epoch:
-            self._heard_at = self.life.now()
-        if self.follower is not None:
+                refuse(self.life, message)
+        elif self.follower is not None:
             self._batches = message.batches
             self._follow(event)
             self._batches = ()
@@ -130,18 +125,30 @@ class Replica:
             self.reign.publish(message)
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Time has passed: perhaps enough for a machine to want to know."""
+        now = self.life.now()
         if self.reign is not None:
-            self.reign.tell(leading.Tick())
+            if now >= self.reign.leader.wake_at:
+                self.reign.tell(leading.Tick())
         elif self.follower is not None:
-            self._follow(following.Tick())
-            if self.life.now() - self._heard_at > self.life.world.swarm.leader_timeout:
+            if now >= self.follower.wake_at:
+                self._follow(following.Tick())
+            if now - self._leader_heard_at() > self.life.world.swarm.leader_timeout:
                 self._report_leader()
 
-    def lease_renewed(self) -> None:
-        """The node's lease is longer now."""
+    @property
+    def leader(self) -> NodeId | None:
+        """Who leads, as far as this process knows."""
+        return self.row.leader if self.row is not None else None
+
+    def _leader_heard_at(self) -> MonotonicNs:
+        heard_at = self.life.heard_at.get(self.leader) if self.leader is not None else None
+        return self._looked_at if heard_at is None else max(self._looked_at, heard_at)
+
+    def lease_resumed(self) -> None:
+        """The node's lease had lapsed, and is valid again."""
         if self.reign is not None:
-            self.reign.tell(leading.LeaseRenewed(self.life.lease_until))
+            self.reign.tell(leading.LeaseRenewed())
 
     def peer_lost(self, peer: NodeId, *, refused: bool) -> None:
         """The connection to another node broke; ``refused``: its process is dead."""
@@ -151,6 +158,11 @@ class Replica:
             self._follow(following.Disconnected())
             if refused:
                 self._report_leader()
+
+    def peer_found(self, peer: NodeId) -> None:
+        """There is a connection to another node again."""
+        if self.follower is not None and self.follower.leader == peer:
+            self._follow(following.Connected())
 
     def trim(self, offset: Offset) -> None:
         """Remove what lies before ``offset``, as retention does."""
@@ -178,7 +190,7 @@ class Replica:
         row = self.row
         if row is None or row.leader is None:
             return
-        self._heard_at = self.life.now()
+        self._looked_at = self.life.now()
         self.life.world.network.send(
             (self.life.name, METADATA), LeaderSilent(self.life.name, row.name, row.leader_epoch)
         )
@@ -196,12 +208,10 @@ class Replica:
 
     def _perform(self, action: following.Action) -> None:
         match action:
-            case following.Fetch(leader, leader_epoch, node_epoch, last_epoch, log_end, synced_end):
-                fetch = leading.FetchArrived(
-                    self.life.name, node_epoch, leader_epoch, last_epoch, log_end, synced_end
-                )
+            case following.Fetch():
+                fetch = as_arrived(self.life.name, action)
                 message = ToReplica(self.life.name, self.image.stream, fetch)
-                self.life.world.network.send((self.life.name, leader), message)
+                self.life.world.network.send((self.life.name, action.leader), message)
             case following.Append():
                 self.writer.append(self._batches)
             case following.Truncate(end):
@@ -215,6 +225,12 @@ class Replica:
                 )
             case following.ReportLost(start, end):
                 raise Violation(f"{self.title}: committed records {start} to {end} are about to be removed")
+
+
+def refuse(life: "Life", message: ToReplica) -> None:
+    """Say that nobody leads the stream at this node."""
+    refused = ToReplica(life.name, message.stream, following.Refused(message.event.leader_epoch))
+    life.world.network.send((life.name, message.source), refused)
 
 
 def _as_events(report: Report, image: LogImage) -> tuple[following.Event, ...]:

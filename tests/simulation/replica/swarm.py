@@ -11,6 +11,9 @@ from tests.simulation.network import Weather
 LEASE: Final = 1_000_000_000
 """Virtual ns that a node's lease lasts; every other time of a run is drawn in proportion to it."""
 
+_NEVER_LOST: Final = 1_000 * LEASE
+"""Longer than any run."""
+
 FAULTS: Final = (
     "kill_one",
     "kill_leader",
@@ -72,6 +75,8 @@ class Swarm:
     accused: int
     """How long a leader that was replaced for its silence is not elected for another's."""
     weather: Weather
+    reliable: bool
+    """Connections between nodes lose nothing without breaking; no fetch is ever taken for lost."""
     bus_delay: int
     bus_loss: float
     metadata_delay: int
@@ -116,8 +121,9 @@ def draw(rng: Random) -> Swarm:
         kinds = _AGAINST_MEMBERS
     else:
         kinds = tuple(kind for kind in FAULTS for _ in range(rng.choice((0, 0, 0, 1, 4))))
-    settings = _draw_settings(rng)
-    # A leader that is well may be silent for that long: a fetch is refused, repeated, and then kept.
+    reliable = rng.random() < 0.3
+    settings = _draw_settings(rng, reliable=reliable)
+    # Whoever is well answers a ping within that, and is asked as often as machines are woken up.
     silence = settings.retry_interval_ns + 2 * settings.heartbeat_interval_ns
     leader_timeout = int(silence * rng.uniform(1.2, 3.0))
     return Swarm(
@@ -126,7 +132,8 @@ def draw(rng: Random) -> Swarm:
         settings=settings,
         leader_timeout=leader_timeout,
         accused=int(leader_timeout * rng.uniform(2, 10)),
-        weather=_draw_weather(rng, late=style < 0.4),
+        weather=_draw_weather(rng, reliable=reliable, late=style < 0.4),
+        reliable=reliable,
         bus_delay=int(LEASE * 10 ** rng.uniform(-3.0, -1.5)),
         bus_loss=rng.choice((0.0, 0.0, 0.1)),
         metadata_delay=int(LEASE * 10 ** rng.uniform(-2.5, -0.5)),
@@ -161,20 +168,24 @@ def _draw_stream(rng: Random, nodes: tuple[NodeId, ...], number: int) -> StreamS
     return StreamShape(StreamName(f"s{number + 1}"), tuple(rng.sample(nodes, count)), minimum)
 
 
-def _draw_settings(rng: Random) -> ReplicaSettings:
+def _draw_settings(rng: Random, *, reliable: bool) -> ReplicaSettings:
     heartbeat = int(LEASE * 10 ** rng.uniform(-1.5, -0.7))
     retry = int(heartbeat * rng.uniform(1.3, 3.0))
     return ReplicaSettings(
         heartbeat_interval_ns=heartbeat,
         retry_interval_ns=retry,
+        fetch_timeout_ns=_NEVER_LOST if reliable else int(heartbeat * rng.uniform(1.3, 3.0)),
         replica_lag_max_ns=int(retry * rng.uniform(1.2, 5.0)),
     )
 
 
-def _draw_weather(rng: Random, *, late: bool) -> Weather:
+def _draw_weather(rng: Random, *, reliable: bool, late: bool) -> Weather:
     """Return the weather; ``late``: what is sent in one reign or life often arrives in a later one."""
+    delay_mean = int(LEASE * 10 ** rng.uniform(-3.0, -1.0))
+    if reliable:
+        return Weather(delay_mean, in_order=True)
     return Weather(
-        delay_mean=int(LEASE * 10 ** rng.uniform(-3.0, -1.0)),
+        delay_mean=delay_mean,
         loss=rng.choice((0.0, 0.0, rng.uniform(0.0, 0.3))),
         twice=rng.choice((0.0, 0.0, rng.uniform(0.0, 0.5))),
         straggling=rng.uniform(0.02, 0.2) if late and rng.random() < 0.7 else rng.choice((0.0, 0.0, 0.05)),

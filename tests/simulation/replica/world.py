@@ -5,6 +5,7 @@ from random import Random
 from tests.simulation.network import Network, Weather
 from tests.simulation.replica.bus import Bus
 from tests.simulation.replica.checks import Checks
+from tests.simulation.replica.connections import Connections
 from tests.simulation.replica.messages import Message
 from tests.simulation.replica.metadata_service import MetadataService
 from tests.simulation.replica.swarm import Swarm
@@ -21,6 +22,7 @@ class World:
         self.steps = 0
         self.healing = False
         self.network: Network[Message] = Network(self.timeline, rng, swarm.weather)
+        self.connections = Connections(self)
         bus_weather = Weather(swarm.bus_delay, loss=swarm.bus_loss, in_order=True)
         self.bus = Bus(Network(self.timeline, rng, bus_weather))
         self.checks = Checks(swarm)

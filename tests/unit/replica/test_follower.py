@@ -10,6 +10,7 @@ from jetstream.replica.follower_events import (
     Append,
     AppendRefused,
     Batches,
+    Connected,
     Disconnected,
     DivergingAnswer,
     EpochBegins,
@@ -28,10 +29,12 @@ from jetstream.replica.follower_events import (
     Written,
 )
 from jetstream.replica.log_state import LogState
+from jetstream.replica.settings import NEVER, ReplicaSettings
 from tests.support.reigns import log
 from tests.support.replica_cluster import RETRY, START, A, B, C
 
 EPOCH = LeaderEpoch(7)
+TIMEOUT = ReplicaSettings().fetch_timeout_ns
 LOG = log((3, 0), (5, 6), end=10)
 """Ten records: six of epoch 3, four of epoch 5."""
 
@@ -52,6 +55,11 @@ class Following:
         self.now = MonotonicNs(self.now + duration_ns)
         return self
 
+    @property
+    def wakes_after(self) -> int:
+        """How long until it wants a tick."""
+        return self.follower.wake_at - self.now
+
     def reign(self, leader: NodeId | None, epoch: int) -> tuple[Action, ...]:
         return self.give(Reign(leader, LeaderEpoch(epoch)))
 
@@ -62,7 +70,16 @@ class Following:
         return self.give(Synced(Offset(end)))
 
 
-def fetch(last: int, end: int, synced: int | None = None, *, leader: NodeId = A, epoch: int = EPOCH) -> Fetch:
+def fetch(
+    last: int,
+    end: int,
+    synced: int | None = None,
+    *,
+    leader: NodeId = A,
+    epoch: int = EPOCH,
+    known: int = 0,
+    asks: bool = True,
+) -> Fetch:
     return Fetch(
         leader,
         LeaderEpoch(epoch),
@@ -70,6 +87,8 @@ def fetch(last: int, end: int, synced: int | None = None, *, leader: NodeId = A,
         LeaderEpoch(last),
         Offset(end),
         Offset(end if synced is None else synced),
+        Offset(known),
+        asks,
     )
 
 
@@ -133,14 +152,16 @@ def test_without_a_leader_or_as_the_leader_nothing_is_asked_for(leader: NodeId |
     following = Following()
     assert following.reign(leader, epoch) == ()
     assert following.give(batches(5, 10, 12)) == ()
-    assert following.after(2 * RETRY).give(Tick()) == ()
-    assert following.give(Disconnected()) == ()
-    assert following.after(2 * RETRY).give(Tick()) == ()
+    assert following.after(2 * TIMEOUT).give(Tick()) == ()
+    assert following.give(Disconnected()) + following.give(Connected()) == ()
+    assert following.after(2 * TIMEOUT).give(Tick()) == ()
+    assert following.follower.wake_at == NEVER
 
 
 def test_a_fetch_without_an_answer_is_repeated() -> None:
     following = Following()
-    assert following.after(RETRY - 1).give(Tick()) == ()
+    assert following.wakes_after == TIMEOUT
+    assert following.after(TIMEOUT - 1).give(Tick()) == ()
     assert following.after(1).give(Tick()) == (fetch(5, 10),)
     assert following.give(Tick()) == ()
 
@@ -149,13 +170,28 @@ def test_a_fetch_without_an_answer_is_repeated() -> None:
 def test_a_refused_or_lost_fetch_is_repeated_later(event: Event) -> None:
     following = Following().after(RETRY // 2)
     assert following.give(event) == ()
+    assert following.wakes_after == RETRY
     assert following.after(RETRY - 1).give(Tick()) == ()
     assert following.after(1).give(Tick()) == (fetch(5, 10),)
 
 
 def test_a_refusal_in_another_reign_says_nothing() -> None:
-    following = Following().after(RETRY // 2)
+    following = Following()
     following.give(Refused(LeaderEpoch(EPOCH - 1)))
+    assert following.wakes_after == TIMEOUT
+
+
+def test_over_a_new_connection_it_is_asked_at_once() -> None:
+    following = Following()
+    following.give(Disconnected())
+    assert following.give(Connected()) == (fetch(5, 10),)
+    assert following.wakes_after == TIMEOUT
+
+
+def test_to_acknowledge_is_not_to_ask_and_does_not_put_off_when_that_is_repeated() -> None:
+    following = Following(log((3, 0), (5, 6), end=10, synced=8))
+    following.give(Refused(EPOCH))
+    assert following.after(RETRY // 2).synced(10) == (fetch(5, 10, asks=False),)
     assert following.after(RETRY // 2).give(Tick()) == (fetch(5, 10),)
 
 
@@ -167,7 +203,7 @@ def test_what_follows_is_appended_and_more_asked_for_before_it_is_synced() -> No
     answer = batches(5, 10, 12)
     assert following.give(answer) == (Append(answer), fetch(EPOCH, 12, 10))
     assert following.written(12) == ()
-    assert following.synced(12) == (fetch(EPOCH, 12),)
+    assert following.synced(12) == (fetch(EPOCH, 12, asks=False),)
     assert following.synced(12) == ()
 
 
@@ -224,10 +260,21 @@ def test_no_more_is_asked_for_than_the_disk_can_be_behind() -> None:
     following.give(batches(5, 10, 12))
     assert following.give(batches(7, 12, 14)) == (Append(batches(7, 12, 14)),)
     assert not following.follower.is_settled
-    assert following.give(Tick()) == ()
-    assert following.written(12) == (fetch(7, 14, 10),)
+    assert following.follower.wake_at == NEVER
+    assert following.give(Connected()) + following.after(2 * TIMEOUT).give(Tick()) == ()
+    assert following.synced(11) == (), "it is acknowledged with what is asked next"
+    assert following.written(12) == (fetch(7, 14, 11),)
     assert following.written(14) == ()
     assert following.follower.is_settled
+
+
+def test_what_is_written_stays_written_when_an_earlier_append_is_told_after_a_later_one() -> None:
+    following = Following()
+    following.give(batches(5, 10, 12))
+    following.give(batches(7, 12, 14))
+    following.written(14)
+    following.written(12)
+    assert AdvanceHighWatermark(Offset(14)) in following.give(batches(7, 14, 14, known=14))
 
 
 def test_a_refused_append_is_asked_for_again_later() -> None:
@@ -246,11 +293,12 @@ def test_the_high_watermark_is_the_leaders_but_not_beyond_what_can_be_read_here(
     answer = batches(5, 10, 14, known=12)
     assert following.give(answer)[:2] == (Append(answer), AdvanceHighWatermark(Offset(10)))
     assert following.written(14) == (AdvanceHighWatermark(Offset(12)),)
+    assert following.synced(14) == (fetch(7, 14, known=12, asks=False),)
 
 
 def test_the_high_watermark_never_goes_back() -> None:
     following = Following(known=8)
-    assert following.give(batches(5, 10, 10, known=6)) == (fetch(5, 10),)
+    assert following.give(batches(5, 10, 10, known=6)) == (fetch(5, 10, known=8),)
     assert following.follower.high_watermark == 8
 
 
@@ -288,7 +336,7 @@ def test_an_epoch_without_records_that_only_this_log_knows_is_cut_away() -> None
 
 def test_the_own_high_watermark_is_no_reason_to_cut() -> None:
     following = Following(known=4)
-    assert following.begun == (fetch(5, 10),)
+    assert following.begun == (fetch(5, 10, known=4),)
     answer = batches(5, 10, 12)
     assert Append(answer) in following.give(answer)
 
@@ -316,14 +364,14 @@ def test_a_log_without_records_does_not_go_back_behind_its_start() -> None:
     # It started over at 1, led epoch 6 without a record, and acknowledged 1: it may be in the ISR.
     following = Following(log((6, 1), start=1, end=1), known=1)
     assert following.give(diverging(6, 1, 4, 1)) == (Reset(Offset(1)),)
-    assert following.give(LogCut(log(start=1, end=1))) == (fetch(0, 1),)
+    assert following.give(LogCut(log(start=1, end=1))) == (fetch(0, 1, known=1),)
     assert following.follower.high_watermark == 1
 
 
 def test_a_log_that_ends_before_the_leaders_starts_begins_there_without_loss() -> None:
     following = Following(known=10)
     assert following.give(start_over(5, 10, 30)) == (Reset(Offset(30)),)
-    assert following.give(LogCut(log(start=30, end=30))) == (fetch(0, 30),)
+    assert following.give(LogCut(log(start=30, end=30))) == (fetch(0, 30, known=10),)
 
 
 @pytest.mark.parametrize(
@@ -368,8 +416,10 @@ def test_while_the_log_is_cut_nothing_is_asked_for_or_taken_in() -> None:
     following.give(diverging(5, 10, 5, 8))
     assert not following.follower.is_settled
     quiet = following.give(batches(5, 10, 12)) + following.give(diverging(5, 10, 3, 4))
-    quiet += following.give(LogStartMoved(Offset(2))) + following.after(2 * RETRY).give(Tick())
+    quiet += following.give(LogStartMoved(Offset(2))) + following.after(2 * TIMEOUT).give(Tick())
+    quiet += following.give(Disconnected()) + following.give(Connected())
     assert quiet + following.reign(C, EPOCH + 1) == ()
+    assert following.follower.wake_at == NEVER
     assert following.give(LogCut(log((3, 0), (5, 6), end=8))) == (fetch(5, 8, leader=C, epoch=EPOCH + 1),)
 
 

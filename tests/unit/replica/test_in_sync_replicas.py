@@ -6,17 +6,18 @@ from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset
 from jetstream.replica.leader_events import (
     AdvanceHighWatermark,
     Deposed,
+    Diverging,
     FetchRefusal,
     FollowerLost,
     IsrCommitted,
     IsrRefused,
-    LeaseRenewed,
     MinimumChanged,
     ProposeIsr,
     RefuseFetch,
     Serve,
     Tick,
 )
+from jetstream.replica.settings import NEVER
 from tests.support.reigns import EPOCH, OLD, Reign, log, named, proposals, steady
 from tests.support.replica_cluster import LAG_MAX, RETRY, START, A, B, C
 
@@ -116,9 +117,10 @@ def test_silence_while_the_leader_had_no_lease_is_no_lag() -> None:
     reign = Reign(lease_until=START + LAG_MAX)
     reign.fetch(B)
     reign.after(2 * LAG_MAX)
-    assert reign.give(LeaseRenewed(MonotonicNs(reign.now + 2 * LAG_MAX))) == (
-        Serve(B, OLD, Offset(10), Offset(0)),
-    )
+    assert reign.give(Tick()) == ()
+    assert reign.leader.wake_at == NEVER
+    assert reign.renew(2 * LAG_MAX) == ()
+    assert reign.wakes_after == LAG_MAX
     assert proposals(reign.after(LAG_MAX).give(Tick())) == [named((A, 1), (B, 1))]
 
 
@@ -217,18 +219,28 @@ def test_nobody_is_named_whose_start_is_not_known() -> None:
 def test_without_a_lease_nothing_is_committed_served_or_proposed() -> None:
     reign = Reign(isr=(A, B), lease_until=START)
     assert not reign.leader.may_speak(reign.now)
-    assert reign.fetch(B) + reign.fetch(C) + reign.written(12) + reign.fetch(C, 11, last=6) == ()
+    assert reign.fetch(B) + reign.fetch(C) + reign.written(12) + reign.after(LAG_MAX).give(Tick()) == ()
     assert reign.high_watermark == 0
-    renewed = reign.give(LeaseRenewed(MonotonicNs(START + 1)))
-    assert renewed[:2] == (AdvanceHighWatermark(Offset(10)), Serve(B, OLD, Offset(10), Offset(10)))
+    renewed = reign.renew(1)
+    assert renewed[:2] == (
+        AdvanceHighWatermark(Offset(10)),
+        Serve(B, OLD, Offset(10), Offset(12), Offset(10)),
+    )
     assert proposals(renewed) == [named((A, 1), (B, 1), (C, 1))]
 
 
-def test_a_lease_is_never_shortened() -> None:
-    reign = Reign(lease_until=START + 5)
-    reign.give(LeaseRenewed(MonotonicNs(START + 2)))
-    assert reign.leader.may_speak(MonotonicNs(START + 4))
-    assert not reign.leader.may_speak(MonotonicNs(START + 5))
+def test_without_a_lease_who_diverges_is_refused_so_that_it_asks_again() -> None:
+    reign = Reign(isr=(A, B), lease_until=START)
+    assert reign.fetch(C, 11, last=6) == (RefuseFetch(C, EPOCH, FetchRefusal.NO_LEASE),)
+    reign.renew(1)
+    assert reign.fetch(C, 11, last=6) == (Diverging(C, LeaderEpoch(6), Offset(11), OLD, Offset(10)),)
+
+
+def test_a_lease_that_is_renewed_in_time_is_no_event() -> None:
+    reign = Reign(isr=(A, B), lease_until=START + 1)
+    reign.lease.until = MonotonicNs(START + 3)
+    assert AdvanceHighWatermark(Offset(10)) in reign.after(2).fetch(B)
+    assert reign.after(1).written(12) == ()
 
 
 @pytest.mark.parametrize("epoch", [EPOCH, EPOCH + 1])
@@ -237,8 +249,9 @@ def test_a_deposed_leader_refuses_and_is_silent(epoch: int) -> None:
     assert reign.give(Deposed(LeaderEpoch(epoch))) == ()
     assert reign.written(12) + reign.give(IsrCommitted((A,), 9)) + reign.after(LAG_MAX).give(Tick()) == ()
     assert not reign.leader.may_speak(reign.now)
-    assert reign.fetch(B) == (RefuseFetch(B, LeaderEpoch(epoch), FetchRefusal.DEPOSED),)
+    assert reign.fetch(B) == (RefuseFetch(B, EPOCH, FetchRefusal.DEPOSED),)
     assert reign.high_watermark == 10
+    assert reign.leader.wake_at == NEVER
 
 
 def test_news_of_an_older_reign_deposes_nobody() -> None:
@@ -247,11 +260,12 @@ def test_news_of_an_older_reign_deposes_nobody() -> None:
     assert not reign.leader.deposed
 
 
-def test_the_newest_reign_is_told_to_who_asks_a_deposed_leader() -> None:
+def test_whom_a_deposed_leader_refuses_knows_that_it_is_meant() -> None:
     reign = Reign()
     for epoch in (EPOCH + 2, EPOCH + 1):
         reign.give(Deposed(LeaderEpoch(epoch)))
-    assert reign.fetch(B) == (RefuseFetch(B, LeaderEpoch(EPOCH + 2), FetchRefusal.DEPOSED),)
+    refused = RefuseFetch(B, LeaderEpoch(EPOCH + 2), FetchRefusal.DEPOSED)
+    assert reign.fetch(B, epoch=EPOCH + 2) == (refused,)
 
 
 def test_a_reign_begins_with_its_epoch_on_record_and_the_leader_in_the_isr() -> None:

@@ -4,13 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset
+from envelope.types import LeaderEpoch, NodeId, Offset
 from jetstream.replica.leader import Leader, sole_replica
 from jetstream.replica.leader_events import (
     AdvanceHighWatermark,
     Diverging,
     FetchRefusal,
-    LeaseRenewed,
     LogStartMoved,
     MinimumChanged,
     RefuseFetch,
@@ -19,8 +18,15 @@ from jetstream.replica.leader_events import (
     Synced,
     Tick,
 )
-from tests.support.reigns import EPOCH, OLD, Reign, log, proposals
-from tests.support.replica_cluster import HEARTBEAT, RETRY, START, A, B, C, D
+from jetstream.replica.progress import FollowerState
+from jetstream.replica.settings import NEVER
+from tests.support.reigns import EPOCH, OLD, Reign, log, named, proposals, steady
+from tests.support.replica_cluster import HEARTBEAT, LAG_MAX, RETRY, START, A, B, C, D
+
+
+def served(follower: NodeId, log_end: int, limit: int, *, known: int = 0, last: int = OLD) -> Serve:
+    return Serve(follower, LeaderEpoch(last), Offset(log_end), Offset(limit), Offset(known))
+
 
 # --- the only replica ---------------------------------------------------------------------------------
 
@@ -117,7 +123,7 @@ def test_a_read_replica_is_served_and_never_counted() -> None:
     reign = Reign(isr=(A, B))
     reign.fetch(B)
     actions = reign.written(12) + reign.fetch(D)
-    assert Serve(D, OLD, Offset(10), Offset(10)) in actions
+    assert Serve(D, OLD, Offset(10), Offset(12), Offset(10)) in actions
     assert proposals(actions + reign.fetch(D, 12, last=EPOCH)) == []
     assert reign.high_watermark == 10
 
@@ -136,7 +142,7 @@ def test_an_isr_below_the_minimum_commits_nothing() -> None:
 @pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH + 1])
 def test_a_fetch_of_another_reign_is_refused_and_changes_nothing(epoch: int) -> None:
     reign = Reign(isr=(A, B))
-    refused = RefuseFetch(B, EPOCH, FetchRefusal.OTHER_LEADER_EPOCH)
+    refused = RefuseFetch(B, LeaderEpoch(epoch), FetchRefusal.OTHER_LEADER_EPOCH)
     assert reign.fetch(B, epoch=epoch, node_epoch=9) == (refused,)
     assert reign.high_watermark == 0
     assert AdvanceHighWatermark(Offset(10)) in reign.fetch(B, node_epoch=1)
@@ -177,38 +183,108 @@ def test_a_follower_that_ends_before_the_log_starts_begins_anew() -> None:
     reign = Reign(isr=(A, B), known=10)
     reign.give(LogStartMoved(Offset(8)))
     assert reign.fetch(C, 7) == (StartOver(C, OLD, Offset(7), Offset(8)),)
-    assert Serve(C, LeaderEpoch(0), Offset(8), Offset(10)) in reign.fetch(C, 8, last=0)
+    assert Serve(C, LeaderEpoch(0), Offset(8), Offset(10), Offset(10)) in reign.fetch(C, 8, last=0)
 
 
 def test_a_fetch_is_told_to_begin_anew_if_the_log_moves_on_while_it_waits() -> None:
     reign = Reign(isr=(A, B), known=10, lease_until=START)
     reign.fetch(C, 9)
     reign.give(LogStartMoved(Offset(10)))
-    answers = reign.give(LeaseRenewed(MonotonicNs(START + 1)))
-    assert answers == (StartOver(C, OLD, Offset(9), Offset(10)),)
+    assert reign.renew(1) == (StartOver(C, OLD, Offset(9), Offset(10)),)
 
 
 # --- serving ------------------------------------------------------------------------------------------
 
 
 def test_a_follower_is_served_what_is_written_before_it_is_synced() -> None:
-    reign = Reign()
-    assert reign.fetch(B) == ()
-    assert reign.written(12, synced_end=10) == (Serve(B, OLD, Offset(10), Offset(0)),)
+    reign = steady(Reign())
+    assert reign.written(12, synced_end=10)[0] == served(B, 10, 12, known=10)
     assert reign.written(12) == ()
 
 
-def test_a_fetch_without_news_is_answered_after_a_heartbeat() -> None:
-    reign = Reign(isr=(A, B), known=10)
-    reign.fetch(B)
+def test_nobody_is_served_what_the_leader_was_not_told_to_be_written() -> None:
+    reign = steady(Reign())
+    served_then = reign.written(12)
+    reign.written(14)
+    assert served_then == (served(B, 10, 12, known=10), served(C, 10, 12, known=10))
+    assert reign.fetch(B, 12, last=EPOCH) == (served(B, 12, 14, known=10, last=EPOCH),)
+
+
+def test_a_follower_that_knows_the_high_watermark_is_never_served_for_nothing() -> None:
+    reign = steady(Reign())
+    assert reign.leader.wake_at == NEVER
+    assert reign.after(1000 * HEARTBEAT).give(Tick()) == ()
+
+
+def test_a_follower_that_does_not_know_the_high_watermark_is_told_after_a_heartbeat() -> None:
+    reign = steady(Reign())
+    reign.written(12)
+    reign.fetch(C, 12, last=EPOCH, known=12)
+    reign.after(5).fetch(B, 12, last=EPOCH, known=10)
+    assert reign.high_watermark == 12
+    assert reign.wakes_after == HEARTBEAT
     assert reign.after(HEARTBEAT - 1).give(Tick()) == ()
-    assert reign.after(1).give(Tick()) == (Serve(B, OLD, Offset(10), Offset(10)),)
-    assert reign.after(HEARTBEAT).give(Tick()) == ()
+    assert reign.after(1).give(Tick()) == (served(B, 12, 12, known=12, last=EPOCH),)
+    assert reign.fetch(B, 12, last=EPOCH, known=12) == ()
+
+
+def test_a_follower_is_told_at_once_that_the_log_begins_elsewhere() -> None:
+    reign = steady(Reign())
+    assert reign.give(LogStartMoved(Offset(4))) == (served(B, 10, 10, known=10), served(C, 10, 10, known=10))
+    assert reign.fetch(B, known=10) == ()
+    assert reign.fetch(B, known=10, node_epoch=2) == (served(B, 10, 10, known=10),), "it may not know"
 
 
 def test_an_acknowledgement_is_not_served_what_is_on_its_way() -> None:
     reign = Reign()
     reign.written(12)
-    assert reign.fetch(B, 10, 4) == (Serve(B, OLD, Offset(10), Offset(0)),)
-    assert reign.fetch(B, 10, 10) == ()
-    assert reign.after(RETRY).fetch(B, 10, 10) == (Serve(B, OLD, Offset(10), Offset(0)),)
+    assert reign.fetch(B, 10, 4) == (served(B, 10, 12),)
+    assert reign.fetch(B, 10, 10, asks=False) == ()
+    assert reign.after(RETRY).fetch(B, 10, 10) == (served(B, 10, 12),), "it asks again"
+
+
+def test_an_acknowledgement_that_overtook_what_it_asked_for_is_served() -> None:
+    reign = Reign()
+    reign.written(12)
+    assert reign.fetch(B, 10, 4, asks=False) == (served(B, 10, 12),)
+
+
+# --- time and what others are told ----------------------------------------------------------------------
+
+
+def test_time_alone_makes_a_member_lag_and_a_proposal_be_repeated() -> None:
+    reign = steady(Reign())
+    reign.written(12)
+    reign.fetch(B, 12, last=EPOCH, known=10)
+    assert reign.wakes_after == LAG_MAX
+    assert proposals(reign.after(LAG_MAX).give(Tick())) == [named((A, 1), (B, 1))]
+    assert reign.wakes_after == RETRY
+    assert proposals(reign.after(RETRY).give(Tick())) == [named((A, 1), (B, 1))]
+
+
+def test_a_member_that_may_not_be_left_out_keeps_nobody_awake() -> None:
+    reign = steady(Reign(minimum=3))
+    reign.written(12)
+    reign.fetch(B, 12, last=EPOCH, known=10)
+    assert reign.after(LAG_MAX).give(Tick()) == ()
+    assert reign.leader.wake_at == NEVER
+
+
+def test_the_only_replica_keeps_nobody_awake_and_has_no_followers() -> None:
+    leader = sole(0)
+    leader.handle(Synced(Offset(5), Offset(5)), START)
+    assert (leader.wake_at, leader.is_replicated, leader.follower_states()) == (NEVER, False, ())
+    assert leader.synced_end == 5
+
+
+def test_what_is_known_of_the_followers_can_be_told() -> None:
+    reign = Reign(isr=(A, B), known=3)
+    reign.fetch(B, 9, 7, known=2)
+    reign.fetch(D, 10, 8, known=1)
+    assert reign.leader.follower_states() == (
+        FollowerState(B, Offset(9), Offset(7), Offset(2), in_sync=True),
+        FollowerState(C, None, None, None, in_sync=False),
+        FollowerState(D, Offset(10), Offset(8), Offset(1), in_sync=False),
+    )
+    reign.fetch(B, 11, last=6, node_epoch=2)
+    assert reign.leader.follower_states()[0] == FollowerState(B, None, None, None, in_sync=True)

@@ -10,11 +10,11 @@ import pytest
 from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset, SyncMode
 from jetstream.replica import follower_events as following
 from jetstream.replica.leader_events import FetchArrived, FetchRefusal, FollowerLost
-from jetstream.replica.settings import NEVER
 from metadata.catalog.commands import ChangeLeader
 from metadata.catalog.events import Refused
 from metadata.controller.events import Elect, LeaderSilent, NodeHeard
 from metadata.controller.machine import Controller
+from metadata.lease import Lease, unlimited
 from tests.support.replica_cluster import (
     HEARTBEAT,
     LAG_MAX,
@@ -211,7 +211,7 @@ def test_d6_isr_expansion_while_the_high_watermark_lags() -> None:
     cluster = ReplicaCluster(
         "abc", 2, logs={A: ten, B: ReplicaLog(*ten.batches), C: five}, isr=(A, B), leader_epoch=2
     )
-    cluster.flow(cut_off=[C])
+    cluster.deliver(cluster.between(B, A)[0])
     assert cluster[A].high_watermark == 10
     cluster[A].crash()
     cluster.wire.clear()
@@ -361,7 +361,7 @@ def test_d16_zombie_leader_acks(has_lease: bool) -> None:
     """A leader wakes up after another was elected: it commits nothing, and changes no ISR."""
     cluster = ReplicaCluster("abc", 1)
     pause_ends = MonotonicNs(START + 4 * LAG_MAX)
-    cluster[A].lease_until = NEVER if has_lease else pause_ends
+    cluster[A].lease = unlimited() if has_lease else Lease(pause_ends)
     cluster.elect(A)
     cluster[A].publish("m1")
     come_together(cluster)
