@@ -242,6 +242,15 @@ def decode(frame: Buffer) -> tuple[BatchHeader, pa.RecordBatch]:
         Unsupported: an intact batch of a format this version does not know.
     """
     header = verify(frame)
+    return header, records_of(header, frame)
+
+
+def records_of(header: BatchHeader, frame: Buffer) -> pa.RecordBatch:
+    """Return the records of one whole message whose CRC was checked; they view ``frame``.
+
+    Raises:
+        CorruptDataError: it is not Arrow of our schema.
+    """
     try:
         records = pa.ipc.read_record_batch(pa.ipc.read_message(frame), SCHEMA)
         records.validate()
@@ -249,7 +258,7 @@ def decode(frame: Buffer) -> tuple[BatchHeader, pa.RecordBatch]:
         raise CorruptDataError(f"batch {header.base} is intact but not Arrow of our schema") from error
     if records.num_rows > header.next - header.base:
         raise CorruptDataError(f"batch {header.base} has more records than offsets")
-    return header, records
+    return records
 
 
 def iter_frames(data: Buffer, start: int = 0) -> Iterator[memoryview]:
@@ -265,6 +274,24 @@ def iter_frames(data: Buffer, start: int = 0) -> Iterator[memoryview]:
             return
         yield view[start : frame.end]
         start = frame.end
+
+
+def verified_frames(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
+    """Return header and bytes of each message in ``data`` after checking its CRC.
+
+    Raises:
+        CorruptDataError: a frame or CRC is wrong, or the last message is not whole.
+        Unsupported: an intact batch of a format this version does not know.
+    """
+    view, start = memoryview(data), 0
+    found: list[tuple[BatchHeader, memoryview]] = []
+    while start < len(view):
+        frame = find_frame(view, start)
+        if frame is None or frame.end > len(view):
+            raise CorruptDataError(f"the last {len(view) - start} bytes are not a whole message")
+        found.append((verified_at(view, frame), view[start : frame.end]))
+        start = frame.end
+    return found
 
 
 def header_at(data: Buffer, frame: Frame) -> BatchHeader:

@@ -1,8 +1,10 @@
 """Which leader epoch wrote which offsets: the history that reconciliation and readers compare.
 
-The ``epochs`` state file holds ``{"entries": [[epoch, start offset, begun at (microseconds)], …]}``. An
-epoch is recorded, durably, before its first batch, and stays recorded if it has none: a follower that knows
-it must find it here.
+The ``epochs`` state file holds ``{"entries": [[epoch, start offset, begun at (microseconds)], …],
+"followed": boolean}``. An epoch is recorded, durably, before its first batch, and stays recorded if it has
+none: a follower that knows it must find it here. ``followed``, missing in older files, says that the last
+batches may have been written as a follower: it is set before the first of them, and taken back with the
+record of the next epoch that this node leads.
 
 Source: KIP-101, KIP-279; Kafka's ``LeaderEpochFileCache``.
 """
@@ -91,10 +93,10 @@ class EpochHistory:
             starts.append(entry._replace(start=max(entry.start, floor)))
         return EpochHistory(tuple(starts))
 
-    def encode(self) -> dict[str, Json]:
+    def encode(self, *, followed: bool) -> dict[str, Json]:
         """Return the content of the state file."""
         entries: list[Json] = [[entry.epoch, entry.start, entry.begun_at] for entry in self.starts]
-        return {"entries": entries}
+        return {"entries": entries, "followed": followed}
 
 
 def decode_epochs(state: dict[str, Json]) -> EpochHistory:
@@ -117,3 +119,8 @@ def decode_epochs(state: dict[str, Json]) -> EpochHistory:
         if before.epoch >= after.epoch or before.start > after.start:
             raise CorruptDataError("the entries of an epochs file are out of order")
     return EpochHistory(tuple(starts))
+
+
+def is_followed(state: dict[str, Json]) -> bool:
+    """Return what a state file says of who wrote the last batches."""
+    return state.get("followed") is True

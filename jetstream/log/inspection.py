@@ -18,8 +18,9 @@ from jetstream.log.batch import BatchFlags, BatchHeader, decode
 from jetstream.log.batch_index import BatchIndex, decode_index
 from jetstream.log.checkpoint import CHECKPOINT_FILE, Checkpoint, decode_checkpoint
 from jetstream.log.disk import Disk, File
-from jetstream.log.epochs import EPOCHS_FILE, EpochHistory, decode_epochs
+from jetstream.log.epochs import EPOCHS_FILE, EpochHistory, decode_epochs, is_followed
 from jetstream.log.ranges import OffsetRange, with_range
+from jetstream.log.reset import RESET_FILE, is_resetting
 from jetstream.log.scan import FileWindow, SegmentScan, scan_segment
 from jetstream.log.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, base_of
 from jetstream.log.state_file import Json, decode_state, read_whole
@@ -31,7 +32,7 @@ class ProblemKind(StrEnum):
     CORRUPT = "corrupt"
     """Bytes that had been synced are damaged or missing."""
     TORN = "torn"
-    """The last write group is incomplete; opening the log cuts it."""
+    """A crash has stopped a write group or a reset; opening the log cuts the one, and finishes the other."""
     DERIVED = "derived"
     """An index or a state file is damaged or does not fit; opening the log does without it."""
     ILLEGAL = "illegal"
@@ -107,15 +108,29 @@ def inspect_stream(disk: Disk, directory: str) -> StreamReport:
         StorageError: the directory is missing or the disk refused.
     """
     problems: list[Problem] = []
+    if is_resetting(disk, directory):
+        path = f"{directory}/{RESET_FILE}"
+        description = "the log is to begin anew: what else is here does not count any more"
+        return _nothing(directory, Problem(ProblemKind.TORN, path, None, description))
     checkpoint = _read_checkpoint(disk, directory, problems)
-    epochs = _read_epochs(disk, directory, problems)
+    epochs, followed = _read_epochs(disk, directory, problems)
     synced_end = max(
         checkpoint.synced_end if checkpoint is not None else Offset(0),
         epochs.starts[-1].start if epochs is not None and epochs.starts else Offset(0),
     )
     names = [name for name in disk.listdir(directory) if base_of(name) is not None]
+    while checkpoint is not None and len(names) > 1 and _base(names[1]) <= checkpoint.log_start_offset:
+        del names[0]  # the next opening removes it
     segments = [
-        inspect_segment(disk, f"{directory}/{name}", synced_end, last=name == names[-1]) for name in names
+        inspect_segment(
+            disk,
+            f"{directory}/{name}",
+            synced_end,
+            first=name == names[0],
+            last=name == names[-1],
+            followed=followed,
+        )
+        for name in names
     ]
     for segment in segments:
         problems.extend(segment.problems)
@@ -134,8 +149,19 @@ def inspect_stream(disk: Disk, directory: str) -> StreamReport:
     )
 
 
+def _nothing(directory: str, problem: Problem) -> StreamReport:
+    none = Offset(0)
+    return StreamReport(directory, (), None, None, none, none, (), (problem,))
+
+
 def inspect_segment(
-    disk: Disk, path: str, synced_end: Offset | None = None, *, last: bool = False
+    disk: Disk,
+    path: str,
+    synced_end: Offset | None = None,
+    *,
+    first: bool = False,
+    last: bool = False,
+    followed: bool = False,
 ) -> SegmentReport:
     """Return the report on one segment file and its index.
 
@@ -143,20 +169,21 @@ def inspect_segment(
         disk: where ``path`` lies.
         path: of the segment.
         synced_end: offset below which everything had been synced, if that is known from elsewhere.
+        first: the segment is its log's first one, which may begin in the middle of a leader's.
         last: the segment is its log's last one, so it may be unsealed, and torn above ``synced_end``.
+        followed: its last batches may have been written by a follower.
 
     Raises:
         StorageError: not a segment's name, or the disk refused.
     """
-    base = base_of(path.rpartition("/")[2])
-    if base is None:
-        raise StorageError(f"{path} is not named like a segment")
+    base = _base(path.rpartition("/")[2])
     file = disk.open(path)
     try:
         size = file.size()
         scan = scan_segment(file, base)
-        problems = list(_damages(path, scan, synced_end or base, last=last))
-        batches = tuple(_read_batches(path, base, file, scan, problems))
+        synced_end = max(synced_end or base, scan.proven_end(followed=followed))
+        problems = list(_damages(path, scan, synced_end, last=last))
+        batches = tuple(_read_batches(path, file, scan, problems, first=first))
     except Unsupported as error:
         problem = Problem(ProblemKind.ILLEGAL, path, None, error.description)
         return SegmentReport(
@@ -170,13 +197,19 @@ def inspect_segment(
     return SegmentReport(path, base, scan.next, size, scan.sealed, batches, index, tuple(problems))
 
 
+def _base(name: str) -> Offset:
+    base = base_of(name)
+    if base is None:
+        raise StorageError(f"{name} is not named like a segment")
+    return base
+
+
 def _corrupt(path: str, position: FilePosition | None, description: str) -> Problem:
     return Problem(ProblemKind.CORRUPT, path, position, description)
 
 
 def _damages(path: str, scan: SegmentScan, synced_end: Offset, *, last: bool) -> Iterator[Problem]:
     """Judge damage by the rule of recovery."""
-    synced_end = max(synced_end, scan.proven_end)
     for damage in scan.damages:
         kind = ProblemKind.TORN if last and damage.base >= synced_end else ProblemKind.CORRUPT
         until = f"to {damage.next}" if damage.next is not None else "on"
@@ -184,7 +217,7 @@ def _damages(path: str, scan: SegmentScan, synced_end: Offset, *, last: bool) ->
 
 
 def _read_batches(
-    path: str, base: Offset, file: File, scan: SegmentScan, problems: list[Problem]
+    path: str, file: File, scan: SegmentScan, problems: list[Problem], *, first: bool
 ) -> Iterator[BatchReport]:
     window = FileWindow(file, file.size())
     epoch, timestamp = LeaderEpoch(0), TimestampUs(0)
@@ -196,7 +229,10 @@ def _read_batches(
         except CorruptDataError as error:
             problems.append(Problem(ProblemKind.ILLEGAL, path, entry.position, error.description))
             continue
-        faults = list(_illegal(header, records, first=header.base == base))
+        faults = list(_illegal(header, records))
+        begins, rolls = header.base == scan.base, BatchFlags.ROLL in header.flags
+        if rolls is not begins and not (begins and first):
+            faults.append("only the first batch of a segment carries ROLL")
         if header.leader_epoch < epoch or header.max_timestamp < timestamp:
             faults.append("epoch or timestamp is below the previous batch's")
         epoch, timestamp = header.leader_epoch, header.max_timestamp
@@ -216,7 +252,7 @@ def _read_batches(
         )
 
 
-def _illegal(header: BatchHeader, records: pa.RecordBatch, *, first: bool) -> Iterator[str]:
+def _illegal(header: BatchHeader, records: pa.RecordBatch) -> Iterator[str]:
     """Yield what no writer of ours would have written."""
     offsets = records.column(0).to_numpy()
     timestamps = records.column(1).cast(pa.int64()).to_numpy()
@@ -224,8 +260,6 @@ def _illegal(header: BatchHeader, records: pa.RecordBatch, *, first: bool) -> It
         yield f"its offsets are not [{header.base}, {header.next})"
     if len(timestamps) and (np.any(np.diff(timestamps) < 0) or timestamps[-1] != header.max_timestamp):
         yield "its timestamps decrease or do not end at its largest"
-    if (BatchFlags.ROLL in header.flags) is not first:
-        yield "only the first batch of a segment carries ROLL"
     try:
         records.validate(full=True)
     except (pa.ArrowException, OSError) as error:
@@ -291,14 +325,15 @@ def _read_checkpoint(disk: Disk, directory: str, problems: list[Problem]) -> Che
         return None
 
 
-def _read_epochs(disk: Disk, directory: str, problems: list[Problem]) -> EpochHistory | None:
+def _read_epochs(disk: Disk, directory: str, problems: list[Problem]) -> tuple[EpochHistory | None, bool]:
+    """Return the epochs, and whether the log is a followed one."""
     state = _read_state(disk, f"{directory}/{EPOCHS_FILE}", problems)
     try:
-        return decode_epochs(state) if state is not None else None
+        return (decode_epochs(state), is_followed(state)) if state is not None else (None, False)
     except CorruptDataError as error:
         path = f"{directory}/{EPOCHS_FILE}"
         problems.append(Problem(ProblemKind.DERIVED, path, None, error.description))
-        return None
+        return None, False
 
 
 def _read_state(disk: Disk, path: str, problems: list[Problem]) -> dict[str, Json] | None:

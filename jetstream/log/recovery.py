@@ -4,12 +4,15 @@ Theory of operation: bytes of the last write group may be torn, because nobody w
 Everything before had been synced, so damage there is corruption: it is kept, reported and refused. Three
 witnesses say how far synced bytes reach, and the furthest is believed:
 
-* a good batch with ``GROUP_START``: all before it had been synced when it was written;
+* a good batch with ``GROUP_START``: all before it had been synced when it was written (for a log that was
+  written by a follower see `SegmentScan.proven_end`);
 * the checkpoint's ``synced_end``;
 * the start of the newest epoch, which is recorded only after all before it was synced.
 
 Damage that begins below that offset is corruption; the first damage at or above it is where the torn group
 is cut. Only the last segment can be torn: a segment is synced and sealed before the next one is created.
+
+A reset that a crash has stopped is finished before all this (`jetstream.log.reset`).
 """
 
 from collections.abc import Iterator
@@ -22,9 +25,10 @@ from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch_index import BatchIndex
 from jetstream.log.checkpoint import CHECKPOINT_FILE, Checkpoint, decode_checkpoint
 from jetstream.log.disk import Disk, File, make_directories
-from jetstream.log.epochs import EPOCHS_FILE, EpochHistory, EpochStart, decode_epochs
+from jetstream.log.epochs import EPOCHS_FILE, EpochHistory, EpochStart, decode_epochs, is_followed
 from jetstream.log.index_file import read_index, read_summary, remove_index
 from jetstream.log.ranges import OffsetRange, above, with_range
+from jetstream.log.reset import finish_reset, is_resetting
 from jetstream.log.scan import FIRST_BATCH, Damage, SegmentScan, scan_segment
 from jetstream.log.schema import END_OF_STREAM
 from jetstream.log.segment import Segment, base_of
@@ -64,6 +68,7 @@ class Recovery:
         corrupt_ranges: offsets whose bytes are damaged or missing.
         end_certain: whether `log_end_offset` is; otherwise nothing may be appended.
         epochs: the epoch history.
+        followed: the last batches may have been written by a follower.
         checkpoint: the one that was found.
         report: for people.
     """
@@ -80,6 +85,7 @@ class Recovery:
         self.corrupt_ranges: tuple[OffsetRange, ...] = ()
         self.end_certain = True
         self.epochs = EpochHistory()
+        self.followed = False
         self.checkpoint: Checkpoint | None = None
         self.report = RecoveryReport(now)
 
@@ -113,6 +119,11 @@ class Recovery:
     # --- state files ------------------------------------------------------------------------------
 
     def _read_state(self) -> None:
+        try:
+            if is_resetting(self._disk, self._directory):
+                finish_reset(self._disk, self._directory)
+        except CorruptDataError as error:
+            self._note(f"the reset file is unusable: {error}")
         for name in self._disk.listdir(self._directory):
             if name.endswith(NEW_SUFFIX):
                 self._disk.unlink(f"{self._directory}/{name}")
@@ -123,7 +134,8 @@ class Recovery:
             self._note(f"the checkpoint is unusable: {error}")
         try:
             state = self._state(EPOCHS_FILE)
-            self.epochs = decode_epochs(state) if state is not None else EpochHistory()
+            if state is not None:
+                self.epochs, self.followed = decode_epochs(state), is_followed(state)
         except CorruptDataError as error:
             self._note(f"the epochs file is unusable: {error}")
         if self.checkpoint is not None:
@@ -230,7 +242,7 @@ class Recovery:
 
     def _judge_last(self, segment: Segment, file: File, scan: SegmentScan) -> None:
         """Tell corruption from a torn last group, cut the latter, and find the log's end."""
-        synced_end = max(self._synced_end, scan.proven_end)
+        synced_end = max(self._synced_end, scan.proven_end(followed=self.followed))
         torn = next((damage for damage in scan.damages if damage.base >= synced_end), None)
         size = file.size()
         if torn is not None:

@@ -5,7 +5,8 @@ decided by `jetstream.log.recovery`, which also knows what had been synced.
 """
 
 import re
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from envelope.errors import CorruptDataError
@@ -19,6 +20,9 @@ from jetstream.log.schema import END_OF_STREAM, SCHEMA_MESSAGE
 
 FIRST_BATCH: Final = FilePosition(len(SCHEMA_MESSAGE))
 """Where the first batch of every segment begins."""
+
+FOLLOWED_GROUPS_MAX: Final = 32
+"""A follower writes at most so many of its leader's groups before it syncs; see `SegmentScan.proven_end`."""
 
 _WINDOW_BYTES: Final = 4 * MIB
 _CANDIDATE: Final = re.compile(rb"\xff\xff\xff\xff.[\x00-\x10]\x00\x00", re.DOTALL)
@@ -57,7 +61,8 @@ class SegmentScan:
         next: offset expected after the last good batch.
         data_end: position after the last good batch; 0 in an empty file.
         sealed: the file ends with the end-of-stream marker, right after the last good batch.
-        proven_end: every batch below this offset had been synced: the largest base of a batch that says so.
+        base: of the segment.
+        group_starts: bases of the last batches that begin a write group.
     """
 
     index: BatchIndex
@@ -65,7 +70,20 @@ class SegmentScan:
     next: Offset
     data_end: FilePosition
     sealed: bool
-    proven_end: Offset
+    base: Offset
+    group_starts: deque[Offset] = field(default_factory=lambda: deque(maxlen=FOLLOWED_GROUPS_MAX + 1))
+
+    def proven_end(self, *, followed: bool) -> Offset:
+        """Return an offset below which every batch had been synced, as the good batches prove.
+
+        A batch with ``GROUP_START`` says so of all before it. In a followed log it says so of the leader's
+        disk: the follower may have written it together with batches before it, in one unsynced piece. But of
+        such batches the piece has at most `FOLLOWED_GROUPS_MAX`, so one with as many behind it lies before
+        the piece or begins it.
+        """
+        if not followed:
+            return self.group_starts[-1] if self.group_starts else self.base
+        return self.group_starts[0] if len(self.group_starts) > FOLLOWED_GROUPS_MAX else self.base
 
     @property
     def intact(self) -> bool:
@@ -119,7 +137,7 @@ def scan_segment(file: File, base: Offset, known: BatchIndex | None = None) -> S
     """
     window = FileWindow(file, file.size())
     index = known if known is not None else BatchIndex()
-    scan = SegmentScan(index, [], base, FilePosition(0), sealed=False, proven_end=base)
+    scan = SegmentScan(index, [], base, FilePosition(0), sealed=False, base=base)
     if len(index):
         last = index[len(index) - 1]
         scan.next, scan.data_end = last.next, last.end
@@ -162,7 +180,7 @@ def _step(window: FileWindow, position: FilePosition, scan: SegmentScan) -> File
     scan.next = header.next
     scan.data_end = FilePosition(position + length)
     if BatchFlags.GROUP_START in header.flags:
-        scan.proven_end = header.base
+        scan.group_starts.append(header.base)
     return scan.data_end
 
 

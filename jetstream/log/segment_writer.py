@@ -123,6 +123,13 @@ class SegmentWriter:
         assert segment.index is not None, "the active segment's index is loaded"
         segment.save_index(len(segment.index))
 
+    def unseal(self) -> None:
+        """Take back the end of the active segment, if it has one; durable with the next batch."""
+        segment = self.segment
+        if segment.sealed:
+            self.file.truncate(segment.data_end)
+            segment.size, segment.sealed = segment.data_end, False
+
     def start(self, base: Offset) -> Segment:
         """Create the segment that begins at ``base`` and make it the active one; its name is durable.
 
@@ -145,8 +152,9 @@ class SegmentWriter:
     def cut(self, segments: tuple[Segment, ...], offset: Offset) -> tuple[Segment, ...]:
         """Cut all batches from ``offset`` on, durably; return the segments that are left, the last active."""
         self.close()
-        while segments[-1].base > offset:
-            # One after the other from the end: after a crash no hole is left that would read as damage.
+        while segments[-1].base >= offset and len(segments) > 1:
+            # One after the other from the end: after a crash no hole is left that would read as damage. Also
+            # one that becomes empty: whether the next batch begins a segment is for its writer to say.
             remove(self._disk, segments[-1])
             self._disk.sync_dir(self._directory)
             segments = segments[:-1]

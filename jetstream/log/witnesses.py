@@ -11,17 +11,21 @@ from jetstream.log.state_file import write_state
 class Witnesses:
     """Writes the checkpoint and the epochs of one log; each call returns when its content is durable.
 
+    Attributes:
+        followed: as in the epochs file.
+
     Invariants:
         W1: while bytes are being written, the checkpoint on disk does not say "clean".
     """
 
-    __slots__ = ("_checkpoint", "_directory", "_disk")
+    __slots__ = ("_checkpoint", "_directory", "_disk", "followed")
 
-    def __init__(self, disk: Disk, directory: str, found: Checkpoint | None) -> None:
-        """Begin with the checkpoint that recovery found."""
+    def __init__(self, disk: Disk, directory: str, found: Checkpoint | None, *, followed: bool) -> None:
+        """Begin with what recovery found."""
         self._disk = disk
         self._directory = directory
         self._checkpoint = found
+        self.followed = followed
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint."""
@@ -33,6 +37,7 @@ class Witnesses:
         if self._checkpoint is not None and self._checkpoint.clean:
             self.write_checkpoint(replace(self._checkpoint, clean=False))
 
-    def write_epochs(self, epochs: EpochHistory) -> None:
+    def write_epochs(self, epochs: EpochHistory, *, followed: bool) -> None:
         """Replace the epochs file."""
-        write_state(self._disk, f"{self._directory}/{EPOCHS_FILE}", epochs.encode())
+        write_state(self._disk, f"{self._directory}/{EPOCHS_FILE}", epochs.encode(followed=followed))
+        self.followed = followed

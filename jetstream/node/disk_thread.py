@@ -1,7 +1,8 @@
 """The one thread that writes to a data directory: appends, syncs, everything blocking.
 
 The thread takes all appends that are waiting, writes them, syncs the dirty logs together (`SyncScheduler`),
-and returns all results in one wake-up of the loop.
+and returns all results in one wake-up of the loop. Who wants to know that an append is written while its sync
+still runs is told in one wake-up more; a commit that nobody asks that of has none.
 """
 
 import asyncio
@@ -15,10 +16,11 @@ from typing import Any, TypeVar
 
 from envelope.errors import DiskFull, JetstreamError, StorageError, StreamOffline
 from envelope.types import Offset, SyncMode, TimestampUs
-from jetstream.log.batch import UnsealedBatch
+from jetstream.log.batch import Buffer, UnsealedBatch, read_header
 from jetstream.log.log import Log
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.crash import Crash
+from jetstream.node.recovery import OpenedLog
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -35,12 +37,15 @@ class GroupAppend:
         error: the outcome, once there is one: None if the batches are as durable as the mode promises,
             `DiskFull` if they were undone, `StreamOffline` if the log had failed before and nothing was
             tried, any other error if the outcome is unknown and the log has failed for good.
+        written: called on the loop once the batches are written, before they are synced; not if they are
+            refused.
     """
 
     log: Log
     batches: Sequence[UnsealedBatch]
     now: TimestampUs
     error: JetstreamError | None = None
+    written: Callable[[], None] | None = None
 
     @property
     def base(self) -> Offset:
@@ -52,12 +57,68 @@ class GroupAppend:
         """Offset after the last record."""
         return self.batches[-1].next
 
+    @property
+    def records(self) -> int:
+        """How many records it has."""
+        return self.end - self.base
+
+    def write(self) -> None:
+        """Write to the log; on the disk thread."""
+        if self.base != self.log.log_end_offset:
+            raise _refused_behind(self.log)
+        self.log.append_group(self.batches, self.now)
+
+
+@dataclass(slots=True, eq=False)
+class FollowerAppend:
+    """A leader's batches on their way to a follower's disk.
+
+    Attributes:
+        opened: the log; it takes in what it has learnt once the outcome is told.
+        data: whole batches, see `Log.append_frames`.
+        now: wall clock.
+        error: as `GroupAppend.error`, and `CorruptDataError` if the batches are damaged or do not follow the
+            log; nothing was stored then. With `DiskFull` the log may have the first of the batches.
+        written: as `GroupAppend.written`.
+        records: how many were written.
+    """
+
+    opened: OpenedLog
+    data: Buffer
+    now: TimestampUs
+    error: JetstreamError | None = None
+    written: Callable[[], None] | None = None
+    records: int = 0
+
+    @property
+    def log(self) -> Log:
+        """Where to."""
+        return self.opened.log
+
+    def write(self) -> None:
+        """Write to the log; on the disk thread."""
+        log_end_offset = self.log.log_end_offset
+        if self.data and read_header(self.data).base > log_end_offset:
+            raise _refused_behind(self.log)
+        try:
+            self.log.append_frames(self.data, self.now)
+        finally:
+            self.records = self.log.log_end_offset - log_end_offset
+
+
+AnyAppend = GroupAppend | FollowerAppend
+
+
+def _refused_behind(log: Log) -> JetstreamError:
+    """Return why nothing is appended behind what is not there."""
+    return log.failed or DiskFull("the group before this one was refused")
+
 
 @dataclass(slots=True, eq=False)
 class _Appends:
     """What was handed over together."""
 
-    appends: Sequence[GroupAppend]
+    appends: Sequence[AnyAppend]
     done: Callable[[], None]
 
 
@@ -102,7 +163,7 @@ class DiskThread:
         self._stopped = False
         self._thread.start()
 
-    def append(self, appends: Sequence[GroupAppend], done: Callable[[], None]) -> None:
+    def append(self, appends: Sequence[AnyAppend], done: Callable[[], None]) -> None:
         """Append the groups, each to its log; then call ``done`` on the loop, all outcomes being known.
 
         Raises:
@@ -146,10 +207,12 @@ class DiskThread:
             calls = [job for job in self._taken if isinstance(job, _Call)]
             stop = any(isinstance(job, _Stop) for job in self._taken)
             if groups:
-                self._commit([append for job in groups for append in job.appends])
+                appends = [append for job in groups for append in job.appends]
+                self._commit(appends)
                 # The loop reads the outcomes from now on: whatever happens next must not change them.
                 self._taken = [job for job in self._taken if not isinstance(job, _Appends)]
                 self._loop.call_soon_threadsafe(_tell, groups)
+                _learn(appends)
             for call in calls:
                 self._perform(call)
                 self._taken.remove(call)
@@ -177,11 +240,14 @@ class DiskThread:
                 self._loop.call_soon_threadsafe(_resolve_call, job)
         return any(isinstance(job, _Stop) for job in jobs)
 
-    def _commit(self, appends: Sequence[GroupAppend]) -> None:
+    def _commit(self, appends: Sequence[AnyAppend]) -> None:
         begun = time.perf_counter()
         for append in appends:
             self._write(append)
         written = [append for append in appends if append.error is None]
+        callbacks = [append.written for append in written if append.written is not None]
+        if callbacks:
+            self._loop.call_soon_threadsafe(_call_each, callbacks)
         wrote = time.perf_counter()
         to_sync = {append.log: None for append in written if append.log.config.sync is SyncMode.ALWAYS}
         if to_sync:
@@ -190,22 +256,19 @@ class DiskThread:
                 append.error = failures.get(append.log)
         self._count(appends, wrote - begun, time.perf_counter() - wrote)
 
-    def _write(self, append: GroupAppend) -> None:
-        if append.base != append.log.log_end_offset:
-            append.error = append.log.failed or DiskFull("the group before this one was refused")
-            return
+    def _write(self, append: AnyAppend) -> None:
         try:
-            append.log.append_group(append.batches, append.now)
+            append.write()
         except JetstreamError as error:
             append.error = error
 
-    def _count(self, appends: Sequence[GroupAppend], write_seconds: float, sync_seconds: float) -> None:
+    def _count(self, appends: Sequence[AnyAppend], write_seconds: float, sync_seconds: float) -> None:
         counters = self.counters
         counters.commits += 1
         for append in appends:
             if append.error is None:
                 counters.groups += 1
-                counters.records += append.end - append.base
+                counters.records += append.records
             else:
                 counters.failed_groups += 1
         counters.write_seconds += write_seconds
@@ -216,6 +279,18 @@ class DiskThread:
             job.result = job.work()
         except (JetstreamError, OSError) as error:
             job.error = error
+
+
+def _learn(appends: Sequence[AnyAppend]) -> None:
+    """Let followers' logs take in what was stored; after it was told, so that nobody waits for it."""
+    for append in appends:
+        if isinstance(append, FollowerAppend) and append.records:
+            append.opened.absorb(append.data)
+
+
+def _call_each(callbacks: Sequence[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        callback()
 
 
 def _tell(groups: Sequence[_Appends]) -> None:

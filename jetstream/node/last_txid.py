@@ -9,13 +9,18 @@ is noted now and then in the ``txid`` state file of the log's directory:
 
 The last txid of the records below offset ``end``, all of them durable, is 42; null if none has one. The note
 saves time, and remembers what retention and truncation remove; without it, all that is stored is searched.
+
+A follower's log may be cut back behind the note's end. Then the txid may be that of a record that is gone,
+and counts only if no kept record has one: too large a last txid refuses what could be stored, definitely;
+too small a one stores a repeat.
 """
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from envelope.errors import CorruptDataError
+from envelope.errors import CorruptDataError, DiskFull
 from envelope.limits import MIB
 from envelope.types import Offset
 from jetstream.log.batch import UnsealedBatch, decode, last_txid
@@ -72,8 +77,12 @@ class TxidNote:
     def appended(self, batches: Sequence[UnsealedBatch]) -> None:
         """Take note of batches that the log has taken; on the event loop's thread."""
         for batch in batches:
-            self._latest = LastTxid(batch.next, later(self._latest.txid, batch.last_txid))
-            self._passed(batch.size)
+            self.absorbed(batch.next, batch.last_txid, batch.size)
+
+    def absorbed(self, end: Offset, txid: int | None, size: int) -> None:
+        """Take note of one stored batch, with its last txid and its bytes; a follower: on the disk thread."""
+        self._latest = LastTxid(end, later(self._latest.txid, txid))
+        self._passed(size)
         self._wait_if_due()
 
     def is_due(self, durable_end: Offset) -> bool:
@@ -130,15 +139,25 @@ class TxidNote:
         """
         noted = _read(disk, f"{directory}/{TXID_FILE}")
         note = cls(disk, directory, noted)
+        was_cut = noted.end > log.log_end_offset
         if found is None:
-            found = note._search(log, searched)
-        note._latest = LastTxid(log.log_end_offset, later(noted.txid, found))
+            found = note._search(log, searched, log.log_start_offset if was_cut else noted.end)
+        txid = found if was_cut and found is not None else later(noted.txid, found)
+        note._latest = LastTxid(log.log_end_offset, txid)
+        if was_cut and log.failed is None:
+            note._replace()
         note._wait_if_due()
         return note
 
-    def _search(self, log: Log, end: Offset) -> int | None:
-        """Return the last txid of the records from the note's end up to ``end``, None if there is none."""
-        stop = max(self._noted.end, log.log_start_offset)
+    def _replace(self) -> None:
+        """Put on record what is known instead of what was cut; on a full disk that stays due."""
+        self._waiting = self._latest
+        with suppress(DiskFull):
+            self.write()
+
+    def _search(self, log: Log, end: Offset, stop: Offset) -> int | None:
+        """Return the last txid of the records from ``stop`` up to ``end``, None if there is none."""
+        stop = max(stop, log.log_start_offset)
         while end > stop:
             try:
                 entry = log.locate(Offset(end - 1)).entry

@@ -2,7 +2,8 @@
 
 The log recovers itself (`Log.open`). What the sequencer must remember of it, message ids above all, is read
 back from the stored batches of one dedupe window, so that a restart answers a retry as the process before
-would have; the last transaction id however old it is (`TxidNote`).
+would have; the last transaction id however old it is (`TxidNote`). A follower takes in what it appends, so
+that it can lead at once.
 """
 
 import logging
@@ -18,7 +19,7 @@ from envelope.limits import DEDUPE_IDS_MAX, MIB
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.dedupe import DedupeWindow, window_us
 from jetstream.ingest.history import History
-from jetstream.log.batch import decode, iter_frames
+from jetstream.log.batch import Buffer, decode, iter_frames, last_txid, read_header, records_of
 from jetstream.log.disk import Disk
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.recovery import Verify
@@ -28,6 +29,64 @@ from metadata.stream_config import StreamConfig
 _log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 4 * MIB
+
+
+class OpenedLog:
+    """A recovered log, and its past as far as it decides about new messages; for the disk thread.
+
+    Whoever leads takes `history` over and changes it; when the reign has ended, `relearn`.
+
+    Attributes:
+        log: itself.
+        history: what a sequencer must know; its high watermark is the caller's to set.
+        txid: keeps the note of the last transaction id.
+    """
+
+    def __init__(self, disk: Disk, log: Log, dedupe_window: timedelta) -> None:
+        """Read back what must be remembered of ``log``; raises as `relearn`."""
+        self.log = log
+        self._disk = disk
+        self.history, self.txid = self._read_back(window_us(dedupe_window))
+        self._learnt_end = log.log_end_offset
+
+    def absorb(self, data: Buffer) -> None:
+        """Take in what of ``data``, whole batches given to `Log.append_frames`, has been stored.
+
+        Batches that are intact but no Arrow of ours fail the log: no reader could read on behind them. A log
+        that has failed learns nothing.
+        """
+        if self.log.failed is not None:
+            return
+        try:
+            for frame in iter_frames(data):
+                header = read_header(frame)
+                if self._learnt_end < header.next <= self.log.log_end_offset:
+                    records = records_of(header, frame)
+                    self.history.absorb(records)
+                    self.txid.absorbed(header.next, last_txid(records), len(frame))
+                    self._learnt_end = header.next
+        except CorruptDataError as error:
+            _log.error("unreadable batch directory=%s error=%s runbook=RB-01", self.log.directory, error)
+            self.log.fail(error)
+
+    def relearn(self) -> None:
+        """Read back what must be remembered, as the log was cut, or was written by whoever led.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        self.history, self.txid = self._read_back(self.history.dedupe.window_us)
+        self._learnt_end = self.log.log_end_offset
+
+    def _read_back(self, dedupe_window_us: int) -> tuple[History, TxidNote]:
+        log = self.log
+        history = History(DedupeWindow(dedupe_window_us, DEDUPE_IDS_MAX), last_timestamp=log.last_timestamp)
+        start = _start_of_history(log, TimestampUs(max(0, log.last_timestamp - dedupe_window_us)))
+        for records in _records(log, start):
+            history.absorb(records)
+        txid = TxidNote.recovered(self._disk, log.directory, log, start, history.last_txid)
+        history.last_txid = txid.latest.txid
+        return history, txid
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +112,34 @@ def log_config(config: StreamConfig) -> LogConfig:
     )
 
 
+def open_log(disk: Disk, directory: str, config: StreamConfig, now: TimestampUs, verify: Verify) -> OpenedLog:
+    """Recover the log in ``directory``, and read back what must be remembered; no epoch begins.
+
+    A log whose end is damaged is opened for reading only (`Log.failed`).
+
+    Raises:
+        StorageError, DiskFull: the disk refused.
+    """
+    log = Log.open(disk, directory, log_config(config), now, verify)
+    for problem in log.recovery.problems:
+        if log.failed is None and not log.corrupt_ranges:  # a torn group that was cut, a file derived anew
+            _log.warning("log recovered directory=%s finding=%s", directory, problem)
+        else:
+            _log.error("log damaged directory=%s problem=%s runbook=RB-01", directory, problem)
+    return OpenedLog(disk, log, config.dedupe_window)
+
+
+def begin_reign(opened: OpenedLog, leader_epoch: LeaderEpoch, now: TimestampUs) -> None:
+    """Begin ``leader_epoch`` at the log's end, durably.
+
+    Raises:
+        StorageError, FsyncFailed: the log has seen this epoch or a later one, or the disk refused.
+        DiskFull: the epoch has not begun.
+        StreamOffline: the log has failed, or its end is damaged.
+    """
+    opened.log.begin_epoch(leader_epoch, now)
+
+
 def open_stream(
     disk: Disk,
     directory: str,
@@ -61,33 +148,18 @@ def open_stream(
     now: TimestampUs,
     verify: Verify,
 ) -> OpenedStream:
-    """Recover the log in ``directory``, begin ``leader_epoch`` durably, read back what must be remembered.
+    """Open the log of a stream's only replica, and begin ``leader_epoch`` durably.
 
-    A log whose end is damaged is opened for reading only (`Log.failed`); no epoch begins in it.
+    All that is stored is committed. In a log whose end is damaged no epoch begins.
 
     Raises:
         StorageError, DiskFull: the disk refused, or the log has seen this epoch or a later one.
     """
-    log = Log.open(disk, directory, log_config(config), now, verify)
-    for problem in log.recovery.problems:
-        if log.failed is None and not log.corrupt_ranges:  # a torn group that was cut, a file derived anew
-            _log.warning("log recovered directory=%s finding=%s", directory, problem)
-        else:
-            _log.error("log damaged directory=%s problem=%s runbook=RB-01", directory, problem)
-    if log.failed is None:
-        log.begin_epoch(leader_epoch, now)
-    history = History(
-        DedupeWindow(window_us(config.dedupe_window), DEDUPE_IDS_MAX),
-        high_watermark=log.log_end_offset,
-        last_timestamp=log.last_timestamp,
-    )
-    window_start = TimestampUs(max(0, log.last_timestamp - window_us(config.dedupe_window)))
-    start = _start_of_history(log, window_start)
-    for records in _records(log, start):
-        history.absorb(records)
-    txid = TxidNote.recovered(disk, directory, log, start, history.last_txid)
-    history.last_txid = txid.latest.txid
-    return OpenedStream(log, leader_epoch, history, txid)
+    opened = open_log(disk, directory, config, now, verify)
+    if opened.log.failed is None:
+        begin_reign(opened, leader_epoch, now)
+    opened.history.high_watermark = opened.log.log_end_offset
+    return OpenedStream(opened.log, leader_epoch, opened.history, opened.txid)
 
 
 def _start_of_history(log: Log, window_start: TimestampUs) -> Offset:

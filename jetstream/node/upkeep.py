@@ -25,9 +25,9 @@ class Upkeep:
     def __init__(
         self, log: Log, clock: Clock, high_watermark: Callable[[], Offset], txid: TxidNote | None = None
     ) -> None:
-        """Without ``txid`` nothing is noted of the log's transaction ids."""
+        """Without ``txid``, which may be replaced, nothing is noted of the log's transaction ids."""
         self._log = log
-        self._txid = txid
+        self.txid = txid
         self._clock = clock
         self._high_watermark = high_watermark
         self._unsaved = False
@@ -37,8 +37,8 @@ class Upkeep:
         """Note an append of ``batches``; its end is not on record yet."""
         self._unsaved = True
         self._last_append = now
-        if self._txid is not None:
-            self._txid.appended(batches)
+        if self.txid is not None:
+            self.txid.appended(batches)
 
     def checkpoint_due(self, now: TimestampUs) -> bool:
         """Whether the log has fallen quiet and its synced end is not on record."""
@@ -46,9 +46,10 @@ class Upkeep:
 
     def txid_note_due(self) -> bool:
         """Whether it should be put on record which transaction id was the last."""
-        return (
-            self._txid is not None and self._log.failed is None and self._txid.is_due(self._log.durable_end)
-        )
+        if self.txid is None or self._log.failed is not None:
+            return False
+        # What is not committed may still be cut back, and then the note would speak of what never was.
+        return self.txid.is_due(min(self._log.durable_end, self._high_watermark()))
 
     def retention_due(self) -> bool:
         """Whether any retention rule is set."""
@@ -68,8 +69,8 @@ class Upkeep:
 
     def note_txid(self) -> None:
         """Put on record which transaction id was the last."""
-        assert self._txid is not None, "it was due"
-        self._txid.write()
+        assert self.txid is not None, "it was due"
+        self.txid.write()
 
     def apply_retention(self) -> None:
         """Drop the segments that retention no longer keeps."""
@@ -106,5 +107,5 @@ class Upkeep:
             self._note_for_removal()
 
     def _note_for_removal(self) -> None:
-        if self._txid is not None:
-            self._txid.write_before_removal(self._log)
+        if self.txid is not None:
+            self.txid.write_before_removal(self._log)

@@ -1,13 +1,14 @@
 """What a follower does: sealed batches, and cutting back."""
 
+import contextlib
+
 import pytest
 
-from envelope.errors import (
-    CorruptDataError,
-    OffsetOutOfRange,
-)
-from envelope.types import LeaderEpoch, Offset
-from jetstream.log.batch import iter_frames
+from envelope.errors import CorruptDataError, DiskFull, OffsetOutOfRange
+from envelope.types import LeaderEpoch, Offset, TimestampUs
+from jetstream.log.batch import BatchFlags, encode, iter_frames, read_header
+from jetstream.log.inspection import ProblemKind, inspect_stream
+from jetstream.log.log import Log, LogConfig
 from jetstream.log.memory_disk import (
     Fault,
     FaultKind,
@@ -17,7 +18,9 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
+from jetstream.log.scan import FOLLOWED_GROUPS_MAX
 from tests.support.logs import (
+    DIRECTORY,
     NOW,
     SMALL,
     append,
@@ -25,41 +28,291 @@ from tests.support.logs import (
     file_content,
     filled,
     opened,
+    overwrite,
     stored_values,
+    values_batch,
 )
 
 # --- following -------------------------------------------------------------------------------------------
 
 
-def test_a_follower_has_equal_files() -> None:
-    leader_disk, follower_disk = MemoryDisk(), MemoryDisk()
-    leader = filled(leader_disk, 5)
+def frames_of(log: Log, start: int = 0) -> list[bytes]:
+    """Return the batches of a log from the one that holds ``start``."""
+    frames: list[bytes] = []
+    offset = Offset(start)
+    while offset < log.log_end_offset:
+        for frame in iter_frames(log.read(offset, 1 << 20, log.log_end_offset)):
+            frames.append(bytes(frame))
+            offset = read_header(frame).next
+    return frames
+
+
+def leading(count: int = 5, config: LogConfig = SMALL) -> Log:
+    """Return a leader's log of two reigns."""
+    leader = filled(MemoryDisk(), count, config)
     leader.begin_epoch(LeaderEpoch(2), NOW)
-    append(leader, [b"5"], NOW + 5)
+    append(leader, [b"%d" % count], NOW + count)
     leader.sync()
-    follower = opened(follower_disk)
-    while follower.log_end_offset < leader.log_end_offset:
-        body = leader.read(follower.log_end_offset, 1 << 20, leader.log_end_offset)
-        for frame in iter_frames(body):
-            follower.append_sealed(frame, NOW)
-        follower.sync()
+    return leader
+
+
+def assert_equal_files(follower: Log, leader: Log) -> None:
     for segment in leader._segments:
-        assert file_content(follower_disk, segment.path) == file_content(leader_disk, segment.path)
+        content = file_content(leader._disk, segment.path)
+        assert file_content(follower._disk, segment.path) == content
+    assert follower.segments == leader.segments
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6])
+def test_a_follower_has_equal_files_however_much_it_is_given_at_once(count: int) -> None:
+    leader = leading()
+    frames = frames_of(leader)
+    follower = opened(MemoryDisk())
+    for start in range(0, len(frames), count):
+        follower.append_frames(b"".join(frames[start : start + count]), NOW)
+        follower.sync()
+    assert_equal_files(follower, leader)
     assert follower.last_epoch == 2
     assert follower.epoch_end(LeaderEpoch(1)) == 5
 
 
-def test_a_follower_refuses_what_does_not_follow() -> None:
-    leader = filled(MemoryDisk(), 3)
-    follower = opened(MemoryDisk())
-    frames = list(iter_frames(leader.read(Offset(0), 1 << 20, Offset(3))))
-    with pytest.raises(CorruptDataError, match="does not follow"):
-        follower.append_sealed(frames[1], NOW)
-    damaged = bytearray(frames[0])
+def test_batches_of_one_segment_and_epoch_are_written_with_one_call() -> None:
+    leader, disk = filled(MemoryDisk(), 9, LogConfig()), MemoryDisk()
+    follower = opened(disk)
+    frames = frames_of(leader)
+    follower.append_frames(frames[0], NOW)
+    calls = disk.calls
+    follower.append_frames(b"".join(frames[1:]), NOW)
+    assert [call.split()[0] for call in disk.trace[calls:]] == ["write"]
+    assert (follower.log_end_offset, follower.durable_end) == (9, 0)
+
+
+def test_a_follower_refuses_all_of_what_does_not_follow() -> None:
+    frames = frames_of(leading())
+    disk = MemoryDisk()
+    follower = opened(disk)
+    follower.append_frames(b"", NOW)
+    follower.append_frames(frames[0], NOW)
+    damaged = bytearray(frames[2])
     damaged[-1] ^= 1
-    with pytest.raises(CorruptDataError):
-        follower.append_sealed(damaged, NOW)
-    assert (follower.log_end_offset, follower.failed) == (0, None)
+    calls = disk.calls
+    for data, reason in (
+        (frames[2], "does not follow"),
+        (frames[1] + frames[3], "does not follow"),
+        (frames[1] + frames[0], "does not follow"),
+        (frames[1] + bytes(damaged), "CRC32C"),
+        (frames[1] + frames[2][:-8], "not a whole message"),
+        (frames[1] + b"garbage", "continuation"),
+    ):
+        with pytest.raises(CorruptDataError, match=reason):
+            follower.append_frames(data, NOW)
+    assert (follower.log_end_offset, follower.failed) == (1, None)
+    assert disk.calls == calls, "nothing was written"
+
+
+def test_a_follower_takes_a_clean_close_back_before_it_writes() -> None:
+    frames = frames_of(leading())
+    disk = MemoryDisk()
+    follower = opened(disk)
+    follower.append_frames(frames[0], NOW)
+    follower.close()
+    opened(disk).append_frames(frames[1], NOW)
+    checkpoint = inspect_stream(disk, DIRECTORY).checkpoint
+    assert checkpoint is not None
+    assert not checkpoint.clean
+
+
+@pytest.mark.parametrize("change", ["epoch", "timestamp"])
+def test_a_follower_refuses_what_goes_back(change: str) -> None:
+    follower = opened(MemoryDisk())
+    follower.append_frames(b"".join(frames_of(leading())), NOW)
+    epoch = LeaderEpoch(1 if change == "epoch" else 2)
+    timestamp = NOW + (4 if change == "timestamp" else 9)
+    late = encode(values_batch([b"late"], 6, timestamp), Offset(6), epoch)
+    with pytest.raises(CorruptDataError, match="does not follow"):
+        follower.append_frames(late.seal(BatchFlags(0)), NOW)
+    assert follower.log_end_offset == 6
+
+
+# --- a torn end, and what a follower can know of it -------------------------------------------------------
+
+
+def many(disk: MemoryDisk, count: int) -> list[bytes]:
+    """Return batches each of which its leader synced before the next."""
+    return frames_of(filled(disk, count, LogConfig()))
+
+
+def damage(log: Log, row: int) -> MemoryDisk:
+    """Let the process die, with one batch damaged."""
+    position = log._segments[0].load_index()[row].position
+    disk = log._disk
+    assert isinstance(disk, MemoryDisk)
+    found = disk.power_loss(everything_survives)
+    content = bytearray(file_content(found, log._segments[0].path))
+    content[position + 100 : position + 200] = bytes(100)
+    overwrite(found, log._segments[0].path, bytes(content))
+    return found
+
+
+@pytest.mark.parametrize("row", range(1, 6))
+def test_a_write_of_several_groups_is_cut_where_it_is_torn(row: int) -> None:
+    frames = many(MemoryDisk(), 6)
+    follower = opened(MemoryDisk())
+    follower.append_frames(frames[0], NOW)
+    follower.sync()
+    follower.append_frames(b"".join(frames[1:]), NOW)
+    disk = damage(follower, row)
+    assert {problem.kind for problem in inspect_stream(disk, DIRECTORY).problems} == {ProblemKind.TORN}
+    found = opened(disk)
+    assert (found.failed, found.corrupt_ranges) == (None, ())
+    assert list(stored_values(found)) == list(range(row))
+
+
+def test_as_much_as_may_be_torn_is_cut_and_damage_before_that_is_corruption() -> None:
+    frames = many(MemoryDisk(), 2 * FOLLOWED_GROUPS_MAX + 5)
+    disk = MemoryDisk()
+    follower = opened(disk)
+    follower.append_frames(frames[0], NOW)
+    calls = disk.calls
+    follower.append_frames(b"".join(frames[1:]), NOW)
+    written = [call.split()[0] for call in disk.trace[calls:]]
+    assert written == ["sync", "write", "sync", "write", "sync", "write"], "so many are never unsynced"
+    last = len(frames) - 1
+    found = opened(damage(follower, last - FOLLOWED_GROUPS_MAX))
+    assert found.log_end_offset == last - FOLLOWED_GROUPS_MAX, "it may have been of the last write"
+    assert found.corrupt_ranges == ()
+    disk = damage(follower, last - FOLLOWED_GROUPS_MAX - 1)
+    assert ProblemKind.CORRUPT in {problem.kind for problem in inspect_stream(disk, DIRECTORY).problems}
+    damaged = opened(disk)
+    lost = last - FOLLOWED_GROUPS_MAX - 1
+    assert damaged.corrupt_ranges == ((lost, lost + 1),)
+    assert damaged.log_end_offset == len(frames)
+
+
+def test_who_leads_after_following_knows_its_own_groups_again() -> None:
+    frames = many(MemoryDisk(), 3)
+    log = opened(MemoryDisk())
+    log.append_frames(b"".join(frames), NOW)
+    log.begin_epoch(LeaderEpoch(2), NOW)
+    for number in range(3, 6):
+        append(log, [b"%d" % number], NOW + number)
+        log.sync()
+    found = opened(damage(log, 4))
+    assert found.corrupt_ranges == ((4, 5),)
+    assert found.log_end_offset == 6
+
+
+def test_who_follows_after_leading_trusts_no_group_of_another() -> None:
+    leader = filled(MemoryDisk(), 1, LogConfig())
+    log = filled(MemoryDisk(), 1, LogConfig())
+    for number in range(1, 4):
+        append(leader, [b"%d" % number], NOW + number)
+        leader.sync()
+    log.append_frames(b"".join(frames_of(leader, 1)), NOW)
+    found = opened(damage(log, 2))
+    assert (found.corrupt_ranges, found.log_end_offset) == ((), 2)
+
+
+# --- where segments begin ---------------------------------------------------------------------------------
+
+
+def test_a_follower_goes_on_in_a_segment_that_another_leader_has_ended() -> None:
+    one, two = leading(7, SMALL), leading(3, LogConfig())
+    boundary = one._segments[1].base
+    frames = frames_of(two)
+    follower = opened(MemoryDisk())
+    follower.append_frames(b"".join(frames_of(one)), NOW)
+    assert boundary < 3
+    follower.truncate_to(boundary)
+    follower.append_frames(b"".join(frames[boundary:]), NOW)
+    follower.sync()
+    assert_equal_files(follower, two)
+    follower.close()
+    assert inspect_stream(follower._disk, DIRECTORY).healthy
+
+
+def test_a_follower_goes_on_in_a_segment_that_it_ended_before_it_died() -> None:
+    one, two = leading(7, SMALL), leading(3, LogConfig())
+    boundary = one._segments[1].base
+    disk = MemoryDisk()
+    follower = opened(disk)
+    follower.append_frames(b"".join(frames_of(one)[:boundary]), NOW)
+    ended = disk.calls + 1  # the end is written, the next segment is not created
+    disk.faults = {ended + number: Fault(FaultKind.DISK_FULL) for number in range(1, 20)}
+    with pytest.raises(DiskFull):
+        follower.append_frames(frames_of(one)[boundary], NOW)
+    assert follower._segments[-1].sealed
+    again = opened(disk.power_loss(nothing_survives))
+    again.append_frames(b"".join(frames_of(two)[boundary:]), NOW)
+    assert_equal_files(again, two)
+
+
+def test_retention_does_not_end_a_followers_segment() -> None:
+    leader = leading()
+    follower = opened(MemoryDisk(), LogConfig(retention_age_us=1))
+    follower.append_frames(b"".join(frames_of(leader)), NOW)
+    follower.sync()
+    last = follower._segments[-1]
+    follower.apply_retention(TimestampUs(NOW + 1000), follower.log_end_offset)
+    assert follower._segments == (last,)
+    assert not last.sealed
+
+
+def test_a_log_that_begins_inside_a_batch_takes_that_batch_whole() -> None:
+    leader = begun(MemoryDisk())
+    for number in range(3):
+        append(leader, [b"%d" % number] * 4, NOW + number)
+        leader.sync()
+    frames = frames_of(leader)
+    pristine = opened(MemoryDisk())
+    pristine.append_frames(frames[0], NOW)
+    pristine.reset_to(Offset(6))
+    pristine.close()
+    start = pristine._disk
+    assert isinstance(start, MemoryDisk)
+    counted = start.power_loss(nothing_survives)
+    follower = opened(counted)
+    follower.append_frames(frames[1] + frames[2], NOW)
+    assert (follower.log_start_offset, follower.log_end_offset) == (6, 12)
+    assert stored_values(follower) == {offset: b"%d" % (offset // 4) for offset in range(6, 12)}
+    for number in range(1, counted.calls + 1):
+        for kind in (FaultKind.POWER_LOSS, FaultKind.SHORT_WRITE):
+            disk = start.power_loss(nothing_survives)
+            disk.faults[number] = Fault(kind)
+            with contextlib.suppress(PowerLostError, DiskFull):
+                opened(disk).append_frames(frames[1] + frames[2], NOW)
+            found = opened(disk.power_loss(random_survival(number)))
+            assert (found.failed, found.corrupt_ranges, found.log_start_offset) == (None, (), 6)
+            assert found.log_end_offset in (6, 8, 12)
+            if found.log_end_offset == 6:
+                found.append_frames(frames[1], NOW)
+            assert list(stored_values(found)) == list(range(6, found.log_end_offset))
+            found.close()
+            assert inspect_stream(found._disk, DIRECTORY).healthy
+
+
+# --- a full disk ------------------------------------------------------------------------------------------
+
+
+def test_what_a_full_disk_refuses_is_appended_when_there_is_space() -> None:
+    leader = leading()
+    frames = frames_of(leader)
+    counted = MemoryDisk()
+    opened(counted).append_frames(b"".join(frames), NOW)
+    for number in range(4, counted.calls + 1):
+        disk = MemoryDisk({number: Fault(FaultKind.SHORT_WRITE, 700)})
+        follower = opened(disk)
+        with contextlib.suppress(DiskFull):
+            follower.append_frames(b"".join(frames), NOW)
+        assert follower.failed is None
+        end = follower.log_end_offset
+        assert list(stored_values(follower)) == list(range(end))
+        follower.append_frames(b"".join(frames[end:]), NOW)
+        follower.sync()
+        assert_equal_files(follower, leader)
+
+
+# --- cutting back -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("offset", range(7))
@@ -108,13 +361,35 @@ def test_cutting_back_forgets_the_epochs_that_began_behind_the_cut() -> None:
     assert (found.failed, found.corrupt_ranges) == (None, ())
 
 
-def test_a_log_is_not_cut_inside_a_batch_or_below_its_start() -> None:
+@pytest.mark.parametrize("records", [0, 3])
+def test_an_epoch_that_begins_at_the_end_is_cut_off_though_no_record_is(records: int) -> None:
+    disk = MemoryDisk()
+    log = filled(disk, records)
+    log.begin_epoch(LeaderEpoch(2), NOW)
+    log.begin_epoch(LeaderEpoch(3), NOW)
+    log.truncate_to(Offset(records))
+    kept = 1 if records else 0
+    assert (log.last_epoch, log.log_end_offset) == (kept, records)
+    calls = disk.calls
+    log.truncate_to(Offset(records))
+    assert disk.calls == calls, "there is nothing to cut"
+    found = opened(disk.power_loss(nothing_survives), SMALL)
+    assert (found.last_epoch, found.log_end_offset) == (kept, records)
+    assert (found.failed, found.corrupt_ranges) == (None, ())
+    assert list(stored_values(found)) == list(range(records))
+
+
+def test_a_log_is_cut_between_batches_and_not_below_its_start() -> None:
     log = begun(MemoryDisk(), SMALL)
     for _ in range(4):
         append(log, [b"a" * 500, b"b" * 500])
     log.sync()
-    log.truncate_before(Offset(2), Offset(8))
+    log.truncate_before(Offset(3), Offset(8))
     for offset in (1, 3, 9):
         with pytest.raises(OffsetOutOfRange):
             log.truncate_to(Offset(offset))
     assert log.log_end_offset == 8
+    log.truncate_to(Offset(7))
+    assert log.log_end_offset == 6
+    log.truncate_to(Offset(4))
+    assert log.log_end_offset == 4

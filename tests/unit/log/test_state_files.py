@@ -7,7 +7,7 @@ from envelope.errors import CorruptDataError, DiskFull
 from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.checkpoint import Checkpoint, decode_checkpoint
 from jetstream.log.checksum import crc32c
-from jetstream.log.epochs import EpochHistory, EpochStart, decode_epochs
+from jetstream.log.epochs import EpochHistory, EpochStart, decode_epochs, is_followed
 from jetstream.log.memory_disk import (
     Fault,
     FaultKind,
@@ -119,8 +119,17 @@ def test_an_epoch_ends_where_the_next_one_begins(epoch: int, end: int | None) ->
     assert EPOCHS.end_of(LeaderEpoch(epoch), Offset(40)) == end
 
 
-def test_an_epoch_without_records_is_kept() -> None:
-    assert pairs(decode_epochs(EPOCHS.encode())) == pairs(EPOCHS)
+@pytest.mark.parametrize("followed", [False, True])
+def test_an_epoch_without_records_is_kept(followed: bool) -> None:
+    state = EPOCHS.encode(followed=followed)
+    assert pairs(decode_epochs(state)) == pairs(EPOCHS)
+    assert is_followed(state) is followed
+
+
+def test_an_epochs_file_of_before_there_were_followers_is_of_a_leader() -> None:
+    state = EPOCHS.encode(followed=True)
+    del state["followed"]
+    assert not is_followed(state)
 
 
 def test_cutting_forgets_epochs_from_the_cut_on() -> None:

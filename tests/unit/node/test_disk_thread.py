@@ -1,16 +1,21 @@
-"""What the disk thread answers when an error of ours breaks it down."""
+"""What the disk thread tells of appends, and what it answers when an error of ours breaks it down."""
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from envelope.errors import StorageError
-from jetstream.log.memory_disk import MemoryDisk
+from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, JetstreamError, StorageError
+from envelope.types import Offset, TimestampUs
+from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.crash import Crash
-from jetstream.node.disk_thread import DiskThread, GroupAppend
-from tests.support.logs import NOW, batch_for, begun
+from jetstream.node.disk_thread import AnyAppend, DiskThread, FollowerAppend, GroupAppend
+from jetstream.node.recovery import OpenedLog, open_log
+from metadata.stream_config import StreamConfig
+from tests.support.logs import DIRECTORY, NOW, batch_for, begun, filled
 
 
 class OursError(Exception):
@@ -52,5 +57,154 @@ def test_what_was_done_before_an_error_of_ours_is_answered_as_done_and_the_rest_
                 await future
         with pytest.raises(OursError):
             await crash.watch()
+
+    asyncio.run(scenario())
+
+
+# --- what is told, and when -------------------------------------------------------------------------------
+
+CONFIG = StreamConfig(name="orders", subject="orders.>")
+
+
+class HeldDisk(MemoryDisk):
+    """A memory disk whose syncs of files wait until they are let go; nobody waits for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+        self.let_go.set()
+
+    @contextlib.contextmanager
+    def call(self, operation: str, path: str) -> Iterator[Fault | None]:
+        """See `MemoryDisk.call`."""
+        if operation == "sync":
+            assert self.let_go.wait(10), "nobody was told before the sync"
+        with super().call(operation, path) as fault:
+            yield fault
+
+
+@contextlib.asynccontextmanager
+async def running(disk: MemoryDisk) -> AsyncIterator[DiskThread]:
+    thread = DiskThread(SyncScheduler(disk), Crash())
+    yield thread
+    await thread.stop()
+
+
+async def appended(thread: DiskThread, *appends: AnyAppend) -> list[JetstreamError | None]:
+    """Hand appends over together, and return their outcomes when what follows from them is done too."""
+    done = asyncio.Event()
+    thread.append(appends, done.set)
+    await done.wait()
+    await thread.call(lambda: None)
+    return [append.error for append in appends]
+
+
+def frames(count: int) -> list[bytes]:
+    """Return a leader's batches of one record each."""
+    leader = filled(MemoryDisk(), count)
+    return [leader.read(Offset(offset), 1, Offset(count)) for offset in range(count)]
+
+
+def following(disk: MemoryDisk) -> OpenedLog:
+    return open_log(disk, DIRECTORY, CONFIG, NOW, "tail")
+
+
+def test_who_asks_is_told_that_an_append_is_written_while_it_is_synced() -> None:
+    async def scenario() -> None:
+        disk = HeldDisk()
+        log, opened = begun(disk), open_log(disk, "copy", CONFIG, NOW, "tail")
+        opened.log.append_frames(frames(1)[0], NOW)
+        opened.log.sync()
+        told: list[str] = []
+        one = GroupAppend(log, [batch_for(log, [b"one"])], NOW, written=lambda: told.append("one"))
+        silent = GroupAppend(log, [batch_for(log, [b"other"])], NOW)
+        other = FollowerAppend(opened, frames(2)[1], NOW)
+
+        def written() -> None:
+            told.append("other")
+            assert (opened.log.log_end_offset, opened.log.durable_end) == (2, 1)
+            disk.let_go.set()
+
+        other.written = written
+        disk.let_go.clear()
+        async with running(disk) as thread:
+            assert (await appended(thread, one, silent, other))[::2] == [None, None]
+            assert isinstance(silent.error, DiskFull), "it was made for the same place"
+        assert told == ["one", "other"]
+        assert opened.log.durable_end == 2
+
+    asyncio.run(scenario())
+
+
+def test_what_is_refused_is_not_told_as_written_nor_what_comes_behind_it() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        opened = following(disk)
+        first, second, third = frames(3)
+        told: list[str] = []
+        async with running(disk) as thread:
+            assert await appended(thread, FollowerAppend(opened, first, NOW)) == [None]
+            disk.faults[disk.calls + 1] = Fault(FaultKind.SHORT_WRITE, 100)
+            refused = FollowerAppend(opened, second, NOW, written=lambda: told.append("refused"))
+            behind = FollowerAppend(opened, third, NOW, written=lambda: told.append("behind"))
+            errors = await appended(thread, refused, behind)
+            assert [type(error) for error in errors] == [DiskFull, DiskFull]
+            again = FollowerAppend(opened, first, NOW, written=lambda: told.append("again"))
+            garbage = FollowerAppend(opened, b"garbage", NOW, written=lambda: told.append("garbage"))
+            errors = await appended(thread, again, garbage)
+            assert [type(error) for error in errors] == [CorruptDataError, CorruptDataError]
+            assert (opened.log.failed, told) == (None, [])
+            assert thread.counters.failed_groups == 4
+            both = [FollowerAppend(opened, each, NOW) for each in (second, third)]
+            assert await appended(thread, *both) == [None, None]
+            assert thread.counters.records == 3
+
+    asyncio.run(scenario())
+
+
+def test_what_a_full_disk_lets_through_is_learnt() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        opened = following(disk)
+        async with running(disk) as thread:
+            await appended(thread, FollowerAppend(opened, frames(1)[0], NOW))
+            roll = disk.calls + 2  # the first batch of two fits, the next segment does not
+            disk.faults = {number: Fault(FaultKind.DISK_FULL) for number in range(roll, roll + 20)}
+            append = FollowerAppend(opened, b"".join(frames(3)[1:]), NOW)
+            (error,) = await appended(thread, append)
+        assert isinstance(error, DiskFull)
+        assert opened.log.log_end_offset == 2
+        assert (append.records, opened.history.last_timestamp) == (1, NOW + 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_sync_that_fails_is_told_behind_the_write_and_nothing_is_learnt() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        opened = following(disk)
+        first, second = frames(2)
+        told: list[int] = []
+        async with running(disk) as thread:
+            await appended(thread, FollowerAppend(opened, first, NOW))
+            learnt = opened.history.last_timestamp
+            disk.faults[disk.calls + 2] = Fault(FaultKind.SYNC_ERROR)
+            append = FollowerAppend(opened, second, NOW, written=lambda: told.append(1))
+            (error,) = await appended(thread, append)
+        assert isinstance(error, FsyncFailed)
+        assert told == [1]
+        assert opened.history.last_timestamp == learnt
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_learns_from_what_was_stored() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        opened = following(disk)
+        async with running(disk) as thread:
+            data = b"".join(frames(3))
+            assert await appended(thread, FollowerAppend(opened, data, TimestampUs(NOW + 9))) == [None]
+        assert opened.history.last_timestamp == NOW + 2
 
     asyncio.run(scenario())

@@ -1,0 +1,53 @@
+"""Beginning a log anew at another offset, so that after a crash it is the old one whole or the new one.
+
+The ``reset`` state file holds ``{"offset": first offset of the new log}``. Once it is in place the old log
+is gone: whoever finds it, the reset itself or the next opening, removes what is left and begins the new log.
+Every step can be done again, and the file goes last.
+"""
+
+from typing import Final
+
+from envelope.types import FilePosition, Offset
+from jetstream.log.checkpoint import CHECKPOINT_FILE, Checkpoint
+from jetstream.log.disk import Disk
+from jetstream.log.epochs import EPOCHS_FILE, NO_EPOCH
+from jetstream.log.segment import INDEX_SUFFIX, base_of, segment_path
+from jetstream.log.state_file import decode_state, natural, read_whole, write_state
+
+RESET_FILE: Final = "reset"
+
+
+def begin_reset(disk: Disk, directory: str, offset: Offset) -> None:
+    """Put on record that the log in ``directory`` begins anew at ``offset``; `finish_reset` must follow.
+
+    Raises:
+        DiskFull: the old log is untouched.
+        StorageError, FsyncFailed: either may be found.
+    """
+    write_state(disk, f"{directory}/{RESET_FILE}", {"offset": offset})
+
+
+def is_resetting(disk: Disk, directory: str) -> bool:
+    """Tell whether a reset has begun and not ended."""
+    return disk.exists(f"{directory}/{RESET_FILE}")
+
+
+def finish_reset(disk: Disk, directory: str) -> Checkpoint:
+    """Make the log in ``directory`` what the reset file says; return its checkpoint when that is durable.
+
+    Raises:
+        CorruptDataError: the reset file is damaged; nothing was done.
+        DiskFull, StorageError, FsyncFailed: to be finished later.
+    """
+    path = f"{directory}/{RESET_FILE}"
+    offset = Offset(natural(decode_state(read_whole(disk, path)), "offset"))
+    for name in disk.listdir(directory):
+        if base_of(name) is not None or name.endswith(INDEX_SUFFIX) or name == EPOCHS_FILE:
+            disk.unlink(f"{directory}/{name}")
+    disk.create(segment_path(directory, offset)).close()
+    checkpoint = Checkpoint(offset, offset, offset, FilePosition(0), NO_EPOCH, clean=False)
+    # This makes the directory's other changes durable as well.
+    write_state(disk, f"{directory}/{CHECKPOINT_FILE}", checkpoint.encode())
+    disk.unlink(path)
+    disk.sync_dir(directory)
+    return checkpoint

@@ -1,0 +1,221 @@
+"""What a follower has learnt of its log: as much as a start would read back, at any time."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from envelope.errors import CorruptDataError, StreamOffline
+from envelope.headers import MESSAGE_ID
+from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
+from jetstream.ingest.history import History
+from jetstream.log.batch import BatchFlags, encode
+from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk, nothing_survives
+from jetstream.log.message import record_batch_fields
+from jetstream.node.clock import SystemClock
+from jetstream.node.last_txid import TXID_FILE, LastTxid
+from jetstream.node.recovery import OpenedLog, begin_reign, open_log, open_stream
+from jetstream.node.upkeep import Upkeep
+from metadata.stream_config import StreamConfig
+from tests.support.logs import DIRECTORY, NOW, Record, file_content, records_batch
+
+WINDOW_US = 1000
+CONFIG = StreamConfig(
+    name="orders", subject="orders.>", dedupe_window=timedelta(microseconds=WINDOW_US), sync=SyncMode.ALWAYS
+)
+
+
+def frame(base: int, records: Sequence[Record], epoch: int = 1) -> bytes:
+    batch = encode(records_batch(records, base), Offset(base), LeaderEpoch(epoch))
+    return bytes(batch.seal(BatchFlags.ROLL if base == 0 else BatchFlags(0)))
+
+
+def record(number: int, txid: int | None = None, *, with_id: bool = True) -> Record:
+    headers = [(MESSAGE_ID, b"id%d" % number)] if with_id else None
+    return Record(value=b"%d" % number, headers=headers, txid=txid, timestamp=NOW + 100 * number)
+
+
+def opened(disk: MemoryDisk) -> OpenedLog:
+    return open_log(disk, DIRECTORY, CONFIG, NOW, "tail")
+
+
+def follow(log: OpenedLog, *frames: bytes) -> None:
+    data = b"".join(frames)
+    log.log.append_frames(data, NOW)
+    log.log.sync()
+    log.absorb(data)
+
+
+def known(history: History, count: int = 40) -> dict[str, object]:
+    """Return all that a sequencer could ask."""
+    history.dedupe.expire(history.last_timestamp)
+    return {
+        "ids": [history.dedupe.lookup(b"id%d" % number) for number in range(count)],
+        "last": (history.last_timestamp, history.last_txid, history.last_message_id),
+        "high watermark": history.high_watermark,
+    }
+
+
+FRAMES = (
+    frame(0, [record(0, 5), record(1)]),
+    frame(2, [record(2), record(3, 7)]),
+    *(frame(number, [record(number, with_id=number % 3 > 0)]) for number in range(4, 20)),
+)
+
+
+@pytest.mark.parametrize("count", range(len(FRAMES) + 1))
+def test_what_was_taken_in_is_what_a_start_reads_back(count: int) -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    for each in FRAMES[: count // 2]:
+        follow(log, each)
+    follow(log, *FRAMES[count // 2 : count])
+    taken_in = known(log.history), log.txid.latest
+    log.relearn()
+    assert (known(log.history), log.txid.latest) == taken_in
+    again = opened(disk.power_loss(nothing_survives))
+    assert (known(again.history), again.txid.latest) == taken_in
+
+
+def test_taking_in_reads_nothing_back() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    follow(log, *FRAMES)
+    begin_reign(log, LeaderEpoch(2), NOW)
+    assert not [call for call in disk.trace if call.startswith("read")]
+    assert (log.log.last_epoch, log.history.dedupe.lookup(b"id19")) == (2, 19)
+
+
+def test_only_what_is_stored_is_taken_in_and_only_once() -> None:
+    log = opened(MemoryDisk())
+    follow(log, FRAMES[0])
+    log.absorb(FRAMES[0])
+    log.absorb(FRAMES[1])
+    assert log.history.dedupe.lookup(b"id2") is None
+    assert log.txid.latest == LastTxid(Offset(2), 5)
+    follow(log, FRAMES[1])
+    assert log.history.dedupe.lookup(b"id2") == 2
+
+
+@pytest.mark.parametrize("end", [0, 2, 4, 9])
+def test_what_was_cut_is_not_remembered(end: int) -> None:
+    log = opened(MemoryDisk())
+    follow(log, *FRAMES)
+    log.log.truncate_to(Offset(end))
+    log.relearn()
+    fresh = opened(MemoryDisk())
+    follow(fresh, *FRAMES[: {0: 0, 2: 1, 4: 2, 9: 7}[end]])
+    assert known(log.history) == known(fresh.history)
+    assert log.txid.latest == fresh.txid.latest
+    follow(log, frame(end, [record(30, 40)]))
+    assert (log.history.dedupe.lookup(b"id30"), log.history.last_txid) == (end, 40)
+
+
+def test_a_log_that_begins_anew_remembers_nothing_and_learns_on() -> None:
+    log = opened(MemoryDisk())
+    follow(log, *FRAMES)
+    log.log.reset_to(Offset(100))
+    log.relearn()
+    assert known(log.history)["ids"] == [None] * 40
+    follow(log, frame(100, [record(30)], 3))
+    assert log.history.dedupe.lookup(b"id30") == 100
+
+
+# --- the note of the last txid ----------------------------------------------------------------------------
+
+
+def noted(log: OpenedLog, high_watermark: int) -> bool:
+    """Let a note be written if the upkeep of the log finds it due."""
+    upkeep = Upkeep(log.log, SystemClock(), lambda: Offset(high_watermark), log.txid)
+    if not upkeep.txid_note_due():
+        return False
+    upkeep.note_txid()
+    return True
+
+
+def note_due(log: OpenedLog) -> None:
+    """Let so much pass that a note is due."""
+    log.txid.absorbed(log.log.log_end_offset, None, 1 << 30)
+
+
+def test_nothing_is_noted_of_what_is_not_committed() -> None:
+    log = opened(MemoryDisk())
+    follow(log, *FRAMES)
+    note_due(log)
+    assert not noted(log, 19)
+    assert noted(log, 20)
+
+
+@pytest.mark.parametrize(("end", "txid"), [(4, 7), (2, 5)])
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_note_of_records_that_were_cut_does_not_count(end: int, txid: int, killed: bool) -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    follow(log, *FRAMES, frame(20, [record(20, 90)]))
+    note_due(log)
+    assert noted(log, 21)
+    log.log.truncate_to(Offset(end))
+    if killed:
+        disk = disk.power_loss(nothing_survives)
+        log = opened(disk)
+    else:
+        log.relearn()
+    assert log.txid.latest == LastTxid(Offset(end), txid)
+    assert b'"end":%d,"txid":%d' % (end, txid) in file_content(disk, f"{DIRECTORY}/{TXID_FILE}")
+    follow(log, *(frame(number, [record(number)]) for number in range(end, 30)))
+    again = opened(disk.power_loss(nothing_survives))
+    assert again.history.last_txid == txid, "the old note is not believed once the log has grown over it"
+
+
+def test_a_note_of_records_that_were_cut_counts_if_it_is_all_that_is_known() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    follow(log, frame(0, [record(0, 5)]), frame(1, [record(1)]), frame(2, [record(2)]))
+    note_due(log)
+    assert noted(log, 3)
+    log.log.truncate_before(Offset(1), Offset(2))
+    log.log.truncate_to(Offset(2))
+    log.relearn()
+    assert log.txid.latest == LastTxid(Offset(2), 5)
+
+
+def test_a_full_disk_leaves_the_note_of_a_cut_log_due() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    follow(log, *FRAMES)
+    note_due(log)
+    assert noted(log, 20)
+    log.log.truncate_to(Offset(2))
+    disk.faults = {disk.calls + number: Fault(FaultKind.DISK_FULL) for number in range(1, 40)}
+    log.relearn()
+    disk.faults = {}
+    assert noted(log, 2)
+    assert b'"end":2,"txid":5' in file_content(disk, f"{DIRECTORY}/{TXID_FILE}")
+
+
+# --- reigns -----------------------------------------------------------------------------------------------
+
+
+def test_no_reign_begins_in_a_log_that_failed() -> None:
+    log = opened(MemoryDisk())
+    follow(log, FRAMES[0])
+    log.log.fail(CorruptDataError("damaged"))
+    with pytest.raises(StreamOffline):
+        begin_reign(log, LeaderEpoch(9), NOW)
+
+
+def test_what_the_only_replica_has_is_committed() -> None:
+    disk = MemoryDisk()
+    follow(opened(disk), *FRAMES)
+    stream = open_stream(disk, DIRECTORY, CONFIG, LeaderEpoch(2), TimestampUs(NOW), "tail")
+    assert (stream.leader_epoch, stream.history.high_watermark) == (2, 20)
+
+
+def test_a_batch_that_is_intact_but_no_arrow_of_ours_fails_the_log() -> None:
+    log = opened(MemoryDisk())
+    batch = encode(records_batch([record(0)]), Offset(0), LeaderEpoch(1))
+    message = batch.seal(BatchFlags.ROLL)
+    rows = record_batch_fields(bytes(message)).row_count
+    message[rows : rows + 8] = (1 << 40).to_bytes(8, "little")
+    follow(log, bytes(batch.seal(BatchFlags.ROLL)))
+    assert isinstance(log.log.failed, CorruptDataError)
