@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from envelope.types import LeaderEpoch, NodeEpoch, NodeId, StreamName
-from metadata.catalog.commands import ChangeLeader
+from metadata.catalog.commands import ChangeLeader, FinishReassignment
 from metadata.catalog.events import Events
 
 # --- events -------------------------------------------------------------------------------------------
@@ -27,6 +27,14 @@ class LeaderSilent:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeUnheard:
+    """A node does not hear another: as `LeaderSilent` about every stream that the other leads."""
+
+    node: NodeId
+    reporter: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStopping:
     """A node is about to stop, and wants others to lead its streams."""
 
@@ -46,7 +54,7 @@ class Tick:
     """Time has passed; to be given several times in a lease."""
 
 
-Event = NodeHeard | LeaderSilent | NodeStopping | RowsChanged | Tick
+Event = NodeHeard | LeaderSilent | NodeUnheard | NodeStopping | RowsChanged | Tick
 
 # --- actions ------------------------------------------------------------------------------------------
 
@@ -80,4 +88,11 @@ class Elect:
     command: ChangeLeader
 
 
-Action = GrantLease | RefuseLease | Elect
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Propose this command; it is a compare-and-set like an election."""
+
+    command: FinishReassignment
+
+
+Action = GrantLease | RefuseLease | Elect | Finish

@@ -7,6 +7,10 @@ ISR, is alive and has the directory that was in sync; of several the first in th
 that leaders stay where placement put them. The command is a compare-and-set: what was decided on an old view
 changes nothing.
 
+A stream that is being moved is finished here: once its new replicas are in sync, one of them is elected and
+the others are let go. A stream that is whole, and has been for a while, goes back to its preferred leader; one
+after the other, as each election holds up publishers for a moment.
+
 One report is enough for an ISR of two, as one is the majority of the others. So that two nodes that cannot
 reach each other do not take turns, who was replaced for its silence is not elected for another's for a while.
 
@@ -15,29 +19,41 @@ All of it may be forgotten: the next metadata leader begins afresh, after a leas
 Sources: Kafka's controller (KIP-631 for nodes that are fenced when not heard, KIP-966 for unclean elections).
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from typing import Final, assert_never
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, StreamName
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import ChangeLeader
+from metadata.catalog.commands import ChangeLeader, FinishReassignment
 from metadata.catalog.events import Event as CatalogEvent
-from metadata.catalog.events import IsrChanged, LeaderChanged, NodeRegistered, StreamCreated, StreamDeleted
+from metadata.catalog.events import (
+    IsrChanged,
+    LeaderChanged,
+    NodeRegistered,
+    ReplicasReassigned,
+    StreamCreated,
+    StreamDeleted,
+)
+from metadata.catalog.reassignment import is_ready
 from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.controller.events import (
     Action,
     Elect,
     Event,
+    Finish,
     GrantLease,
     LeaderSilent,
     NodeHeard,
     NodeStopping,
+    NodeUnheard,
     RefuseLease,
     RowsChanged,
     Tick,
 )
 from metadata.controller.leases import Leases
+from metadata.controller.led_streams import LedStreams
+from metadata.controller.preferred import PreferredLeaders
 from metadata.controller.reports import SilenceReports
 from metadata.controller.settings import ControllerSettings
 
@@ -51,6 +67,11 @@ class _Cause(StrEnum):
     DEAD = "dead"
     SILENT = "silent"
     STOPPING = "stopping"
+    MOVING = "moving"
+    """All of the target is in sync, and another leads."""
+    ARRIVED = "arrived"
+    """Not an election is due, but the end of a reassignment."""
+    PREFERRED = "preferred"
 
 
 class Controller:
@@ -79,7 +100,13 @@ class Controller:
         self._stopping: set[NodeId] = set()
         self._dead: set[NodeId] = set()
         """Nodes whose streams were opened because their lease has run out."""
-        self._open = {stream.name for stream in catalog.streams() if stream.leader is None}
+        self._led = LedStreams(catalog.streams())
+        self._preferred = PreferredLeaders(settings.preferred_settle_ns, settings.preferred_pause_ns)
+        self._open: set[StreamName] = set()
+        for stream in catalog.streams():
+            self._preferred.put(stream, now)
+            if stream.leader is None or stream.target is not None:
+                self._open.add(stream.name)
         self._asked: dict[StreamName, tuple[LeaderEpoch, MonotonicNs]] = {}
 
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
@@ -87,8 +114,10 @@ class Controller:
         match event:
             case NodeHeard(node, node_epoch):
                 return self._heard(node, node_epoch, now)
-            case LeaderSilent():
-                return self._silent(event, now)
+            case LeaderSilent(stream, leader_epoch, reporter):
+                return self._report((stream,), reporter, now, leader_epoch)
+            case NodeUnheard(node, reporter):
+                return self._report(self._led.of(node), reporter, now)
             case NodeStopping(node, node_epoch):
                 return self._stop(node, node_epoch, now)
             case RowsChanged(events):
@@ -97,9 +126,13 @@ class Controller:
             case Tick():
                 self._reports.expire(now)
                 self._find_dead(now)
-                return tuple(self._elect(self._open, now))
+                return (*self._elect(self._open, now), *self._restore(now))
             case _:
                 assert_never(event)
+
+    def alive(self, now: MonotonicNs) -> frozenset[NodeId]:
+        """Return the nodes that were heard within a lease, in this term."""
+        return frozenset(node.node_id for node in self._catalog.nodes() if self._is_alive(node.node_id, now))
 
     def __str__(self) -> str:
         """One line for logs."""
@@ -118,19 +151,29 @@ class Controller:
         grant = GrantLease(node, node_epoch, self._settings.lease_ns)
         return (grant,) if was_alive else (grant, *self._elect(self._open, now))
 
-    def _silent(self, report: LeaderSilent, now: MonotonicNs) -> tuple[Action, ...]:
-        row = self._catalog.stream(report.stream)
-        if row is None or row.leader_epoch != report.leader_epoch or report.reporter not in row.isr_nodes:
-            return ()
-        self._reports.add(row.name, row.leader_epoch, report.reporter, now)
-        self._open.add(row.name)
-        return tuple(self._elect({row.name}, now))
+    def _report(
+        self,
+        names: Collection[StreamName],
+        reporter: NodeId,
+        now: MonotonicNs,
+        leader_epoch: LeaderEpoch | None = None,
+    ) -> tuple[Action, ...]:
+        """Take in that a member of the ISR does not hear the leaders of these streams, of that reign."""
+        counted: set[StreamName] = set()
+        for name in names:
+            row = self._catalog.stream(name)
+            if row is None or reporter not in row.isr_nodes or leader_epoch not in (None, row.leader_epoch):
+                continue
+            self._reports.add(name, row.leader_epoch, reporter, now)
+            counted.add(name)
+        self._open |= counted
+        return tuple(self._elect(counted, now))
 
     def _stop(self, node: NodeId, node_epoch: NodeEpoch, now: MonotonicNs) -> tuple[Action, ...]:
         if node_epoch != self._registered_epoch(node):
             return ()
         self._stopping.add(node)
-        self._open_streams_of(node)
+        self._open |= self._led.of(node)
         return tuple(self._elect(self._open, now))
 
     def _changed(self, change: CatalogEvent, now: MonotonicNs) -> Collection[StreamName]:
@@ -142,10 +185,19 @@ class Controller:
                 self._stopping.discard(node.node_id)
                 return self._open
             case StreamDeleted(stream):
-                self._close(stream.name)
+                self._close(stream.name, None)
+                self._led.remove(stream.name)
+                self._preferred.remove(stream.name)
                 self._reports.forget(stream.name)
                 return ()
-            case LeaderChanged(stream) | StreamCreated(stream) | IsrChanged(stream):
+            case (
+                LeaderChanged(stream)
+                | StreamCreated(stream)
+                | IsrChanged(stream)
+                | ReplicasReassigned(stream)
+            ):
+                self._led.put(stream)
+                self._preferred.put(stream, now)
                 # Its leader may have died, or begun to stop, while it was proposed.
                 self._open.add(stream.name)
                 return (stream.name,)
@@ -156,10 +208,7 @@ class Controller:
         for node in self._catalog.nodes():
             if node.node_id not in self._dead and self._leases.is_dead(node.node_id, now):
                 self._dead.add(node.node_id)
-                self._open_streams_of(node.node_id)
-
-    def _open_streams_of(self, node: NodeId) -> None:
-        self._open.update(stream.name for stream in self._catalog.streams() if stream.leader == node)
+                self._open |= self._led.of(node.node_id)
 
     # --- elections ----------------------------------------------------------------------------------------
 
@@ -169,24 +218,36 @@ class Controller:
             row = self._catalog.stream(name)
             cause = None if row is None else self._cause(row, now)
             if row is None or cause is None:
-                self._close(name)
+                self._close(name, row)
                 continue
             asked = self._asked.get(name)
             if asked is not None and asked[0] == row.leader_epoch and now < asked[1]:
                 continue
-            command = self._election(row, cause, now)
-            if command is None:
+            action = Finish(_finish(row)) if cause is _Cause.ARRIVED else self._election(row, cause, now)
+            if action is None:
                 continue
             self._asked[name] = (row.leader_epoch, MonotonicNs(now + self._settings.retry_interval_ns))
             if cause is _Cause.SILENT and row.leader is not None:
                 self._reports.accuse(name, row.leader, now)
-            yield Elect(command)
+            yield action
 
-    def _close(self, name: StreamName) -> None:
+    def _restore(self, now: MonotonicNs) -> Iterator[Action]:
+        """Give a stream that is well back to its preferred leader, if that is well too."""
+        name = self._preferred.next_due(now)
+        row = None if name is None else self._catalog.stream(name)
+        if row is not None and row.name not in self._open:
+            election = self._election(row, _Cause.PREFERRED, now)
+            if election is not None:
+                yield election
+
+    def _close(self, name: StreamName, row: Stream | None) -> None:
         self._open.discard(name)
-        self._asked.pop(name, None)
+        asked = self._asked.get(name)
+        # What was asked for in this reign is under way, though its cause may have gone, and may come again.
+        if asked is not None and (row is None or asked[0] != row.leader_epoch):
+            del self._asked[name]
 
-    def _election(self, row: Stream, cause: _Cause, now: MonotonicNs) -> ChangeLeader | None:
+    def _election(self, row: Stream, cause: _Cause, now: MonotonicNs) -> Elect | None:
         leader = self._candidate(row, cause, now)
         unclean = leader is None and self._settings.unclean_election and self._is_isr_dead(row, now)
         if unclean:
@@ -196,13 +257,15 @@ class Controller:
             leader = next((node for node in preferred if self._is_eligible(node, now)), None)
         if leader is None:
             return None
-        return ChangeLeader(
-            stream=row.name,
-            incarnation=row.incarnation,
-            leader=leader,
-            node_epoch=self._registered_epoch(leader),
-            expected_leader_epoch=row.leader_epoch,
-            unclean=unclean,
+        return Elect(
+            ChangeLeader(
+                stream=row.name,
+                incarnation=row.incarnation,
+                leader=leader,
+                node_epoch=self._registered_epoch(leader),
+                expected_leader_epoch=row.leader_epoch,
+                unclean=unclean,
+            )
         )
 
     def _cause(self, row: Stream, now: MonotonicNs) -> _Cause | None:
@@ -218,15 +281,19 @@ class Controller:
             if member.node_id != row.leader and self._is_alive(member.node_id, now)
         }
         reporters = self._reports.reporters(row.name, row.leader_epoch, now) & others
-        return _Cause.SILENT if 2 * len(reporters) > len(others) else None
+        if 2 * len(reporters) > len(others):
+            return _Cause.SILENT
+        if row.target is None or not is_ready(row):
+            return None
+        return _Cause.ARRIVED if row.leader in row.target else _Cause.MOVING
 
     def _candidate(self, row: Stream, cause: _Cause, now: MonotonicNs) -> NodeId | None:
         """Return the first member of the ISR that can lead instead of the present leader."""
-        for member in row.isr:
+        for member in _preference(row, cause):
             node = member.node_id
             if node == row.leader or not self._is_eligible(node, now) or not self._has_directory(member):
                 continue
-            if cause is _Cause.SILENT and self._reports.is_accused(row.name, node, now):
+            if cause in (_Cause.SILENT, _Cause.PREFERRED) and self._reports.is_accused(row.name, node, now):
                 continue
             return node
         return None
@@ -250,3 +317,20 @@ class Controller:
     def _registered_epoch(self, node: NodeId) -> NodeEpoch:
         row = self._catalog.node(node)
         return row.node_epoch if row is not None else NodeEpoch(0)
+
+
+def _preference(row: Stream, cause: _Cause) -> Sequence[InSyncReplica]:
+    """Return the members of the ISR that may be elected for that cause, the best first."""
+    match cause:
+        case _Cause.MOVING:
+            target = row.target or ()
+            members = (member for member in row.isr if member.node_id in target)
+            return sorted(members, key=lambda member: target.index(member.node_id))
+        case _Cause.PREFERRED:
+            return [member for member in row.isr if member.node_id == row.replicas[0]]
+        case _:
+            return row.isr
+
+
+def _finish(row: Stream) -> FinishReassignment:
+    return FinishReassignment(row.name, row.incarnation, row.isr_version, row.leader_epoch)

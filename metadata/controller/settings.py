@@ -10,11 +10,12 @@ _MS: Final = 1_000_000
 class ControllerSettings:
     """Checked against each other when made: what does not fit is the caller's bug."""
 
-    lease_ns: int = 3000 * _MS
+    lease_ns: int = 1500 * _MS
     """How long a node that was heard counts as alive, and may act as a leader.
 
     It is also how long a dead leader that nobody misses keeps its streams, so nodes should be heard several
-    times in it.
+    times in it. A leader that froze, was replaced and goes on may still answer with what it knew for what is
+    left of it, though it commits nothing: so not much longer than the silence after which it is replaced.
     """
 
     report_valid_ns: int = 3000 * _MS
@@ -28,6 +29,13 @@ class ControllerSettings:
 
     retry_interval_ns: int = 1000 * _MS
     """How long to wait for the outcome of an election before it is proposed again; it is safe to repeat."""
+
+    preferred_settle_ns: int = 10_000 * _MS
+    """How long a stream must be whole, with nothing of it changing, before the first of its replicas is
+    elected because it is the preferred leader."""
+
+    preferred_pause_ns: int = 1000 * _MS
+    """How long between two such elections: each interrupts a stream for a moment."""
 
     unclean_election: bool = False
     """Elect a replica outside the ISR when all of the ISR is dead: available again, records may be lost."""

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from envelope.errors import NotLeader, Overloaded
 from envelope.types import NodeId
@@ -14,6 +14,7 @@ from metadata.node.storage import Storage
 from metadata.node.voter import StateMachine, Voter
 from metadata.node.wake_up import now
 from metadata.raft.machine import Raft
+from metadata.raft.node_messages import NodeMessage
 from metadata.raft.settings import RaftSettings
 from metadata.raft.wire import Forwarded, Sent
 
@@ -26,6 +27,7 @@ class GroupMember:
     Attributes:
         voter: what may be asked of the leader, and of this member.
         network: the connections.
+        is_alone: whether the group has no other voter, and so no other can ever lead.
     """
 
     def __init__(
@@ -48,24 +50,27 @@ class GroupMember:
             snapshot_log_bytes_min: bytes of log below which no snapshot is taken.
         """
         others = {peer: address for peer, address in voters.items() if peer != identity.node_id}
+        self.is_alone = not others
         self._node_id = identity.node_id
         self._machine = machine
+        self._attendants: list[Callable[[NodeMessage], None]] = []
         raft = Raft(identity.node_id, frozenset(voters), settings, storage.load(), now())
         self.network = PeerNetwork(identity, others)
         self.voter = Voter(raft, storage, machine, self.network.send, sorted(others), snapshot_log_bytes_min)
 
-    async def run(self, listening: socket.socket) -> None:
+    async def run(self, listening: socket.socket | None) -> None:
         """Take part until cancelled; the storage is closed when this returns.
 
         Args:
-            listening: bound to this member's address.
+            listening: bound to this member's address; None if there are no others, and so no connections.
 
         Raises:
             ExceptionGroup: the error of the disk, or of ours, after which the voter is silent.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.network.run(listening, self))
+                if listening is not None:
+                    tasks.create_task(self.network.run(listening, self))
                 tasks.create_task(self._fail_with_voter())
         finally:
             await self.voter.stop()
@@ -83,6 +88,21 @@ class GroupMember:
         with contextlib.suppress(NotLeader, Overloaded):
             self.voter.propose(payloads)
 
+    def attend(self, told: Callable[[NodeMessage], None]) -> None:
+        """Have ``told`` called with everything that nodes say to this one, for as long as the member runs."""
+        self._attendants.append(told)
+
+    def tell(self, message: NodeMessage) -> None:
+        """Say something to a node; it may be lost on the way, to this node itself it is handed over."""
+        if message.target == self._node_id:
+            self._told(message)
+        else:
+            self.network.send(message)
+
+    def _told(self, message: NodeMessage) -> None:
+        for told in self._attendants:
+            told(message)
+
     # --- the network's Listener -------------------------------------------------------------------
 
     def received(self, message: Sent) -> None:
@@ -92,6 +112,8 @@ class GroupMember:
                 self._propose(message.payloads)  # not forwarded again: it might go round and round
             else:
                 _log.error("peer=%s forwards what this version cannot apply", message.source)
+        elif isinstance(message, NodeMessage):
+            self._told(message)
         else:
             self.voter.received(message)
 

@@ -11,8 +11,9 @@ Who speaks to whom is agreed once for a connection and not repeated. All numbers
     -      -    the entries up to the end, each: index u64, term u64, length u32, bytes
     -      -    or a snapshot up to the end: index u64, term u64, bytes
 
-One kind more is no message of Raft's, has no term, and goes straight to whoever leads: payloads that somebody
-would like to be proposed (`Forwarded`), each length u32, bytes.
+The kinds from 12 on are no messages of Raft's and have no term: payloads that somebody would like to be
+proposed (`Forwarded`), each length u32, bytes; and what nodes say about who is alive
+(`metadata.raft.node_messages`), where a node that is named, in UTF-8, takes what is left.
 
 `encode` and `MessageReader` are each other's inverse. What arrives damaged, or is no message, is an error:
 nothing that follows on that connection can be told apart any more.
@@ -43,6 +44,14 @@ from metadata.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from metadata.raft.node_messages import (
+    LeaseAsked,
+    LeaseGranted,
+    LeaseRefused,
+    NodeMessage,
+    NodeUnheard,
+    StopAnnounced,
+)
 from metadata.raft.state import Entry, Snapshot
 
 MESSAGE_BYTES_MAX: Final = SNAPSHOT_BYTES_MAX + MIB
@@ -58,7 +67,7 @@ class Forwarded:
     payloads: tuple[bytes, ...]
 
 
-Sent = Message | Forwarded
+Sent = Message | Forwarded | NodeMessage
 
 _FRAME: Final = struct.Struct("<II")
 _ENTRY: Final = struct.Struct("<QQI")
@@ -78,9 +87,14 @@ _KINDS: Final[dict[int, type[Sent]]] = {
     10: HeartbeatResponse,
     11: ElectNow,
     12: Forwarded,
+    13: LeaseAsked,
+    14: LeaseGranted,
+    15: LeaseRefused,
+    16: NodeUnheard,
+    17: StopAnnounced,
 }
 _KIND_OF: Final = {message: number for number, message in _KINDS.items()}
-_ELSEWHERE: Final = frozenset(("source", "target", "entries", "snapshot", "payloads"))
+_ELSEWHERE: Final = frozenset(("source", "target", "entries", "snapshot", "payloads", "node"))
 _NAMES: Final = {
     kind: tuple(field.name for field in fields(kind) if field.name not in _ELSEWHERE)
     for kind in _KINDS.values()
@@ -110,6 +124,8 @@ def encode(message: Sent) -> bytes:
         case Forwarded(payloads=payloads):
             for payload in payloads:
                 parts += (_LENGTH.pack(len(payload)), payload)
+        case NodeUnheard(node=node):
+            parts.append(node.encode())
         case _:
             pass
     body = b"".join(parts)
@@ -153,7 +169,7 @@ class MessageReader:
         try:
             _, *numbers = _NUMBERS[kind].unpack_from(body)
             rest = _rest(kind, body[_NUMBERS[kind].size :])
-        except (struct.error, IndexError) as error:
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise RemoteProtocolError(
                 f"a {kind.__name__} from {self._source} makes no sense: {error}"
             ) from error
@@ -183,6 +199,8 @@ def _rest(kind: type[Sent], data: bytes) -> dict[str, Any]:
         return {"snapshot": Snapshot(LogIndex(index), Term(term), data[_SNAPSHOT.size :])}
     if kind is Forwarded:
         return {"payloads": tuple(_payloads(data))}
+    if kind is NodeUnheard:
+        return {"node": NodeId(data.decode())}
     if data:
         raise IndexError(f"{len(data)} bytes too many")
     return {}

@@ -1,6 +1,6 @@
 """Messages between voters survive the wire, whatever pieces they arrive in, and damage is told."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from crc32c import crc32c
@@ -11,6 +11,7 @@ from envelope.errors import RemoteProtocolError
 from envelope.types import LogIndex, NodeId, Term
 from metadata.raft import messages
 from metadata.raft.messages import AppendRequest, Heartbeat, SnapshotRequest
+from metadata.raft.node_messages import NodeMessage
 from metadata.raft.state import Entry, Snapshot
 from metadata.raft.wire import MESSAGE_BYTES_MAX, Forwarded, MessageReader, Sent, encode
 
@@ -19,6 +20,7 @@ NUMBERS = st.integers(0, 2**64 - 1)
 SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "source": st.just(A),
     "target": st.just(B),
+    "node": st.text(max_size=130),
     "granted": st.booleans(),
     "transferred": st.booleans(),
     "payloads": st.lists(st.binary(max_size=50), max_size=4).map(tuple),
@@ -26,6 +28,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
 }
 KINDS: list[type[Any]] = [
     Forwarded,
+    *get_args(NodeMessage),
     *(
         kind
         for kind in vars(messages).values()
@@ -53,7 +56,7 @@ MESSAGES: st.SearchStrategy[Any] = appends() | st.sampled_from(
 
 
 def test_every_kind_of_message_has_bytes() -> None:
-    assert len(KINDS) == 12
+    assert len(KINDS) == 17
 
 
 @given(st.lists(MESSAGES, max_size=5), st.lists(st.integers(1, 60)))
@@ -95,7 +98,10 @@ def test_entries_that_no_leader_has_are_refused(entries: list[tuple[int, int]]) 
     ("frame", "problem"),
     [
         (b"", "no known kind"),
-        (b"\x0d" + bytes(8), "no known kind"),
+        (b"\x12" + bytes(8), "no known kind"),
+        (b"\x10\xff", "makes no sense"),
+        (b"\x0d" + bytes(8), "makes no sense"),
+        (b"\x11" + bytes(9), "1 bytes too many"),
         (b"\x09" + bytes(8), "makes no sense"),
         (b"\x0b" + bytes(9), "1 bytes too many"),
         (b"\x05" + bytes(32 + 16) + b"\x05\0\0\0abcd", "5 bytes wanted, 4 left"),

@@ -19,6 +19,7 @@ from metadata.controller.events import (
     LeaderSilent,
     NodeHeard,
     NodeStopping,
+    NodeUnheard,
     RefuseLease,
     RowsChanged,
     Tick,
@@ -277,6 +278,56 @@ def test_asymmetric_report_livelock() -> None:
     assert elections(term.after(LEASE, A)) == [A], "but a dead leader is replaced by whoever is left"
 
 
+# --- a node that another does not hear ----------------------------------------------------------------
+
+
+def unheard(term: Term, node: NodeId, reporter: NodeId) -> list[tuple[str, NodeId]]:
+    actions = term.give(NodeUnheard(node, reporter))
+    return [(action.command.stream, action.command.leader) for action in actions if isinstance(action, Elect)]
+
+
+def test_a_node_is_reported_for_every_stream_that_it_leads_and_the_reporter_is_in_sync_with() -> None:
+    term = Term()
+    term.apply(create("all", nodes="abc", min_insync_replicas=1))
+    term.apply(create("two", nodes="ac", min_insync_replicas=1))
+    term.apply(create("others", nodes="bca", min_insync_replicas=1))
+    assert unheard(term, A, B) == []
+    assert unheard(term, A, C) == [("all", B), ("orders", B), ("two", C)]
+    assert unheard(term, A, C) == [], "they are being elected"
+
+
+def test_a_report_of_a_node_is_about_what_it_leads_now() -> None:
+    term = Term()
+    term.apply(create("gone", nodes="ab", min_insync_replicas=1))
+    term.apply(create("kept", nodes="cb", min_insync_replicas=1))
+    term.apply(DeleteStream(StreamName("gone")))
+    term.apply(term.election(B).command)
+    assert unheard(term, A, B) == unheard(term, A, C) == []
+    assert unheard(term, B, A) == []
+    assert unheard(term, B, C) == [("orders", A)]
+    term.apply(register("c"))
+    assert unheard(term, C, B) == [], "its reigns have ended"
+
+
+def test_only_who_was_heard_within_a_lease_as_its_present_start_is_alive() -> None:
+    term = Term(heard="ab")
+    assert term.controller.alive(term.now) == frozenset((A, B))
+    term.after(LEASE - 1, A)
+    assert term.controller.alive(term.now) == frozenset((A, B))
+    term.after(1, A)
+    assert term.controller.alive(term.now) == frozenset((A,))
+    term.apply(register("c"))
+    assert term.controller.alive(term.now) == frozenset((A, C))
+
+
+def test_an_election_under_way_is_not_proposed_again_when_its_cause_goes_and_comes() -> None:
+    term = Term("ab")
+    assert elections(term.after(LEASE, B)) == [B]
+    assert term.hear(A) == (GrantLease(A, NodeEpoch(1), LEASE),)
+    assert term.silent(B) == ()
+    assert elections(term.after(RETRY, A, B)) == [B]
+
+
 # --- a stopping node ----------------------------------------------------------------------------------
 
 
@@ -332,6 +383,7 @@ _nodes = st.sampled_from((A, B, C))
 _steps = st.one_of(
     st.tuples(st.just("hear"), _nodes),
     st.tuples(st.just("silent"), _nodes),
+    st.tuples(st.just("unheard"), _nodes),
     st.tuples(st.just("stop"), _nodes),
     st.tuples(st.just("restart"), _nodes),
     st.tuples(st.just("pass"), st.integers(1, 2 * LEASE)),
@@ -355,8 +407,9 @@ def test_whatever_happens_the_catalogue_takes_what_is_proposed(steps: list[tuple
         elif kind == "hear":
             heard[value] = term.now
             actions = term.hear(value)
-        elif kind == "silent":
-            actions = term.silent(value)
+        elif kind in ("silent", "unheard"):
+            report = NodeUnheard(term.row.leader or A, value)
+            actions = term.silent(value) if kind == "silent" else term.give(report)
         elif kind == "stop":
             actions = term.give(NodeStopping(value, term.node_epoch(value)))
         elif kind == "restart":
