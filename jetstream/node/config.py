@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -31,14 +32,33 @@ from pydantic_settings import (
 
 from envelope.errors import InvalidConfig
 from envelope.subjects import is_literal, validated_pattern
+from envelope.types import NodeId
+from metadata.node.peers import Address
 
 ENV_PREFIX: Final = "JETSTREAM_NODE_"
 
 TOKEN_CHARS_MAX: Final = 1024
-"""Of the socket's token; a hello has room for many more."""
+"""Of a token of the socket or of the peers; a hello has room for many more."""
+
+PEER_PORT: Final = 9294
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 PositiveDuration = Annotated[timedelta, Field(gt=timedelta(0))]
+Token = Annotated[SecretStr, Field(min_length=1, max_length=TOKEN_CHARS_MAX)]
+Name = Annotated[NodeId, Field(pattern=r"^[A-Za-z0-9_\-]{1,64}$")]
+
+
+def _address(value: object) -> object:
+    """Read ``host``, ``host:port`` or ``[IPv6]:port``."""
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]\s]+))(?::([0-9]{1,5}))?", value)
+    if found is None:
+        raise ValueError("an address is host:port, or [IPv6]:port")
+    port = int(found[3] or PEER_PORT)
+    if not 0 < port < 1 << 16:
+        raise ValueError(f"port {port} is not between 1 and 65535")
+    return Address(found[1] or found[2], port)
 
 
 class TlsConfig(BaseModel):
@@ -126,7 +146,7 @@ class SocketConfig(BaseModel):
     """0 takes a free one."""
     advertise: str | None = None
     """Host that clients are told; None tells ``host``."""
-    token: Annotated[SecretStr, Field(min_length=1, max_length=TOKEN_CHARS_MAX)] | None = None
+    token: Token | None = None
     """What every client must say; None lets everybody in who can connect."""
     token_file: Path | None = None
     """The same from a file; white space around it does not count."""
@@ -150,6 +170,46 @@ class HttpConfig(BaseModel):
     """0 takes a free one."""
 
 
+class PeerTlsConfig(BaseModel):
+    """TLS between nodes, in both directions: each shows its certificate to the other."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    certificate: Path
+    key: Path
+    """PEM files of our own certificate, for the host name that others dial us at, and key."""
+    ca: Path
+    """PEM file of the authorities that vouch for nodes, and for nothing else."""
+
+
+class PeersConfig(BaseModel):
+    """The nodes of the cluster: where they are, and how they know each other."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    voters: Annotated[dict[Name, Annotated[Address, BeforeValidator(_address)]], Field(min_length=2)]
+    """Every node by its id and the address it is dialled at, the same on all of them and for ever: an odd
+    number, three or five."""
+    host: str | None = None
+    """Where this node listens; None: on the host of its own address."""
+    port: Port | None = None
+    """None: the port of its own address."""
+    token: Token | None = None
+    """What nodes say to each other, the same on all; None lets everybody in who can connect."""
+    token_file: Path | None = None
+    """The same from a file; white space around it does not count."""
+    tls: PeerTlsConfig | None = None
+    """None speaks no TLS."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.token is not None and self.token_file is not None:
+            raise ValueError("choose token or token_file, not both")
+        if len(set(self.voters.values())) < len(self.voters):
+            raise ValueError("two voters have one address")
+        return self
+
+
 class NodeConfig(BaseSettings):
     """Everything one node is told."""
 
@@ -158,13 +218,17 @@ class NodeConfig(BaseSettings):
     )
 
     cluster: Annotated[str, Field(min_length=1, max_length=64)] = "jetstream"
-    node_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_\-]{1,64}$")] | None = None
+    node_id: Name | None = None
     """Name of this node; None derives one from the data directory's identity."""
+    rack: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """What this node may fail together with; replicas of a stream go to different ones where they can."""
     data: Path = Path("jetstream-data")
     nats: NatsConfig = NatsConfig()
     socket: SocketConfig = SocketConfig()
     http: HttpConfig | None = None
     """None opens no HTTP port."""
+    peers: PeersConfig | None = None
+    """None: this node is alone."""
     api_prefix: str = "jetstream.api"
     verify: Literal["tail", "full"] = "tail"
     """How much of each log is verified at start: from the last checkpoint, or every byte."""
@@ -178,6 +242,12 @@ class NodeConfig(BaseSettings):
     def _prefix(self) -> Self:
         if not is_literal(validated_pattern(self.api_prefix)):
             raise ValueError("api_prefix must be a subject without wildcards")
+        return self
+
+    @model_validator(mode="after")
+    def _among_voters(self) -> Self:
+        if self.peers is not None and self.node_id not in self.peers.voters:
+            raise ValueError("node_id must be one of peers.voters")
         return self
 
     @classmethod

@@ -82,6 +82,17 @@ class StreamState(StrEnum):
     OFFLINE = "offline"
 
 
+class ReplicaInfo(_Response):
+    """One replica as its leader knows it; null: not heard of in this reign."""
+
+    node: str
+    in_sync: bool
+    log_end_offset: int | None = None
+    synced_end: int | None = Field(default=None, description="what it has on disk ends here")
+    high_watermark: int | None = Field(default=None, description="what it knows to be committed ends here")
+    lag: int | None = Field(default=None, description="records of the leader's that it has not on disk")
+
+
 class StreamInfo(_Response):
     """A stream's configuration and its live state on the node that leads it."""
 
@@ -94,6 +105,9 @@ class StreamInfo(_Response):
     leader_epoch: int
     replicas: list[str]
     isr: list[str] = Field(description="replicas in sync")
+    replica_states: list[ReplicaInfo] = Field(
+        default_factory=list, description="every replica, the leader first; empty where nobody leads"
+    )
     log_start_offset: int = Field(description="first offset kept")
     log_end_offset: int = Field(description="next offset to be written")
     high_watermark: int = Field(description="first offset not committed")
@@ -104,6 +118,11 @@ class StreamInfo(_Response):
     corrupt_ranges: list[OffsetRange] = Field(
         default_factory=list, description="refused to readers, never cut"
     )
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether the leader has heard of every replica that is in sync, so that records can be committed."""
+        return all(state.log_end_offset is not None for state in self.replica_states if state.in_sync)
 
 
 class CreateStreamResponse(StreamInfo):
@@ -132,6 +151,7 @@ class StreamSummary(_Response):
     replicas: list[str]
     leader: str | None
     leader_epoch: int
+    isr: list[str] = Field(default_factory=list, description="replicas in sync")
     log_start_offset: int | None = None
     log_end_offset: int | None = None
     high_watermark: int | None = None
@@ -170,6 +190,12 @@ class NodeInfo(_Response):
     port: int = Field(description="of the socket protocol")
     http_port: int | None = None
     version: str = ""
+    peer_host: str | None = None
+    peer_port: int | None = Field(default=None, description="of the other nodes; null: it is alone")
+    rack: str | None = None
+    alive: bool | None = Field(
+        default=None, description="holds a lease; null: nobody leads the metadata log who could say"
+    )
 
 
 class ClusterInfo(_Response):

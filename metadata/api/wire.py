@@ -95,14 +95,29 @@ def decode_response(model: type[ResponseModel], payload: bytes) -> ResponseModel
         JetstreamError: the error that ``payload`` reports, as its own class where this version knows it.
         RemoteProtocolError: ``payload`` is neither that response nor an error.
     """
+    refusal = reported_error(payload)
+    if refusal is not None:
+        raise refusal
     try:
-        body = from_json(payload)
-        if isinstance(body, dict) and "error" in body:
-            reported = ErrorResponse.model_validate(body).error
-            raise error_from_wire(reported.err_code, reported.description, reported.detail)
-        return model.model_validate(body)
+        return model.model_validate(from_json(payload))
     except (ValidationError, ValueError) as error:
         raise RemoteProtocolError(f"not a {model.__name__}: {_text(error)}") from error
+
+
+def reported_error(payload: bytes) -> JetstreamError | None:
+    """Return the error that a response reports, None if it reports none.
+
+    Raises:
+        RemoteProtocolError: ``payload`` is no response.
+    """
+    try:
+        body = from_json(payload)
+        if not isinstance(body, dict) or "error" not in body:
+            return None
+        reported = ErrorResponse.model_validate(body).error
+    except (ValidationError, ValueError) as error:
+        raise RemoteProtocolError(f"not a response: {_text(error)}") from error
+    return error_from_wire(reported.err_code, reported.description, reported.detail)
 
 
 def _json_object(payload: bytes) -> dict[str, object]:

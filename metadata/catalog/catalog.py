@@ -15,18 +15,24 @@ from typing import Final, assert_never
 from envelope.subjects import matches
 from envelope.types import LogIndex, NodeId, StreamName
 from metadata.catalog.commands import (
+    CancelReassignment,
     ChangeIsr,
     ChangeLeader,
     Command,
     ConfirmRemoval,
     CreateStream,
     DeleteStream,
+    FinishReassignment,
+    ForgetNode,
+    Reassignment,
+    ReassignReplicas,
     RegisterNode,
     UpdateStream,
 )
 from metadata.catalog.events import Events
 from metadata.catalog.leadership import change_isr, change_leader, due_elections
-from metadata.catalog.nodes import register_node
+from metadata.catalog.nodes import forget_node, register_node
+from metadata.catalog.reassignment import reassign
 from metadata.catalog.streams import confirm_removal, create_stream, delete_stream, update_stream
 from metadata.catalog.tables import Node, Removal, Stream, Tables
 
@@ -59,6 +65,10 @@ class Catalog:
         """Note that entry ``index`` changes nothing: a leader's first of a term, or a repeated command."""
         assert index == self._applied + 1, f"K9: entry {index} after {self._applied}"
         self._applied = index
+
+    def become(self, other: "Catalog") -> None:
+        """Be what ``other`` is, which is given up: whoever reads this catalogue goes on with that."""
+        self._tables, self._applied = other._tables, other._applied  # noqa: SLF001 - its own class
 
     def stream(self, name: StreamName) -> Stream | None:
         """Return the stream of that name."""
@@ -118,8 +128,14 @@ def _decide(tables: Tables, command: Command) -> Events:
             return _decide_rarer(tables, command)
 
 
-def _decide_rarer(tables: Tables, command: ConfirmRemoval | ChangeLeader | ChangeIsr) -> Events:
+def _decide_rarer(
+    tables: Tables, command: ConfirmRemoval | ChangeLeader | ChangeIsr | ForgetNode | Reassignment
+) -> Events:
     match command:
+        case ForgetNode():
+            return forget_node(tables, command)
+        case ReassignReplicas() | FinishReassignment() | CancelReassignment():
+            return reassign(tables, command)
         case ConfirmRemoval():
             return confirm_removal(tables, command)
         case ChangeLeader():

@@ -34,6 +34,11 @@ class RegisterNode:
     unsynced_kept: bool = False
     """All that an earlier start wrote is there, also what it never synced: it stopped cleanly, or its machine
     has run on since. Otherwise records of streams with ``sync: interval | os`` may be gone."""
+    peer_host: str | None = None
+    peer_port: int | None = None
+    """Where other nodes reach it, both or neither; None: it is alone."""
+    rack: str | None = None
+    """What it may fail together with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +137,57 @@ class ChangeIsr:
     isr: tuple[NodeAtEpoch, ...]
 
 
-StreamCommand = CreateStream | UpdateStream | DeleteStream | ChangeLeader | ChangeIsr
-Command = RegisterNode | ConfirmRemoval | StreamCommand
+@dataclass(frozen=True, slots=True)
+class ReassignReplicas:
+    """Have other nodes hold the stream, or the same in another order; replaces a reassignment under way.
+
+    Until it is finished the stream has its replicas of before and those of the target.
+
+    Source: KIP-455.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    stream: StreamName
+    incarnation: Incarnation
+    target: tuple[NodeId, ...]
+    """The first is the preferred leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishReassignment:
+    """Let go the replicas that are not in the target, which is in sync and leads; compare-and-set."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    stream: StreamName
+    incarnation: Incarnation
+    expected_isr_version: int
+    expected_leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReassignment:
+    """Go back to the replicas from before the reassignment."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    stream: StreamName
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetNode:
+    """Drop a node that holds nothing and does not come back; what it had to remove is not waited for."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    node_id: NodeId
+
+
+Reassignment = ReassignReplicas | FinishReassignment | CancelReassignment
+StreamCommand = CreateStream | UpdateStream | DeleteStream | ChangeLeader | ChangeIsr | Reassignment
+Command = RegisterNode | ForgetNode | ConfirmRemoval | StreamCommand
 
 _KINDS: Final[dict[str, TypeAdapter[Command]]] = {
     "register_node": TypeAdapter(RegisterNode),
@@ -143,6 +197,10 @@ _KINDS: Final[dict[str, TypeAdapter[Command]]] = {
     "confirm_removal": TypeAdapter(ConfirmRemoval),
     "change_leader": TypeAdapter(ChangeLeader),
     "change_isr": TypeAdapter(ChangeIsr),
+    "reassign_replicas": TypeAdapter(ReassignReplicas),
+    "finish_reassignment": TypeAdapter(FinishReassignment),
+    "cancel_reassignment": TypeAdapter(CancelReassignment),
+    "forget_node": TypeAdapter(ForgetNode),
 }
 _KIND_OF: Final[dict[type, str]] = {
     RegisterNode: "register_node",
@@ -152,6 +210,10 @@ _KIND_OF: Final[dict[type, str]] = {
     ConfirmRemoval: "confirm_removal",
     ChangeLeader: "change_leader",
     ChangeIsr: "change_isr",
+    ReassignReplicas: "reassign_replicas",
+    FinishReassignment: "finish_reassignment",
+    CancelReassignment: "cancel_reassignment",
+    ForgetNode: "forget_node",
 }
 assert set(_KINDS) == set(_KIND_OF.values()), "every command has one kind"
 

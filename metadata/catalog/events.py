@@ -76,6 +76,23 @@ class IsrChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicasReassigned:
+    """A reassignment has begun, ended or been cancelled; equal to ``before`` if nothing changed."""
+
+    stream: Stream
+    before: Stream
+    removal: Removal | None = None
+    """Names the files of the nodes that are no replicas any more; None if there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeForgotten:
+    """The node is none of the cluster any more."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """Nothing changed; a value, because being refused is an expected answer."""
 
@@ -98,6 +115,8 @@ Event = (
     | LeaderChanged
     | UncleanlyElected
     | IsrChanged
+    | ReplicasReassigned
+    | NodeForgotten
     | Refused
 )
 Events = tuple[Event, ...]

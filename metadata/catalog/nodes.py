@@ -4,10 +4,18 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from envelope.errors import ForeignReplica, InvalidConfig, InvalidName, LimitReached
+from envelope.errors import ForeignReplica, InvalidConfig, InvalidName, LimitReached, NodeInUse, UnknownNode
 from envelope.types import NodeEpoch, NodeId, SyncMode
-from metadata.catalog.commands import RegisterNode
-from metadata.catalog.events import Event, Events, IsrChanged, LeaderChanged, NodeRegistered, refused
+from metadata.catalog.commands import ForgetNode, RegisterNode
+from metadata.catalog.events import (
+    Event,
+    Events,
+    IsrChanged,
+    LeaderChanged,
+    NodeForgotten,
+    NodeRegistered,
+    refused,
+)
 from metadata.catalog.tables import InSyncReplica, Node, Stream, Tables
 from metadata.limits import NODES_MAX
 
@@ -29,6 +37,9 @@ def register_node(tables: Tables, command: RegisterNode) -> Events:
         port=command.port,
         http_port=command.http_port,
         version=command.version,
+        peer_host=command.peer_host,
+        peer_port=command.peer_port,
+        rack=command.rack,
     )
     tables.nodes[node.node_id] = node
     events: list[Event] = [NodeRegistered(node)]
@@ -40,11 +51,9 @@ def register_node(tables: Tables, command: RegisterNode) -> Events:
 def _refusal(tables: Tables, command: RegisterNode) -> Events | None:
     if not _NODE_ID.fullmatch(command.node_id):
         return refused(InvalidName, f"node id {command.node_id!r}: use letters, digits, '_', '.', '-'")
-    for name, text in (("directory", command.directory), ("host", command.host)):
-        if not 1 <= len(text) <= _TEXT_CHARS_MAX:
-            return refused(InvalidConfig, f"{name}: must have 1 to {_TEXT_CHARS_MAX} characters", field=name)
-    if not 0 < command.port < 1 << 16:
-        return refused(InvalidConfig, f"port: {command.port} is not between 1 and 65535", field="port")
+    refusal = _malformed(command)
+    if refusal is not None:
+        return refusal
     if command.node_id not in tables.nodes and len(tables.nodes) >= NODES_MAX:
         return refused(LimitReached, f"the cluster has {NODES_MAX} nodes, its limit", limit=NODES_MAX)
     for other in tables.nodes.values():
@@ -54,6 +63,24 @@ def _refusal(tables: Tables, command: RegisterNode) -> Events | None:
                 f"directory {command.directory} belongs to node {other.node_id}, not {command.node_id}",
                 node_id=other.node_id,
             )
+    return None
+
+
+def _malformed(command: RegisterNode) -> Events | None:
+    texts = {
+        "directory": command.directory,
+        "host": command.host,
+        "peer_host": command.peer_host,
+        "rack": command.rack,
+    }
+    for name, text in texts.items():
+        if text is not None and not 1 <= len(text) <= _TEXT_CHARS_MAX:
+            return refused(InvalidConfig, f"{name}: must have 1 to {_TEXT_CHARS_MAX} characters", field=name)
+    for name, port in (("port", command.port), ("peer_port", command.peer_port)):
+        if port is not None and not 0 < port < 1 << 16:
+            return refused(InvalidConfig, f"{name}: {port} is not between 1 and 65535", field=name)
+    if (command.peer_host is None) != (command.peer_port is None):
+        return refused(InvalidConfig, "peer_host and peer_port belong together", field="peer_port")
     return None
 
 
@@ -83,6 +110,25 @@ def _start_anew(tables: Tables, stream: Stream, node: Node, *, unsynced_kept: bo
 
 def _is_lost(member: InSyncReplica, node: Node, *, keeps_all: bool) -> bool:
     return member.node_id == node.node_id and not (keeps_all and member.directory == node.directory)
+
+
+def forget_node(tables: Tables, command: ForgetNode) -> Events:
+    """Drop a node without replicas, and what was owed by it."""
+    node = tables.nodes.get(command.node_id)
+    if node is None:
+        return refused(UnknownNode, f"node {command.node_id!r} is not registered", node_id=command.node_id)
+    held = sum(node.node_id in stream.replicas for stream in tables.streams.values())
+    if held:
+        return refused(
+            NodeInUse,
+            f"node {node.node_id!r} has replicas of {held} streams: drain it first",
+            node_id=node.node_id,
+            replicas=held,
+        )
+    for removal in tuple(tables.removals.values()):
+        tables.strike_off(removal, node.node_id)
+    del tables.nodes[node.node_id]
+    return (NodeForgotten(node),)
 
 
 def unknown_nodes(tables: Tables, node_ids: tuple[NodeId, ...]) -> list[NodeId]:

@@ -25,7 +25,10 @@ from metadata.catalog.commands import canonical_json
 from metadata.catalog.tables import Node, Removal, Stream, Tables
 from metadata.limits import SNAPSHOT_BYTES_MAX
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 3
+READABLE_VERSIONS: Final = (1, 2, 3)
+"""Format 1 knew no racks and no addresses for peers: its nodes have none. Format 2 knew no reassignments."""
+
 MAGIC: Final = b"JSCS"
 
 _PREFIX: Final = struct.Struct("<4sIQ")
@@ -72,9 +75,9 @@ def decode(snapshot: bytes) -> Catalog:
     (crc,) = _CRC.unpack_from(snapshot, _PREFIX.size)
     if magic != MAGIC or length != len(body) or crc != _checksum(prefix, body):
         raise CorruptDataError(f"catalogue snapshot of {len(snapshot)} bytes fails its checksum")
-    if version != FORMAT_VERSION:
+    if version not in READABLE_VERSIONS:
         raise CorruptDataError(
-            f"catalogue snapshot has format {version}, this version reads {FORMAT_VERSION}"
+            f"catalogue snapshot has format {version}, this version reads up to {FORMAT_VERSION}"
         )
     return _catalog(_read(body))
 

@@ -27,7 +27,7 @@ from metadata.catalog.events import (
     refused,
 )
 from metadata.catalog.nodes import unknown_nodes
-from metadata.catalog.tables import InSyncReplica, Removal, Stream, Tables
+from metadata.catalog.tables import InSyncReplica, Stream, Tables
 from metadata.limits import REMOVALS_MAX
 from metadata.stream_config import StreamConfig, reserved_refusal
 from metadata.stream_patch import patched
@@ -117,6 +117,13 @@ def update_stream(tables: Tables, command: UpdateStream) -> Events:
     reason = reserved_refusal(config, command.api_prefix)
     if reason is not None:
         return refused(InvalidConfig, reason, field="subject")
+    minimum, target = config.min_insync_replicas, stream.target
+    if minimum is not None and target is not None and minimum > len(target):
+        return refused(
+            InvalidConfig,
+            f"min_insync_replicas: {minimum} is more than the {len(target)} replicas it is being moved to",
+            field="min_insync_replicas",
+        )
     updated = replace(stream, config=config)
     tables.put(updated)
     return (StreamUpdated(updated, before=stream),)
@@ -127,25 +134,24 @@ def delete_stream(tables: Tables, command: DeleteStream) -> Events:
     stream = living(tables, command.stream, command.incarnation)
     if stream is None:
         return unknown_stream(command.stream)
-    if len(tables.removals) >= REMOVALS_MAX:
-        return refused(
-            LimitReached, f"{REMOVALS_MAX} deleted streams wait for their files' removal", limit=REMOVALS_MAX
-        )
-    removal = Removal(stream.name, stream.incarnation, stream.replicas)
+    if not tables.may_owe_removal(stream):
+        return too_many_removals()
     tables.drop(stream)
-    tables.removals[stream.incarnation] = removal
-    return (StreamDeleted(stream, removal),)
+    return (StreamDeleted(stream, tables.owe_removal(stream, stream.replicas)),)
+
+
+def too_many_removals() -> Events:
+    """Return the refusal of a command that would leave files to remove."""
+    return refused(
+        LimitReached, f"the files of {REMOVALS_MAX} streams wait for their removal", limit=REMOVALS_MAX
+    )
 
 
 def confirm_removal(tables: Tables, command: ConfirmRemoval) -> Events:
     """Strike the node off the removal; the last one ends it. Repeats are harmless."""
     removal = tables.removals.get(command.incarnation)
     if removal is not None:
-        pending = tuple(node_id for node_id in removal.pending if node_id != command.node_id)
-        if pending:
-            tables.removals[removal.incarnation] = replace(removal, pending=pending)
-        else:
-            del tables.removals[removal.incarnation]
+        tables.strike_off(removal, command.node_id)
     return (RemovalConfirmed(command.node_id, command.incarnation),)
 
 

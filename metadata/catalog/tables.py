@@ -2,8 +2,10 @@
 
 Invariants (checked by `Tables.problems`, after every command in tests and after every snapshot read):
     K1: a stream is stored under its own name; names are unique.
-    K2: incarnations are unique among live and removed streams, so data directories are too.
-    K3: a stream has as many replicas as its configuration says, on distinct, registered nodes.
+    K2: incarnations are unique among live streams, and a removal of a live stream waits for none of its
+        replicas; so no data directory is both in use and to be removed.
+    K3: a stream has as many replicas as its configuration says, on distinct, registered nodes; while it is
+        reassigned, behind them those of its target that were none before.
     K4: the ISR is never empty, names distinct nodes, and only replicas.
     K5: a leader is in the ISR with the directory that is registered now.
     K6: every leader_epoch, isr_version and node_epoch is at least 1.
@@ -13,9 +15,10 @@ Invariants (checked by `Tables.problems`, after every command in tests and after
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, StreamName, TimestampUs
+from metadata.limits import REMOVALS_MAX
 from metadata.stream_config import StreamConfig
 
 
@@ -30,6 +33,10 @@ class Node:
     port: int
     http_port: int | None
     version: str
+    peer_host: str | None = None
+    peer_port: int | None = None
+    """Where other nodes reach it; None: it is alone."""
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,8 @@ class Stream:
     """Of the present reign, or of the last one while there is no leader."""
     isr: tuple[InSyncReplica, ...]
     isr_version: int
+    target: tuple[NodeId, ...] | None = None
+    """What the replicas are to be once all of these are in sync; None: what they are."""
 
     @property
     def name(self) -> StreamName:
@@ -67,6 +76,11 @@ class Stream:
     def isr_nodes(self) -> tuple[NodeId, ...]:
         """Node ids of the ISR, in the order of ``replicas``."""
         return tuple(member.node_id for member in self.isr)
+
+    @property
+    def settled_replicas(self) -> tuple[NodeId, ...]:
+        """The replicas without those that a reassignment under way has added."""
+        return self.replicas[: self.config.replicas]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +115,25 @@ class Tables:
         del self.streams[stream.name]
         self.incarnations.remove(stream.incarnation)
 
+    def strike_off(self, removal: Removal, node_id: NodeId) -> None:
+        """Wait for this node's part of a removal no more; the last one ends it."""
+        pending = tuple(node for node in removal.pending if node != node_id)
+        if pending:
+            self.removals[removal.incarnation] = replace(removal, pending=pending)
+        else:
+            del self.removals[removal.incarnation]
+
+    def owe_removal(self, stream: Stream, nodes: tuple[NodeId, ...]) -> Removal:
+        """Have these nodes remove their files of a stream's life, beside those that already are to."""
+        owed = self.removals.get(stream.incarnation)
+        pending = (*(owed.pending if owed is not None else ()), *nodes)
+        removal = self.removals[stream.incarnation] = Removal(stream.name, stream.incarnation, pending)
+        return removal
+
+    def may_owe_removal(self, stream: Stream) -> bool:
+        """Tell whether there is room for another removal."""
+        return stream.incarnation in self.removals or len(self.removals) < REMOVALS_MAX
+
     def is_registered(self, member: InSyncReplica) -> bool:
         """Tell whether the member's node runs on the member's directory now."""
         node = self.nodes.get(member.node_id)
@@ -121,9 +154,7 @@ class Tables:
                 yield f"K7: directory {directory} is registered by {count} nodes"
 
     def _stream_problems(self) -> Iterator[str]:
-        incarnations = Counter(stream.incarnation for stream in self.streams.values())
-        incarnations.update(self.removals.keys())
-        for incarnation, count in incarnations.items():
+        for incarnation, count in Counter(stream.incarnation for stream in self.streams.values()).items():
             if count > 1:
                 yield f"K2: incarnation {incarnation} is used {count} times"
         if self.incarnations != {stream.incarnation for stream in self.streams.values()}:
@@ -135,9 +166,15 @@ class Tables:
                 yield f"{problem} (stream {name})"
 
     def _replica_problems(self, stream: Stream) -> Iterator[str]:
-        distinct = set(stream.replicas)
-        if not len(distinct) == len(stream.replicas) == stream.config.replicas:
+        distinct, settled, target = set(stream.replicas), stream.settled_replicas, stream.target
+        added = tuple(node for node in target or () if node not in settled)
+        if len(distinct) != len(stream.replicas) or len(settled) != stream.config.replicas:
             yield f"K3: replicas {stream.replicas}, configured {stream.config.replicas}"
+        if stream.replicas != settled + added or target == () or len(set(target or ())) != len(target or ()):
+            yield f"K3: replicas {stream.replicas}, target {target}"
+        removal = self.removals.get(stream.incarnation)
+        if removal is not None and not distinct.isdisjoint(removal.pending):
+            yield f"K2: replicas {stream.replicas}, to be removed from {removal.pending}"
         if not distinct <= self.nodes.keys():
             yield f"K3: replicas {stream.replicas} are not all registered"
         members = stream.isr_nodes

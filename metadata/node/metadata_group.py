@@ -3,22 +3,32 @@
 A command is named, sent to whoever leads, and sent again under the same name until it is seen in the log,
 which this member applies like every other: there is no answer that could be lost. The leader may die, or the
 command arrive twice; it is applied once.
+
+A node that is alone is a group of one: it needs no address, opens no connection, and leads as soon as its
+first write is durable.
+
+Invariant:
+    M2: nothing is applied before it is durable here and on a majority.
 """
 
 import asyncio
+import contextlib
 import secrets
+import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
-from envelope.errors import DeadlinePassed, RequestError
+from envelope.errors import DeadlinePassed, DiskFull, InvalidConfig, RequestError
 from envelope.types import NodeId
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, encode_command
-from metadata.limits import ENTRY_BYTES_MAX
+from metadata.limits import ENTRY_BYTES_MAX, SNAPSHOT_LOG_BYTES_MIN
+from metadata.node.disk_port import MetadataDisk
+from metadata.node.file_storage import FileStorage
 from metadata.node.group_member import GroupMember
 from metadata.node.peers import Address, PeerIdentity
-from metadata.node.replicated_catalog import Applied, ReplicatedCatalog
-from metadata.node.storage import Storage
+from metadata.node.replicated_catalog import Applied, CatalogListener, ReplicatedCatalog, last_registration
+from metadata.node.storage import Storage, Stored
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_proposal
 from metadata.raft.settings import RaftSettings
 
@@ -41,38 +51,144 @@ class MetadataGroup:
         voters: Mapping[NodeId, Address],
         storage: Storage,
         settings: RaftSettings,
+        snapshot_log_bytes_min: int = SNAPSHOT_LOG_BYTES_MIN,
     ) -> None:
-        """Go on with what the storage holds, and own it.
+        """Go on with what the storage holds, and own it; `run` or `stop` closes it.
+
+        Args:
+            identity: this member's.
+            voters: all members with their addresses, this one too; the same for all of them and for ever.
+            storage: belongs to the group from now on.
+            settings: times and limits.
+            snapshot_log_bytes_min: bytes of log below which no snapshot is taken.
 
         Raises:
             CorruptDataError: its snapshot is damaged.
         """
         self._state = ReplicatedCatalog(storage.load().snapshot)
-        self.member = GroupMember(identity, voters, storage, self._state, settings)
+        self.member = GroupMember(
+            identity, voters, storage, self._state, settings, snapshot_log_bytes_min=snapshot_log_bytes_min
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        disk: MetadataDisk,
+        directory: str,
+        identity: PeerIdentity,
+        voters: Mapping[NodeId, Address],
+        settings: RaftSettings = RaftSettings(),  # noqa: B008 - frozen
+        *,
+        create: bool,
+    ) -> "MetadataGroup":
+        """Open the storage in ``directory``, on a thread, and go on with what it holds.
+
+        Args:
+            disk: where.
+            directory: relative to the disk; its parent exists.
+            identity: this member's.
+            voters: as of making one.
+            settings: times and limits.
+            create: False if the storage must be there, because other things on this disk say so.
+
+        Raises:
+            CorruptDataError: bytes that had been durable are damaged or missing; nothing was changed.
+            StorageError: the disk refused.
+            DiskFull: there is no room to begin.
+            InvalidConfig: the node was alone when it wrote this and is not now, or the other way round:
+                voters without its entries could outvote it, or it would commit what others never had.
+        """
+
+        def opened() -> FileStorage:
+            storage = FileStorage.open(disk, directory, create=create)
+            with contextlib.ExitStack() as unless_right:
+                unless_right.callback(storage.close)
+                _check_company(storage.load(), identity.node_id, alone=len(voters) == 1)
+                unless_right.pop_all()
+            return storage
+
+        storage = await asyncio.to_thread(opened)
+        with contextlib.ExitStack() as unless_made:
+            unless_made.callback(storage.close)
+            group = cls(identity, voters, storage, settings)
+            unless_made.pop_all()
+        return group
 
     @property
     def catalog(self) -> Catalog:
-        """The catalogue as far as this member has applied it; to be read, never applied to."""
+        """The catalogue as far as this member has applied it; to be read, never applied to.
+
+        The same object for ever: it goes on in place, also where another voter's snapshot replaces it all.
+        """
         return self._state.catalog
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Who leads the metadata log, as far as this member knows."""
+        return self.member.voter.leader
+
+    def subscribe(self, listener: CatalogListener) -> None:
+        """Tell ``listener`` of everything that is applied here from now on; for as long as the group runs.
+
+        After a start, entries behind the last snapshot are applied again, and so told again.
+        """
+        self._state.subscribe(listener)
+
+    async def run(self, listening: socket.socket | None) -> None:
+        """Take part until cancelled; the storage is closed when this returns.
+
+        Args:
+            listening: bound to this member's address; None if it is the only voter.
+
+        Raises:
+            Exception: the error of the disk, or of ours, after which the voter is silent.
+            ExceptionGroup: several of them.
+        """
+        try:
+            await self.member.run(listening)
+        except ExceptionGroup as failures:
+            if len(failures.exceptions) > 1:
+                raise
+            raise failures.exceptions[0] from None
+
+    async def stop(self) -> None:
+        """Close the storage, everything that was handed to the disk being written; harmless if it is closed.
+
+        `run` does so when it ends; this is for a group that may never have begun to run.
+        """
+        await self.member.voter.stop()
 
     async def led(self) -> NodeId:
         """Return who leads, once this member knows."""
-        while (leader := self.member.voter.leader) is None:
+        while (leader := self.leader) is None:
             await self._state.next_leader()
         return leader
 
-    async def propose(self, command: Command, deadline_seconds: float = DEADLINE_SECONDS) -> Applied:
+    def next_leader(self) -> "asyncio.Future[NodeId]":
+        """Return what will be the next leader that this member hears of; one future for all who wait."""
+        return self._state.next_leader()
+
+    async def propose(self, command: Command, deadline_seconds: float | None = DEADLINE_SECONDS) -> Applied:
         """Have a command applied, once; return what the catalogue said when it is applied here.
 
         That it is durable on a majority comes before that. Cancelled or late, it may be applied all the same.
+        `Applied.answer` gives the answer, or raises the refusal.
+
+        Args:
+            command: what to do.
+            deadline_seconds: how long to try; None tries for ever. Proposing a command again after a deadline
+                is another proposal: both may be applied.
 
         Raises:
             RequestError: the command is too large.
+            DiskFull: there is no other voter, and this one's disk was full before: nothing is stored.
             DeadlinePassed: there was no leader, or no majority; it may be applied or not.
         """
         data = encode_command(command)
         if len(data) + PROPOSAL_ID_BYTES > ENTRY_BYTES_MAX:
             raise RequestError(f"a command of {len(data)} bytes exceeds {ENTRY_BYTES_MAX}")
+        if self.member.is_alone and self.member.voter.disk_full is not None:
+            raise DiskFull(self.member.voter.disk_full.description)
         proposal_id = ProposalId(secrets.token_bytes(PROPOSAL_ID_BYTES))
         payloads = (encode_proposal(proposal_id, data),)
         outcome = self._state.outcome(proposal_id)
@@ -97,3 +213,12 @@ class MetadataGroup:
         """
         await self._state.reached(await self.member.voter.read())
         return self.catalog
+
+
+def _check_company(stored: Stored, node_id: NodeId, *, alone: bool) -> None:
+    registered = last_registration(stored.snapshot, stored.entries, node_id)
+    if registered is None or alone == (registered.peer_host is None):
+        return
+    if alone:
+        raise InvalidConfig(f"node {node_id} is a voter of a cluster: it cannot go on without its peers")
+    raise InvalidConfig(f"node {node_id} was alone: its metadata cannot become that of a cluster")

@@ -1,4 +1,4 @@
-"""The catalogue as the state machine of a Raft group, and who waits for what to be applied.
+"""The catalogue as the state machine of a Raft group, and who is told what was applied.
 
 A snapshot holds the applied proposals beside the catalogue, so that a retry is known on every voter:
 
@@ -8,6 +8,12 @@ A snapshot holds the applied proposals beside the catalogue, so that a retry is 
     8      4    CRC32C of the proposals
     12     -    proposals (`metadata.raft.proposals`)
     -      -    the catalogue (`metadata.catalog.snapshot`), with a checksum of its own
+
+Logs that were begun before proposals had names go on here: an entry of theirs is a command and nothing else,
+a snapshot of theirs a catalogue and nothing else.
+
+Invariant:
+    M1: what was applied is what a restart reads: commands are applied as decoded from their bytes.
 """
 
 import asyncio
@@ -15,17 +21,18 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from crc32c import crc32c
 
-from envelope.errors import CorruptDataError
+from envelope.errors import CorruptDataError, DeadlinePassed
 from envelope.types import LogIndex, NodeId, Term
 from metadata.catalog import snapshot as catalog_snapshot
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import decode_command
-from metadata.catalog.events import Events
-from metadata.raft.proposals import AppliedProposals, ProposalId, decode_proposal
+from metadata.catalog.commands import RegisterNode, decode_command
+from metadata.catalog.events import Event, Events, Refused
+from metadata.catalog.tables import Node
+from metadata.raft.proposals import PROPOSAL_ID_BYTES, AppliedProposals, ProposalId, decode_proposal
 from metadata.raft.state import Entry, Snapshot
 
 _MAGIC: Final = b"JSRM"
@@ -39,7 +46,37 @@ class Applied:
     index: LogIndex
     """Where it was applied."""
     events: Events | None
-    """What the catalogue said; None to a retry: that is not remembered, look at the catalogue."""
+    """What the catalogue said. None: this member got the entry within another's snapshot, which tells that
+    it was applied and not what was said; the catalogue shows what is so now."""
+
+    def answer(self) -> Event:
+        """Return the first event, the answer to the proposer.
+
+        Raises:
+            DeadlinePassed: the command was applied, or refused, and the answer is lost. To be looked up in
+                the catalogue, or asked again: creations and confirmed removals may be repeated, and what
+                compares epochs is refused as `Fenced` if it has been applied.
+            JetstreamError: the catalogue refused the command.
+        """
+        if self.events is None:
+            raise DeadlinePassed(f"the answer of metadata entry {self.index} came too late to be known here")
+        first = self.events[0]
+        if isinstance(first, Refused):
+            raise first.exception()
+        return first
+
+
+class CatalogListener(Protocol):
+    """Who is told of every change, on the loop's thread and in log order, before any proposer is.
+
+    What raises in here stops the voter. Nothing may be proposed before the call has returned.
+    """
+
+    def applied(self, events: Events) -> None:
+        """Take in what an entry did, the catalogue being as of that entry; a refusal changes nothing."""
+
+    def restored(self) -> None:
+        """Take in that everything may have changed: another voter's snapshot replaced the catalogue."""
 
 
 class ReplicatedCatalog:
@@ -52,14 +89,19 @@ class ReplicatedCatalog:
             CorruptDataError: it is damaged.
         """
         self._catalog, self._proposals = _decoded(snapshot)
+        self._listeners: list[CatalogListener] = []
         self._waiting: dict[ProposalId, asyncio.Future[Applied]] = {}
         self._moved = asyncio.Event()
         self._next_leader: asyncio.Future[NodeId] | None = None
 
     @property
     def catalog(self) -> Catalog:
-        """The catalogue as of the last applied entry; to be read, never applied to."""
+        """The catalogue as of the last applied entry, one object for ever; to be read, never applied to."""
         return self._catalog
+
+    def subscribe(self, listener: CatalogListener) -> None:
+        """Tell ``listener`` of everything that is applied from now on."""
+        self._listeners.append(listener)
 
     def outcome(self, proposal_id: ProposalId) -> "asyncio.Future[Applied]":
         """Return what will be known once that proposal is applied here, which may be never."""
@@ -100,12 +142,15 @@ class ReplicatedCatalog:
 
     def restore(self, snapshot: Snapshot) -> None:
         """See `StateMachine.restore`; errors as of making one."""
-        self._catalog, self._proposals = _decoded(snapshot)
+        catalog, self._proposals = _decoded(snapshot)
+        self._catalog.become(catalog)
         for proposal_id in tuple(self._waiting):
             index = self._proposals.index_of(proposal_id)
             if index is not None:
                 self._tell(proposal_id, Applied(index, None))
         self._moved.set()
+        for listener in self._listeners:
+            listener.restored()
 
     def snapshot(self) -> bytes:
         """See `StateMachine.snapshot`."""
@@ -127,15 +172,24 @@ class ReplicatedCatalog:
             waiting.set_result(leader)
 
     def _apply(self, entry: Entry) -> None:
+        if _is_nameless(entry.payload):
+            self._decide(entry.index, entry.payload)
+            return
         proposal_id, data = decode_proposal(entry.payload)
         index = self._proposals.index_of(proposal_id)
         if index is not None:
             self._catalog.pass_over(entry.index)
             self._tell(proposal_id, Applied(index, None))
             return
-        events = self._catalog.apply(entry.index, decode_command(data, entry.index))
+        events = self._decide(entry.index, data)
         self._proposals.add(proposal_id, entry.index)
         self._tell(proposal_id, Applied(entry.index, events))
+
+    def _decide(self, index: LogIndex, data: bytes) -> Events:
+        events = self._catalog.apply(index, decode_command(data, index))
+        for listener in self._listeners:
+            listener.applied(events)
+        return events
 
     def _forget(self, proposal_id: ProposalId, future: "asyncio.Future[Applied]") -> None:
         if self._waiting.get(proposal_id) is future:
@@ -147,15 +201,51 @@ class ReplicatedCatalog:
             future.set_result(applied)
 
 
+def last_registration(
+    snapshot: Snapshot, entries: Sequence[Entry], node_id: NodeId
+) -> Node | RegisterNode | None:
+    """Return what a node last said of itself, as far as this log knows, committed or not.
+
+    Raises:
+        CorruptDataError: snapshot or entry is damaged.
+    """
+    for entry in reversed(entries):
+        if b'"register_node"' in entry.payload:
+            command = decode_command(_command_in(entry.payload), entry.index)
+            if isinstance(command, RegisterNode) and command.node_id == node_id:
+                return command
+    return _decoded(snapshot)[0].node(node_id)
+
+
+def _command_in(payload: bytes) -> bytes:
+    return payload if _is_nameless(payload) else decode_proposal(payload)[1]
+
+
+def _is_nameless(payload: bytes) -> bool:
+    """Tell whether an entry is from before proposals had names: JSON from its first byte on.
+
+    A name is 16 random bytes before the JSON, so one that begins like an object is told by what follows it.
+    """
+    return payload[:1] == b"{" and payload[PROPOSAL_ID_BYTES : PROPOSAL_ID_BYTES + 1] != b"{"
+
+
 def _decoded(snapshot: Snapshot) -> tuple[Catalog, AppliedProposals]:
     if snapshot.index == 0:
         return Catalog(), AppliedProposals()
+    if snapshot.payload.startswith(catalog_snapshot.MAGIC):
+        catalog, proposals = catalog_snapshot.decode(snapshot.payload), AppliedProposals()
+    else:
+        catalog, proposals = _with_proposals(snapshot)
+    if catalog.applied != snapshot.index:
+        raise CorruptDataError(f"metadata snapshot {snapshot.index} holds the catalogue of {catalog.applied}")
+    return catalog, proposals
+
+
+def _with_proposals(snapshot: Snapshot) -> tuple[Catalog, AppliedProposals]:
     data = snapshot.payload
     magic, length, checksum = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (b"", 0, 0)
     proposals = data[_HEADER.size : _HEADER.size + length]
     if magic != _MAGIC or len(proposals) != length or crc32c(proposals) != checksum:
         raise CorruptDataError(f"metadata snapshot {snapshot.index} fails its checksum")
     catalog = catalog_snapshot.decode(data[_HEADER.size + length :])
-    if catalog.applied != snapshot.index:
-        raise CorruptDataError(f"metadata snapshot {snapshot.index} holds the catalogue of {catalog.applied}")
     return catalog, AppliedProposals.decode(proposals)

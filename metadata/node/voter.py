@@ -110,6 +110,8 @@ class Voter:
         self._is_stopped = False
         self.failure: asyncio.Future[None] = self._loop.create_future()
         """Raises the error that stopped the voter; cancelled when it is stopped."""
+        self.disk_full: DiskFull | None = None
+        """Why a write waits, while one waits for space."""
         self._disk = VoterDisk(storage, self._persisted, self._stalled, self._fail)
         self._wake_up.at(raft.wake_at)
 
@@ -231,6 +233,7 @@ class Voter:
     def _persisted(self, writes: Sequence[Persist], log_bytes: int) -> None:
         """Take in that writes are durable; what each promised leaves now (V2)."""
         self._log_bytes = log_bytes
+        self.disk_full = None
         for write in writes:
             if write.snapshot is not None:
                 self._compact_at = max(self._snapshot_log_bytes_min, len(write.snapshot.payload))
@@ -242,13 +245,14 @@ class Voter:
     def _stalled(self, error: DiskFull) -> None:
         """Ask another voter to lead while this disk is full: a leader applies what is on its own disk."""
         _log.warning("the metadata disk is full error=%s", error.description)
+        self.disk_full = error
         target = next(self._transfer_targets, None)
         if target is not None:
             self._handle(Transfer(target))
 
     def _fail(self, error: BaseException) -> None:
+        _log.error("the metadata voter stops error=%r", error)
         if self._runs:
-            _log.error("the metadata voter stops error=%r", error)
             self.failure.set_exception(error)
             self._wake_up.cancel()
             self._reads.refuse_all()

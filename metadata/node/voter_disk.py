@@ -42,7 +42,8 @@ class VoterDisk:
             storage: used by the thread alone from now on; `stop` closes it.
             persisted: called on the loop with writes that are durable now, and the storage's ``log_bytes``.
             stalled: called on the loop whenever the disk is full; the write is tried again.
-            failed: called on the loop with the error after which nothing more is written.
+            failed: called on the loop with the error after which nothing more is written, and with that of
+                closing the storage.
         """
         self._storage = storage
         self._persisted = persisted
@@ -67,14 +68,13 @@ class VoterDisk:
     # --- on the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        try:
-            self._serve()
-        except _StoppedWhileFull:
-            _log.warning("stopped while the disk was full; what was not written was not promised")
-        except BaseException as error:  # noqa: BLE001 - handed to whoever stops the voter, whatever it is
-            self._loop.call_soon_threadsafe(self._failed, error)
-        finally:
-            self._storage.close()
+        for work in (self._serve, self._storage.close):
+            try:
+                work()
+            except _StoppedWhileFull:
+                _log.warning("stopped while the disk was full; what was not written was not promised")
+            except BaseException as error:  # noqa: BLE001 - handed to whoever stops the voter, whatever it is
+                self._loop.call_soon_threadsafe(self._failed, error)
 
     def _serve(self) -> None:
         while (first := self._queue.get()) is not None:

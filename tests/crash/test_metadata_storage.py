@@ -1,11 +1,12 @@
 """The metadata log when disk calls fail, power goes or bytes rot: all that was acked, or a loud refusal."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from envelope.errors import CorruptDataError, FsyncFailed, JetstreamError, StorageError
-from envelope.types import LogIndex, NodeId
+from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, JetstreamError, StorageError
+from envelope.types import LogIndex, StreamName
 from jetstream.log.memory_disk import (
     Fault,
     FaultKind,
@@ -16,16 +17,16 @@ from jetstream.log.memory_disk import (
     random_survival,
 )
 from jetstream.log.memory_tree import Survival
-from metadata.catalog import snapshot
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, DeleteStream
+from metadata.node import voter_disk
 from metadata.node.file_storage import MARK_NAME, FileStorage
-from metadata.node.local import LocalMetadata
+from metadata.node.replicated_catalog import ReplicatedCatalog
 from metadata.node.storage import Stored
 from tests.support.catalogs import create, register, update
 from tests.support.metadata_logs import DIRECTORY, OPERATIONS, Append, Compact, History, Operation
-
-N1 = NodeId("n1")
+from tests.support.single_voters import opened, rows
+from tests.support.sockets import run
 
 
 def count_calls() -> int:
@@ -287,53 +288,83 @@ def test_a_log_cut_anywhere_below_the_mark_is_refused() -> None:
 
 # --- the catalogue on top -----------------------------------------------------------------------------
 
-PROPOSALS: tuple[tuple[Command, ...], ...] = (
-    (register(),),
-    (create("a", "l1"), create("b", "l2"), create("a", "l3", ack="none")),
-    (update("a", labels={"x": "1"}),),
-    tuple(update("b", labels={"turn": str(turn)}) for turn in range(8)),
-    (DeleteStream(create("a").config.name), create("a", "l4")),  # type: ignore[arg-type]  # a literal name
-    (register(),),
+PROPOSALS: tuple[Command, ...] = (
+    register(),
+    create("a", "l1"),
+    create("b", "l2"),
+    create("a", "l3", ack="none"),
+    update("a", labels={"x": "1"}),
+    *(update("b", labels={"turn": str(turn)}) for turn in range(4)),
+    DeleteStream(StreamName("a")),
+    create("a", "l4"),
+    register(),
 )
+_STARTS = 2
 
 
-def states_after_each_proposal() -> list[bytes]:
+def states_after_each_proposal() -> list[tuple[object, ...]]:
     catalog = Catalog()
-    states = [snapshot.encode(catalog)]
-    for commands in PROPOSALS:
-        for command in commands:
-            catalog.apply(LogIndex(catalog.applied + 1), command)
-        states.append(snapshot.encode(catalog))
+    states = [rows(catalog)]
+    for command in PROPOSALS:
+        catalog.apply(LogIndex(catalog.applied + 1), command)
+        states.append(rows(catalog))
     return states
 
 
-def run_proposals(disk: MemoryDisk) -> tuple[int, JetstreamError | PowerLostError | None]:
-    """Return how many proposals were acknowledged, and what ended them."""
-    acked = 0
-    try:
-        for _ in range(2):
-            metadata = LocalMetadata(FileStorage.open(disk, DIRECTORY), N1, snapshot_log_bytes_min=1500)
-            for commands in PROPOSALS[acked : acked + 3]:
-                metadata.propose(commands)
-                acked += 1
-            metadata.close()
-    except (JetstreamError, PowerLostError) as error:
-        return acked, error
-    return acked, None
+class Run:
+    """A group of one takes the proposals, one after the other, in two runs of its process."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self.acked = 0
+        self.failure: BaseException | None = None
+        self._disk = disk
+        try:
+            for start in range(1, _STARTS + 1):
+                run(self._start(len(PROPOSALS) * start // _STARTS))
+        except* (JetstreamError, PowerLostError) as failures:
+            self.failure = failures
+
+    async def _start(self, last: int) -> None:
+        try:
+            storage = FileStorage.open(self._disk, DIRECTORY)
+        except DiskFull:
+            storage = FileStorage.open(self._disk, DIRECTORY)
+        group = opened(storage, snapshot_log_bytes_min=1500)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(group.run(None))
+            for command in PROPOSALS[self.acked : last]:
+                await group.propose(command, deadline_seconds=None)
+                self.acked += 1
+            running.cancel()
+
+
+def replayed(disk: MemoryDisk, *, create: bool) -> Catalog:
+    """What a restart makes of the disk: a voter that is alone commits all that it finds."""
+    storage = FileStorage.open(disk, DIRECTORY, create=create)
+    found = storage.load()
+    storage.close()
+    state = ReplicatedCatalog(found.snapshot)
+    state.apply(found.entries)
+    return state.catalog
 
 
 @pytest.mark.parametrize("kind", list(FaultKind))
-def test_no_fault_at_any_call_loses_a_proposal_or_splits_one(kind: FaultKind) -> None:
+def test_no_fault_at_any_call_loses_a_proposal_or_splits_one(
+    kind: FaultKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(voter_disk, "FULL_DISK_RETRY_SECONDS", 0.001)
     states = states_after_each_proposal()
     whole = MemoryDisk()
-    assert run_proposals(whole) == (len(PROPOSALS), None)
+    assert (Run(whole).acked, Run(MemoryDisk()).failure) == (len(PROPOSALS), None)
+    failed = 0
     for number in range(1, whole.calls + 1):
         disk = MemoryDisk({number: Fault(kind, bytes_kept=30)})
-        acked, error = run_proposals(disk)
-        lost_power = isinstance(error, PowerLostError)
+        done = Run(disk)
+        assert done.failure is not None or done.acked == len(PROPOSALS)
+        failed += done.failure is not None
         for survive in (nothing_survives, everything_survives, random_survival(number)):
-            found = disk.power_loss(survive)
-            metadata = LocalMetadata.open(found, DIRECTORY, N1, create=acked == 0)
-            metadata.catalog.audit()
-            assert snapshot.encode(metadata.catalog) in states[acked : acked + 2], (number, lost_power)
-            metadata.close()
+            catalog = replayed(disk.power_loss(survive), create=done.acked == 0)
+            catalog.audit()
+            assert rows(catalog) in states[done.acked : done.acked + 2], (number, done.failure)
+    is_waited_out = kind in (FaultKind.DISK_FULL, FaultKind.SHORT_WRITE)
+    assert is_waited_out == (failed == 0)

@@ -19,7 +19,14 @@ from tests.support.metadata_members import WAIT_SECONDS, listening
 from tests.support.sockets import run, until
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
-GREETING: dict[str, Any] = {"protocol": 1, "cluster": "test", "source": "a", "target": "b", "token": "s"}
+GREETING: dict[str, Any] = {
+    "protocol": 1,
+    "cluster": "test",
+    "source": "a",
+    "target": "b",
+    "token": "s",
+    "purpose": "metadata",
+}
 
 
 class Ears:
@@ -189,6 +196,46 @@ def test_who_is_not_a_voter_of_this_cluster_is_told_why_and_not_heard(
             line = json.dumps(GREETING | change).encode() + b"\n" + encode(beat(1))
             assert json.loads(await greeted(b, line)) == {"error": problem}
             assert b.ears.heard == []
+        finally:
+            await b.stop()
+
+    run(test())
+
+
+def test_a_purpose_is_served_while_somebody_serves_it_and_told_to_come_again_otherwise() -> None:
+    async def test() -> None:
+        b = End(B)
+        b.start({A: Address("127.0.0.1", 1)})
+        came: list[NodeId] = []
+
+        async def talk(source: NodeId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            came.append(source)
+
+        try:
+            line = json.dumps(GREETING | {"purpose": "other"}).encode() + b"\n"
+            later = {"error": "other is not served here now", "later": True}
+            assert json.loads(await greeted(b, line)) == later
+            with b.network.serve("other", talk):
+                assert json.loads(await greeted(b, line)) == {}
+                assert json.loads(await greeted(b, line.replace(b'"s"', b'"wrong"'))) != {}
+            assert json.loads(await greeted(b, line)) == later
+            assert came == [A]
+            assert b.ears.heard == []
+        finally:
+            await b.stop()
+
+    run(test())
+
+
+def test_a_greeting_without_a_purpose_is_one_for_messages() -> None:
+    async def test() -> None:
+        b = End(B)
+        b.start({A: Address("127.0.0.1", 1)})
+        try:
+            line = {key: value for key, value in GREETING.items() if key != "purpose"}
+            assert await greeted(b, json.dumps(line).encode() + b"\n" + encode(beat(1))) == b"{}\n"
+            await b.ears.until(heard=1)
+            assert b.ears.heard == [beat(1)]
         finally:
             await b.stop()
 

@@ -1,6 +1,7 @@
 """Bytes of commands and snapshots: exact, equal for equal things, refused when damaged."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -100,9 +101,10 @@ def test_a_snapshot_does_not_depend_on_the_order_in_which_rows_or_labels_came() 
 
 
 def test_the_format_of_a_snapshot_is_pinned() -> None:
-    """Format 1: a reader of this version must read these bytes for ever."""
-    data = snapshot.encode(catalog_of(register(), create("a", "l1")))
-    assert data[:8] == b"JSCS\x01\x00\x00\x00"
+    """Format 3: a reader of this version must read these bytes for ever."""
+    at_home = replace(register(), peer_host="n1.internal", peer_port=9294, rack="a")
+    data = snapshot.encode(catalog_of(at_home, create("a", "l1")))
+    assert data[:8] == b"JSCS\x03\x00\x00\x00"
     assert int.from_bytes(data[8:16], "little") == len(data) - snapshot.HEADER_BYTES
     assert json.loads(data[20:]) == {
         "applied": 2,
@@ -115,6 +117,9 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                 "port": 7000,
                 "http_port": 8000,
                 "version": "0.1.0",
+                "peer_host": "n1.internal",
+                "peer_port": 9294,
+                "rack": "a",
             }
         ],
         "streams": [
@@ -143,6 +148,7 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                 "leader_epoch": 1,
                 "isr": [{"node_id": "n1", "directory": "disk-of-n1"}],
                 "isr_version": 1,
+                "target": None,
             }
         ],
         "removals": [],
@@ -176,8 +182,33 @@ def resealed(body: dict[str, object], version: int = 1) -> bytes:
 
 
 def test_a_snapshot_of_another_format_is_refused() -> None:
-    with pytest.raises(CorruptDataError, match="format 2"):
-        snapshot.decode(resealed({}, version=2))
+    for version in (0, 4):
+        with pytest.raises(CorruptDataError, match=f"format {version}"):
+            snapshot.decode(resealed({}, version=version))
+
+
+def test_format_1_knew_no_racks_and_no_addresses_for_peers() -> None:
+    catalog = catalog_of(register(), create("a", "l1"))
+    body = json.loads(snapshot.encode(catalog)[snapshot.HEADER_BYTES :])
+    for node in body["nodes"]:
+        assert [node.pop(field) for field in ("peer_host", "peer_port", "rack")] == [None] * 3
+    restored = snapshot.decode(resealed(body, version=1))
+    assert restored.nodes() == catalog.nodes()
+    assert restored.streams() == catalog.streams()
+
+
+def test_format_2_knew_no_reassignments() -> None:
+    catalog = catalog_of(register(), create("a", "l1"))
+    body = json.loads(snapshot.encode(catalog)[snapshot.HEADER_BYTES :])
+    assert body["streams"][0].pop("target") is None
+    assert snapshot.decode(resealed(body, version=2)).streams() == catalog.streams()
+
+
+def test_an_entry_of_a_registration_without_rack_and_peers_is_read() -> None:
+    body = json.loads(encode_command(register()))
+    for field in ("peer_host", "peer_port", "rack"):
+        assert body.pop(field) is None
+    assert decode_command(canonical_json(body), INDEX) == register()
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,15 @@ def three_replicas() -> Catalog:
     )
 
 
+def test_a_node_tells_where_peers_reach_it_and_what_it_fails_with() -> None:
+    catalog = catalog_of(replace(register("n1"), peer_host="n1.internal", peer_port=9294, rack="a"))
+    node = catalog.nodes()[0]
+    assert (node.peer_host, node.peer_port, node.rack) == ("n1.internal", 9294, "a")
+    apply(catalog, register("n1"))
+    node = catalog.nodes()[0]
+    assert (node.peer_host, node.peer_port, node.rack) == (None, None, None), "as it last registered"
+
+
 def test_every_start_of_a_node_gets_the_next_node_epoch() -> None:
     catalog = Catalog()
     for epoch in (1, 2, 3):
@@ -102,6 +111,13 @@ def test_a_directory_belongs_to_one_node() -> None:
         (RegisterNode(NodeId("n"), "d", "", 1), InvalidConfig),
         (RegisterNode(NodeId("n"), "d", "h", 0), InvalidConfig),
         (RegisterNode(NodeId("n"), "d", "h", 65536), InvalidConfig),
+        (RegisterNode(NodeId("n"), "d", "h", 1, rack=""), InvalidConfig),
+        (RegisterNode(NodeId("n"), "d", "h", 1, rack="r" * 256), InvalidConfig),
+        (RegisterNode(NodeId("n"), "d", "h", 1, peer_host="", peer_port=2), InvalidConfig),
+        (RegisterNode(NodeId("n"), "d", "h", 1, peer_host="h", peer_port=0), InvalidConfig),
+        (RegisterNode(NodeId("n"), "d", "h", 1, peer_host="h", peer_port=65536), InvalidConfig),
+        (RegisterNode(NodeId("n"), "d", "h", 1, peer_host="h"), InvalidConfig),
+        (RegisterNode(NodeId("n"), "d", "h", 1, peer_port=2), InvalidConfig),
     ],
 )
 def test_a_malformed_node_is_refused(command: RegisterNode, error: type[Exception]) -> None:

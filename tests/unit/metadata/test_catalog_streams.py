@@ -13,6 +13,7 @@ from envelope.errors import (
 )
 from envelope.types import AckPolicy, Incarnation, LeaderEpoch, LogIndex, NodeId, StreamName
 from metadata.catalog import streams as stream_rules
+from metadata.catalog import tables
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import ConfirmRemoval, CreateStream, DeleteStream
 from metadata.catalog.events import (
@@ -246,7 +247,7 @@ def test_commands_to_a_missing_stream_are_refused_by_name() -> None:
 
 
 def test_owed_removals_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_rules, "REMOVALS_MAX", 1)
+    monkeypatch.setattr(tables, "REMOVALS_MAX", 1)
     catalog = catalog_of(register(), create("a", "l1"), create("b", "l2"), DeleteStream(StreamName("a")))
     assert isinstance(refusal(apply(catalog, DeleteStream(StreamName("b")))), LimitReached)
 
