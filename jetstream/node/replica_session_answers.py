@@ -1,0 +1,157 @@
+"""The answers of a leader's node to one follower's, on their way out: in order, and not more than it takes.
+
+A body is read from its segment only when it is its turn: at once where it is in the page cache, else on a
+thread, for which the answers behind it wait.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+
+from envelope.errors import StorageError
+from jetstream.log.readable_log import FileRange
+from jetstream.node.replica_session_line import SessionLine
+from jetstream.node.socket_output import Body
+from jetstream.replica.leader_events import FetchRefusal
+from jetstream.replica.wire import Answer, BatchesMessage, RefusedMessage, encode
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Outgoing:
+    """An answer and where its body is."""
+
+    answer: Answer
+    body: bytes | memoryview | Body
+
+    def drop(self) -> None:
+        """Give up what it holds."""
+        if isinstance(self.body, Body):
+            self.body.release()
+
+
+class Answers:
+    """The queue of one line.
+
+    Invariants:
+        RS1: every lease on a segment is given back exactly once, and not while a thread reads from it.
+        RS2: at most one answer waits for each stream: the newest, as it answers the follower's newest fetch.
+    """
+
+    def __init__(
+        self, line: SessionLine, executor: Executor | None, crashed: Callable[[BaseException], None]
+    ) -> None:
+        """``executor`` reads what is not in the page cache; None is the loop's own."""
+        self._line = line
+        self._executor = executor
+        self._crashed = crashed
+        self._waiting: dict[int, _Outgoing] = {}
+        self._is_reading = False
+        self._is_closed = False
+
+    def put(self, answer: Answer, body: bytes | memoryview | FileRange | None) -> None:
+        """Send an answer as soon as there is room.
+
+        Raises:
+            UnavailableError: the segment of the body was removed: plan again. Nothing was queued.
+        """
+        assert not self._is_closed, "nothing is answered on a session that is over"
+        taken: bytes | memoryview | Body = b""
+        if isinstance(body, bytes | memoryview):
+            taken = body
+        elif body is not None and body.length:
+            taken = Body.leased(body)
+        before = self._waiting.get(answer.handle)
+        if before is not None:
+            before.drop()
+        self._waiting[answer.handle] = _Outgoing(answer, taken)  # in the place of the one before
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Send what there is room for."""
+        while self._waiting and not self._is_reading and not self._line.is_full:
+            self._send(self._waiting.pop(next(iter(self._waiting))))
+
+    def close(self) -> None:
+        """Drop everything."""
+        self._is_closed = True
+        for outgoing in self._waiting.values():
+            outgoing.drop()
+        self._waiting.clear()
+
+    def _send(self, outgoing: _Outgoing) -> None:
+        answer, body = outgoing.answer, outgoing.body
+        if not isinstance(body, Body):
+            self._line.send(_header(answer, len(body)), body)
+            return
+        length = body.end - body.position
+        header = _header(answer, length)
+        frame = bytearray(len(header) + length)
+        frame[: len(header)] = header
+        room = memoryview(frame)[len(header) :]
+        filled = _read_cached(body, room)
+        if filled == length:
+            body.release()
+            self._line.send(frame)
+            return
+        self._is_reading = True
+        loop = asyncio.get_running_loop()
+        reading = loop.run_in_executor(self._executor, _read, body, room, filled)
+
+        def read(done: asyncio.Future[None]) -> None:
+            self._read(done, outgoing, body, frame)
+
+        reading.add_done_callback(read)
+
+    def _read(self, reading: asyncio.Future[None], outgoing: _Outgoing, body: Body, frame: bytearray) -> None:
+        """Go on after a body that was read on a thread."""
+        self._is_reading = False
+        body.release()
+        if self._is_closed or reading.cancelled():
+            return
+        error = reading.exception()
+        if error is None:
+            self._line.send(frame)
+        elif isinstance(error, OSError | StorageError):
+            base = body.file_range.segment.base
+            _log.error("cannot read for a follower segment=%d error=%r runbook=RB-01", base, error)
+            answer = outgoing.answer
+            refusal = RefusedMessage(answer.handle, answer.leader_epoch, FetchRefusal.CANNOT_READ)
+            self._line.send(encode(refusal))
+        else:
+            self._crashed(error)
+        self.go_on()
+
+
+def _header(answer: Answer, length: int) -> bytes:
+    """Return the bytes of an answer before its body."""
+    return encode(replace(answer, body_bytes=length) if isinstance(answer, BatchesMessage) else answer)
+
+
+def _read_cached(body: Body, room: memoryview) -> int:
+    """Read from the page cache; return how many bytes were there, from the first on."""
+    if not room:
+        return 0
+    try:
+        return os.preadv(body.fileno, [room], body.position, os.RWF_NOWAIT)
+    except OSError:
+        # EAGAIN: not in memory. EOPNOTSUPP: this file system cannot tell, so a thread reads.
+        return 0
+
+
+def _read(body: Body, room: memoryview, filled: int) -> None:
+    """Read the rest of a body; blocks, for a thread.
+
+    Raises:
+        OSError: the disk cannot read it.
+        StorageError: the file ends inside the range.
+    """
+    while filled < len(room):
+        count = os.preadv(body.fileno, [room[filled:]], body.position + filled)
+        if count == 0:
+            raise StorageError(f"the segment ends at byte {body.position + filled}")
+        filled += count

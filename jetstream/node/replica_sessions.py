@@ -1,0 +1,162 @@
+"""The replication sessions of a node: it asks its peers for what streams have, and answers what they ask.
+
+Each node dials every other: what it asks, as a follower, goes out on the connection that it has dialled, what
+it answers, as a leader, on the one on which it was asked. Two nodes that lead streams for each other so have
+two connections. Nothing is kept for a peer that is not connected: fetches are safe to repeat, and whoever
+waits for an answer is told when the connection breaks.
+
+Whether a peer lives is found out here too. A process that ends is known at once, as its connections break and
+dialling it again is refused; a machine or a network that ends is known by silence.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from typing import Final
+
+from envelope.types import Incarnation, NodeId, StreamName
+from jetstream.log.readable_log import FileRange
+from jetstream.node.replica_session_ends import FollowerEnd, LeaderEnd, SessionHost, SessionSettings
+from jetstream.node.replica_session_pulse import Verdict
+from jetstream.replica.wire import Answer, FetchMessage
+from metadata.node.peers import Address, PeerIdentity, PeerNetwork, keep_link
+
+REPLICATION: Final = "replication"
+"""Purpose of the connections."""
+
+_TICKS_PER_TIMEOUT: Final = 20
+
+
+class ReplicaSessions:
+    """See the module; made on the event loop it runs on, where every method is called."""
+
+    def __init__(
+        self,
+        identity: PeerIdentity,
+        peers: Mapping[NodeId, Address],
+        host: SessionHost,
+        settings: SessionSettings,
+        executor: Executor | None = None,
+    ) -> None:
+        """Prepare to speak as ``identity`` with ``peers``, all other nodes.
+
+        Args:
+            identity: this node's.
+            peers: where the others listen.
+            host: is told what arrives and who lives.
+            settings: times.
+            executor: reads what is not in the page cache; None is the loop's own.
+        """
+        assert identity.node_id not in peers, "a node does not follow itself"
+        self._identity = identity
+        self._peers = dict(peers)
+        self._host = host
+        self._settings = settings
+        self._executor = executor
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._followed = {peer: FollowerEnd(peer, host, settings, self._crashed) for peer in peers}
+        self._led: dict[NodeId, LeaderEnd] = {}
+
+    async def run(self, network: PeerNetwork) -> None:
+        """Keep a session with every peer until cancelled; then cut them all. Once only.
+
+        Args:
+            network: lets the peers in.
+
+        Raises:
+            ExceptionGroup: an error of ours, or of the host.
+        """
+        try:
+            with network.serve(REPLICATION, self._serve):
+                async with asyncio.TaskGroup() as tasks:
+                    for peer, end in self._followed.items():
+                        address = self._peers[peer]
+                        tasks.create_task(keep_link(self._identity, peer, address, REPLICATION, end))
+                    tasks.create_task(self._watch())
+                    tasks.create_task(self._fail())
+        finally:
+            for led in self._led.values():
+                led.close()
+
+    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: FetchMessage) -> bool:
+        """Ask ``peer`` for what it has of a stream; the handle in ``message`` does not matter.
+
+        Returns:
+            False if there is no connection: nothing was sent.
+        """
+        return self._followed[peer].fetch((name, incarnation), message)
+
+    def answer(
+        self,
+        peer: NodeId,
+        name: StreamName,
+        incarnation: Incarnation,
+        message: Answer,
+        body: bytes | memoryview | FileRange | None = None,
+    ) -> None:
+        """Answer the newest fetch of ``peer`` as soon as it takes what went before, if it is still connected.
+
+        An answer that still waits for that is dropped for a newer one of the same stream.
+
+        Args:
+            peer: who asked.
+            name: of the stream.
+            incarnation: of the stream.
+            message: its handle does not matter, and a body in it is not sent.
+            body: of a `BatchesMessage`. Bytes are not to be changed any more; a range is read later, its
+                segment is kept until then.
+
+        Raises:
+            UnavailableError: the range's segment has been removed: plan again.
+        """
+        end = self._led.get(peer)
+        if end is not None:
+            end.answer((name, incarnation), message, body)
+
+    def is_connected(self, peer: NodeId) -> bool:
+        """Tell whether ``peer`` can be asked now."""
+        return self._followed[peer].is_connected
+
+    def is_dead(self, peer: NodeId) -> bool:
+        """Tell whether the process of ``peer`` is known to be gone."""
+        return self._followed[peer].pulse.verdict is Verdict.DEAD
+
+    def is_lost(self, peer: NodeId) -> bool:
+        """Tell whether ``peer`` is known to be dead, or silent."""
+        return self._followed[peer].pulse.verdict is not Verdict.ALIVE
+
+    def _crashed(self, error: BaseException) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def _fail(self) -> None:
+        await self._failure
+
+    async def _serve(self, peer: NodeId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Be the leader's end of a connection until it ends; a newer one of the same peer takes its place."""
+        before = self._led.get(peer)
+        if before is not None:
+            before.close()
+        end = self._led[peer] = LeaderEnd(peer, self._host, self._executor, self._crashed)
+        try:
+            await end.carry(reader, writer)
+        finally:
+            if self._led.get(peer) is end:
+                del self._led[peer]
+
+    async def _watch(self) -> None:
+        """Have the ends look at the time."""
+        loop = asyncio.get_running_loop()
+        timeout_ns = self._settings.leader_timeout_ns
+        tick_ns = timeout_ns // _TICKS_PER_TIMEOUT
+        before = loop.time()
+        while True:
+            await asyncio.sleep(tick_ns / 1e9)
+            now = loop.time()
+            # A pause of ours is no silence of others: what they said meanwhile is yet to be read.
+            elapsed_ns = min(int((now - before) * 1e9), 2 * tick_ns)
+            before = now
+            for followed in self._followed.values():
+                followed.passed(elapsed_ns)
+            for led in tuple(self._led.values()):
+                led.passed(elapsed_ns, timeout_ns)
