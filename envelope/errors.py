@@ -238,6 +238,27 @@ class NotLeader(UnavailableError):
     ack_code = 60_021
 
 
+class NotReplica(UnavailableError):
+    """The node holds no replica of the stream; ``leader`` names who leads it, if anybody does."""
+
+    err_code = "not_replica"
+    ack_code = 60_022
+
+
+class NotEnoughReplicas(UnavailableError):
+    """Fewer replicas are in sync than ``min_insync_replicas``; nothing was stored."""
+
+    err_code = "not_enough_replicas"
+    ack_code = 60_023
+
+
+class RemovalPending(UnavailableError):
+    """The node has yet to remove its former replica of the stream before it can take a new one."""
+
+    err_code = "removal_pending"
+    ack_code = 60_024
+
+
 class NoResponders(UnavailableError):
     """Nobody is subscribed: no stream binds the subject, or no node is there. Nothing was stored."""
 
@@ -316,6 +337,14 @@ class UnknownNode(RequestError):
     err_code = "node_not_found"
     status = 404
     ack_code = 60_010
+
+
+class NodeInUse(RequestError):
+    """The node takes part in the cluster and cannot be forgotten; ``description`` says what it does."""
+
+    err_code = "node_in_use"
+    status = 409
+    ack_code = 60_025
 
 
 class ForeignReplica(RequestError):

@@ -166,6 +166,7 @@ class StreamIngest:
         self._in_flight: deque[Group] = deque()
         self._doomed = 0  # appends in flight behind one that failed: nobody waits for their outcome
         self._offline: StreamOffline | None = None
+        self._suspended: JetstreamError | None = None
 
     def __str__(self) -> str:
         state = "offline" if self._offline else "online"
@@ -212,6 +213,10 @@ class StreamIngest:
         self._intake.reconfigure(config)
         self.dedupe.resize(window_us(config.dedupe_window))
 
+    def suspend(self, reason: JetstreamError | None) -> None:
+        """Refuse new messages for ``reason``, from the next group on; with None take them again."""
+        self._suspended = reason
+
     def handle(self, event: Event, now: TimestampUs) -> tuple[Action, ...]:
         """Take in one event; return what the shell must do, in that order."""
         match event:
@@ -234,8 +239,9 @@ class StreamIngest:
 
     def _received(self, messages: MessageBlock, now: TimestampUs) -> list[Action]:
         assert len(self._in_flight) + self._doomed < APPENDS_IN_FLIGHT_MAX, f"M1: {self}"
-        if self._offline is not None:
-            return self._turn_away(messages, self._offline)
+        reason = self._offline or self._suspended
+        if reason is not None:
+            return self._turn_away(messages, reason)
         if len(self._pending) > PENDING_ACKS_MAX:
             return self._turn_away(messages, Overloaded(f"stream {self._stream} waits for its replicas"))
         group = self._sequencer.sequence(messages, now)

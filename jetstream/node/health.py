@@ -35,9 +35,16 @@ class Health:
 
 
 def judge(
-    lost_connections: Iterable[str], stream_problems: Iterable[tuple[StreamName, JetstreamError]]
+    lost_connections: Iterable[str],
+    stream_problems: Iterable[tuple[StreamName, JetstreamError]],
+    *,
+    is_started: bool = True,
 ) -> Health:
-    """Judge by the NATS connections that are down and the streams that do not take or serve records."""
+    """Judge by the NATS connections that are down and the streams that do not take or serve records.
+
+    A node that is still starting, or stopping already, is not ready either: nobody answers requests there.
+    """
+    starting = [] if is_started else ["the node is starting, or stopping"]
     connections = [f"the {role} connection to NATS is down" for role in lost_connections]
     streams = [f"stream {name}: {error.err_code}: {error.description}" for name, error in stream_problems]
-    return Health((*connections, *streams))
+    return Health((*starting, *connections, *streams))

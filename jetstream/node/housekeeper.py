@@ -14,7 +14,7 @@ from typing import Final
 from envelope.errors import DiskFull, JetstreamError
 from jetstream.node.clock import Clock
 from jetstream.node.disk_thread import DiskThread
-from jetstream.node.stream import StreamOwner
+from jetstream.node.replica import StreamReplica
 from jetstream.node.upkeep import Upkeep
 
 _log = logging.getLogger(__name__)
@@ -25,10 +25,18 @@ _STREAMS_AT_ONCE: Final = 16
 class Housekeeper:
     """Runs upkeep for all streams of a node until cancelled."""
 
-    def __init__(self, disk: DiskThread, clock: Clock, streams: Callable[[], Iterable[StreamOwner]]) -> None:
+    def __init__(
+        self, disk: DiskThread, clock: Clock, streams: Callable[[], Iterable[StreamReplica]]
+    ) -> None:
         self._disk = disk
         self._clock = clock
         self._streams = streams
+
+    async def run(self, checkpoint_interval: timedelta, maintenance_interval: timedelta) -> None:
+        """Do both jobs until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.checkpoint_every(checkpoint_interval))
+            tasks.create_task(self.retain_every(maintenance_interval))
 
     async def checkpoint_every(self, interval: timedelta) -> None:
         """Record synced ends of quiet streams and last txids, at most ``interval`` after they are due."""
@@ -41,14 +49,16 @@ class Housekeeper:
             await self._upkeep([s for s in self._streams() if s.upkeep.txid_note_due()], Upkeep.note_txid)
 
     async def retain_every(self, interval: timedelta) -> None:
-        """Remove what the streams' retention rules no longer keep."""
+        """Remove what the streams' retention rules no longer keep, where they are led; followers follow."""
         while True:
             await asyncio.sleep(interval.total_seconds())
-            await self._upkeep(
-                [s for s in self._streams() if s.upkeep.retention_due()], Upkeep.apply_retention
-            )
+            due = [s for s in self._streams() if s.leading is not None and s.upkeep.retention_due()]
+            await self._upkeep(due, Upkeep.apply_retention)
+            for stream in due:
+                if stream.leading is not None:
+                    stream.leading.log_start_moved()
 
-    async def _upkeep(self, due: list[StreamOwner], work: Callable[[Upkeep], None]) -> None:
+    async def _upkeep(self, due: list[StreamReplica], work: Callable[[Upkeep], None]) -> None:
         for start in range(0, len(due), _STREAMS_AT_ONCE):
             some = due[start : start + _STREAMS_AT_ONCE]
             for stream, error in await self._disk.call(partial(_each, some, work)):
@@ -59,10 +69,10 @@ class Housekeeper:
 
 
 def _each(
-    streams: list[StreamOwner], work: Callable[[Upkeep], None]
-) -> list[tuple[StreamOwner, JetstreamError]]:
+    streams: list[StreamReplica], work: Callable[[Upkeep], None]
+) -> list[tuple[StreamReplica, JetstreamError]]:
     """Do ``work`` for each stream on the disk thread; one stream's failure is its own."""
-    failures: list[tuple[StreamOwner, JetstreamError]] = []
+    failures: list[tuple[StreamReplica, JetstreamError]] = []
     for stream in streams:
         try:
             work(stream.upkeep)

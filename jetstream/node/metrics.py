@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 from jetstream.ingest.machine import CountKind
 from jetstream.node.disk_thread import DiskCounters
 from jetstream.node.nats_link import NatsLink
+from jetstream.node.replica import StreamReplica
 from jetstream.node.socket_server import SocketServer
-from jetstream.node.stream import StreamOwner
 from jetstream.node.streams import Streams
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -54,7 +54,7 @@ class Definition:
     read: Callable[[Sources], Iterable[Sample]]
 
 
-def _of_streams(value: Callable[[StreamOwner], float]) -> Callable[[Sources], Iterator[Sample]]:
+def _of_streams(value: Callable[[StreamReplica], float]) -> Callable[[Sources], Iterator[Sample]]:
     def read(sources: Sources) -> Iterator[Sample]:
         for stream in sources.streams:
             yield (stream.name,), value(stream)
@@ -86,10 +86,10 @@ def _online(sources: Sources) -> Iterator[Sample]:
 def _messages(sources: Sources) -> Iterator[Sample]:
     for stream in sources.streams:
         for outcome in _OUTCOMES:
-            yield (stream.name, outcome), stream.counts[outcome]
+            yield (stream.name, outcome), stream.parts.counts[outcome]
 
 
-def _corrupt(stream: StreamOwner) -> int:
+def _corrupt(stream: StreamReplica) -> int:
     return sum(end - start for start, end in stream.log.corrupt_ranges)
 
 
@@ -151,28 +151,28 @@ METRICS: Final = (
         "gauge",
         "Messages received and not yet sequenced; messages beyond the limit are refused as overloaded.",
         _STREAM,
-        _of_streams(lambda stream: stream.waiting),
+        _of_streams(lambda stream: stream.leading.path.waiting if stream.leading else 0),
     ),
     Definition(
         "jetstream_stream_pending_acks",
         "gauge",
         "Publishers that wait for their record to be committed.",
         _STREAM,
-        _of_streams(lambda stream: stream.ingest.pending_acks),
+        _of_streams(lambda stream: stream.leading.path.pending_acks if stream.leading else 0),
     ),
     Definition(
         "jetstream_stream_message_ids",
         "gauge",
         "Message ids that are remembered to recognise repeats.",
         _STREAM,
-        _of_streams(lambda stream: len(stream.ingest.dedupe)),
+        _of_streams(lambda stream: len(stream.parts.opened.history.dedupe)),
     ),
     Definition(
         "jetstream_stream_possible_gaps_total",
         "counter",
         "Times in which NATS may have delivered messages of the stream to nobody, since the node started.",
         _STREAM,
-        _of_streams(lambda stream: stream.gaps.total),
+        _of_streams(lambda stream: stream.parts.gaps.total),
     ),
     Definition(
         "jetstream_stream_corrupt_offsets",

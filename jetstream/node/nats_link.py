@@ -15,7 +15,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from envelope.errors import Unauthorized, UnavailableError
+from envelope.errors import NoResponders, Unauthorized, UnavailableError
 from envelope.urls import shown_url
 from jetstream.node.config import NatsConfig, TlsConfig
 from jetstream.node.crash import Crash
@@ -52,7 +52,7 @@ class NatsLink:
         self._publisher = RawPublisher(self._client)
         self._routes = Routes()
         self._settled = False
-        self._services: list[tuple[str, Respond]] = []
+        self._services: list[tuple[str, str, Respond]] = []
         self._closed = asyncio.Event()
         self._stopping = False
 
@@ -93,23 +93,20 @@ class NatsLink:
         self._settled = False
         self._client = client
         self._publisher = RawPublisher(client)
-        await client.connect(**self._options())
+        await client.connect(
+            **connection_options(self._config),
+            name=f"{self._config.name}-{self.watch.role}",
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnected,
+            reconnected_cb=self._on_reconnected,
+            closed_cb=self._on_closed,
+        )
         await self._routes.subscribe_all(client)
-        for subject, respond in self._services:
-            await client.subscribe(subject, cb=respond)
+        for subject, queue, respond in self._services:
+            await client.subscribe(subject, queue, cb=respond)
         await self.confirm()
         self._settled = True
         self.watch.connected(client)
-
-    def _options(self) -> dict[str, Any]:
-        return {
-            **connection_options(self._config),
-            "name": f"{self._config.name}-{self.watch.role}",
-            "error_cb": self._on_error,
-            "disconnected_cb": self._on_disconnected,
-            "reconnected_cb": self._on_reconnected,
-            "closed_cb": self._on_closed,
-        }
 
     async def _on_error(self, error: Exception) -> None:
         await self.watch.error(error)
@@ -191,10 +188,10 @@ class NatsLink:
         finally:
             by_sid.pop(subscription_id(subscription), None)
 
-    async def serve(self, subject: str, respond: Respond) -> None:
-        """Call ``respond`` for every message on ``subject`` (the request API)."""
-        self._services.append((subject, respond))
-        await self._client.subscribe(subject, cb=respond)
+    async def serve(self, subject: str, respond: Respond, *, queue: str = "") -> None:
+        """Call ``respond`` for every message on ``subject``, or for this member's share of a ``queue``'s."""
+        self._services.append((subject, queue, respond))
+        await self._client.subscribe(subject, queue, cb=respond)
         await self.confirm()
 
     async def confirm(self) -> None:
@@ -213,6 +210,20 @@ class NatsLink:
     def flush_raw(self) -> None:
         """Write what `publish_raw` was given now, not at the end of the loop's turn."""
         self._publisher.flush()
+
+    async def request(self, subject: str, payload: bytes, timeout_seconds: float) -> bytes:
+        """Return the answer to a request of our own.
+
+        Raises:
+            NoResponders: nobody listens there.
+            UnavailableError: nobody answered in time, or the connection is down.
+        """
+        try:
+            return (await self._client.request(subject, payload, timeout_seconds)).data
+        except nats.errors.NoRespondersError:
+            raise NoResponders(f"nobody listens on {subject}") from None
+        except (TimeoutError, OSError, nats.errors.Error) as error:
+            raise UnavailableError(f"no answer on {subject}: {error!r}") from None
 
     async def publish(self, subject: str, payload: bytes) -> None:
         """Publish one message; lost if the connection is down, as NATS allows."""

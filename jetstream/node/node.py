@@ -1,31 +1,32 @@
 """The composition root: builds a node's parts, starts and stops them in order.
 
-Start: data directory → metadata → a new epoch for every stream → logs recovered → NATS → sockets → API.
-Stop is the reverse, and nothing that was received is left behind: leave the subjects, finish the mailboxes,
-sync, checkpoint, close.
+Start: data directory → metadata → sockets → NATS → registered as a new start → logs recovered → streams led
+or followed as the catalogue says → API. Stop is the reverse, and nothing that was received is left behind:
+hand over what others can lead, leave the subjects, finish the mailboxes, sync, checkpoint, close.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from envelope.errors import UnavailableError
+from envelope.errors import InternalError, UnavailableError
 from envelope.subjects import matches
 from envelope.types import NodeId, StreamName
 from jetstream.log.identity import DirectoryIdentity
 from jetstream.log.os_disk import OsDisk
 from jetstream.log.sync_scheduler import SyncScheduler
-from jetstream.node.api import ApiServices, RequestApi
+from jetstream.node.api import RequestApi
+from jetstream.node.api_operations import ApiOperations, ApiServices
 from jetstream.node.clock import Clock, SystemClock
+from jetstream.node.cluster_member import ClusterMember
 from jetstream.node.config import NodeConfig
 from jetstream.node.crash import Crash
 from jetstream.node.disk_thread import DiskThread
@@ -36,14 +37,17 @@ from jetstream.node.http_server import HttpServer, Page
 from jetstream.node.metrics import CONTENT_TYPE, Sources, exposition
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.nats_watch import LinkWatch
+from jetstream.node.peer_settings import PeerSettings, peer_settings
+from jetstream.node.replica import StreamReplica
+from jetstream.node.replica_parts import StreamServices
 from jetstream.node.socket_requests import ServerIdentity
 from jetstream.node.socket_server import SocketServer, SocketSettings
 from jetstream.node.socket_settings import socket_settings
-from jetstream.node.stream import StreamOwner, StreamServices
-from jetstream.node.streams import STREAMS_DIRECTORY, Streams
+from jetstream.node.stream_files import STREAMS_DIRECTORY, StreamFiles
+from jetstream.node.streams import Streams
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import ConfirmRemoval, RegisterNode
-from metadata.node.local import LocalMetadata
+from metadata.catalog.commands import RegisterNode
+from metadata.node.metadata_group import MetadataGroup
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +77,7 @@ class Node:
         self.socket_host = ""
         self.socket_port = 0
         self.http_address: tuple[str, int] | None = None
+        self._is_ready = False
 
     @property
     def endpoints(self) -> list[tuple[str, str]]:
@@ -101,8 +106,13 @@ class Node:
         assert self._running is not None, "entered before it is left"
         return await self._running.__aexit__(kind, error, trace)
 
-    def stream(self, name: str) -> StreamOwner | None:
-        """Return the running stream of that name, None if this node leads no such stream."""
+    def stream(self, name: str) -> StreamReplica | None:
+        """Return this node's replica of the stream of that name, None if there is no such stream.
+
+        Raises:
+            NotReplica: other nodes have it.
+            StreamOffline: its log is not open (yet).
+        """
         return self._streams.stream(name) if self._streams is not None else None
 
     async def wait_closed(self) -> None:
@@ -118,19 +128,21 @@ class Node:
         disk_thread = DiskThread(SyncScheduler(disk), crash)
         try:
             self.node_id = NodeId(self.config.node_id or f"node-{identity.identity[:8]}")
+            peers = peer_settings(self.config, self.node_id)
             # Streams without metadata are a loss to be told, not an empty cluster to begin (D13).
             is_new = not disk.exists(STREAMS_DIRECTORY)
-            metadata = await disk_thread.call(
-                lambda: LocalMetadata.open(disk, _METADATA_DIRECTORY, self.node_id, create=is_new)
+            group = await MetadataGroup.open(
+                disk,
+                _METADATA_DIRECTORY,
+                peers.identity,
+                peers.voters,
+                create=is_new,
             )
-            try:
+            async with _taking_part(group, peers, crash):
                 with ThreadPoolExecutor(_READER_THREADS, "jetstream-reader") as readers:
-                    parts = _Parts(disk, identity.identity, disk_thread, metadata, crash, readers, socket)
+                    parts = _Parts(disk, identity.identity, disk_thread, group, peers, crash, readers, socket)
                     async with self._serve(parts):
                         yield
-            finally:
-                if not crash.reported:  # after an error of ours nothing more is written
-                    await disk_thread.call(metadata.close)
         finally:
             await disk_thread.stop()
             identity.close()
@@ -138,72 +150,80 @@ class Node:
 
     @asynccontextmanager
     async def _serve(self, parts: "_Parts") -> AsyncIterator[None]:
-        config, clock = self.config, self._clock
         async with _task_group() as tasks:
             tasks_of_node = [tasks.create_task(parts.crash.watch(), name="crash")]
-            ingest_watch = LinkWatch("ingest", clock, lambda gap: streams.note(gap))  # noqa: PLW0108 - bound below
-            ingest = NatsLink(config.nats, ingest_watch, parts.crash, batching=True)
-            answers = NatsLink(config.nats, LinkWatch("answers", clock), parts.crash)
-            group_commit = GroupCommit(parts.disk_thread, answers.flush_raw, parts.crash)
-            services = StreamServices(
-                clock,
-                parts.disk_thread,
-                group_commit,
-                ingest,
-                answers.publish_raw,
-                _binds(parts.metadata.catalog),
-            )
-            streams = Streams(parts.disk, parts.metadata.catalog, services, tasks, config.verify)
-            self._streams = streams
-            server = SocketServer(
-                streams, ServerIdentity(self.node_id, VERSION), parts.readers, clock, parts.socket
-            )
-            api = RequestApi(
-                config.api_prefix,
-                config.cluster,
-                self.node_id,
-                parts.metadata,
-                streams,
-                ApiServices(
-                    clock, parts.disk_thread, answers, lambda: ingest_watch.interruption, server.stream_gone
-                ),
-            )
-            keeper = Housekeeper(parts.disk_thread, clock, lambda: streams)
-            links = (ingest, answers)
-            http = HttpServer(
-                _pages(Sources(VERSION, self.node_id, streams, links, parts.disk_thread.counters, server))
-            )
+            shell = self._assembled(parts, tasks)
             try:
-                await self._listen(server, http)
-                await self._begin_reign(parts, streams)
-                await ingest.open()
-                await answers.open()
-                tasks_of_node += map(
-                    tasks.create_task,
-                    (
-                        ingest.supervise(),
-                        answers.supervise(),
-                        api.run(),
-                        keeper.checkpoint_every(config.checkpoint_interval),
-                        keeper.retain_every(config.maintenance_interval),
-                    ),
-                )
-                _warn_of_a_second_answerer(answers)
-                await streams.attach_all()
-                await api.attach()
+                await self._listen(shell.server, shell.http)
+                await shell.ingest.open()
+                await shell.answers.open()
+                tasks_of_node += [tasks.create_task(work) for work in shell.work(self.config)]
+                _warn_of_a_second_answerer(shell.answers)
+                await shell.cluster.join(self._registration(parts))
+                await shell.streams.begin()
+                await shell.api.attach()
+                self._is_ready = True
                 _log.info("node ready node=%s endpoints=%s", self.node_id, self.endpoints)
                 yield
             finally:
+                self._is_ready = False
                 _log.info("node stopping node=%s", self.node_id)
-                await streams.drain()
-                await server.stop()
-                await http.stop()
                 if not parts.crash.reported:
-                    await streams.close()
-                await ingest.close()
-                await answers.close()
+                    await shell.cluster.leave()
+                await shell.streams.drain()
+                await shell.server.stop()
+                await shell.http.stop()
+                if not parts.crash.reported:
+                    await shell.streams.close()
+                await shell.ingest.close()
+                await shell.answers.close()
                 for task in tasks_of_node:
                     task.cancel()
+
+    def _assembled(self, parts: "_Parts", tasks: asyncio.TaskGroup) -> "_Shell":
+        """Make everything that stands on NATS and the sockets; nothing runs yet."""
+        config, clock = self.config, self._clock
+        ingest_watch = LinkWatch("ingest", clock, lambda gap: streams.note(gap))  # noqa: PLW0108 - bound below
+        ingest = NatsLink(config.nats, ingest_watch, parts.crash, batching=True)
+        answers = NatsLink(config.nats, LinkWatch("answers", clock), parts.crash)
+        cluster = ClusterMember(parts.metadata, parts.peers, clock, parts.readers)
+        services = StreamServices(
+            clock,
+            parts.disk_thread,
+            GroupCommit(parts.disk_thread, answers.flush_raw, parts.crash),
+            ingest,
+            answers.publish_raw,
+            _binds(parts.metadata.catalog),
+            cluster.services,
+            tasks,
+            parts.crash,
+        )
+        streams = Streams(
+            StreamFiles(parts.disk, clock, config.verify),
+            parts.metadata.catalog,
+            services,
+            lambda name: server.stream_gone(name),  # noqa: PLW0108 - bound below
+        )
+        self._streams = streams
+        cluster.host(streams)
+        identity = ServerIdentity(self.node_id, VERSION)
+        server = SocketServer(streams, identity, parts.readers, clock, parts.socket)
+        told = ApiServices(clock, answers, lambda: ingest_watch.interruption, cluster.alive)
+        operations = ApiOperations(
+            config.api_prefix, config.cluster, self.node_id, parts.metadata, streams, told
+        )
+        counters = parts.disk_thread.counters
+        sources = Sources(VERSION, self.node_id, streams, (ingest, answers), counters, server)
+        return _Shell(
+            ingest,
+            answers,
+            cluster,
+            streams,
+            server,
+            RequestApi(config.api_prefix, self.node_id, parts.metadata, operations, told),
+            Housekeeper(parts.disk_thread, clock, lambda: streams),
+            HttpServer(_pages(sources, lambda: self._is_ready)),
+        )
 
     async def _listen(self, server: SocketServer, http: HttpServer) -> None:
         """Take the addresses first: the catalogue tells them to clients, and a probe hears of the start."""
@@ -220,26 +240,19 @@ class Node:
             except OSError as error:
                 raise UnavailableError(f"cannot listen on {host}:{port}: {error}") from None
 
-    async def _begin_reign(self, parts: "_Parts", streams: Streams) -> None:
-        """Register this start, finish owed removals, lead every stream under a new epoch (KIP-101)."""
-        metadata, call = parts.metadata, parts.disk_thread.call
-        register = RegisterNode(
+    def _registration(self, parts: "_Parts") -> RegisterNode:
+        address = parts.peers.address
+        return RegisterNode(
             self.node_id,
             parts.identity,
             self.socket_host,
             self.socket_port,
             http_port=None if self.http_address is None else self.http_address[1],
             version=VERSION,
+            peer_host=None if address is None else address.host,
+            peer_port=None if address is None else address.port,
+            rack=self.config.rack,
         )
-        for result in await call(partial(metadata.propose, [register])):
-            result.answer()
-        for removal in metadata.catalog.removals(self.node_id):
-            await streams.remove_files(removal.name, removal.incarnation)
-            confirm = ConfirmRemoval(self.node_id, removal.incarnation)
-            await call(partial(metadata.propose, [confirm]))
-        for result in await call(partial(metadata.propose, metadata.catalog.due_elections())):
-            result.answer()
-        await streams.open_all(metadata.catalog.streams())
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +262,55 @@ class _Parts:
     disk: OsDisk
     identity: str
     disk_thread: DiskThread
-    metadata: LocalMetadata
+    metadata: MetadataGroup
+    peers: PeerSettings
     crash: Crash
     readers: ThreadPoolExecutor
     socket: SocketSettings
+
+
+@dataclass(frozen=True, slots=True)
+class _Shell:
+    """What stands on NATS and the sockets."""
+
+    ingest: NatsLink
+    answers: NatsLink
+    cluster: ClusterMember
+    streams: Streams
+    server: SocketServer
+    api: RequestApi
+    keeper: Housekeeper
+    http: HttpServer
+
+    def work(self, config: NodeConfig) -> tuple[Coroutine[Any, Any, None], ...]:
+        """Return what runs as long as the node does."""
+        return (
+            self.cluster.run(),
+            self.ingest.supervise(),
+            self.answers.supervise(),
+            self.api.run(),
+            self.keeper.run(config.checkpoint_interval, config.maintenance_interval),
+        )
+
+
+@asynccontextmanager
+async def _taking_part(group: MetadataGroup, peers: PeerSettings, crash: Crash) -> AsyncIterator[None]:
+    """Have the node's voter run inside; its failure stops the node. The metadata log is closed at the end."""
+
+    async def run() -> None:
+        (failure,) = await asyncio.gather(group.run(listening), return_exceptions=True)
+        crash.report(failure or InternalError("the metadata voter has stopped"))
+
+    try:
+        listening = peers.listening()
+        async with _task_group() as tasks:
+            running = tasks.create_task(run(), name="metadata")
+            try:
+                yield
+            finally:
+                running.cancel()
+    finally:
+        await group.stop()
 
 
 @asynccontextmanager
@@ -277,13 +335,13 @@ def _binds(catalog: Catalog) -> Callable[[str, str], bool]:
     return binds
 
 
-def _pages(sources: Sources) -> dict[str, Callable[[], Awaitable[Page]]]:
+def _pages(sources: Sources, is_ready: Callable[[], bool]) -> dict[str, Callable[[], Awaitable[Page]]]:
     """Return what the HTTP port answers."""
     write_metrics = exposition(sources)
 
     async def healthz() -> Page:
         lost = [link.watch.role for link in sources.links if not link.connected]
-        health = judge(lost, sources.streams.problems())
+        health = judge(lost, sources.streams.problems(), is_started=is_ready())
         status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return Page(status, "application/json", json.dumps(health.document()).encode() + b"\n")
 

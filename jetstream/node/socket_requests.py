@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import assert_never
 
-from envelope.errors import CorruptDataError, InternalError, JetstreamError, StorageError
+from envelope.errors import CorruptDataError, InternalError, JetstreamError, StorageError, StreamOffline
 from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
 from jetstream.fetch.cursors import CursorPlace
 from jetstream.fetch.planner import (
@@ -108,7 +108,7 @@ class RequestDispatcher:
                 case Hello():
                     pending.connection.respond(self._hello(request))
                 case GetMetadata():
-                    pending.connection.respond(metadata_page(request, self._directory, self._identity.node))
+                    pending.connection.respond(metadata_page(request, self._directory))
                 case ListOffsets():
                     self._list_offsets(pending, request)
                 case Fetch():
@@ -141,14 +141,21 @@ class RequestDispatcher:
             case ListOffsets(txid=int(txid)):
                 self._look_up(pending, stream, lambda: offset_for_txid(stream.log, txid))
             case _:
-                self._answer_offset(pending, stream, stream.high_watermark)
+                self._answer_offset(pending, stream, stream.log.log_end_offset)
 
     def _look_up(self, pending: Pending, stream: ReadableStream, find: Callable[[], Offset]) -> None:
         """Find an offset on a thread, then answer with it."""
         self._on_thread(pending, find, lambda offset: self._answer_offset(pending, stream, offset))
 
     def _answer_offset(self, pending: Pending, stream: ReadableStream, offset: Offset) -> None:
+        """Answer with ``offset``, or with the high watermark if that is below it.
+
+        Raises:
+            StreamOffline: below it by who knows how much: what earlier leaders acked is not known yet.
+        """
         view = _view(stream)
+        if offset > view.high_watermark and stream.leads and not stream.knows_committed:
+            raise StreamOffline("a new leader does not know yet how much is committed")
         pending.connection.respond(
             ListOffsetsResponse(
                 id=pending.request.id,
@@ -157,6 +164,7 @@ class RequestDispatcher:
                 log_start_offset=view.index.log_start_offset,
                 high_watermark=view.high_watermark,
                 incarnation=stream.incarnation,
+                leads=stream.leads,
             )
         )
 
@@ -339,7 +347,13 @@ def _respond_selected(pending: Pending, stream: ReadableStream, lease: Body, sel
 
 
 def _view(stream: ReadableStream) -> StreamView[FileRange]:
-    return StreamView(Incarnation(stream.incarnation), stream.high_watermark, stream.log)
+    return StreamView(
+        Incarnation(stream.incarnation),
+        stream.high_watermark,
+        stream.log,
+        stream.leader_epoch,
+        stream.leads,
+    )
 
 
 def _fetch_response(pending: Pending, stream: ReadableStream, file_range: FileRange) -> FetchResponse:
@@ -353,6 +367,7 @@ def _fetch_response(pending: Pending, stream: ReadableStream, file_range: FileRa
         high_watermark=stream.high_watermark,
         log_start_offset=stream.log.log_start_offset,
         incarnation=stream.incarnation,
+        leads=stream.leads,
     )
 
 
@@ -367,4 +382,5 @@ def _empty_response(request: Fetch, stream: ReadableStream) -> FetchResponse:
         high_watermark=stream.high_watermark,
         log_start_offset=stream.log.log_start_offset,
         incarnation=stream.incarnation,
+        leads=stream.leads,
     )

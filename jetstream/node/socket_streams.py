@@ -1,15 +1,29 @@
 """What the socket server asks of the node's streams."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from envelope.types import LeaderEpoch, Offset, StreamName
+from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName
 from jetstream.log.log import Log
 from jetstream.protocol.responses import NodeMetadata
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which nodes have a stream, as the catalogue says."""
+
+    incarnation: Incarnation
+    leader: NodeId | None
+    """None: nobody leads it now."""
+    leader_epoch: LeaderEpoch
+    """Of the present reign, or of the last one."""
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+
+
 class ReadableStream(Protocol):
-    """A stream that this node serves."""
+    """A stream that this node has a replica of."""
 
     @property
     def name(self) -> StreamName:
@@ -21,7 +35,15 @@ class ReadableStream(Protocol):
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
-        """The epoch it is led in."""
+        """The newest reign that is known here."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads it now, and may say so."""
+
+    @property
+    def knows_committed(self) -> bool:
+        """Whether nothing at or above the high watermark has been acked by an earlier leader."""
 
     @property
     def log(self) -> Log:
@@ -29,17 +51,25 @@ class ReadableStream(Protocol):
 
     @property
     def high_watermark(self) -> Offset:
-        """First offset that is not committed."""
+        """First offset that is not known here to be committed."""
 
     def subscribe(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
         """Call ``callback`` on the loop's thread with every new high watermark; returns the way to stop."""
 
 
 class StreamDirectory(Protocol):
-    """All that can be read on this node."""
+    """All streams, and those that can be read on this node."""
 
     def stream(self, name: str) -> ReadableStream | None:
-        """Return the stream, or None if there is none; may raise a typed error, such as StreamOffline."""
+        """Return the stream, or None if there is none; may raise a typed error.
+
+        Raises:
+            NotReplica: other nodes have it.
+            StreamOffline: its log is not open.
+        """
+
+    def placement(self, name: str) -> Placement | None:
+        """Return where a stream is, or None if there is none."""
 
     def names(self) -> Sequence[str]:
         """Return the names of all streams, ascending."""

@@ -2,15 +2,16 @@
 
 from datetime import timedelta
 
-from envelope.errors import JetstreamError, StreamOffline
+from envelope.errors import JetstreamError, NotLeader, NotReplica, StreamOffline
 from envelope.types import TimestampUs
 from jetstream.node.gaps import Gap
-from jetstream.node.stream import StreamOwner
+from jetstream.node.replica import StreamReplica
 from jetstream.node.streams import Streams
 from metadata.api.responses import (
     DedupeInfo,
     OffsetRange,
     PossibleGap,
+    ReplicaInfo,
     StreamInfo,
     StreamState,
     StreamSummary,
@@ -22,8 +23,8 @@ _NOTHING = DedupeInfo(ids=0, effective_window=timedelta(0))
 
 
 def stream_info(stream: Stream, streams: Streams, interruption: Gap | None, now: TimestampUs) -> StreamInfo:
-    """Return everything known of ``stream``; one whose log could not be opened has no live numbers."""
-    task, problem = _live(stream, streams)
+    """Return everything known of ``stream``; where its log is not open there are no live numbers."""
+    replica, problem = _live(stream, streams)
     base = {
         "config": stream.config,
         "incarnation": stream.incarnation,
@@ -35,7 +36,7 @@ def stream_info(stream: Stream, streams: Streams, interruption: Gap | None, now:
         "replicas": list(stream.replicas),
         "isr": list(stream.isr_nodes),
     }
-    if task is None:
+    if replica is None:
         return StreamInfo(
             **base,
             log_start_offset=0,
@@ -45,23 +46,24 @@ def stream_info(stream: Stream, streams: Streams, interruption: Gap | None, now:
             segments=0,
             dedupe=_NOTHING,
         )
+    gaps = [_possible_gap(gap) for gap in replica.parts.gaps]
     return StreamInfo(
         **base,
-        log_start_offset=task.log.log_start_offset,
-        log_end_offset=task.log.log_end_offset,
-        high_watermark=task.high_watermark,
-        bytes=task.log.bytes,
-        segments=task.log.segments,
-        dedupe=_dedupe(task, now),
-        possible_gaps=[_possible_gap(gap) for gap in task.gaps]
-        + ([_possible_gap(interruption, lasting=True)] if interruption else []),
-        corrupt_ranges=[OffsetRange(start=start, end=end) for start, end in task.log.corrupt_ranges],
+        replica_states=_replica_states(replica),
+        log_start_offset=replica.log.log_start_offset,
+        log_end_offset=replica.log.log_end_offset,
+        high_watermark=replica.high_watermark,
+        bytes=replica.log.bytes,
+        segments=replica.log.segments,
+        dedupe=_dedupe(replica, now),
+        possible_gaps=[*gaps, *([_possible_gap(interruption, lasting=True)] if interruption else ())],
+        corrupt_ranges=[OffsetRange(start=start, end=end) for start, end in replica.log.corrupt_ranges],
     )
 
 
 def stream_summary(stream: Stream, streams: Streams) -> StreamSummary:
     """Return one line of a list."""
-    task, _ = _live(stream, streams)
+    replica, _ = _live(stream, streams)
     return StreamSummary(
         name=stream.name,
         subject=stream.config.subject,
@@ -69,23 +71,53 @@ def stream_summary(stream: Stream, streams: Streams) -> StreamSummary:
         replicas=list(stream.replicas),
         leader=stream.leader,
         leader_epoch=stream.leader_epoch,
-        log_start_offset=task.log.log_start_offset if task else None,
-        log_end_offset=task.log.log_end_offset if task else None,
-        high_watermark=task.high_watermark if task else None,
-        bytes=task.log.bytes if task else None,
+        isr=list(stream.isr_nodes),
+        log_start_offset=replica.log.log_start_offset if replica else None,
+        log_end_offset=replica.log.log_end_offset if replica else None,
+        high_watermark=replica.high_watermark if replica else None,
+        bytes=replica.log.bytes if replica else None,
     )
 
 
-def _live(stream: Stream, streams: Streams) -> tuple[StreamOwner | None, JetstreamError | None]:
+def _live(stream: Stream, streams: Streams) -> tuple[StreamReplica | None, JetstreamError | None]:
+    """Return the replica that is here, and why the stream cannot take records here, if it cannot."""
     try:
-        task = streams.stream(stream.name)
-    except StreamOffline as problem:
+        replica = streams.stream(stream.name)
+    except (StreamOffline, NotReplica) as problem:
         return None, problem
-    return task, None if task is None else task.log.failed or task.route.problem
+    if replica is None:
+        return None, None
+    if replica.leading is None:
+        return replica, _not_led_here(stream)
+    return replica, replica.ailment
 
 
-def _dedupe(task: StreamOwner, now: TimestampUs) -> DedupeInfo:
-    window = task.ingest.dedupe
+def _not_led_here(stream: Stream) -> JetstreamError:
+    if stream.leader is None:
+        return StreamOffline("it has no leader now: no replica in sync is alive")
+    return NotLeader(f"{stream.leader} leads it", leader=stream.leader)
+
+
+def _replica_states(replica: StreamReplica) -> list[ReplicaInfo]:
+    """Return the leader's own state and what it knows of the others."""
+    if replica.leading is None:
+        return []
+    log_end = replica.log.log_end_offset
+    return [
+        ReplicaInfo(
+            node=state.node,
+            in_sync=state.in_sync,
+            log_end_offset=state.log_end,
+            synced_end=state.synced_end,
+            high_watermark=state.high_watermark,
+            lag=None if state.synced_end is None else max(0, log_end - state.synced_end),
+        )
+        for state in replica.leading.reign.replica_states()
+    ]
+
+
+def _dedupe(replica: StreamReplica, now: TimestampUs) -> DedupeInfo:
+    window = replica.parts.opened.history.dedupe
     return DedupeInfo(
         ids=len(window), effective_window=timedelta(microseconds=window.effective_window_us(now))
     )

@@ -1,209 +1,253 @@
-"""All streams this node leads: opened from the catalogue, found by name, started and ended."""
+"""All replicas of this node: taken up as the catalogue says, found by name, ended."""
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
 
-from envelope.errors import JetstreamError, StreamOffline, Unauthorized
-from envelope.types import Incarnation, StreamName, SyncMode, TimestampUs
-from jetstream.log.disk import Disk
-from jetstream.log.log import Log
-from jetstream.log.recovery import Verify
+from envelope.errors import JetstreamError, NotReplica, StreamOffline
+from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.gaps import Gap
-from jetstream.node.recovery import OpenedStream, open_stream
-from jetstream.node.stream import StreamOwner, StreamServices
+from jetstream.node.replica import StreamReplica
+from jetstream.node.replica_mover import ReplicaMover
+from jetstream.node.replica_parts import StreamServices
+from jetstream.node.replica_traffic import EarlyFetches, ReplicaTraffic
+from jetstream.node.socket_streams import Placement
+from jetstream.node.stream_files import StreamFiles
 from jetstream.protocol.responses import NodeMetadata
-from metadata.api.responses import GapKind
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.directories import directory_of
-from metadata.catalog.tables import Stream
+from metadata.catalog.commands import ConfirmRemoval
+from metadata.catalog.events import (
+    Events,
+    IsrChanged,
+    LeaderChanged,
+    ReplicasReassigned,
+    StreamCreated,
+    StreamDeleted,
+    StreamUpdated,
+)
+from metadata.catalog.tables import Removal, Stream
 
 _log = logging.getLogger(__name__)
 
-STREAMS_DIRECTORY: Final = "streams"
-_OPEN_AT_ONCE: Final = 64
-
-
-def stream_path(name: StreamName, incarnation: Incarnation) -> str:
-    """Return where one life of a stream lies on the node's disk."""
-    return f"{STREAMS_DIRECTORY}/{directory_of(name, incarnation)}"
-
 
 class Streams:
-    """The node's streams by name; the `StreamDirectory` of the socket server."""
+    """The node's replicas; the socket server's `StreamDirectory`, and a `CatalogListener`.
+
+    Attributes:
+        traffic: what other nodes say to them.
+    """
 
     def __init__(
-        self, disk: Disk, catalog: Catalog, services: StreamServices, tasks: asyncio.TaskGroup, verify: Verify
+        self,
+        files: StreamFiles,
+        catalog: Catalog,
+        services: StreamServices,
+        stream_gone: Callable[[StreamName], None],
     ) -> None:
-        self._disk = disk
+        """Know of nothing yet; `begin` takes everything up.
+
+        Args:
+            files: where they lie.
+            catalog: as far as it is applied here.
+            services: what they need of the node.
+            stream_gone: told of every deleted stream.
+        """
+        self._files = files
         self._catalog = catalog
         self._services = services
-        self._tasks = tasks
-        self._verify = verify
-        self._streams: dict[StreamName, StreamOwner] = {}
-        self._timers: dict[StreamName, asyncio.Task[None]] = {}
-        self._offline: dict[StreamName, JetstreamError] = {}
+        self._node_id: NodeId = services.cluster.node_id
+        self._stream_gone = stream_gone
+        self._movers: dict[Incarnation, ReplicaMover] = {}
+        self._early = EarlyFetches()
+        self.traffic = ReplicaTraffic(lambda: iter(self), self._find, self._early, catalog, services.cluster)
+        self._tasks: asyncio.TaskGroup = services.tasks
+        self._removals: dict[Incarnation, asyncio.Task[None]] = {}
+        self._began = False
 
-    def __iter__(self) -> Iterator[StreamOwner]:
-        """Yield every open stream."""
-        return iter(tuple(self._streams.values()))
+    def __iter__(self) -> Iterator[StreamReplica]:
+        """Yield every replica whose log is open."""
+        return iter([mover.replica for mover in self._movers.values() if mover.replica.is_open])
+
+    def _find(self, incarnation: Incarnation) -> StreamReplica | None:
+        mover = self._movers.get(incarnation)
+        return mover.replica if mover is not None else None
 
     # --- what readers ask (StreamDirectory) --------------------------------------------------------
 
-    def stream(self, name: str) -> StreamOwner | None:
-        """Return the open stream, None if there is none.
+    def stream(self, name: str) -> StreamReplica | None:
+        """Return the stream's replica, None if there is no such stream.
 
         Raises:
-            StreamOffline: the catalogue has it, but its log is not open (yet).
+            NotReplica: other nodes have it.
+            StreamOffline: its log is not open (yet).
         """
-        found = self._streams.get(StreamName(name))
-        if found is None and self._catalog.stream(StreamName(name)) is not None:
-            problem = self._offline.get(StreamName(name))
-            reason = "it is being recovered" if problem is None else problem.description
-            raise StreamOffline(f"stream {name} is offline: {reason}")
-        return found
+        row = self._catalog.stream(StreamName(name))
+        if row is None:
+            return None
+        if self._node_id not in row.replicas:
+            detail = {} if row.leader is None else {"leader": row.leader}
+            raise NotReplica(f"stream {name} is on {', '.join(row.replicas)}", **detail)
+        replica = self._find(row.incarnation)
+        if replica is None:
+            raise StreamOffline(f"stream {name} is offline: it is being recovered")
+        if replica.problem is not None:
+            raise StreamOffline(f"stream {name} is offline: {replica.problem.description}")
+        return replica
+
+    def placement(self, name: str) -> Placement | None:
+        """Return where a stream is, or None if there is none."""
+        row = self._catalog.stream(StreamName(name))
+        if row is None:
+            return None
+        return Placement(row.incarnation, row.leader, row.leader_epoch, row.replicas, row.isr_nodes)
 
     def names(self) -> Sequence[str]:
         """Return the names of all streams, ascending."""
         return [stream.name for stream in self._catalog.streams()]
 
     def problems(self) -> Iterator[tuple[StreamName, JetstreamError]]:
-        """Yield every stream that does not take or does not serve records, and why; ascending."""
+        """Yield every stream of this node that does not take or serve what it should, and why; ascending."""
         for row in self._catalog.streams():
-            stream = self._streams.get(row.name)
-            if stream is None:
-                yield row.name, self._offline.get(row.name, StreamOffline("it is being recovered"))
-            elif (error := stream.log.failed or stream.route.problem) is not None:
-                yield row.name, error
+            if self._node_id not in row.replicas:
+                continue
+            replica = self._find(row.incarnation)
+            ailment = StreamOffline("it is being recovered") if replica is None else replica.ailment
+            if ailment is not None:
+                yield row.name, ailment
 
     def nodes(self) -> Sequence[NodeMetadata]:
         """Return all nodes of the cluster."""
         return [
-            NodeMetadata(id=node.node_id, host=node.host, port=node.port) for node in self._catalog.nodes()
+            NodeMetadata(id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in self._catalog.nodes()
         ]
+
+    # --- what the catalogue says (CatalogListener) -------------------------------------------------
+
+    async def begin(self) -> None:
+        """Take up every replica of this node; return when each leads or follows as the catalogue says.
+
+        The node is registered, and knows of every reign before that.
+        """
+        self._began = True
+        self.restored()
+        await self.settled()
+
+    def applied(self, events: Events) -> None:
+        """Learn what a command did."""
+        if not self._began:
+            return
+        for event in events:
+            match event:
+                case StreamDeleted(stream, removal):
+                    self._delete(stream, removal)
+                case ReplicasReassigned(stream, _, removal):
+                    self._changed(stream)
+                    if removal is not None and self._node_id in removal.pending:
+                        self._begin_removal(removal)
+                case (
+                    StreamCreated(stream)
+                    | StreamUpdated(stream, _)
+                    | LeaderChanged(stream)
+                    | IsrChanged(stream)
+                ):
+                    self._changed(stream)
+                case _:
+                    pass
+
+    def restored(self) -> None:
+        """Learn that everything may have changed."""
+        if not self._began:
+            return
+        rows = {row.incarnation: row for row in self._catalog.streams()}
+        for incarnation, mover in self._movers.items():
+            if incarnation not in rows:
+                mover.changed(None)
+        for row in rows.values():
+            self._changed(row)
+        for removal in self._catalog.removals(self._node_id):
+            self._begin_removal(removal)
+
+    def _changed(self, row: Stream) -> None:
+        if row.leader != self._node_id:
+            self._early.forget(row.incarnation)
+        mover = self._movers.get(row.incarnation)
+        if mover is None:
+            if self._node_id not in row.replicas:
+                return
+            replica = StreamReplica(row, self._services, self._files, self._early.reign_begun)
+            mover = self._movers[row.incarnation] = ReplicaMover(replica, self._services)
+        mover.changed(row)
+
+    def _delete(self, stream: Stream, removal: Removal) -> None:
+        self._early.forget(stream.incarnation)
+        if self._node_id in removal.pending:
+            self._begin_removal(removal)
+        elif stream.incarnation in self._movers:
+            self._movers[stream.incarnation].changed(None)
+
+    def _begin_removal(self, removal: Removal) -> None:
+        earlier = self._removals.get(removal.incarnation)
+        task = self._tasks.create_task(self._remove(removal, earlier))
+        self._removals[removal.incarnation] = task
+        task.add_done_callback(lambda _: self._removal_done(removal.incarnation, task))
+
+    def _removal_done(self, incarnation: Incarnation, task: "asyncio.Task[None]") -> None:
+        if self._removals.get(incarnation) is task:
+            del self._removals[incarnation]
+
+    async def removed(self, incarnation: Incarnation) -> None:
+        """Return when a deleted stream's files are gone from this node, or cannot be removed now."""
+        removal = self._removals.get(incarnation)
+        if removal is not None:
+            await asyncio.wait((removal,))
+
+    async def _remove(self, removal: Removal, earlier: "asyncio.Task[None] | None") -> None:
+        """Stop the replica, remove its files durably, and say so.
+
+        One removal after the other, and only what is still owed: the stream may come back to this node.
+        """
+        if earlier is not None:
+            await asyncio.wait((earlier,))
+        if removal.incarnation not in {owed.incarnation for owed in self._catalog.removals(self._node_id)}:
+            return
+        mover = self._movers.get(removal.incarnation)
+        if mover is not None:
+            mover.changed(None)
+            self._stream_gone(removal.name)
+            await mover.settled()
+            self._movers.pop(removal.incarnation, None)
+        try:
+            await self._services.disk.call(partial(self._files.remove, removal.name, removal.incarnation))
+            confirm = ConfirmRemoval(self._node_id, removal.incarnation)
+            await self._services.cluster.propose(confirm)
+        except JetstreamError as error:
+            _log.warning("files not removed yet stream=%s error=%s", removal.name, error)
+        else:
+            _log.info("stream removed stream=%s incarnation=%s", removal.name, removal.incarnation)
+
+    async def settled(self) -> None:
+        """Return when every replica is as the catalogue wants it, as far as that is possible."""
+        for mover in tuple(self._movers.values()):
+            await mover.settled()
 
     # --- life ------------------------------------------------------------------------------------
 
-    async def open_all(self, streams: Iterable[Stream]) -> None:
-        """Recover every stream's log; one that cannot be opened is offline, the others serve."""
-        waiting = list(streams)
-        for start in range(0, len(waiting), _OPEN_AT_ONCE):
-            some = waiting[start : start + _OPEN_AT_ONCE]
-            for stream, opened in await self._services.disk.call(partial(self._open_some, some)):
-                self._admit(stream, opened)
-            _log.info(
-                "streams recovered count=%d of=%d", min(start + _OPEN_AT_ONCE, len(waiting)), len(waiting)
-            )
-
-    def _open_some(self, streams: list[Stream]) -> list[tuple[Stream, OpenedStream | JetstreamError]]:
-        """On the disk thread: open each, keeping each one's failure to itself."""
-        results: list[tuple[Stream, OpenedStream | JetstreamError]] = []
-        for stream in streams:
-            try:
-                results.append((stream, self._open_one(stream)))
-            except JetstreamError as error:
-                results.append((stream, error))
-        return results
-
-    def _open_one(self, stream: Stream) -> OpenedStream:
-        path = stream_path(stream.name, stream.incarnation)
-        now = self._services.clock.wall()
-        return open_stream(self._disk, path, stream.config, stream.leader_epoch, now, self._verify)
-
-    def _admit(self, stream: Stream, opened: OpenedStream | JetstreamError) -> StreamOwner | None:
-        if isinstance(opened, JetstreamError):
-            _log.error("stream not opened stream=%s error=%r runbook=RB-01", stream.name, opened)
-            self._offline[stream.name] = opened
-            return None
-        owner = StreamOwner(stream.config, stream.incarnation, opened, self._services)
-        self._streams[stream.name] = owner
-        self._follow_sync_mode(owner)
-        return owner
-
-    async def attach_all(self) -> None:
-        """Subscribe every recovered stream to its subject, and say since when nobody may have listened."""
-        for stream in self:
-            with suppress(Unauthorized):  # logged, and told in the stream's info
-                await stream.attach()
-            row = self._catalog.stream(stream.name)
-            since = max(stream.log.last_timestamp, row.created if row is not None else TimestampUs(0))
-            stream.gaps.add(Gap(GapKind.RESTART, since, self._services.clock.wall()))
-
-    async def start(self, stream: Stream) -> None:
-        """Open a new stream and subscribe it.
-
-        Raises:
-            JetstreamError: its log could not be created; it is offline.
-        """
-        opened = await self._services.disk.call(partial(self._open_some, [stream]))
-        owner = self._admit(*opened[0])
-        if owner is None:
-            raise StreamOffline(f"stream {stream.name} is offline: {self._offline[stream.name].description}")
-        await owner.attach()
-
-    async def reconfigure(self, stream: Stream) -> None:
-        """Give an open stream its changed configuration."""
-        owner = self._streams.get(stream.name)
-        if owner is None:
-            return
-        moved = (owner.config.subject, owner.config.group) != (stream.config.subject, stream.config.group)
-        if moved:
-            await owner.detach()
-        await self._services.disk.call(lambda: owner.upkeep.reconfigure(stream.config))
-        owner.reconfigure(stream.config)
-        self._follow_sync_mode(owner)
-        if moved:
-            await owner.attach()
-
-    async def end(self, name: StreamName) -> None:
-        """Stop a deleted stream: leave its subject, finish its mailbox, close its log."""
-        self._offline.pop(name, None)
-        self._stop_timer(name)
-        owner = self._streams.pop(name, None)
-        if owner is None:
-            return
-        await owner.detach()
-        await owner.drained()
-        await owner.close()
-
-    async def remove_files(self, name: StreamName, incarnation: Incarnation) -> None:
-        """Remove one life of a stream from the disk, durably."""
-        path = stream_path(name, incarnation)
-        await self._services.disk.call(lambda: Log.delete(self._disk, path))
-
     def note(self, gap: Gap) -> None:
-        """Add an interruption of the ingest connection to every stream's possible gaps."""
-        for stream in self:
-            stream.gaps.add(gap)
+        """Add an interruption of the ingest connection to every led stream's possible gaps."""
+        for replica in self:
+            if replica.leading is not None:
+                replica.parts.gaps.add(gap)
 
     async def drain(self) -> None:
         """Leave every subject and finish every mailbox: what NATS had delivered is stored and acked."""
-        for stream in self:
-            await stream.detach()
-        for stream in self:
-            self._stop_timer(stream.name)
-        for stream in self:
-            await stream.drained()
+        self._began = False
+        await self.settled()
+        leading = [replica.leading for replica in self if replica.leading is not None]
+        await asyncio.gather(*(stream.detach() for stream in leading))
+        await asyncio.gather(*(stream.path.drained() for stream in leading))
 
     async def close(self) -> None:
         """Sync and close every log."""
-        for stream in self:
-            try:
-                await stream.close()
-            except JetstreamError as error:
-                _log.error("log not closed cleanly stream=%s error=%r runbook=RB-01", stream.name, error)
-
-    def _follow_sync_mode(self, owner: StreamOwner) -> None:
-        wants = owner.config.sync is SyncMode.INTERVAL
-        if wants and owner.name not in self._timers:
-            self._timers[owner.name] = self._tasks.create_task(owner.sync_by_interval())
-        elif not wants:
-            self._stop_timer(owner.name)
-
-    def _stop_timer(self, name: StreamName) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
+        await asyncio.gather(*(mover.end() for mover in self._movers.values()))

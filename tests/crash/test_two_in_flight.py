@@ -32,17 +32,13 @@ from jetstream.log.memory_disk import (
 )
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
-from jetstream.node.config import NatsConfig
 from jetstream.node.crash import Crash
 from jetstream.node.disk_thread import DiskThread
 from jetstream.node.group_commit import GroupCommit
-from jetstream.node.nats_link import NatsLink
-from jetstream.node.nats_watch import LinkWatch
-from jetstream.node.recovery import open_stream
-from jetstream.node.stream import StreamOwner, StreamServices
 from metadata.stream_config import StreamConfig
 from tests.support.ingest_machine import outcomes
 from tests.support.logs import DIRECTORY, stored_values
+from tests.support.lone_streams import lead, lone_services, open_led
 from tests.support.messages import answers_in, block_of, message
 
 CONFIG: Final = StreamConfig(name="orders", subject="orders.>")
@@ -184,14 +180,11 @@ class Life:
         self._disk, self._way, self._publisher = disk, way, publisher
         self._thread, self._crash = thread, crash
         self._group_commit = GroupCommit(thread, lambda: None, crash)
-        opened = open_stream(disk, DIRECTORY, CONFIG, EPOCH, clock.wall(), "tail")
+        opened = open_led(disk, DIRECTORY, CONFIG, EPOCH, clock.wall())
         opened.log.config = LogConfig(segment_bytes=SEGMENT_BYTES)
-        ingest = NatsLink(NatsConfig(), LinkWatch("ingest", clock), crash)
-        services = StreamServices(
-            clock, thread, self._group_commit, ingest, publisher.hear, lambda _stream, _subject: False
-        )
+        services = lone_services(clock, thread, self._group_commit, crash, publisher.hear)
         self.log = opened.log
-        self.owner = StreamOwner(CONFIG, "incarnation", opened, services)
+        self.owner = lead(opened, CONFIG, EPOCH, services)
 
     @property
     def is_over(self) -> bool:
@@ -220,7 +213,7 @@ class Life:
         """End as a node that stops, unless something has stopped it."""
         if not self.is_over:
             with contextlib.suppress(JetstreamError):  # everything acked is durable without a clean close
-                await self.owner.close()
+                await self._thread.call(self.log.close)
 
     async def _in_flight_together(self, groups: list[Group], *, is_checkpointed: bool = False) -> None:
         """Publish the groups, one append each, and return when the outcome of all is known."""
@@ -234,15 +227,15 @@ class Life:
             self._disk.gate = gate
         try:
             for count, group in enumerate(groups, 1):
-                self.owner.deliver(group.block())
+                self.owner.path.deliver(group.block())
                 await asyncio.sleep(0)  # the loop's next turn begins the group
                 assert self._group_commit.in_flight == count, "handed over, and not ended"
                 await gate.reached.wait()
             if is_checkpointed:
-                beside.append(self._thread.call(self.owner.upkeep.checkpoint))
+                beside.append(self._thread.call(self.owner.parts.upkeep.checkpoint))
         finally:
             gate.open()
-        await self.owner.drained()
+        await self.owner.path.drained()
         for work in beside:
             with contextlib.suppress(JetstreamError):  # the housekeeper would say so and go on
                 await work
@@ -254,8 +247,8 @@ class Life:
         unknown = [group.again() for group in publisher.published if publisher.outcome(group) is None]
         publisher.published.append(new)
         for group in (new, *unknown):
-            self.owner.deliver(group.block())
-            await self.owner.drained()
+            self.owner.path.deliver(group.block())
+            await self.owner.path.drained()
         assert publisher.outcome(new) == REFUSED_OFFLINE
         assert all(publisher.outcome(group) is None for group in unknown)
 
@@ -320,7 +313,7 @@ def check_restart(found: MemoryDisk, publisher: Publisher, acked: int) -> None:
     """Open the stream and find what was acked, then perhaps what is not known, and nothing else."""
     problems = inspect_stream(found, DIRECTORY).problems
     assert {problem.kind for problem in problems} <= {ProblemKind.TORN, ProblemKind.DERIVED}, problems
-    opened = open_stream(found, DIRECTORY, CONFIG, LeaderEpoch(EPOCH + 1), SystemClock().wall(), "tail")
+    opened = open_led(found, DIRECTORY, CONFIG, LeaderEpoch(EPOCH + 1), SystemClock().wall())
     assert (opened.log.failed, opened.log.corrupt_ranges) == (None, ())
     stored = stored_values(opened.log)
     ends, values = [0], list[bytes]()

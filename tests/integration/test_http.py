@@ -15,7 +15,7 @@ from jetstream.node import metrics as metrics_module
 from jetstream.node.metrics import METRICS
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
-from jetstream.node.stream import StreamOwner
+from jetstream.node.leading import LeadingStream
 from tests.support.nodes import nats_and_node, node_config, request, run
 
 HTTP = {"port": 0}
@@ -129,7 +129,7 @@ def test_a_node_is_ready_while_every_stream_serves(tmp_path: Path) -> None:
 def test_a_stream_whose_subject_is_not_subscribed_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attach, told = StreamOwner.attach, list[tuple[int, bytes]]()
+    attach, told = LeadingStream.attach, list[tuple[int, bytes]]()
 
     async def scenario() -> None:
         async with EmbeddedNatsServer(tmp_path / "nats") as server:
@@ -138,16 +138,17 @@ def test_a_stream_whose_subject_is_not_subscribed_is_not_ready(
                 await request(client, "stream.create", name="orders", subject="orders.>")
             node = Node(config)
 
-            async def ask_and_attach(stream: StreamOwner) -> None:
+            async def ask_and_attach(stream: LeadingStream) -> None:
                 told.append(await get(node, "/healthz"))
                 await attach(stream)
 
-            monkeypatch.setattr(StreamOwner, "attach", ask_and_attach)
+            monkeypatch.setattr(LeadingStream, "attach", ask_and_attach)
             async with node:
                 told.append(await get(node, "/healthz"))
                 stream = node.stream("orders")
                 assert stream is not None
-                await stream.detach()
+                assert stream.leading is not None
+                await stream.leading.detach()
                 told.append(await get(node, "/healthz"))
 
     run(scenario())

@@ -325,11 +325,14 @@ def test_acks_that_cannot_be_sent_are_counted(tmp_path: Path, nats_server: NatsS
             await request(client, "stream.create", name="numbers", subject="numbers.>")
             stream = node.stream("numbers")
             assert stream is not None
+            assert stream.leading is not None
             proxy.connections[1].abort()
             await nobody_answers(client)
-            stream.deliver(MessageBlock([b"numbers.x"] * 3, [b"_INBOX.x"] * 3, [b"x"] * 3, [None] * 3))
-            await stream.drained()
-            assert stream.counts["acks_dropped"] == 3
+            stream.leading.path.deliver(
+                MessageBlock([b"numbers.x"] * 3, [b"_INBOX.x"] * 3, [b"x"] * 3, [None] * 3)
+            )
+            await stream.leading.path.drained()
+            assert stream.parts.counts["acks_dropped"] == 3
 
     run(scenario())
 

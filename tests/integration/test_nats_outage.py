@@ -173,12 +173,13 @@ def test_messages_beyond_the_mailbox_are_refused_or_told_as_an_overload(
             await client.flush()
             stream = node.stream("numbers")
             assert stream is not None
+            assert stream.leading is not None
             silent = MAILBOX_MESSAGES_MAX + 10
-            stream.deliver(block(silent, b""))
-            stream.deliver(block(1, inbox.encode()))
+            stream.leading.path.deliver(block(silent, b""))
+            stream.leading.path.deliver(block(1, inbox.encode()))
             refusal = json.loads((await refusals.next_msg(timeout=30)).data)
             assert refusal["error"]["err_code"] == 10077
-            await stream.drained()
+            await stream.leading.path.drained()
             info = await request(client, "stream.info", name="numbers")
             (gap,) = info["possible_gaps"]
             assert (gap["kind"], gap["count"]) == ("overload", 10)

@@ -18,13 +18,17 @@ from envelope.types import (
 )
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import (
+    CancelReassignment,
     ChangeIsr,
     ChangeLeader,
     Command,
     ConfirmRemoval,
     CreateStream,
     DeleteStream,
+    FinishReassignment,
+    ForgetNode,
     NodeAtEpoch,
+    ReassignReplicas,
     RegisterNode,
     UpdateStream,
 )
@@ -152,4 +156,19 @@ commands: st.SearchStrategy[Command] = st.one_of(
         expected_isr_version=_small,
         isr=st.lists(st.builds(NodeAtEpoch, _node_ids, _small.map(NodeEpoch)), max_size=3).map(tuple),
     ),
+    st.builds(
+        ReassignReplicas,
+        stream=_names,
+        incarnation=_lives,
+        target=st.lists(_node_ids, max_size=3).map(tuple),
+    ),
+    st.builds(
+        FinishReassignment,
+        stream=_names,
+        incarnation=_lives,
+        expected_isr_version=_small,
+        expected_leader_epoch=_small.map(LeaderEpoch),
+    ),
+    st.builds(CancelReassignment, stream=_names, incarnation=_lives),
+    st.builds(ForgetNode, node_id=_node_ids),
 )

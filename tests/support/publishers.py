@@ -29,6 +29,12 @@ class Witness:
     _inbox: str = ""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def client(self) -> Client:
+        """The connection, once it is open."""
+        assert self._client is not None
+        return self._client
+
     async def open(self) -> None:
         """Connect and listen for acks; reconnects by itself when the server comes back."""
         self._client = await nats.connect(

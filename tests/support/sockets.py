@@ -15,7 +15,7 @@ import uvloop
 
 from envelope.errors import JetstreamError, StreamOffline
 from envelope.limits import MIB
-from envelope.types import Compression, LeaderEpoch, Offset, StreamName, TimestampUs
+from envelope.types import Compression, Incarnation, LeaderEpoch, NodeId, Offset, StreamName, TimestampUs
 from jetstream.client.fetch_pipeline import FetchSettings
 from jetstream.client.node_links import FixedAddresses, NodeLinks
 from jetstream.client.read_range import ReadRange
@@ -29,6 +29,7 @@ from jetstream.log.schema import SCHEMA
 from jetstream.node.clock import SystemClock
 from jetstream.node.socket_requests import ServerIdentity
 from jetstream.node.socket_server import SocketServer, SocketSettings
+from jetstream.node.socket_streams import Placement
 from jetstream.protocol.frames import PREFIX, encode_head
 from jetstream.protocol.responses import NodeMetadata
 
@@ -106,6 +107,8 @@ class LiveStream:
         self.name = StreamName(name)
         self.incarnation = "first"
         self.leader_epoch = EPOCH
+        self.leads = True
+        self.knows_committed = True
         self.log = Log.open(disk, name, config or LogConfig(), TimestampUs(0))
         self.reign(EPOCH)
         self.high_watermark = self.log.synced_end
@@ -147,6 +150,11 @@ class LiveDirectory:
     """The streams of one test."""
 
     streams: dict[str, LiveStream] = field(default_factory=dict)
+    node: str = "n1"
+    placements: dict[str, Placement] = field(default_factory=dict)
+    """What is said of a stream instead of "only here"."""
+    known: list[NodeMetadata] | None = None
+    """The nodes; by default this one, at an address where nobody is."""
 
     offline: dict[str, int] = field(default_factory=dict)
     """How many more times a stream is said to be offline."""
@@ -157,11 +165,20 @@ class LiveDirectory:
             raise StreamOffline(f"{name} is being recovered")
         return self.streams.get(name)
 
+    def placement(self, name: str) -> Placement | None:
+        if name in self.placements:
+            return self.placements[name]
+        stream = self.streams.get(name)
+        if stream is None:
+            return None
+        incarnation, node = Incarnation(stream.incarnation), NodeId(self.node)
+        return Placement(incarnation, node, stream.leader_epoch, (node,), (node,))
+
     def names(self) -> Sequence[str]:
         return sorted(self.streams)
 
     def nodes(self) -> Sequence[NodeMetadata]:
-        return [NodeMetadata(id="n1", host="127.0.0.1", port=1)]
+        return self.known or [NodeMetadata(id=self.node, host="127.0.0.1", port=1)]
 
 
 class World:
@@ -223,11 +240,13 @@ class World:
 
 
 @asynccontextmanager
-async def serving(root: Path, settings: SocketSettings | None = None) -> AsyncIterator[World]:
+async def serving(
+    root: Path, settings: SocketSettings | None = None, node: str = "n1"
+) -> AsyncIterator[World]:
     """The server on a free port, with two threads for the disk; stopped, it has given every lease back."""
-    directory = LiveDirectory()
+    directory = LiveDirectory(node=node)
     with ThreadPoolExecutor(2) as executor:
-        server = SocketServer(directory, ServerIdentity("n1", "0"), executor, SystemClock(), settings)
+        server = SocketServer(directory, ServerIdentity(node, "0"), executor, SystemClock(), settings)
         world = World(root, server, directory)
         _, world.port = await server.start("127.0.0.1", 0)
         try:

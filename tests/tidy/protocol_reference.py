@@ -155,7 +155,7 @@ def load_stream(world: World, batches: Sequence[bytes]) -> None:
     """Serve a stream with exactly these batches."""
     stream = world.stream(STREAM)
     for batch in batches:
-        stream.log.append_sealed(batch, stream.log.last_timestamp)
+        stream.log.append_frames(batch, stream.log.last_timestamp)
     stream.commit()
 
 

@@ -1,0 +1,298 @@
+"""What the requests of the API do, on the node that is to answer them."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from envelope.errors import (
+    InternalError,
+    InvalidConfig,
+    JetstreamError,
+    NotLeader,
+    StreamOffline,
+    UnknownStream,
+)
+from envelope.types import Incarnation, NodeId, Offset, StreamName
+from jetstream.node.clock import Clock
+from jetstream.node.gaps import Gap
+from jetstream.node.nats_link import NatsLink
+from jetstream.node.stream_info import stream_info, stream_summary
+from jetstream.node.streams import Streams
+from jetstream.protocol.requests import PROTOCOL_VERSION
+from metadata.api.requests import (
+    ClusterInfoRequest,
+    CreateStreamRequest,
+    DeleteStreamRequest,
+    ListStreamsRequest,
+    LookupStreamsRequest,
+    Request,
+    StreamInfoRequest,
+    TruncateStreamRequest,
+    UpdateStreamRequest,
+)
+from metadata.api.responses import (
+    ClusterInfo,
+    CreateStreamResponse,
+    DeleteStreamResponse,
+    ListStreamsResponse,
+    LookupStreamsResponse,
+    NodeInfo,
+    Response,
+    StreamInfo,
+    StreamState,
+    TruncateStreamResponse,
+    UpdateStreamResponse,
+    list_page,
+)
+from metadata.api.wire import (
+    decode_response,
+    encode_request,
+)
+from metadata.catalog.commands import Command, CreateStream, DeleteStream, UpdateStream
+from metadata.catalog.events import Event, StreamCreated, StreamDeleted, StreamFound, StreamUpdated
+from metadata.catalog.tables import Stream
+from metadata.node.metadata_group import MetadataGroup
+from metadata.placement import Candidate, loads, place
+
+_log = logging.getLogger(__name__)
+
+_INCARNATION_BYTES: Final = 8
+NODE_WORD: Final = "node"
+"""Behind the prefix: requests for one node alone, which it answers itself."""
+READY_SECONDS: Final = 5.0
+"""How long the answer to a creation waits for the new stream to be served."""
+LOOK_SECONDS: Final = 0.05
+_ALIVE_NS: Final = 2_000_000_000
+"""How long a creation waits for enough nodes to be alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServices:
+    """What the API needs of its node."""
+
+    clock: Clock
+    link: NatsLink
+    interruption: Callable[[], Gap | None]
+    """The interruption of the ingest connection that lasts now."""
+    alive: Callable[[], frozenset[NodeId] | None]
+    """The nodes that can hold a new stream; None if this node cannot tell."""
+
+
+class ApiOperations:
+    """Answers requests; used on the loop's thread."""
+
+    def __init__(
+        self,
+        prefix: str,
+        cluster: str,
+        node_id: NodeId,
+        metadata: MetadataGroup,
+        streams: Streams,
+        services: ApiServices,
+    ) -> None:
+        self._prefix = prefix
+        self._cluster = cluster
+        self._node_id = node_id
+        self._metadata = metadata
+        self._catalog = metadata.catalog
+        self._streams = streams
+        self._services = services
+
+    async def answer(self, request: Request) -> Response:
+        """Do what ``request`` asks; returns when it is durable.
+
+        Raises:
+            JetstreamError: the typed refusal, to be sent instead.
+        """
+        match request:
+            case CreateStreamRequest():
+                return await self._create(request)
+            case UpdateStreamRequest():
+                return await self._update(request)
+            case DeleteStreamRequest():
+                return await self._delete(request)
+            case TruncateStreamRequest():
+                return await self._truncate(request)
+            case StreamInfoRequest():
+                return self._info(self._known(request.name))
+            case _:
+                return self._survey(request)
+
+    def _survey(self, request: ListStreamsRequest | LookupStreamsRequest | ClusterInfoRequest) -> Response:
+        match request:
+            case ListStreamsRequest():
+                return self._list(request)
+            case LookupStreamsRequest(subject=subject):
+                found = self._catalog.streams_of(subject)
+                return LookupStreamsResponse(
+                    subject=subject, streams=[stream_summary(stream, self._streams) for stream in found]
+                )
+            case ClusterInfoRequest():
+                return self.cluster_info()
+            case _:
+                assert_never(request)
+
+    # --- changes ---------------------------------------------------------------------------------
+
+    async def _propose(self, command: Command) -> Event:
+        return (await self._metadata.propose(command)).answer()
+
+    async def _create(self, request: CreateStreamRequest) -> CreateStreamResponse:
+        replicas = await self._placed(request)
+        event = await self._propose(
+            CreateStream(
+                config=request.config,
+                incarnation=Incarnation(secrets.token_hex(_INCARNATION_BYTES)),
+                created=self._services.clock.wall(),
+                replicas=replicas,
+                leader=replicas[0],
+                api_prefix=self._prefix,
+            )
+        )
+        match event:
+            case StreamCreated(stream):
+                _log.info("stream created stream=%s subject=%s", stream.name, stream.config.subject)
+            case StreamFound(stream):
+                pass
+            case _:
+                raise InternalError(f"creation answered by {type(event).__name__}")
+        info = await self._served(stream.name)
+        return CreateStreamResponse(**dict(info), created=isinstance(event, StreamCreated))
+
+    async def _placed(self, request: CreateStreamRequest) -> tuple[NodeId, ...]:
+        """Return the nodes for a new stream's replicas, its leader first.
+
+        Nodes that have just started are waited for.
+
+        Raises:
+            NotLeader: this node cannot tell which nodes are alive.
+            InvalidConfig: there are fewer than replicas.
+        """
+        waits_until = self._services.clock.monotonic() + _ALIVE_NS
+        while True:
+            try:
+                return self._place(request)
+            except (InvalidConfig, NotLeader):
+                if self._services.clock.monotonic() > waits_until:
+                    raise
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _place(self, request: CreateStreamRequest) -> tuple[NodeId, ...]:
+        existing = self._catalog.stream(StreamName(request.name))
+        if existing is not None:
+            return existing.replicas
+        alive = self._services.alive()
+        if alive is None:
+            raise NotLeader("only who leads the metadata log can place a stream")
+        replicas, leaders = loads(self._catalog.streams())
+        candidates = [
+            Candidate(node.node_id, node.rack, replicas[node.node_id], leaders[node.node_id])
+            for node in self._catalog.nodes()
+            if node.node_id in alive
+        ]
+        return place(candidates, request.config.replicas)
+
+    async def _served(self, name: StreamName) -> StreamInfo:
+        """Return a stream's info once its leader serves it with all replicas in sync, or as it is then."""
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                while True:
+                    info = await self._ask_leader(name)
+                    if info is not None and info.state == StreamState.ONLINE and info.is_replicated:
+                        return info
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            return self._info(self._known(name))
+
+    async def _ask_leader(self, name: StreamName) -> StreamInfo | None:
+        """Return what the stream's leader says of it; None if there is no answer."""
+        stream = self._known(name)
+        if stream.leader in (None, self._node_id):
+            await self._streams.settled()
+            return self._info(self._known(name))
+        subject = f"{self._prefix}.{NODE_WORD}.{stream.leader}.stream.info"
+        try:
+            answer = await self._services.link.request(
+                subject, encode_request(StreamInfoRequest(name=name)), READY_SECONDS
+            )
+            return decode_response(StreamInfo, answer)
+        except JetstreamError as error:
+            _log.debug("no info yet stream=%s error=%s", name, error)
+            return None
+
+    async def _update(self, request: UpdateStreamRequest) -> UpdateStreamResponse:
+        event = await self._propose(
+            UpdateStream(stream=StreamName(request.name), patch=request.patch, api_prefix=self._prefix)
+        )
+        if not isinstance(event, StreamUpdated):
+            raise InternalError(f"update answered by {type(event).__name__}")
+        if event.stream != event.before:
+            await self._streams.settled()
+            _log.info("stream updated stream=%s", event.stream.name)
+        return UpdateStreamResponse(**dict(self._info(event.stream)))
+
+    async def _delete(self, request: DeleteStreamRequest) -> DeleteStreamResponse:
+        event = await self._propose(DeleteStream(stream=StreamName(request.name)))
+        if not isinstance(event, StreamDeleted):
+            raise InternalError(f"deletion answered by {type(event).__name__}")
+        name, incarnation = event.removal.name, event.removal.incarnation
+        await self._streams.removed(incarnation)
+        _log.info("stream deleted stream=%s", name)
+        return DeleteStreamResponse(name=name, incarnation=incarnation)
+
+    async def _truncate(self, request: TruncateStreamRequest) -> TruncateStreamResponse:
+        stream = self._known(request.name)
+        replica = self._streams.stream(stream.name)
+        if replica is None or replica.leading is None:
+            raise StreamOffline(f"stream {stream.name} is not led by this node")
+        await replica.leading.truncate_before(Offset(request.before))
+        return TruncateStreamResponse(
+            name=stream.name,
+            log_start_offset=replica.log.log_start_offset,
+            high_watermark=replica.high_watermark,
+        )
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def _known(self, name: str) -> Stream:
+        stream = self._catalog.stream(StreamName(name))
+        if stream is None:
+            raise UnknownStream(f"no stream {name!r}")
+        return stream
+
+    def _info(self, stream: Stream) -> StreamInfo:
+        return stream_info(stream, self._streams, self._services.interruption(), self._services.clock.wall())
+
+    def _list(self, request: ListStreamsRequest) -> ListStreamsResponse:
+        prefix = request.prefix or ""
+        matching = [stream for stream in self._catalog.streams() if stream.name.startswith(prefix)]
+        summaries = (stream_summary(stream, self._streams) for stream in matching[request.offset :])
+        return list_page(request, len(matching), summaries)
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return who is there; who is alive only if this node can tell."""
+        alive = self._services.alive()
+        return ClusterInfo(
+            name=self._cluster,
+            nodes=[
+                NodeInfo(
+                    id=node.node_id,
+                    node_epoch=node.node_epoch,
+                    host=node.host,
+                    port=node.port,
+                    http_port=node.http_port,
+                    version=node.version,
+                    peer_host=node.peer_host,
+                    peer_port=node.peer_port,
+                    rack=node.rack,
+                    alive=None if alive is None else node.node_id in alive,
+                )
+                for node in self._catalog.nodes()
+            ],
+            metadata_leader=self._metadata.leader,
+            streams=self._catalog.count_streams(),
+            protocol_versions=[PROTOCOL_VERSION],
+        )

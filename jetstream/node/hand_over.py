@@ -1,0 +1,30 @@
+"""Leaving a reign to another replica in sync."""
+
+import logging
+
+from envelope.errors import JetstreamError
+from jetstream.node.replica_parts import ClusterServices
+from metadata.catalog.commands import ChangeLeader
+from metadata.catalog.tables import Stream
+
+_log = logging.getLogger(__name__)
+
+
+async def hand_over(row: Stream, cluster: ClusterServices) -> None:
+    """Have another replica in sync elected, the first that is not lost and that the catalogue accepts."""
+    for node in row.isr_nodes:
+        if node == cluster.node_id or cluster.sessions.is_lost(node):
+            continue
+        command = ChangeLeader(
+            stream=row.name,
+            incarnation=row.incarnation,
+            leader=node,
+            node_epoch=cluster.epoch_of(node),
+            expected_leader_epoch=row.leader_epoch,
+        )
+        try:
+            (await cluster.propose(command)).answer()
+        except JetstreamError as error:
+            _log.warning("not handed over stream=%s to=%s error=%s", row.name, node, error)
+        else:
+            return

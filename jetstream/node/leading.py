@@ -1,0 +1,103 @@
+"""One stream under this node's reign: its subject, its publish path, its followers."""
+
+import logging
+from functools import partial
+
+from envelope.errors import Unauthorized
+from envelope.types import LeaderEpoch, Offset
+from jetstream.node.nats_routes import Route
+from jetstream.node.publish_path import PublishPath
+from jetstream.node.reign import Reign
+from jetstream.node.replica_parts import ReplicaParts, StreamServices
+from jetstream.replica.leader import Leader
+from jetstream.replica.leader_events import LogStartMoved, MinimumChanged
+from metadata.catalog.tables import Stream
+
+_log = logging.getLogger(__name__)
+
+
+class LeadingStream:
+    """Made when the reign has begun on disk; ended by `resign`.
+
+    Attributes:
+        parts: what the stream keeps through all reigns.
+        reign: its followers, and what is committed.
+        path: its publishers.
+        route: the subscription to the subject; ``route.problem`` says why its messages do not come.
+    """
+
+    def __init__(self, parts: ReplicaParts, leader: Leader, services: StreamServices) -> None:
+        self.parts = parts
+        self.reign = Reign(parts, leader, services)
+        self.path = PublishPath(parts, self.reign, services)
+        self._disk = services.disk
+        self._link = services.ingest
+        self.route = self._new_route()
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """Of the reign."""
+        return self.reign.leader_epoch
+
+    @property
+    def high_watermark(self) -> Offset:
+        """First offset that is not committed."""
+        return self.reign.high_watermark
+
+    def begin(self) -> None:
+        """Begin the reign."""
+        self.reign.begin(self.path)
+
+    async def attach(self) -> None:
+        """Subscribe to the stream's subject; the server has the subscription on return, if it is connected.
+
+        Raises:
+            Unauthorized: NATS denies it; what is stored can be read all the same.
+        """
+        self.route = self._new_route()
+        try:
+            await self._link.subscribe(self.route)
+        except Unauthorized as error:
+            _log.error("stream not attached stream=%s error=%s runbook=RB-03", self.parts.name, error)
+            raise
+
+    async def detach(self) -> None:
+        """Leave the subject; messages that NATS sent before are in the mailbox on return."""
+        await self._link.unsubscribe(self.route)
+
+    def _new_route(self) -> Route:
+        config = self.parts.config
+        return Route(config.subject, config.group or "", self.path.deliver)
+
+    def row_changed(self, row: Stream) -> None:
+        """Take in the catalogue's replicas, and which of them are in sync."""
+        self.reign.row_changed(row)
+
+    def reconfigure(self) -> None:
+        """Take a changed configuration in; it holds from the next group on."""
+        self.path.reconfigure()
+        self.reign.tell(MinimumChanged(self.parts.config.insync_minimum))
+
+    async def truncate_before(self, offset: Offset) -> None:
+        """Let the log begin at ``offset``, durably, and those of the followers soon after.
+
+        Raises:
+            OffsetOutOfRange: it is beyond the high watermark.
+            JetstreamError: the disk refused.
+        """
+        await self._disk.call(partial(self.parts.upkeep.truncate_before, offset))
+        self.log_start_moved()
+
+    def log_start_moved(self) -> None:
+        """Have the followers drop what this log no longer has."""
+        self.reign.tell(LogStartMoved(self.parts.log.log_start_offset))
+
+    def depose(self, leader_epoch: LeaderEpoch) -> None:
+        """Answer nobody any more: another reign has begun."""
+        self.reign.end(leader_epoch)
+        self.path.stop()
+
+    async def resign(self) -> None:
+        """Return when nothing is being written any more; `depose` came before."""
+        await self.detach()
+        await self.path.drained()

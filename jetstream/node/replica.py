@@ -1,0 +1,294 @@
+"""One stream on this node, through all its reigns: opened, led or followed, closed.
+
+Each step is done when it returns; `jetstream.node.replica_mover` says which is next.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from envelope.errors import JetstreamError, StreamOffline, Unauthorized
+from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName
+from jetstream.ingest.dedupe import window_us
+from jetstream.log.epochs import NO_EPOCH
+from jetstream.log.log import Log
+from jetstream.node.following import FollowingStream
+from jetstream.node.gaps import Gap
+from jetstream.node.hand_over import hand_over
+from jetstream.node.leading import LeadingStream
+from jetstream.node.recovery import begin_reign
+from jetstream.node.replica_parts import ReplicaParts, StreamServices, log_state
+from jetstream.node.stream_files import StreamFiles
+from jetstream.node.sync_timer import SyncTimer
+from jetstream.node.upkeep import Upkeep
+from jetstream.replica.duty import Standing
+from jetstream.replica.leader import Appointment, Leader, sole_replica
+from metadata.api.responses import GapKind
+from metadata.catalog.tables import Stream
+from metadata.stream_config import StreamConfig
+
+_log = logging.getLogger(__name__)
+
+
+class StreamReplica:
+    """Made as soon as the catalogue gives the node a replica.
+
+    Attributes:
+        config: in force here.
+        incarnation: which life of the name it is.
+        leading: while this node leads; None while it does not.
+        following: while it does not, and the log is open.
+        problem: why it does not serve at all; None once it does.
+    """
+
+    def __init__(
+        self,
+        row: Stream,
+        services: StreamServices,
+        files: StreamFiles,
+        reign_begun: Callable[[LeadingStream], None],
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            row: what the catalogue says.
+            services: what it needs of its node.
+            files: where its log lies.
+            reign_begun: told whenever this node begins to lead.
+        """
+        self.config: StreamConfig = row.config
+        self.incarnation: Incarnation = row.incarnation
+        self.leading: LeadingStream | None = None
+        self.following: FollowingStream | None = None
+        self.problem: JetstreamError | None = StreamOffline("it is being recovered")
+        self._services = services
+        self._files = files
+        self._reign_begun = reign_begun
+        self._sync_timer = SyncTimer(services)
+        self._parts: ReplicaParts | None = None
+        self._was_opened = False
+        self._forgone = NO_EPOCH
+
+    # --- what others see -------------------------------------------------------------------------
+
+    @property
+    def name(self) -> StreamName:
+        """The stream's name."""
+        return StreamName(self.config.name)
+
+    @property
+    def parts(self) -> ReplicaParts:
+        """What it has on disk; only once it is open and without a problem."""
+        assert self._parts is not None, f"{self.name} is not open"
+        return self._parts
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its log is open."""
+        return self._parts is not None
+
+    @property
+    def log(self) -> Log:
+        """The log."""
+        return self.parts.log
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """What the log needs besides appends."""
+        return self.parts.upkeep
+
+    @property
+    def high_watermark(self) -> Offset:
+        """First offset that is not known here to be committed."""
+        role = self.leading or self.following
+        return role.high_watermark if role is not None else Offset(0)
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """The newest reign that is known here."""
+        role = self.leading or self.following
+        return role.leader_epoch if role is not None else NO_EPOCH
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads it now, and may say so."""
+        return self.leading is not None and self.leading.reign.may_speak
+
+    @property
+    def knows_committed(self) -> bool:
+        """Whether nothing at or above the high watermark has been acked by an earlier leader."""
+        return self.leading is not None and self.leading.reign.knows_committed
+
+    @property
+    def ailment(self) -> JetstreamError | None:
+        """Why it does not take, or does not serve, what it should; None if it does."""
+        if self.problem is not None:
+            return self.problem
+        return self.log.failed or (self.leading.route.problem if self.leading is not None else None)
+
+    def subscribe(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
+        """Call ``callback`` with every new high watermark; returns the way to stop that."""
+        return self.parts.watchers.add(callback)
+
+    def standing(self) -> Standing:
+        """Return what it does now."""
+        role = self.leading or self.following
+        return Standing(
+            is_open=self._was_opened,
+            config=self.config,
+            leads=self.leading is not None,
+            leader=self.following.leader if self.following is not None else None,
+            leader_epoch=role.leader_epoch if role is not None else NO_EPOCH,
+            forgone=self._forgone,
+            is_damaged=self._parts is not None and self._parts.log.failed is not None,
+        )
+
+    # --- the steps ---------------------------------------------------------------------------------
+
+    async def open(self, row: Stream) -> None:
+        """Open the log and follow nobody; if it does not open, `problem` says why."""
+        self._was_opened = True
+        try:
+            opened = await self._services.disk.call(partial(self._files.open, row))
+        except JetstreamError as error:
+            _log.error("stream not opened stream=%s error=%r runbook=RB-01", self.name, error)
+            self.problem = StreamOffline(error.description)
+            return
+        upkeep = Upkeep(opened.log, self._services.clock, lambda: self.high_watermark, opened.txid)
+        self._parts = ReplicaParts(self.config, self.incarnation, opened, upkeep)
+        self.following = FollowingStream(self._parts, opened.log.log_start_offset, self._services)
+        self.problem = None
+        self._sync_timer.follow(self.config, opened.log)
+
+    async def repair(self) -> None:
+        """Begin again with an empty log; the leader has everything."""
+        following, parts = self.following, self.parts
+        assert following is not None, "who leads does not repair"
+        following.follow(None, following.leader_epoch)
+        await following.settled()
+        _log.error("replica copied anew stream=%s: its log was damaged: %s", self.name, parts.log.failed)
+        try:
+            await self._services.disk.call(partial(parts.log.close, clean=False))
+            await self._services.disk.call(partial(self._files.remove, self.name, self.incarnation))
+        except JetstreamError as error:
+            _log.error("replica not repaired stream=%s error=%r runbook=RB-01", self.name, error)
+            self.problem = StreamOffline(error.description)
+        self._parts, self._was_opened, self.following = None, False, None
+
+    async def reconfigure(self, config: StreamConfig) -> None:
+        """Put a changed configuration in force."""
+        before, self.config = self.config, config
+        if self._parts is None:
+            return
+        self._parts.config = config
+        moved = (before.subject, before.group) != (config.subject, config.group)
+        if moved and self.leading is not None:
+            await self.leading.detach()
+        try:
+            await self._services.disk.call(
+                partial(_reconfigure_log, self._parts, follows=self.leading is None)
+            )
+        except JetstreamError as error:
+            _log.error("configuration not in force stream=%s error=%r runbook=RB-01", self.name, error)
+        self._sync_timer.follow(config, self.log)
+        if self.leading is not None:
+            self.leading.reconfigure()
+            if moved:
+                with suppress(Unauthorized):  # logged, and told in the stream's info
+                    await self.leading.attach()
+
+    async def resign(self) -> None:
+        """Stop to lead, and follow nobody."""
+        leading = self.leading
+        assert leading is not None, "only who leads resigns"
+        leading.depose(leading.leader_epoch)
+        await leading.resign()
+        opened = self.parts.opened
+        if opened.log.failed is None:
+            with suppress(JetstreamError):  # of a disk that will refuse the next append as well
+                await self._services.disk.call(self.parts.relearn)
+        self.leading = None
+        high_watermark = min(leading.high_watermark, opened.log.log_end_offset)
+        self.following = FollowingStream(self.parts, high_watermark, self._services)
+        _log.info("reign ended stream=%s leader_epoch=%d", self.name, leading.leader_epoch)
+
+    async def take_over(self, row: Stream, newest: Callable[[], Stream | None]) -> None:
+        """Begin the reign in ``row``, once nothing is being written any more.
+
+        Args:
+            row: what the catalogue says.
+            newest: what it says later of this reign; None if it says so no more. Replicas may come and go
+                meanwhile, or another reign begin.
+        """
+        following, parts = self.following, self.parts
+        assert following is not None, "who does not lead follows"
+        following.follow(self._services.cluster.node_id, row.leader_epoch)
+        await following.settled()
+        now = self._services.clock.wall()
+        # A damaged log of which there is no other copy is read all the same.
+        can_begin = parts.log.failed is None or len(row.replicas) > 1
+        if can_begin:
+            try:
+                await self._services.disk.call(partial(begin_reign, parts.opened, row.leader_epoch, now))
+            except JetstreamError as error:
+                _log.error("reign not begun stream=%s error=%r runbook=RB-01", self.name, error)
+                self._forgone = row.leader_epoch
+                await hand_over(row, self._services.cluster)
+                return
+        current = newest()
+        if current is None:
+            return
+        if can_begin and not self._services.cluster.is_alone:
+            leader = self._leader_of(current, following.high_watermark)
+        else:
+            monotonic = self._services.clock.monotonic()
+            leader = sole_replica(row.leader_epoch, parts.log.log_end_offset, parts.log.synced_end, monotonic)
+        parts.opened.history.high_watermark = leader.high_watermark
+        self.following = None
+        leading = self.leading = LeadingStream(parts, leader, self._services)
+        leading.begin()
+        self._reign_begun(leading)
+        with suppress(Unauthorized):  # logged, and told in the stream's info
+            await leading.attach()
+        if row.leader_epoch > 1:
+            since = max(parts.log.last_timestamp, row.created)
+            parts.gaps.add(Gap(GapKind.RESTART, since, self._services.clock.wall()))
+        _log.info("reign begun stream=%s %s", self.name, leader)
+
+    def _leader_of(self, row: Stream, high_watermark: Offset) -> Leader:
+        cluster, log, now = self._services.cluster, self.parts.log, self._services.clock.monotonic()
+        appointment = Appointment(
+            node_id=cluster.node_id,
+            node_epoch=cluster.node_epoch,
+            leader_epoch=row.leader_epoch,
+            replicas=row.replicas,
+            isr=row.isr_nodes,
+            isr_version=row.isr_version,
+            min_insync_replicas=row.config.insync_minimum,
+        )
+        return Leader(appointment, log_state(log), high_watermark, now, cluster.lease, cluster.settings)
+
+    async def end(self) -> None:
+        """Leave the subject, finish what was received, close the log; for good."""
+        self._sync_timer.stop()
+        if self._parts is None:
+            return
+        if self.leading is not None:
+            await self.leading.detach()
+            await self.leading.path.drained()
+        elif self.following is not None:
+            self.following.follow(None, self.leader_epoch)
+            await self.following.settled()
+        log = self._parts.log
+        try:
+            await self._services.disk.call(log.close)
+        except JetstreamError as error:
+            _log.error("log not closed cleanly stream=%s error=%r runbook=RB-01", self.name, error)
+
+
+def _reconfigure_log(parts: ReplicaParts, *, follows: bool) -> None:
+    """On the disk thread, which owns what a follower's log has learnt."""
+    parts.upkeep.reconfigure(parts.config)
+    if follows:
+        parts.opened.history.dedupe.resize(window_us(parts.config.dedupe_window))

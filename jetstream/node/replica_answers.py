@@ -1,0 +1,113 @@
+"""Answers to the followers of one stream: ranges of the log's files, or where the logs part."""
+
+import asyncio
+import logging
+from typing import Final, assert_never
+
+from envelope.errors import JetstreamError, UnavailableError
+from envelope.limits import MIB
+from envelope.types import LeaderEpoch, NodeId
+from jetstream.log.readable_log import FileRange, IndexRebuilt, IndexUnloaded
+from jetstream.node.replica_parts import ReplicaParts, StreamServices
+from jetstream.replica.leader_events import Diverging, FetchRefusal, RefuseFetch, Serve, StartOver
+from jetstream.replica.wire import (
+    Answer,
+    BatchesMessage,
+    DivergingMessage,
+    RefusedMessage,
+    StartOverMessage,
+)
+
+_log = logging.getLogger(__name__)
+
+_ANSWER_BYTES: Final = 4 * MIB
+"""Of batches in one answer; a larger batch goes alone."""
+
+
+class Answers:
+    """Sends what the leader's machine has decided, during one reign."""
+
+    def __init__(self, parts: ReplicaParts, leader_epoch: LeaderEpoch, services: StreamServices) -> None:
+        self._parts = parts
+        self._leader_epoch = leader_epoch
+        self._services = services
+        self._loop = asyncio.get_running_loop()
+
+    def serve(self, serve: Serve) -> None:
+        """Send batches from the follower's end on, as many as one answer holds; or that there are none."""
+        try:
+            found = self._find(serve, load=False)
+        except IndexUnloaded:
+            self._find_on_thread(serve)
+        except JetstreamError as error:
+            self._cannot_serve(serve, error)
+        else:
+            self._send(serve, found)
+
+    def tell(self, action: Diverging | StartOver | RefuseFetch) -> None:
+        """Send an answer without batches."""
+        epoch = self._leader_epoch
+        match action:
+            case Diverging(follower, last_epoch, log_end, where, end):
+                self._answer(follower, DivergingMessage(0, epoch, last_epoch, log_end, where, end))
+            case StartOver(follower, last_epoch, log_end, log_start_offset):
+                self._answer(follower, StartOverMessage(0, epoch, last_epoch, log_end, log_start_offset))
+            case RefuseFetch(follower, leader_epoch, reason):
+                self._answer(follower, RefusedMessage(0, leader_epoch, reason))
+            case _:
+                assert_never(action)
+
+    def _find(self, serve: Serve, *, load: bool) -> FileRange:
+        return self._parts.log.plan_read(serve.log_end, _ANSWER_BYTES, serve.limit, load=load)
+
+    def _find_on_thread(self, serve: Serve) -> None:
+        """Read the index of an old segment where it holds nobody up."""
+        found = self._loop.run_in_executor(None, lambda: self._find(serve, load=True))
+
+        def done(found: "asyncio.Future[FileRange]") -> None:
+            error = found.exception()
+            if error is None:
+                self._send(serve, found.result())
+            elif isinstance(error, IndexRebuilt):
+                self._find_on_thread(serve)
+            elif isinstance(error, JetstreamError):
+                self._cannot_serve(serve, error)
+            else:
+                self._services.crash.report(error)
+
+        found.add_done_callback(done)
+
+    def _send(self, serve: Serve, found: FileRange) -> None:
+        message = BatchesMessage(
+            handle=0,
+            leader_epoch=self._leader_epoch,
+            last_epoch=serve.last_epoch,
+            base=serve.log_end,
+            next=found.next,
+            high_watermark=serve.high_watermark,
+            log_start_offset=self._parts.log.log_start_offset,
+            epochs=((found.leader_epoch, serve.log_end),) if found.length else (),
+            body_bytes=found.length,
+        )
+        self._answer(serve.follower, message, found if found.length else None)
+
+    def _cannot_serve(self, serve: Serve, error: JetstreamError) -> None:
+        _log.error(
+            "cannot serve follower=%s stream=%s offset=%d error=%s runbook=RB-01",
+            serve.follower,
+            self._parts.name,
+            serve.log_end,
+            error,
+        )
+        self._answer(serve.follower, RefusedMessage(0, self._leader_epoch, FetchRefusal.CANNOT_READ))
+
+    def _answer(self, follower: NodeId, message: Answer, body: FileRange | None = None) -> None:
+        parts, sessions = self._parts, self._services.cluster.sessions
+        try:
+            sessions.answer(follower, parts.name, parts.incarnation, message, body)
+        except (
+            UnavailableError
+        ) as error:  # the segment was removed since it was found: the follower asks again
+            _log.info("not served follower=%s stream=%s error=%s", follower, parts.name, error)
+            refused = RefusedMessage(0, self._leader_epoch, FetchRefusal.CANNOT_READ)
+            sessions.answer(follower, parts.name, parts.incarnation, refused)

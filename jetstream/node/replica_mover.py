@@ -1,0 +1,89 @@
+"""Moves one replica of this node to where the catalogue wants it, one step after the other.
+
+`jetstream.replica.duty` decides which step is next.
+"""
+
+import asyncio
+from typing import assert_never
+
+from jetstream.node.replica import StreamReplica
+from jetstream.node.replica_parts import StreamServices
+from jetstream.replica.duty import End, Follow, Open, Reconfigure, Repair, Resign, Step, TakeOver, next_step
+from metadata.catalog.tables import Stream
+
+
+class ReplicaMover:
+    """`changed` sets it going."""
+
+    def __init__(self, replica: StreamReplica, services: StreamServices) -> None:
+        self.replica = replica
+        self._node_id = services.cluster.node_id
+        self._tasks: asyncio.TaskGroup = services.tasks
+        self._row: Stream | None = None
+        self._has_ended = False
+        self._moving: asyncio.Task[None] | None = None
+
+    def changed(self, row: Stream | None) -> None:
+        """Take in the catalogue's newest row; None: this life of the stream is over."""
+        self._row = row
+        leading = self.replica.leading
+        if leading is not None and row is not None:
+            if (row.leader, row.leader_epoch) == (self._node_id, leading.leader_epoch):
+                leading.row_changed(row)
+            else:
+                leading.depose(row.leader_epoch)  # at once; the rest takes its time
+        if self._moving is None and not self._has_ended:
+            self._moving = self._tasks.create_task(self._move())
+
+    async def settled(self) -> None:
+        """Return when everything is as the newest row wants it, as far as that is possible."""
+        while self._moving is not None:
+            await asyncio.wait((self._moving,))
+
+    async def end(self) -> None:
+        """Stop and close the replica for good, whatever the catalogue says."""
+        self._has_ended = True
+        await self.settled()
+        await self.replica.end()
+
+    async def _move(self) -> None:
+        try:
+            while not self._has_ended and (step := self._next_step()) is not None:
+                await self._take(step)
+        finally:
+            self._moving = None
+
+    def _next_step(self) -> Step | None:
+        step = next_step(self.replica.standing(), self._row, self._node_id)
+        is_stuck = self.replica.following is None and self.replica.leading is None
+        # A log that does not open is left alone until the stream is gone, or the node starts again.
+        return None if is_stuck and not isinstance(step, Open | End | Reconfigure) else step
+
+    async def _take(self, step: Step) -> None:
+        replica = self.replica
+        match step:
+            case Open():
+                assert self._row is not None, "a stream that is gone is not opened"
+                await replica.open(self._row)
+            case End():
+                self._has_ended = True
+                await replica.end()
+            case Repair():
+                await replica.repair()
+            case Reconfigure(config):
+                await replica.reconfigure(config)
+            case Resign():
+                await replica.resign()
+            case TakeOver(row):
+                await replica.take_over(row, lambda: self._newest_of_reign(row))
+            case Follow(leader, leader_epoch):
+                assert replica.following is not None, "who does not lead follows"
+                replica.following.follow(leader, leader_epoch)
+            case _:
+                assert_never(step)
+
+    def _newest_of_reign(self, row: Stream) -> Stream | None:
+        newest = self._row
+        if newest is None or (newest.leader, newest.leader_epoch) != (row.leader, row.leader_epoch):
+            return None
+        return newest

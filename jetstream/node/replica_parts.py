@@ -1,0 +1,167 @@
+"""What one stream's replica on this node keeps through all reigns, and what it needs of its node."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from envelope.types import Incarnation, NodeEpoch, NodeId, Offset, StreamName
+from jetstream.log.log import Log
+from jetstream.log.readable_log import FileRange
+from jetstream.node.clock import Clock
+from jetstream.node.crash import Crash
+from jetstream.node.disk_thread import DiskThread
+from jetstream.node.gaps import PossibleGaps
+from jetstream.node.group_commit import GroupCommit
+from jetstream.node.nats_link import NatsLink
+from jetstream.node.recovery import OpenedLog
+from jetstream.node.timers import Timers
+from jetstream.node.upkeep import Upkeep
+from jetstream.replica.log_state import LogState
+from jetstream.replica.settings import ReplicaSettings
+from jetstream.replica.wire import Answer, FetchMessage
+from metadata.catalog.commands import Command
+from metadata.lease import Lease
+from metadata.node.replicated_catalog import Applied
+from metadata.stream_config import StreamConfig
+
+_UNREGISTERED: Final = NodeEpoch(0)
+
+
+class Sessions(Protocol):
+    """The node's connections to others, as its streams know them."""
+
+    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: FetchMessage) -> bool:
+        """Send a fetch; False: there is no connection, it is lost."""
+
+    def answer(
+        self,
+        peer: NodeId,
+        name: StreamName,
+        incarnation: Incarnation,
+        message: Answer,
+        body: FileRange | None = None,
+    ) -> None:
+        """Answer a fetch of ``peer``; lost if it is gone."""
+
+    def is_lost(self, peer: NodeId) -> bool:
+        """Tell whether the peer is dead or silent."""
+
+
+class NoSessions:
+    """Of a node that is alone."""
+
+    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: FetchMessage) -> bool:
+        """See `Sessions.fetch`."""
+        del peer, name, incarnation, message
+        return False
+
+    def answer(
+        self,
+        peer: NodeId,
+        name: StreamName,
+        incarnation: Incarnation,
+        message: Answer,
+        body: FileRange | None = None,
+    ) -> None:
+        """See `Sessions.answer`."""
+
+    def is_lost(self, peer: NodeId) -> bool:
+        """See `Sessions.is_lost`."""
+        del peer
+        return False
+
+
+@dataclass(slots=True)
+class ClusterServices:
+    """What a replica needs of the cluster."""
+
+    node_id: NodeId
+    lease: Lease
+    sessions: Sessions
+    timers: Timers
+    propose: Callable[[Command], Coroutine[Any, Any, Applied]]
+    """Has a command applied by the catalogue."""
+    epoch_of: Callable[[NodeId], NodeEpoch]
+    """Of the present start of a node."""
+    settings: ReplicaSettings = field(default_factory=ReplicaSettings)
+    node_epoch: NodeEpoch = _UNREGISTERED
+    """Of this start; known once the node is registered."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other node, and never will be."""
+        return isinstance(self.sessions, NoSessions)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamServices:
+    """What a stream needs of its node."""
+
+    clock: Clock
+    disk: DiskThread
+    group_commit: GroupCommit
+    ingest: NatsLink
+    send_acks: Callable[[bytes, Callable[[], None]], None]
+    """Sends ready-made NATS commands; calls the second argument if they are lost, at once or later."""
+    binds: Callable[[str, str], bool]
+    """Whether the named stream is bound to the subject (catalogue look-up)."""
+    cluster: ClusterServices
+    tasks: asyncio.TaskGroup
+    """Fails the node when one of its tasks fails."""
+    crash: Crash
+
+
+class HighWatermarkWatchers:
+    """Who is told of every new high watermark of one stream."""
+
+    def __init__(self) -> None:
+        self._watchers: set[Callable[[Offset], None]] = set()
+
+    def add(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
+        """Call ``callback`` with every new high watermark; returns the way to stop that."""
+        self._watchers.add(callback)
+        return lambda: self._watchers.discard(callback)
+
+    def tell(self, high_watermark: Offset) -> None:
+        """Call everybody."""
+        for watcher in tuple(self._watchers):
+            watcher(high_watermark)
+
+
+@dataclass(slots=True)
+class ReplicaParts:
+    """One stream on this node; its reigns come and go."""
+
+    config: StreamConfig
+    incarnation: Incarnation
+    opened: OpenedLog
+    upkeep: Upkeep
+    gaps: PossibleGaps = field(default_factory=PossibleGaps)
+    counts: Counter[str] = field(default_factory=Counter)
+    watchers: HighWatermarkWatchers = field(default_factory=HighWatermarkWatchers)
+
+    @property
+    def name(self) -> StreamName:
+        """The stream's name."""
+        return StreamName(self.config.name)
+
+    @property
+    def log(self) -> Log:
+        """The log; the node's disk thread writes to it."""
+        return self.opened.log
+
+    def relearn(self) -> None:
+        """Read back what must be remembered of a log that was cut or led; on the disk thread.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        self.opened.relearn()
+        self.upkeep.txid = self.opened.txid
+
+
+def log_state(log: Log) -> LogState:
+    """Return what the machines know of a log; nothing may be being written to it."""
+    return LogState(log.epochs, log.log_start_offset, log.log_end_offset, log.synced_end)

@@ -1,0 +1,43 @@
+"""Where streams lie on a node's disk; every method that touches it runs on the disk thread."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from envelope.types import Incarnation, StreamName
+from jetstream.log.disk import Disk
+from jetstream.log.log import Log
+from jetstream.log.recovery import Verify
+from jetstream.node.clock import Clock
+from jetstream.node.recovery import OpenedLog, open_log
+from metadata.catalog.directories import directory_of
+from metadata.catalog.tables import Stream
+
+STREAMS_DIRECTORY: Final = "streams"
+
+
+def stream_path(name: StreamName, incarnation: Incarnation) -> str:
+    """Return where one life of a stream lies on the node's disk."""
+    return f"{STREAMS_DIRECTORY}/{directory_of(name, incarnation)}"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFiles:
+    """The streams' directories on one disk."""
+
+    disk: Disk
+    clock: Clock
+    verify: Verify
+    """How much of each log is verified when it is opened."""
+
+    def open(self, row: Stream) -> OpenedLog:
+        """Recover a stream's log, or begin it; errors as `open_log`."""
+        path = stream_path(row.name, row.incarnation)
+        return open_log(self.disk, path, row.config, self.clock.wall(), self.verify)
+
+    def remove(self, name: StreamName, incarnation: Incarnation) -> None:
+        """Remove one life of a stream, durably; its log is closed.
+
+        Raises:
+            StorageError: the disk refused; it is there whole, or not at all.
+        """
+        Log.delete(self.disk, stream_path(name, incarnation))

@@ -1,0 +1,78 @@
+"""A stream led by the only node there is, without a node around it."""
+
+import asyncio
+from collections.abc import Callable
+
+from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, TimestampUs
+from jetstream.log.disk import Disk
+from jetstream.node.clock import Clock
+from jetstream.node.config import NatsConfig
+from jetstream.node.crash import Crash
+from jetstream.node.disk_thread import DiskThread
+from jetstream.node.group_commit import GroupCommit
+from jetstream.node.leading import LeadingStream
+from jetstream.node.nats_link import NatsLink
+from jetstream.node.nats_watch import LinkWatch
+from jetstream.node.recovery import OpenedLog, begin_reign, open_log
+from jetstream.node.replica_parts import ClusterServices, NoSessions, ReplicaParts, StreamServices
+from jetstream.node.timers import Timers
+from jetstream.node.upkeep import Upkeep
+from jetstream.replica.leader import sole_replica
+from metadata.catalog.commands import Command
+from metadata.lease import unlimited
+from metadata.node.replicated_catalog import Applied
+from metadata.stream_config import StreamConfig
+
+
+def open_led(
+    disk: Disk, directory: str, config: StreamConfig, epoch: LeaderEpoch, now: TimestampUs
+) -> OpenedLog:
+    """Open a log and begin a reign in it, as a node does with its only replica."""
+    opened = open_log(disk, directory, config, now, "tail")
+    if opened.log.failed is None:
+        begin_reign(opened, epoch, now)
+    opened.history.high_watermark = opened.log.log_end_offset
+    return opened
+
+
+def lead(
+    opened: OpenedLog,
+    config: StreamConfig,
+    epoch: LeaderEpoch,
+    services: StreamServices,
+) -> LeadingStream:
+    """The reign that has begun in the log."""
+    log, clock = opened.log, services.clock
+    upkeep = Upkeep(log, clock, lambda: leading.high_watermark, opened.txid)
+    parts = ReplicaParts(config, Incarnation("incarnation"), opened, upkeep)
+    leader = sole_replica(epoch, log.log_end_offset, log.synced_end, clock.monotonic())
+    leading = LeadingStream(parts, leader, services)
+    leading.begin()
+    return leading
+
+
+def lone_services(
+    clock: Clock,
+    disk: DiskThread,
+    group_commit: GroupCommit,
+    crash: Crash,
+    hear: Callable[[bytes, Callable[[], None]], None],
+) -> StreamServices:
+    """What such a stream needs; ``hear`` takes its answers."""
+
+    async def propose(command: Command) -> Applied:
+        raise AssertionError(f"the only replica proposes {command}")
+
+    return StreamServices(
+        clock,
+        disk,
+        group_commit,
+        NatsLink(NatsConfig(), LinkWatch("ingest", clock), crash),
+        hear,
+        lambda _stream, _subject: False,
+        ClusterServices(
+            NodeId("sole"), unlimited(), NoSessions(), Timers(clock), propose, lambda _node: NodeEpoch(1)
+        ),
+        asyncio.TaskGroup(),
+        crash,
+    )

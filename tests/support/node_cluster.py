@@ -1,0 +1,169 @@
+"""Several nodes as processes of their own on one nats-server, for tests that kill them."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import nats.errors
+from nats.aio.client import Client
+
+from tests.support.nodes import REPOSITORY, WAIT_SECONDS, request
+
+NAMES: Final = ("a", "b", "c", "d", "e")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody has now, all different."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class ClusterNode:
+    """One node's process, its directory and its ports, which stay through restarts."""
+
+    def __init__(self, name: str, directory: Path, ports: tuple[int, int, int], settings: str) -> None:
+        self.name = name
+        self.data = directory / "data"
+        self.peer_port, self.socket_port, self.http_port = ports
+        self.log = directory / "node.log"
+        self._config = directory / "node.toml"
+        directory.mkdir(parents=True, exist_ok=True)
+        self._config.write_text(settings)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it; does not wait."""
+        assert self._process is None
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "jetstream.cli.main", "node", "--config", str(self._config), "--json"],
+                stdout=log,
+                stderr=log,
+                cwd=REPOSITORY,
+                env={**os.environ},
+            )
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal: SIGSTOP, SIGCONT."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        if number is not signal.SIGKILL:
+            process.send_signal(signal.SIGCONT)
+        return process.wait(timeout=WAIT_SECONDS)
+
+
+class NodeCluster:
+    """Nodes a, b, c…, each of which knows all others."""
+
+    def __init__(self, directory: Path, url: str, size: int = 3, **settings: str) -> None:
+        """Prepare them; ``settings`` are lines of TOML by their key, the same for all."""
+        names = NAMES[:size]
+        ports = free_ports(3 * size)
+        triples = [(ports[3 * place], ports[3 * place + 1], ports[3 * place + 2]) for place in range(size)]
+        voters = ", ".join(
+            f'{name} = "127.0.0.1:{triple[0]}"' for name, triple in zip(names, triples, strict=True)
+        )
+        common = "\n".join(f"{key} = {value}" for key, value in settings.items())
+        self.nodes = {
+            name: ClusterNode(
+                name,
+                directory / name,
+                triple,
+                f"""
+node_id = "{name}"
+data = "{directory / name / "data"}"
+log_level = "info"
+{common}
+[nats]
+urls = ["{url}"]
+[socket]
+port = {triple[1]}
+[http]
+port = {triple[2]}
+[peers]
+voters = {{ {voters} }}
+""",
+            )
+            for name, triple in zip(names, triples, strict=True)
+        }
+
+    def __getitem__(self, name: str) -> ClusterNode:
+        return self.nodes[name]
+
+    def start(self, names: Iterable[str] | None = None) -> None:
+        """Start all, or some; does not wait."""
+        for name in self.nodes if names is None else names:
+            self.nodes[name].start()
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for node in self.nodes.values():
+            if node.is_running:
+                node.kill()
+
+    async def info(self, client: Client, stream: str) -> dict[str, Any]:
+        """The stream's info; what is asked again while nobody can give it."""
+        return await asked(client, "stream.info", name=stream)
+
+    async def until_whole(self, client: Client, stream: str, replicas: int | None = None) -> dict[str, Any]:
+        """Wait until the stream has a leader that serves and all (or so many) replicas are in sync."""
+        wanted = len(self.nodes) if replicas is None else replicas
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                info = await self.info(client, stream)
+                if info.get("state") == "online" and len(info["isr"]) >= wanted:
+                    return info
+
+    async def until_led_by_another(self, client: Client, stream: str, leader: str) -> None:
+        """Wait until somebody else than ``leader`` leads the stream."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while (await self.info(client, stream)).get("leader") in (leader, None):
+                pass
+
+    async def until_ready(self, client: Client) -> None:
+        """Wait until the API answers and every node has registered."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while len((await asked(client, "cluster.info")).get("nodes", ())) < len(self.nodes):
+                pass
+
+
+async def asked(client: Client, operation: str, /, **body: object) -> dict[str, Any]:
+    """One request, which takes its time where it fails: {} if nobody answers."""
+    try:
+        return await request(client, operation, **body)
+    except (nats.errors.Error, OSError):
+        with contextlib.suppress(nats.errors.Error):
+            await client.flush()
+        return {}
