@@ -14,7 +14,12 @@ from typing import Final, NoReturn
 
 from benchmarks import (
     catch_up,
+    cluster,
+    cluster_acks,
+    cluster_connections,
+    cluster_idle,
     connections,
+    failover,
     group_commit,
     latency,
     loadgen,
@@ -40,6 +45,10 @@ BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
     "long_poll": long_poll.run,
     "catch_up": catch_up.run,
     "metadata": metadata.run,
+    "cluster": cluster.run,
+    "cluster_connections": cluster_connections.run,
+    "cluster_acks": cluster_acks.run,
+    "cluster_idle": cluster_idle.run,
     "soak": soak.run,
 }
 SECONDS_DEFAULT: Final = 10.0
@@ -66,6 +75,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace, settings: Settings) -> Report:
+    if arguments.name == "failover":
+        return failover.run(settings, arguments.kills)
     if arguments.name != "one":
         return BENCHMARKS[arguments.name](settings)
     shape = one.Shape(
@@ -90,6 +101,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     single.add_argument("--size", type=int, default=128, help="payload bytes (128)")
     single.add_argument("--streams", type=int, default=1, help="messages go to them in turn (1)")
+    strikes = commands.add_parser("failover", help=_first_line(failover.run))
+    _add_shared(strikes)
+    strikes.add_argument("--kills", type=int, help="of each kind (30; SIGSTOP as often)")
     table = commands.add_parser("table", help="Print saved reports as Markdown.")
     table.add_argument("files", type=Path, nargs="+", metavar="FILE")
     return parser

@@ -11,6 +11,7 @@
  * Latency runs from formatting a message to parsing its answer and is kept in a log-linear histogram (0.8 % wide).
  * With --rate messages leave by the clock instead (open loop, at most W in flight), and latency runs from the moment
  * a message was due: a system that stalls is charged for the messages that had to wait as well.
+ * With --confirm=pong a message asks for no answer: a PING behind it is answered when the server has taken both.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -87,6 +88,7 @@ struct options {
     const char *file;
     int probe_every;
     const char *answer;
+    bool confirm_by_pong;
 };
 
 static struct options options = {
@@ -103,7 +105,7 @@ static struct options options = {
     .answer = "{\"stream\":\"BARE\",\"seq\":1}",
 };
 
-enum { HOST = 1, PORT, SUBJECT, CONNECTIONS, WINDOW, SIZE, SUBJECTS, ASSIGN, FILL, SECONDS, WARMUP, RATE, PATH, EVERY, ANSWER };
+enum { HOST = 1, PORT, SUBJECT, CONNECTIONS, WINDOW, SIZE, SUBJECTS, ASSIGN, FILL, SECONDS, WARMUP, RATE, PATH, EVERY, ANSWER, CONFIRM };
 
 static const struct option long_options[] = {
     {"host", required_argument, 0, HOST},         {"port", required_argument, 0, PORT},
@@ -113,7 +115,7 @@ static const struct option long_options[] = {
     {"fill", required_argument, 0, FILL},         {"seconds", required_argument, 0, SECONDS},
     {"warmup", required_argument, 0, WARMUP},     {"rate", required_argument, 0, RATE},
     {"file", required_argument, 0, PATH},         {"probe-every", required_argument, 0, EVERY},
-    {"answer", required_argument, 0, ANSWER},
+    {"answer", required_argument, 0, ANSWER},     {"confirm", required_argument, 0, CONFIRM},
     {0, 0, 0, 0},
 };
 
@@ -156,6 +158,7 @@ static void read_options(int count, char **words) {
         case PATH: options.file = optarg; break;
         case EVERY: options.probe_every = whole_number(optarg, 1); break;
         case ANSWER: options.answer = optarg; break;
+        case CONFIRM: options.confirm_by_pong = chosen(optarg, "pong", "answer"); break;
         default: exit(2);
         }
     }
@@ -165,6 +168,8 @@ static void read_options(int count, char **words) {
         die("probing between messages needs one connection, one message in flight and --file");
     if (options.rate > 0 && (options.connections > 1 || options.probe_every))
         die("a fixed rate needs one connection, and no probing");
+    if (options.confirm_by_pong && (options.window > 1 || options.rate > 0 || options.probe_every))
+        die("confirming by PONG needs one message in flight on each connection, no rate and no probing");
 }
 
 /* --- histogram -------------------------------------------------------------------------------------------------- */
@@ -306,9 +311,11 @@ struct message {
 };
 
 typedef void (*message_handler)(struct connection *, const struct message *, uint64_t now);
+typedef void (*pong_handler)(struct connection *, uint64_t now);
 
 static int poll_fd;
 static struct connection *connections;
+static pong_handler handle_pong;
 static volatile sig_atomic_t interrupted;
 
 static void watch(struct connection *connection, int operation) {
@@ -423,7 +430,10 @@ static void take_all(struct connection *connection, message_handler handle, uint
         }
         in->start = (size_t)(newline + 1 - in->bytes);
         if (!strncmp(line, "PING", 4)) append_text(&connection->out, "PONG\r\n");
-        else if (!strncmp(line, "PONG", 4)) connection->pongs++;
+        else if (!strncmp(line, "PONG", 4)) {
+            connection->pongs++;
+            if (handle_pong) handle_pong(connection, now);
+        }
         else if (!strncmp(line, "-ERR", 4)) die("server: %.*s", (int)(line_end - line), line);
         else if (strncmp(line, "INFO", 4) && strncmp(line, "+OK", 3))
             die("unknown protocol line: %.*s", (int)(line_end - line), line);
@@ -530,10 +540,11 @@ static void publish(struct connection *connection, int slot, uint64_t now) {
     int reply_length = snprintf(reply, sizeof reply, " %s.%d.%d", state.inbox, connection->index, slot);
     append(out, "PUB ", 4);
     append(out, state.subjects[subject], state.subject_lengths[subject]);
-    append(out, reply, (size_t)reply_length);
+    if (!options.confirm_by_pong) append(out, reply, (size_t)reply_length);
     append_text(out, state.size_text);
     append(out, state.random + state.published * 64 % RANDOM_BYTES, (size_t)options.size);
     append(out, "\r\n", 2);
+    if (options.confirm_by_pong) append_text(out, "PING\r\n");
     connection->sent_ns[slot] = now;
     state.published++;
     state.in_flight++;
@@ -594,13 +605,8 @@ static void probe_between(void) {
     state.probe_seconds += (double)(now_ns() - start) / (double)NS;
 }
 
-static void on_answer(struct connection *connection, const struct message *message, uint64_t now) {
-    int slot = slot_of(message);
-    if (slot < 0 || slot >= options.window || !connection->sent_ns[slot]) {
-        state.stray++;
-        return;
-    }
-    bool stored = judge(message);
+/* Frees the slot of a message whose outcome is known, and sends the next one. */
+static void settle(struct connection *connection, int slot, bool stored, uint64_t now) {
     if (stored && state.measuring) {
         state.measured++;
         record(&state.latency, now - connection->sent_ns[slot]);
@@ -612,6 +618,21 @@ static void on_answer(struct connection *connection, const struct message *messa
     publish(connection, slot, options.probe_every ? now_ns() : now);
 }
 
+static void on_answer(struct connection *connection, const struct message *message, uint64_t now) {
+    int slot = slot_of(message);
+    if (slot < 0 || slot >= options.window || !connection->sent_ns[slot]) {
+        state.stray++;
+        return;
+    }
+    settle(connection, slot, judge(message), now);
+}
+
+/* The server has taken the message; whether it is stored nobody says. */
+static void on_pong(struct connection *connection, uint64_t now) {
+    if (!connection->sent_ns[0]) return;
+    state.acked++;
+    settle(connection, 0, true, now);
+}
 static int free_slot(const struct connection *connection) {
     for (int i = 0; i < options.window; i++) {
         int slot = (int)((state.published + (uint64_t)i) % (uint64_t)options.window);
@@ -659,6 +680,7 @@ static void start_publishing(void) {
         prctl(PR_SET_TIMERSLACK, 1ul);
         return;
     }
+    if (options.confirm_by_pong) handle_pong = on_pong;
     for (int i = 0; i < options.connections; i++) {
         connections[i].sent_ns = allocate((size_t)options.window * sizeof(uint64_t));
         for (int slot = 0; slot < options.window; slot++) publish(&connections[i], slot, now_ns());

@@ -69,6 +69,8 @@ class Load:
     probe_every: int = 20
     rate: float | None = None
     """Messages a second by the clock, over one connection; latency counts from when a message was due."""
+    asks: bool = True
+    """False asks for no answer: a message counts as acked when the NATS server has taken it, no more."""
 
     @property
     def in_flight(self) -> int:
@@ -89,6 +91,8 @@ class Load:
             pairs |= {"file": self.probe_file, "probe-every": self.probe_every}
         if self.rate is not None:
             pairs["rate"] = self.rate
+        if not self.asks:
+            pairs["confirm"] = "pong"
         return [f"--{key}={value}" for key, value in pairs.items()]
 
 
@@ -113,6 +117,8 @@ class LoadResult:
     first_error: str
     latency: Percentiles
     fdatasync: Percentiles
+    asked: bool = True
+    """False: "acked" is what the NATS server took; nobody said what was stored, nor where."""
 
     @property
     def rate(self) -> float:
@@ -171,6 +177,7 @@ def publish(address: Address, subject: str, load: Load, on_event: Callable[[str]
         first_error=str(line["first_error"]),
         latency=cast("Percentiles", line["latency_us"]),
         fdatasync=cast("Percentiles", line["fdatasync_us"]),
+        asked=load.asks,
         **{key: int(_number(line, key)) for key in _COUNTS},
     )
 

@@ -7,6 +7,7 @@ sequences must be exactly 1…n of every stream. A number whose records cannot b
 import os
 import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from benchmarks.systems import SUBJECT, Count, Holdings, System
 
 SEQUENCE_MODULUS: Final = 1 << 64
 """The generator adds up sequences in 64 bits."""
+STORED_SECONDS_MAX: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,14 @@ class Measurement:
             return f"{result.errors} refused, {result.no_responders} without responder: {result.first_error}"
         if result.unanswered or result.stray or result.duplicates:
             return f"{result.unanswered} unanswered, {result.stray} stray, {result.duplicates} duplicates"
-        if self.holdings is None:
-            return None
+        if self.holdings is None or self.holdings.problem is not None:
+            return None if self.holdings is None else self.holdings.problem
         before = (0,) * len(self.holdings.records) if self.before is None else self.before.records
         stored = sum(self.holdings.records) - sum(before)
         if stored != result.acked:
             return f"{result.acked} acked, {stored} stored"
+        if not result.asked:
+            return None
         expected = (_sequence_sum(self.holdings.records) - _sequence_sum(before)) % SEQUENCE_MODULUS
         return None if expected == result.sequence_sum else "the acked sequences are not 1…n of each stream"
 
@@ -79,9 +83,22 @@ class Measurement:
         batches = self.holdings.batches - self.before.batches
         return (sum(self.holdings.records) - sum(self.before.records)) / batches if batches else None
 
-    def cpu_us(self, process: str) -> float:
-        """Return the process's CPU time per acked message in microseconds."""
-        return 1e6 * self.costs[process].cpu_seconds / max(1, self.result.measured)
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The processes' roles by their first word: both followers of a stream are one group."""
+        return tuple(dict.fromkeys(role.split()[0] for role in self.costs))
+
+    def cpu_us(self, group: str | None = None) -> float:
+        """Return the CPU time of a group, or of all, per acked message in microseconds."""
+        cpu_seconds = sum(cost.cpu_seconds for cost in self._costs_of(group))
+        return 1e6 * cpu_seconds / max(1, self.result.measured)
+
+    def resident_bytes(self, group: str) -> int:
+        """Return the resident memory of a group's processes together."""
+        return sum(cost.resident_bytes for cost in self._costs_of(group))
+
+    def _costs_of(self, group: str | None) -> list[ProcessCost]:
+        return [cost for role, cost in self.costs.items() if group in (None, role.split()[0])]
 
 
 def measure(case: Case) -> Measurement:
@@ -102,7 +119,7 @@ def measure_on(case: Case, count: Count, before: Holdings | None = None) -> Meas
         busy.append(machine_busy_seconds())
 
     result = publish(case.system.address, SUBJECT, case.load, on_event)
-    holdings = count()
+    holdings = count() if case.load.asks else _when_stored(count, result.acked, before)
     start, end = samples
     costs = {role: _cost(start[role], end[role]) for role in start}
     known = result.cpu_seconds + sum(cost.cpu_seconds for cost in costs.values())
@@ -144,6 +161,16 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _when_stored(count: Count, messages: int, before: Holdings | None) -> Holdings | None:
+    """Count when what nobody was told about has been stored as well, or will not be any more."""
+    expected = messages + (sum(before.records) if before is not None else 0)
+    deadline = time.monotonic() + STORED_SECONDS_MAX
+    while (holdings := count()) is not None and sum(holdings.records) < expected:
+        if time.monotonic() > deadline:
+            break
+    return holdings
+
+
 def _sequence_sum(records: Sequence[int]) -> int:
     """Return what the sequences 1…n of streams with so many records add up to."""
     return sum(n * (n + 1) // 2 for n in records)
@@ -159,6 +186,6 @@ def _cost(before: ProcessSample, after: ProcessSample) -> ProcessCost:
 
 def _brief(measurement: Measurement) -> str:
     latency = measurement.result.latency
-    spent = ", ".join(f"{role} {measurement.cpu_us(role):.2f} us" for role in measurement.costs)
+    spent = ", ".join(f"{group} {measurement.cpu_us(group):.2f} us" for group in measurement.groups)
     text = f"{measurement.result.rate:>10,.0f}/s  p50 {latency['p50']:>8,.0f} us  {spent}"
     return f"{text}  PROBLEM: {measurement.problem}" if measurement.problem else text

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from benchmarks import replicated
 from benchmarks.loadgen import Load
 from benchmarks.measurement import Case, interleaved
+from benchmarks.replicated import ClusterLaboratory
 from benchmarks.report import Report, Settings, new_report, rows_of
-from benchmarks.systems import BARE, OURS_ALWAYS, OURS_OS, PEER_ALWAYS, PEER_DEFAULT, Laboratory
+from benchmarks.systems import BARE, OURS_ALWAYS, OURS_OS, PEER_ALWAYS, PEER_DEFAULT
 
 SYSTEMS = {
     "ours": OURS_ALWAYS,
@@ -13,6 +15,10 @@ SYSTEMS = {
     "jetstream": PEER_DEFAULT,
     "jetstream-always": PEER_ALWAYS,
     "bare": BARE,
+    "ours-rf3": replicated.OURS_ALWAYS,
+    "ours-rf3-os": replicated.OURS_OS,
+    "jetstream-r3": replicated.PEER_DEFAULT,
+    "jetstream-r3-always": replicated.PEER_ALWAYS,
 }
 
 
@@ -38,7 +44,7 @@ def run(settings: Settings, shape: Shape) -> Report:
         warmup_seconds=settings.warmup_seconds,
     )
     point = f"{shape.connections} x {shape.window}, {shape.size_bytes} B, {shape.streams} streams"
-    with Laboratory(settings.directory / "systems") as laboratory:
+    with ClusterLaboratory(settings.directory / "systems") as laboratory:
         cases = [Case(laboratory.system(SYSTEMS[name]), point, load) for name in shape.systems]
         measurements = interleaved(cases, settings.runs)
     return new_report("one", settings, rows_of(cases, measurements))

@@ -83,7 +83,7 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
         finally:
             ended = process.poll() is not None
             if ended:
-                print(f"{command[0]} ended by itself: {_last_words(log)}", file=sys.stderr)
+                print(f"{command[0]} ended by itself: {last_words(log)}", file=sys.stderr)
             stop(process)
         if ended:
             raise ProcessError(f"{command[0]} ended under load")
@@ -113,7 +113,7 @@ def _wait_for_ports_file(process: subprocess.Popen[bytes], directory: Path) -> A
             if text.endswith("}"):
                 host, _, port = json.loads(text)["nats"][0].removeprefix("nats://").rpartition(":")
                 return Address(host, int(port))
-    raise ProcessError(f"nats-server did not listen: {_last_words(directory / 'log')}")
+    raise ProcessError(f"nats-server did not listen: {last_words(directory / 'log')}")
 
 
 async def _wait_for_api(process: subprocess.Popen[bytes], address: Address, log: Path) -> None:
@@ -128,7 +128,7 @@ async def _wait_for_api(process: subprocess.Popen[bytes], address: Address, log:
             return
     finally:
         await connection.close()
-    raise ProcessError(f"the node did not answer: {_last_words(log)}")
+    raise ProcessError(f"the node did not answer: {last_words(log)}")
 
 
 def _attempts(process: subprocess.Popen[bytes], log: Path) -> Iterator[None]:
@@ -137,9 +137,10 @@ def _attempts(process: subprocess.Popen[bytes], log: Path) -> Iterator[None]:
     while time.monotonic() < deadline:
         yield
         if process.poll() is not None:
-            raise ProcessError(f"ended at start with {process.returncode}: {_last_words(log)}")
+            raise ProcessError(f"ended at start with {process.returncode}: {last_words(log)}")
         time.sleep(POLL_SECONDS)
 
 
-def _last_words(log: Path) -> str:
+def last_words(log: Path) -> str:
+    """Return the end of a program's log."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-12:])

@@ -189,11 +189,15 @@ def _row(runs: Sequence[Measurement]) -> Row:
 
 def _details(runs: Sequence[Measurement]) -> dict[str, float]:
     details: dict[str, float] = {}
-    for role in runs[0].costs:
-        details[f"{role} CPU us/msg"] = statistics.median(run.cpu_us(role) for run in runs)
-        details[f"{role} RSS MiB"] = statistics.median(run.costs[role].resident_bytes / MIB for run in runs)
+    for group in runs[0].groups:
+        details[f"{group} CPU us/msg"] = statistics.median(run.cpu_us(group) for run in runs)
+        details[f"{group} RSS MiB"] = statistics.median(run.resident_bytes(group) / MIB for run in runs)
+    details["all servers CPU us/msg"] = median(runs, lambda run: run.cpu_us())
     details["generator CPU cores"] = median(runs, lambda run: run.result.cpu_share)
     details["other CPU cores"] = median(runs, lambda run: run.other_cpu_cores)
+    in_sync = [run.holdings.in_sync for run in runs if run.holdings and run.holdings.in_sync is not None]
+    if in_sync:
+        details["in sync after, least"] = min(in_sync)
     sizes = [run.batch_messages for run in runs if run.batch_messages is not None]
     if sizes:
         details["messages a batch"] = statistics.median(sizes)

@@ -46,6 +46,10 @@ class Holdings:
     records: tuple[int, ...]
     batches: int | None = None
     """All streams together; None where the system does not show it."""
+    in_sync: int | None = None
+    """Replicas that were in sync at the end, of the stream that had fewest; None where there is one copy."""
+    problem: str | None = None
+    """What happened to the streams that a run must not have; None if nothing did."""
 
 
 Count = Callable[[], Holdings | None]
@@ -84,7 +88,7 @@ def stream_name(index: int) -> str:
 
 def node_socket(address: Address) -> str:
     """Return ``host:port`` where the node behind a NATS server serves readers."""
-    (info,) = _each(address, [{}], lambda client, body: _request(client, "cluster.info", body))
+    (info,) = each(address, [{}], lambda client, body: ask(client, "cluster.info", body))
     node_info = info["nodes"][0]
     return f"{node_info['host']}:{node_info['port']}"
 
@@ -114,10 +118,10 @@ class Ours:
             for index, subject in enumerate(subjects(count))
         ]
         names = [{"name": config["name"]} for config in configs]
-        _each(self.address, configs, lambda client, body: _request(client, "stream.create", body))
+        each(self.address, configs, lambda client, body: ask(client, "stream.create", body))
 
         def count_records() -> Holdings:
-            infos = _each(self.address, names, lambda client, body: _request(client, "stream.info", body))
+            infos = each(self.address, names, lambda client, body: ask(client, "stream.info", body))
             records = tuple(int(info["log_end_offset"]) for info in infos)
             whole = all(int(info["log_start_offset"]) == 0 for info in infos)
             return Holdings(records, count_batches(self.data) if whole else None)
@@ -125,7 +129,7 @@ class Ours:
         try:
             yield count_records
         finally:
-            _each(self.address, names, lambda client, body: _request(client, "stream.delete", body))
+            each(self.address, names, lambda client, body: ask(client, "stream.delete", body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,7 @@ class NatsJetStream:
             )
             for index, subject in enumerate(subjects(count))
         ]
-        _each(self.address, configs, lambda client, config: client.jetstream().add_stream(config))
+        each(self.address, configs, lambda client, config: client.jetstream().add_stream(config))
 
         async def messages(client: Client, config: StreamConfig) -> int:
             assert config.name is not None
@@ -156,9 +160,9 @@ class NatsJetStream:
             return await client.jetstream().delete_stream(config.name)
 
         try:
-            yield lambda: Holdings(tuple(_each(self.address, configs, messages)))
+            yield lambda: Holdings(tuple(each(self.address, configs, messages)))
         finally:
-            _each(self.address, configs, delete)
+            each(self.address, configs, delete)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +229,7 @@ class Laboratory:
 Answer = dict[str, Any]
 
 
-def _each(address: Address, things: Sequence[T], act: Callable[[Client, T], Awaitable[R]]) -> list[R]:
+def each(address: Address, things: Sequence[T], act: Callable[[Client, T], Awaitable[R]]) -> list[R]:
     """Do ``act`` for all ``things`` over one connection, some at once; results are in order."""
 
     async def all_of_them() -> list[R]:
@@ -244,10 +248,16 @@ def _each(address: Address, things: Sequence[T], act: Callable[[Client, T], Awai
     return asyncio.run(all_of_them())
 
 
-async def _request(client: Client, method: str, body: Mapping[str, object]) -> Answer:
-    message = await client.request(
-        f"{API_PREFIX}.{method}", json.dumps(body).encode(), timeout=REQUEST_SECONDS_MAX
-    )
+async def ask(
+    client: Client, method: str, body: Mapping[str, object], seconds_max: float = REQUEST_SECONDS_MAX
+) -> Answer:
+    """Send one request of our API.
+
+    Raises:
+        RequestRefused: the node answers with an error.
+        nats.errors.Error: nobody answers.
+    """
+    message = await client.request(f"{API_PREFIX}.{method}", json.dumps(body).encode(), timeout=seconds_max)
     answer: Answer = json.loads(message.data)
     if "error" in answer:
         raise RequestRefused(f"{method}: {answer['error']}")
