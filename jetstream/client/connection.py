@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack, get_args, overload
 
 import nats.errors
 import pyarrow as pa
@@ -28,6 +28,7 @@ from jetstream.client.publishing import PublishAck, PublishOptions, refuse_unkno
 from jetstream.client.read_progress import ReadProgressTold
 from jetstream.client.read_range import End, ReadRange, Start
 from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
+from jetstream.client.replica_choice import ReadFrom
 from jetstream.client.socket_access import SocketTls, socket_access
 from jetstream.client.streams import NatsRequests, Streams
 from jetstream.protocol.requests import Column
@@ -57,6 +58,10 @@ class ReadOptions(TypedDict, total=False):
     """Fetched ahead of the application."""
     retry_s: float
     """How long retriable errors are met with another attempt."""
+    read_from: ReadFrom
+    """``"auto"`` (the default) catches up at any replica in sync and then reads from the leader; ``"leader"``
+    asks nobody else; ``"any"`` stays at any replica, and can do without a leader: what is new comes a moment
+    later, and "latest" may leave out the last records."""
     progress: ReadProgressTold | None
     """Called with a `ReadProgress` when the range is known, whenever a fetch is used up, and at the end."""
 
@@ -211,6 +216,7 @@ class JetstreamClient:
 
         Raises:
             TypeError: an option that does not exist.
+            RequestError: one that cannot be.
         """
         refuse_unknown(options, ReadOptions.__optional_keys__)
         columns = options.get("columns")
@@ -229,8 +235,12 @@ class JetstreamClient:
             max_bytes=options.get("max_bytes", defaults.max_bytes),
             prefetch_bytes=options.get("prefetch_bytes", defaults.prefetch_bytes),
         )
+        read_from = options.get("read_from", "auto")
+        if read_from not in get_args(ReadFrom):
+            raise RequestError(f"read_from: {read_from!r}: there are {', '.join(get_args(ReadFrom))}")
         retry_s = options.get("retry_s", ReadSettings().retry_s)
-        return BatchReader(self._links, wanted, ReadSettings(fetch, retry_s, options.get("progress")))
+        settings = ReadSettings(fetch, retry_s, options.get("progress"), read_from)
+        return BatchReader(self._links, wanted, settings)
 
     async def close(self) -> None:
         """Close all connections; what is outstanding fails."""
@@ -254,7 +264,7 @@ async def connect(
 
     Args:
         servers: NATS URLs, tried in turn. The nodes are found through NATS.
-        socket: ``"host:port"`` of a node, or several: where to read, instead of asking NATS. Without
+        socket: ``"host:port"`` of a node, or several: whom to ask for the others, instead of NATS. Without
             ``servers`` the client can only read.
         socket_token: the token that the nodes want of readers, if they do (``socket.token`` of a node).
         socket_tls: read over TLS, trusting an `ssl.SSLContext` (which may have a client certificate too), the

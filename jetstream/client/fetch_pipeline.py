@@ -70,6 +70,8 @@ class Bounds:
     end: Offset | None
     """Exclusive; None has no end."""
     high_watermark: Offset
+    leaves: bool = False
+    """Whether it stops too where it has caught up with a node that does not lead the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class FetchPipeline:
         self._stream = stream
         self._place = place
         self._end = bounds.end
+        self._leaves = bounds.leaves
+        self._has_left = False
         self._settings = settings
         self._cursor = link.next_id()  # a number of its own on this connection
         self._asked: deque[int] = deque()
@@ -120,8 +124,10 @@ class FetchPipeline:
         """As the node last told it."""
         self._ask()
 
-    async def take(self) -> FetchedRange:
+    async def take(self) -> FetchedRange | None:
         """Return the next range, waiting for it; the one after it has been asked for by then.
+
+        None: the pipeline has caught up with a node that does not lead, where it is not to stay.
 
         Raises:
             DeadlinePassed: the node is silent.
@@ -131,6 +137,8 @@ class FetchPipeline:
         while not self._ready:
             if self._failure is not None:
                 raise self._failure
+            if self._has_left and not self._arriving:
+                return None
             self._progress.clear()
             received = self._link.received
             try:
@@ -160,8 +168,12 @@ class FetchPipeline:
         while self._wants_more():
             self._send(self._next_request())
 
+    @property
+    def _is_over(self) -> bool:
+        return self._stopped or self._has_left or self._failure is not None
+
     def _wants_more(self) -> bool:
-        if self._stopped or self._failure is not None:
+        if self._is_over:
             return False
         if self._end is not None and self._place.offset >= self._end:
             return False
@@ -217,7 +229,7 @@ class FetchPipeline:
     def _on_started(self, response: Response, body_length: int) -> None:
         """Move the place on and ask for what comes next, while the body arrives."""
         assert isinstance(response, FetchResponse), "C1: a response has its request's type"
-        if self._stopped or self._failure is not None:
+        if self._is_over:
             return
         place = self._place
         empty = response.next_offset == place.offset and body_length == 0
@@ -237,6 +249,8 @@ class FetchPipeline:
             place.last_epoch if empty else LeaderEpoch(response.epoch),
             Incarnation(response.incarnation),
         )
+        is_caught_up = response.next_offset >= response.high_watermark
+        self._has_left = self._leaves and is_caught_up and response.leads is False
         self._ask()
 
     def _contradiction(self, response: FetchResponse, *, empty: bool) -> str | None:

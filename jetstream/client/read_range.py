@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, get_args
 
-from envelope.errors import DeadlinePassed, RemoteProtocolError, RequestError
+from envelope.errors import DeadlinePassed, NotLeader, RemoteProtocolError, RequestError
 from envelope.subjects import validated_pattern
 from envelope.types import Incarnation, Offset, TimestampUs
 from jetstream.client.fetch_pipeline import ReaderPlace, Wanted
@@ -85,10 +85,14 @@ class ResolvedRange:
     high_watermark: Offset
 
 
-async def resolve(wanted: ReadRange, link: SocketLink, timeout_s: float) -> ResolvedRange:
+async def resolve(
+    wanted: ReadRange, link: SocketLink, timeout_s: float, *, leader_only: bool
+) -> ResolvedRange:
     """Ask the node which offsets ``wanted`` means now, with ``timeout_s`` for all its answers.
 
     Raises:
+        NotLeader: the node does not lead the stream, and with ``leader_only`` another one's answer will not
+            do: it may have missed the last records.
         DeadlinePassed: the node is silent; the connection is closed.
         RemoteProtocolError: the node contradicts itself.
         OffsetOutOfRange: the start offset is not between the log start and the log end.
@@ -97,69 +101,81 @@ async def resolve(wanted: ReadRange, link: SocketLink, timeout_s: float) -> Reso
     """
     try:
         async with asyncio.timeout(timeout_s):
-            return await _resolve(wanted, link)
+            return await _resolve(_Asked(wanted, link, leader_only))
     except TimeoutError:
         link.close()
         raise DeadlinePassed(f"no offsets of {wanted.stream!r} in {timeout_s:g} s") from None
 
 
-async def _resolve(wanted: ReadRange, link: SocketLink) -> ResolvedRange:
-    latest = await _list_offsets(wanted, link, "latest")
-    if not latest.log_start_offset <= latest.offset == latest.high_watermark:
-        raise RemoteProtocolError(
-            f"the latest offset is {latest.offset}, of [{latest.log_start_offset}, {latest.high_watermark})"
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    wanted: ReadRange
+    link: SocketLink
+    leader_only: bool
+
+    async def offsets(self, at: Literal["earliest", "latest"] | datetime | Txid) -> ListOffsetsResponse:
+        named: dict[str, object] = {"at": at}
+        if isinstance(at, datetime):
+            named = {"at": "timestamp", "timestamp": to_timestamp(at)}
+        elif isinstance(at, Txid):
+            named = {"at": "txid", "txid": at.value}
+        wanted = self.wanted
+        request = ListOffsets.model_validate(
+            {"id": self.link.next_id(), "stream": wanted.stream, "incarnation": wanted.incarnation, **named}
         )
-    start = await _start(wanted, link, latest)
-    end = await _end(wanted, link, latest)
-    place = ReaderPlace(start, incarnation=Incarnation(latest.incarnation))
+        response = (await self.link.ask(request)).response
+        assert isinstance(response, ListOffsetsResponse), "C1: a response has its request's type"
+        if self.leader_only and response.leads is False:
+            raise NotLeader(f"node {self.link.node} does not lead {wanted.stream!r} any more")
+        return response
+
+
+async def _resolve(asked: _Asked) -> ResolvedRange:
+    wanted = asked.wanted
+    # Only a leader that knows what earlier ones have acked says where the end is; the start any leader knows.
+    needs_end = not wanted.follow or "latest" in (wanted.start, wanted.end)
+    bounds = await asked.offsets("latest" if needs_end else "earliest")
+    told = bounds.high_watermark if needs_end else bounds.log_start_offset
+    if bounds.offset != told or bounds.log_start_offset > bounds.high_watermark:
+        raise RemoteProtocolError(
+            f"the {'latest' if needs_end else 'earliest'} offset is {bounds.offset}, "
+            f"of [{bounds.log_start_offset}, {bounds.high_watermark})"
+        )
+    start = await _start(asked, bounds)
+    end = await _end(asked, bounds)
+    place = ReaderPlace(start, incarnation=Incarnation(bounds.incarnation))
     if end is not None and start >= end and isinstance(wanted.start, int):
-        await _check_start(wanted, link, place)
+        await _check_start(asked, place)
     end_timestamp = to_timestamp(wanted.end) if wanted.follow and isinstance(wanted.end, datetime) else None
-    return ResolvedRange(place, end, end_timestamp, Offset(latest.high_watermark))
+    return ResolvedRange(place, end, end_timestamp, Offset(bounds.high_watermark))
 
 
-async def _start(wanted: ReadRange, link: SocketLink, latest: ListOffsetsResponse) -> Offset:
-    start = wanted.start
+async def _start(asked: _Asked, bounds: ListOffsetsResponse) -> Offset:
+    start = asked.wanted.start
     if isinstance(start, datetime | Txid):
-        return Offset((await _list_offsets(wanted, link, start)).offset)
+        return Offset((await asked.offsets(start)).offset)
     if isinstance(start, int):
         return Offset(start)
-    return Offset(latest.log_start_offset if start == "earliest" else latest.high_watermark)
+    return Offset(bounds.log_start_offset if start == "earliest" else bounds.high_watermark)
 
 
-async def _end(wanted: ReadRange, link: SocketLink, latest: ListOffsetsResponse) -> Offset | None:
-    end = wanted.end
+async def _end(asked: _Asked, bounds: ListOffsetsResponse) -> Offset | None:
+    end, follow = asked.wanted.end, asked.wanted.follow
     if isinstance(end, datetime):
         # A moment to come has no offset yet: a following reader watches the timestamps instead.
-        return None if wanted.follow else Offset((await _list_offsets(wanted, link, end)).offset)
+        return None if follow else Offset((await asked.offsets(end)).offset)
     if isinstance(end, int):
-        return Offset(end if wanted.follow else min(end, latest.high_watermark))
-    return None if end is None and wanted.follow else Offset(latest.high_watermark)
+        return Offset(end if follow else min(end, bounds.high_watermark))
+    return None if end is None and follow else Offset(bounds.high_watermark)
 
 
-async def _check_start(wanted: ReadRange, link: SocketLink, place: ReaderPlace) -> None:
+async def _check_start(asked: _Asked, place: ReaderPlace) -> None:
     """Have the node refuse a start out of range, although nothing will be read from there."""
     request = Fetch(
-        id=link.next_id(),
-        stream=wanted.stream,
+        id=asked.link.next_id(),
+        stream=asked.wanted.stream,
         offset=place.offset,
         max_bytes=1,
         incarnation=place.incarnation,
     )
-    await link.ask(request)
-
-
-async def _list_offsets(
-    wanted: ReadRange, link: SocketLink, at: Literal["latest"] | datetime | Txid
-) -> ListOffsetsResponse:
-    named: dict[str, object] = {"at": at}
-    if isinstance(at, datetime):
-        named = {"at": "timestamp", "timestamp": to_timestamp(at)}
-    elif isinstance(at, Txid):
-        named = {"at": "txid", "txid": at.value}
-    request = ListOffsets.model_validate(
-        {"id": link.next_id(), "stream": wanted.stream, "incarnation": wanted.incarnation, **named}
-    )
-    response = (await link.ask(request)).response
-    assert isinstance(response, ListOffsetsResponse), "C1: a response has its request's type"
-    return response
+    await asked.link.ask(request)

@@ -3,14 +3,15 @@
 Theory of operation: a reader knows one thing, the next offset its application wants. Whatever breaks (the
 connection, the node, the network), it asks again from exactly there, and checks that what comes fits: every
 batch verified by its CRC, beginning where the last one ended, of the same life of the stream, on the same
-history. So an application sees every record of its range once, in order, or an error.
+history. Which node it asks makes no difference to that: every replica has the same bytes at the same offsets.
+So an application sees every record of its range once, in order, or an error.
 """
 
 import asyncio
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 from envelope.errors import (
     CorruptDataError,
     JetstreamError,
+    NotLeader,
     OffsetOutOfRange,
     RemoteProtocolError,
     RequestError,
@@ -29,6 +31,8 @@ from jetstream.client.node_links import NodeLinks
 from jetstream.client.read_progress import ProgressCount, ReadProgressTold
 from jetstream.client.read_range import ReadRange, ResolvedRange, resolve
 from jetstream.client.records import Record, before, records_of, trimmed
+from jetstream.client.replica_choice import ReadFrom
+from jetstream.client.stream_route import Arrival, StreamRoute
 from jetstream.log.batch import decode, iter_frames
 from jetstream.log.schema import NO_RECORDS, SCHEMA
 
@@ -46,6 +50,7 @@ class ReadSettings:
     retry_s: float = 60.0
     """How long retriable errors are met with another attempt before they are raised; progress starts anew."""
     progress: ReadProgressTold | None = None
+    read_from: ReadFrom = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +76,16 @@ class BatchReader:
 
     def __init__(self, links: NodeLinks, wanted: ReadRange, settings: ReadSettings) -> None:
         """Describe what to read; nothing is asked of a node before the first record is wanted."""
-        self._links = links
         self._wanted = wanted.validated()
+        self._route = StreamRoute(links, wanted.stream, settings.read_from)
         self.endless: Final = wanted.follow and wanted.end is None
         self.start_offset: Offset | None = None
         self._settings = settings
         self._range: ResolvedRange | None = None
         self._place: ReaderPlace | None = None
         self._pipeline: FetchPipeline | None = None
+        self._heard = Offset(0)
+        """The largest high watermark that a node has told."""
         self._decoded: Iterator[_Decoded] = iter(())
         self._begun = False
         self._finished = False
@@ -144,6 +151,7 @@ class BatchReader:
             self._place = ReaderPlace(decoded.next, decoded.epoch, self._place.incarnation)
             self._begun = True
             self._failing_since, self._attempts, self._damaged = None, 0, 0
+            self._route.has_progressed()
             self._count.add(decoded.records)
             if decoded.last:
                 self._finish()
@@ -184,12 +192,15 @@ class BatchReader:
                 self._finish()
                 return
             fetched = await pipeline.take()
+            if fetched is None:
+                self._drop_pipeline()
+                if not self._route.has_caught_up():
+                    raise NotLeader(f"there is no leader of {self.stream!r} to go on at")
+                return
         except JetstreamError as error:
             if self._retention_was_first(error):
-                self._drop_pipeline()
                 self._range = None
-            else:
-                await self._back_off(error, damaged=isinstance(error, RemoteProtocolError))
+            await self._back_off(error, damaged=isinstance(error, RemoteProtocolError))
             return
         self._decoded = self._decode(fetched)
 
@@ -199,24 +210,36 @@ class BatchReader:
 
     async def _connect(self) -> FetchPipeline | None:
         """Return a pipeline that goes on where the reader stands, None if it is at its end."""
-        link = await self._links.link()
         if self._range is None:
-            self._range = await resolve(self._wanted, link, self._settings.fetch.timeout_s)
+            arrival = await self._route.to_offsets(self._wanted.incarnation)
+            self._range = await resolve(
+                self._wanted, arrival.link, self._settings.fetch.timeout_s, leader_only=arrival.visit.leaves
+            )
             self._place = self._range.place
+            self._heard = max(self._heard, self._range.high_watermark)
             self.start_offset = self._place.offset
             self._count.tell(self._place, self._range)
         assert self._place is not None, "C6: a resolved reader has a place"
         if self._range.end is not None and self._place.offset >= self._range.end:
             return None
+        arrival = await self._route.to_records(
+            self._place.incarnation, behind=self._place.offset < self._heard
+        )
         self._pipeline = FetchPipeline(
-            link,
+            arrival.link,
             self.stream,
             self._place,
-            Bounds(self._range.end, self._range.high_watermark),
-            self._settings.fetch,
+            Bounds(self._range.end, self._heard, arrival.visit.leaves),
+            self._fetch_settings(arrival),
             self._wanted.wanted,
         )
         return self._pipeline
+
+    def _fetch_settings(self, arrival: Arrival) -> FetchSettings:
+        fetch, wait_ms_max = self._settings.fetch, arrival.visit.wait_ms_max
+        if wait_ms_max is None:
+            return fetch
+        return replace(fetch, max_wait_ms=min(fetch.max_wait_ms, wait_ms_max))
 
     async def _back_off(self, error: JetstreamError, *, damaged: bool) -> None:
         """Drop what is under way and wait, a little longer each time, or raise if it is no use.
@@ -230,7 +253,8 @@ class BatchReader:
         now = time.monotonic()
         self._failing_since = self._failing_since or now
         self._damaged += damaged
-        again = self._damaged < _DAMAGED_MAX if damaged else error.retriable
+        retriable = self._route.failed(error) or self._retention_was_first(error)
+        again = self._damaged < _DAMAGED_MAX if damaged else retriable
         if not again or now - self._failing_since >= self._settings.retry_s:
             self._finish()
             raise error
@@ -277,6 +301,7 @@ class BatchReader:
 
     def _drop_pipeline(self) -> None:
         if self._pipeline is not None:
+            self._heard = max(self._heard, self._pipeline.high_watermark)
             self._pipeline.stop()
             self._pipeline = None
 

@@ -55,6 +55,8 @@ class SocketLink(asyncio.BufferedProtocol):
         self._lost: JetstreamError | None = None
         self.greeted = False
         """Whether the node has answered the hello."""
+        self.node = ""
+        """Who answered it."""
         self.received = 0
         """Bytes received so far: what stands still is a node that is silent."""
 
@@ -99,6 +101,7 @@ class SocketLink(asyncio.BufferedProtocol):
         response = (await self.ask(hello)).response
         assert isinstance(response, HelloResponse), "C1: a response has its request's type"
         self.greeted = True
+        self.node = response.node
         return response
 
     @property

@@ -5,6 +5,10 @@ on, is served in whole batches; an offset at or above the high watermark waits, 
 other offset is out of range (Kafka, KIP-392: an offset that is stored but not yet committed is not an
 error). A reader that says which leader epoch wrote the record before its offset is told when this log has
 another one there: what it read was never committed here (KIP-320).
+
+A node that follows may know less than the reader, who was at another replica: an offset above its log end
+waits too, and so does whoever has read from a later reign than it knows. What is in its log above the high
+watermark may yet be replaced, so that is no history to hold against anybody.
 """
 
 from dataclasses import dataclass
@@ -82,6 +86,10 @@ class StreamView(Generic[RangeT]):
     incarnation: Incarnation
     high_watermark: Offset
     index: IndexView[RangeT]
+    leader_epoch: LeaderEpoch
+    """Of the newest reign that is known here."""
+    leads: bool
+    """Whether this node leads the stream now: only then its log's end is the stream's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +131,7 @@ def plan_fetch(query: FetchQuery, stream: StreamView[RangeT], *, load: bool) -> 
         _check(query, stream)
         if query.end is not None and query.offset >= query.end:
             return Nothing()
-        if query.offset >= stream.high_watermark:
+        if query.offset >= stream.high_watermark or _is_ahead(query, stream):
             return Wait(query.offset)
         file_range = stream.index.plan_read(
             query.offset, query.max_bytes, stream.high_watermark, max_records=query.max_records, load=load
@@ -154,7 +162,7 @@ def check_incarnation(wanted: Incarnation | None, stream: StreamView[RangeT]) ->
 def _check(query: FetchQuery, stream: StreamView[RangeT]) -> None:
     check_incarnation(query.incarnation, stream)
     start, end = stream.index.log_start_offset, stream.index.log_end_offset
-    if not start <= query.offset <= end:
+    if query.offset < start or (query.offset > end and stream.leads):
         raise OffsetOutOfRange(
             f"offset {query.offset} is outside [{start}, {end}]",
             offset=query.offset,
@@ -164,7 +172,8 @@ def _check(query: FetchQuery, stream: StreamView[RangeT]) -> None:
         )
     before = Offset(query.offset - 1)
     # Below the log start nothing is left to compare with; retention is not divergence.
-    if query.last_epoch is None or before < start:
+    known_end = end if stream.leads else min(end, stream.high_watermark)
+    if query.last_epoch is None or not start <= before < known_end or _is_ahead(query, stream):
         return
     epoch = stream.index.epoch_at(before)
     if epoch != query.last_epoch:
@@ -173,3 +182,8 @@ def _check(query: FetchQuery, stream: StreamView[RangeT]) -> None:
             offset=query.offset,
             leader_epoch=epoch,
         )
+
+
+def _is_ahead(query: FetchQuery, stream: StreamView[RangeT]) -> bool:
+    """Tell whether the reader has read from a later reign than is known here."""
+    return not stream.leads and query.last_epoch is not None and query.last_epoch > stream.leader_epoch

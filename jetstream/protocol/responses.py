@@ -51,20 +51,28 @@ class NodeMetadata(BaseModel):
     id: str
     host: str
     port: int
+    rack: str | None = None
+    """Where it stands, if it was told."""
 
 
 class StreamMetadata(BaseModel):
-    """Where a stream is led and what of it can be read."""
+    """Who leads a stream and who has it; what of it can be read, if the answering node has it."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     name: str
     incarnation: str
-    leader: str
+    leader: str | None = None
+    """None: nobody leads it now."""
     leader_epoch: _Offset
-    log_start_offset: _Offset
-    log_end_offset: _Offset
-    high_watermark: _Offset
+    """Of the present reign, or of the last one."""
+    replicas: list[str] | None = None
+    """The nodes that have it; None from a server that knows only itself."""
+    isr: list[str] | None = None
+    """Those of them that have everything that is committed."""
+    log_start_offset: _Offset | None = None
+    log_end_offset: _Offset | None = None
+    high_watermark: _Offset | None = None
 
 
 class MetadataResponse(_Response):
@@ -83,6 +91,8 @@ class ListOffsetsResponse(_Response):
     log_start_offset: _Offset
     high_watermark: _Offset
     incarnation: str
+    leads: bool | None = None
+    """Whether the node leads the stream now; one that follows may know of a new high watermark late."""
 
 
 class FetchResponse(_Response):
@@ -99,6 +109,8 @@ class FetchResponse(_Response):
     high_watermark: _Offset
     log_start_offset: _Offset
     incarnation: str
+    leads: bool | None = None
+    """Whether the node leads the stream now; one that follows may know of a new high watermark late."""
     max_timestamp: int | None = None
     """If the request left records out: the largest timestamp below ``next_offset``, theirs included."""
 

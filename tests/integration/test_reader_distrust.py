@@ -21,8 +21,15 @@ from jetstream.client.read_range import ReadRange
 from jetstream.client.reader import BatchReader, ReadSettings
 from jetstream.log.batch import BatchFlags, encode
 from jetstream.protocol.connection import RequestReceived, ServerConnection
-from jetstream.protocol.requests import Fetch, Hello, ListOffsets
-from jetstream.protocol.responses import FetchResponse, HelloResponse, ListOffsetsResponse, Response
+from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets
+from jetstream.protocol.responses import (
+    FetchResponse,
+    HelloResponse,
+    ListOffsetsResponse,
+    MetadataResponse,
+    Response,
+    StreamMetadata,
+)
 from tests.support.sockets import WAIT_SECONDS, records_batch, run
 
 Answer = Callable[[Fetch, int], tuple[FetchResponse, bytes]]
@@ -54,6 +61,9 @@ class AServer:
         match request:
             case Hello(id=number):
                 return HelloResponse(id=number, protocol=1, node="n", node_version="0"), b""
+            case GetMetadata(id=number):
+                stream = StreamMetadata(name="s", incarnation="i", leader="n", leader_epoch=1)
+                return MetadataResponse(id=number, nodes=[], streams=[stream]), b""
             case ListOffsets(id=number):
                 return ListOffsetsResponse(
                     id=number, offset=100, leader_epoch=1, log_start_offset=next(self.starts),

@@ -45,6 +45,9 @@ EVERYTHING: Final = ReadRange("s")
 ONE_KEY: Final = ReadRange("s", wanted=Wanted(key="one"))
 """Of these three batches the second is left out as a whole."""
 
+FIRST_FETCH: Final = 3
+"""Its number among the responses: after hello, metadata and list_offsets."""
+
 EXACT: Final = "every record, once, in order"
 WRONG: Final = "other records"
 WAITS: Final = "waits for what does not come"
@@ -73,6 +76,8 @@ def a_reader(port: int, wanted: ReadRange, deadline_s: float = DEADLINE_S) -> tu
 def _op(header: bytes) -> str:
     """Return what a response answers."""
     fields = json.loads(header)
+    if "streams" in fields:
+        return "metadata"
     return "fetch" if "next_offset" in fields else "list_offsets" if "offset" in fields else "hello"
 
 
@@ -207,7 +212,7 @@ def test_a_connection_that_is_cut_before_any_byte_is_resumed_there(tmp_path: Pat
         async with a_small_stream(tmp_path) as (_, node):
             held = await conversation(node, EVERYTHING)
             assert [record.offset for record in held.records] == list(range(12))
-            assert len(held.frames()) >= 5, "hello, list_offsets and a fetch for each batch"
+            assert len(held.frames()) >= FIRST_FETCH + 3, "a fetch for each batch"
             found = await outcomes(node, held, map(Cut, held.places(of_bodies=3)))
             assert {(outcome, connections) for _, outcome, connections in found} == {(EXACT, 2)}
 
@@ -270,7 +275,7 @@ def test_a_flipped_digit_is_found_where_the_node_leaves_records_out(tmp_path: Pa
         async with a_small_stream(tmp_path) as (_, node):
             held = await conversation(node, ONE_KEY)
             assert [record.offset for record in held.records] == [0, 2, 8, 10]
-            bodies = [end - header_end for _, header_end, end in held.frames()[2:]]
+            bodies = [end - header_end for _, header_end, end in held.frames()[FIRST_FETCH:]]
             assert 0 in bodies, "a batch was left out as a whole"
             assert sum(bodies) > 0
             found = await outcomes(node, held, held.flipped_digits())
@@ -303,7 +308,7 @@ def test_a_body_that_comes_slowly_is_waited_for(tmp_path: Path) -> None:
     async def test() -> None:
         async with a_small_stream(tmp_path) as (_, node):
             held = await conversation(node, EVERYTHING)
-            first_body = held.frames()[2][1]
+            first_body = held.frames()[FIRST_FETCH][1]
             slowly = Trickle(first_body, pieces=25, piece_bytes=40, every_s=0.1)
             assert slowly.pieces * slowly.every_s > DEADLINE_S + 0.5
             assert await with_fault(node, held, slowly) == (EXACT, 1)
@@ -339,7 +344,7 @@ def test_a_fault_in_an_empty_answer_at_the_end_loses_nothing(tmp_path: Path) -> 
             # So many that their number has as many digits at the end of the test: bytes keep their places.
             await js.publish_all(("s.more", b"") for _ in range(1000))
             held = await an_empty_answer(node)
-            start, header_end, end = held.frames()[2]
+            start, header_end, end = held.frames()[FIRST_FETCH]
             assert header_end == end, "it has no body"
             chance = random.Random(6)
             faults: list[Fault] = [Cut(at) for at in range(start, end)]
@@ -360,12 +365,12 @@ async def an_empty_answer(node: Node) -> Conversation:
         async with asyncio.TaskGroup() as tasks:
             waiting = tasks.create_task(reader.__anext__())
             held = Conversation(wanted, (), b"")
-            while len(held.response) == 0 or len(held.frames()) < 3:
+            while len(held.response) == 0 or len(held.frames()) <= FIRST_FETCH:
                 await proxy.passed(0, proxy_bytes(proxy) + 1)
                 held = replace(held, response=proxy.response(0))
             waiting.cancel()
         links.close()
-    return replace(held, response=held.response[: held.frames()[2][2]])
+    return replace(held, response=held.response[: held.frames()[FIRST_FETCH][2]])
 
 
 def proxy_bytes(proxy: TcpProxy) -> int:

@@ -21,7 +21,15 @@ from envelope.types import Offset, StreamName
 from jetstream.client.read_range import ReadRange
 from jetstream.client.reader import BatchReader, RecordReader
 from jetstream.log.log import LogConfig
-from tests.support.sockets import LiveStream, asked, records_batch, run, serving, until
+from tests.support.sockets import (
+    LiveStream,
+    asked,
+    damage,
+    records_batch,
+    run,
+    serving,
+    until,
+)
 
 MILLISECOND = 1_000_000
 
@@ -314,14 +322,6 @@ def test_a_following_reader_is_told_when_its_stream_is_deleted(tmp_path: Path) -
     run(test())
 
 
-def damage(path: Path, position: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        byte = file.read(1)
-        file.seek(position)
-        file.write(bytes([byte[0] ^ 0x10]))
-
-
 def test_a_corrupt_batch_is_an_error_and_never_served(tmp_path: Path, loop: str) -> None:
     async def test() -> None:
         async with serving(tmp_path / "data") as world:
@@ -425,7 +425,7 @@ def test_an_offline_stream_is_waited_for(tmp_path: Path) -> None:
         async with serving(tmp_path / "data") as world:
             stream = world.stream("s")
             stream.add([b"v"])
-            world.directory.offline["s"] = 3
+            world.directory.offline["s"] = 6  # metadata is asked for anew before each attempt
             assert await offsets(world.records(ReadRange("s"))) == [0]
             assert world.directory.offline["s"] == 0
             assert world.server.counters.requests_failed == 3

@@ -1,6 +1,6 @@
 """What a fetch is answered, from every place a reader can stand."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -58,8 +58,11 @@ class AnIndex:
         return LeaderEpoch(1 if offset < 50 else 2)
 
 
-def a_view(start: int = 20, high_watermark: int = 80, end: int = 100) -> StreamView[ARange]:
-    return StreamView(Incarnation("one"), Offset(high_watermark), AnIndex(Offset(start), Offset(end)))
+def a_view(
+    start: int = 20, high_watermark: int = 80, end: int = 100, *, leads: bool = True
+) -> StreamView[ARange]:
+    index = AnIndex(Offset(start), Offset(end))
+    return StreamView(Incarnation("one"), Offset(high_watermark), index, LeaderEpoch(2), leads)
 
 
 def plan(
@@ -141,6 +144,36 @@ def test_a_reader_on_another_history_is_told(offset: int, epoch: int) -> None:
     assert error.detail["leader_epoch"] in (1, 2)
 
 
+@pytest.mark.parametrize("offset", [80, 100, 101, 2**62])
+def test_at_a_follower_every_offset_from_the_high_watermark_on_waits(offset: int) -> None:
+    assert plan(offset, a_view(leads=False)) == Wait(Offset(offset))
+
+
+def test_a_follower_serves_what_is_committed_and_knows_what_retention_has_removed() -> None:
+    decision = plan(79, a_view(leads=False))
+    assert isinstance(decision, Serve)
+    assert decision.file_range.next == 80
+    assert isinstance(refusal(plan(19, a_view(leads=False))), OffsetOutOfRange)
+
+
+@pytest.mark.parametrize(("offset", "epoch"), [(50, 0), (51, 1), (80, 1)])
+def test_a_follower_tells_of_another_history_below_its_high_watermark(offset: int, epoch: int) -> None:
+    assert isinstance(refusal(plan(offset, a_view(leads=False), epoch)), DivergedHistory)
+
+
+@pytest.mark.parametrize(("offset", "epoch"), [(81, 1), (100, 1), (101, 1), (101, 2)])
+def test_what_a_follower_does_not_know_to_be_committed_is_no_history_to_compare_with(
+    offset: int, epoch: int
+) -> None:
+    assert plan(offset, a_view(leads=False), epoch) == Wait(Offset(offset))
+
+
+@pytest.mark.parametrize("offset", [50, 79, 80, 101])
+def test_a_reader_from_a_later_reign_waits_until_the_follower_knows_of_it(offset: int) -> None:
+    assert plan(offset, a_view(leads=False), 3) == Wait(Offset(offset))
+    assert isinstance(refusal(plan(offset, a_view(), 3)), DivergedHistory | OffsetOutOfRange)
+
+
 def test_retention_is_not_divergence() -> None:
     assert isinstance(plan(20, last_epoch=7), Serve)
 
@@ -151,15 +184,12 @@ def test_a_stream_created_again_is_not_the_one_the_reader_began_with() -> None:
 
 
 def test_a_corrupt_range_is_refused_and_not_skipped() -> None:
-    view = StreamView(
-        Incarnation("one"), Offset(80), AnIndex(Offset(0), Offset(80), CorruptDataError("bad batch"))
-    )
+    view = replace(a_view(), index=AnIndex(Offset(0), Offset(80), CorruptDataError("bad batch")))
     assert isinstance(refusal(plan(30, view)), CorruptDataError)
 
 
 def test_files_are_read_for_a_plan_only_where_they_may_be() -> None:
-    index = AnIndex(Offset(0), Offset(80), NeedsFile("it is in a file"))
-    view = StreamView(Incarnation("one"), Offset(80), index)
+    view = replace(a_view(), index=AnIndex(Offset(0), Offset(80), NeedsFile("it is in a file")))
     assert isinstance(refusal(plan(30, view, load=False)), NeedsFile)
     assert isinstance(plan(30, view, load=True), Serve)
 

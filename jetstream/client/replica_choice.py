@@ -1,0 +1,87 @@
+"""Which node a reader asks, and how long it stays there: decided from what is known, nothing else.
+
+Who is behind reads from any replica in sync, so that catching up costs the leader little. Who has caught up
+goes to the leader: the others learn of a new high watermark a moment later. While the leader is away another
+replica serves what it knows, and the reader looks again soon.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Literal
+
+ReadFrom = Literal["auto", "leader", "any"]
+"""``auto``: catch up anywhere, then the leader; ``leader``: nobody else; ``any``: no leader is needed."""
+
+LOOK_AGAIN_MS: Final = 1_000
+"""How long a reader that wants the leader waits at another node before it looks for the leader again."""
+
+
+class Purpose(Enum):
+    """What a reader asks for."""
+
+    OFFSETS = "where the stream begins and ends"
+    CATCH_UP = "records that are known to be there"
+    TAIL = "records that come"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReplicas:
+    """Where a stream is, as one node knows it."""
+
+    incarnation: str
+    leader: str | None
+    """None: nobody leads it now."""
+    replicas: tuple[str, ...]
+    isr: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A node to ask."""
+
+    node: str
+    leaves: bool = False
+    """Once caught up the reader leaves a node that does not lead."""
+    wait_ms_max: int | None = None
+    """How long a fetch waits there for records; None: as long as the reader likes."""
+
+
+def choose(
+    known: StreamReplicas, purpose: Purpose, read_from: ReadFrom, shunned: Collection[str], turn: int
+) -> Visit | None:
+    """Return whom to ask; None if that is the leader and nobody leads.
+
+    Args:
+        known: where the stream is.
+        purpose: what is asked for.
+        read_from: the application's wish.
+        shunned: nodes that have failed a moment ago.
+        turn: any number; readers with different ones are spread over the replicas, one with the same stays.
+    """
+    if read_from == "any":
+        return _visit(_one_of(known, shunned, turn))
+    if read_from == "leader" or purpose is Purpose.OFFSETS:
+        return _visit(known.leader, leaves=True)
+    if purpose is Purpose.CATCH_UP:
+        node, wait_ms_max = _one_of(known, shunned, turn), 0
+    elif known.leader is not None and known.leader not in shunned:
+        node, wait_ms_max = known.leader, None
+    else:
+        node, wait_ms_max = _one_of(known, shunned, turn), LOOK_AGAIN_MS
+    return _visit(node, leaves=True, wait_ms_max=None if node == known.leader else wait_ms_max)
+
+
+def _visit(node: str | None, *, leaves: bool = False, wait_ms_max: int | None = None) -> Visit | None:
+    return None if node is None else Visit(node, leaves, wait_ms_max)
+
+
+def _one_of(known: StreamReplicas, shunned: Collection[str], turn: int) -> str | None:
+    """Return a replica in sync, rather than that another one, rather than that one that has just failed."""
+    well = [node for node in known.isr if node not in shunned]
+    lagging = [node for node in known.replicas if node not in shunned]
+    return _turned(well, turn) or _turned(lagging, turn) or _turned(known.replicas, turn)
+
+
+def _turned(nodes: Sequence[str], turn: int) -> str | None:
+    return nodes[turn % len(nodes)] if nodes else None

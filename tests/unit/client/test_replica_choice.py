@@ -1,0 +1,99 @@
+"""Whom a reader asks, from everything it can know."""
+
+from collections.abc import Collection
+from itertools import chain, combinations
+from typing import get_args
+
+import pytest
+
+from jetstream.client.replica_choice import LOOK_AGAIN_MS, Purpose, ReadFrom, StreamReplicas, Visit, choose
+
+ALL = ("a", "b", "c")
+WHOLE = StreamReplicas("i", "a", ALL, ALL)
+LAGGING = StreamReplicas("i", "a", ALL, ("a", "b"))
+LEADERLESS = StreamReplicas("i", None, ALL, ("a", "b"))
+
+
+def chosen(
+    known: StreamReplicas, purpose: Purpose, read_from: ReadFrom = "auto", shunned: Collection[str] = ()
+) -> set[Visit | None]:
+    """What readers with different turns choose."""
+    return {choose(known, purpose, read_from, shunned, turn) for turn in range(12)}
+
+
+def nodes(visits: Collection[Visit | None]) -> set[str | None]:
+    return {None if visit is None else visit.node for visit in visits}
+
+
+def test_readers_that_catch_up_are_spread_over_the_replicas_in_sync() -> None:
+    assert nodes(chosen(WHOLE, Purpose.CATCH_UP)) == {"a", "b", "c"}
+    assert nodes(chosen(LAGGING, Purpose.CATCH_UP)) == {"a", "b"}
+    assert nodes(chosen(LEADERLESS, Purpose.CATCH_UP)) == {"a", "b"}
+
+
+@pytest.mark.parametrize("read_from", get_args(ReadFrom))
+@pytest.mark.parametrize("purpose", Purpose)
+def test_the_same_reader_goes_to_the_same_node(purpose: Purpose, read_from: ReadFrom) -> None:
+    for turn in range(6):
+        assert len({choose(WHOLE, purpose, read_from, (), turn) for _ in range(3)}) == 1
+
+
+def test_who_has_caught_up_goes_to_the_leader_and_waits_there() -> None:
+    assert chosen(WHOLE, Purpose.TAIL) == {Visit("a", leaves=True)}
+
+
+def test_where_the_stream_ends_only_the_leader_knows_whatever_has_failed() -> None:
+    for shunned in ((), ALL):
+        assert chosen(WHOLE, Purpose.OFFSETS, "auto", shunned) == {Visit("a", leaves=True)}
+    assert chosen(LEADERLESS, Purpose.OFFSETS) == {None}
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_who_wants_the_leader_gets_nobody_else(purpose: Purpose) -> None:
+    for shunned in ((), ("a",), ALL):
+        assert chosen(WHOLE, purpose, "leader", shunned) == {Visit("a", leaves=True)}
+    assert chosen(LEADERLESS, purpose, "leader") == {None}
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_who_reads_from_any_replica_stays_there_and_needs_no_leader(purpose: Purpose) -> None:
+    assert chosen(WHOLE, purpose, "any") == {Visit("a"), Visit("b"), Visit("c")}
+    assert chosen(LEADERLESS, purpose, "any") == {Visit("a"), Visit("b")}
+
+
+def test_a_node_that_has_just_failed_is_asked_last() -> None:
+    assert nodes(chosen(WHOLE, Purpose.CATCH_UP, "auto", ("b",))) == {"a", "c"}
+    assert nodes(chosen(LAGGING, Purpose.CATCH_UP, "auto", ("a", "b"))) == {"c"}, "better than none"
+    assert nodes(chosen(WHOLE, Purpose.CATCH_UP, "any", ALL)) == {"a", "b", "c"}, "perhaps it works now"
+
+
+def test_while_the_leader_is_away_another_replica_serves_for_a_moment() -> None:
+    assert chosen(WHOLE, Purpose.TAIL, "auto", ("a",)) == {
+        Visit("b", leaves=True, wait_ms_max=LOOK_AGAIN_MS),
+        Visit("c", leaves=True, wait_ms_max=LOOK_AGAIN_MS),
+    }
+    assert nodes(chosen(LEADERLESS, Purpose.TAIL)) == {"a", "b"}
+
+
+def test_who_catches_up_at_a_follower_does_not_wait_there() -> None:
+    assert chosen(WHOLE, Purpose.CATCH_UP) == {
+        Visit("a", leaves=True),
+        Visit("b", leaves=True, wait_ms_max=0),
+        Visit("c", leaves=True, wait_ms_max=0),
+    }
+
+
+def test_a_stream_with_one_replica_is_read_there() -> None:
+    alone = StreamReplicas("i", "b", ("b",), ("b",))
+    for purpose in Purpose:
+        for read_from in get_args(ReadFrom):
+            assert nodes(chosen(alone, purpose, read_from, ("b",))) == {"b"}
+
+
+def test_somebody_is_always_asked_where_a_leader_is_not_needed() -> None:
+    everybody = chain.from_iterable(combinations(ALL, size) for size in range(4))
+    for shunned in everybody:
+        for known in (WHOLE, LAGGING, LEADERLESS, StreamReplicas("i", None, ALL, ())):
+            for purpose in (Purpose.CATCH_UP, Purpose.TAIL):
+                assert None not in chosen(known, purpose, "auto", shunned)
+                assert None not in chosen(known, purpose, "any", shunned)
