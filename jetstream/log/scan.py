@@ -108,7 +108,8 @@ class FileWindow:
         length = max(min(length, self.size - position), 0)
         start = position - self._start
         if start < 0 or start + length > len(self._data):
-            wanted = min(max(length, _WINDOW_BYTES), self.size - position)
+            # A torn batch may say that it ends behind the end of the file.
+            wanted = max(min(max(length, _WINDOW_BYTES), self.size - position), 0)
             self._data = memoryview(self._file.read(position, wanted))
             self._start = position
             start = 0

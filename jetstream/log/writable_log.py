@@ -205,6 +205,9 @@ class WritableLog(ReadableLog):
         """Begin a segment if the leader did; otherwise go on in the active one, even if it was sealed."""
         segment = self._writer.segment
         if BatchFlags.ROLL not in first.flags and segment.next == first.base:
+            if self._writer.is_empty and len(self._segments) > 1:
+                # Begun by whoever led before, and its first batch never came: the segment before it goes on.
+                self._segments = self._writer.cut(self._segments, first.base)
             self._writer.unseal()
         elif segment.sealed or not self._writer.is_empty:
             self._roll()

@@ -393,3 +393,20 @@ def test_a_log_is_cut_between_batches_and_not_below_its_start() -> None:
     assert log.log_end_offset == 6
     log.truncate_to(Offset(4))
     assert log.log_end_offset == 4
+
+
+def test_a_follower_goes_on_before_a_segment_that_it_began_and_never_wrote_to() -> None:
+    one, two = leading(7, SMALL), leading(3, LogConfig())
+    boundary = one._segments[1].base
+    disk = MemoryDisk()
+    follower = opened(disk)
+    follower.append_frames(b"".join(frames_of(one)[:boundary]), NOW)
+    follower.sync()
+    follower._roll()
+    again = opened(disk.power_loss(everything_survives))
+    assert (again._segments[-1].base, again.log_end_offset) == (boundary, boundary)
+    again.append_frames(b"".join(frames_of(two)[boundary:]), NOW)
+    again.sync()
+    assert_equal_files(again, two)
+    again.close()
+    assert inspect_stream(again._disk, DIRECTORY).healthy
