@@ -3,9 +3,10 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -58,11 +59,19 @@ def claim_directory(directory: Path) -> None:
         InvalidConfig: it is a data directory, but not one of an earlier demo.
         StorageError: a process uses it, or it has files that are not a node's.
     """
-    marker = directory / MARKER
-    if (directory / IDENTITY_FILE).exists() and not marker.exists():
-        raise InvalidConfig(f"{directory} has a node's data in it: choose another directory with --data")
+    refuse_foreign(directory, IDENTITY_FILE)
     claim_data_directory(directory)
-    marker.touch()
+    (directory / MARKER).touch()
+
+
+def refuse_foreign(directory: Path, token: str) -> None:
+    """Refuse a directory that has the file ``token``, so it is one of nodes, and is not one of ours.
+
+    Raises:
+        InvalidConfig: it is like that.
+    """
+    if (directory / token).exists() and not (directory / MARKER).exists():
+        raise InvalidConfig(f"{directory} has a node's data in it: choose another directory with --data")
 
 
 async def run_demo(directory: Path, messages: Sequence[Flight], keep: bool, progress: Progress) -> DemoReport:
@@ -81,14 +90,14 @@ async def run_demo(directory: Path, messages: Sequence[Flight], keep: bool, prog
         server = await running.enter_async_context(EmbeddedNatsServer(directory / EMBEDDED_NATS_DIRECTORY))
         await running.enter_async_context(Node(_node_config(directory, server.url)))
         client = await running.enter_async_context(jetstream.connect(server.url))
-        first_offset = await _prepared_stream(client, keep)
+        first_offset = await prepared_stream(client, keep)
         published = await _publish(server.url, messages, first_offset, progress)
-        read = await _read_back(client, first_offset, len(messages), progress)
+        read = await read_back(client, first_offset, len(messages), progress)
         sha256 = _checked_content(messages, read.records, first_offset)
     segments = tuple(sealed_segments(directory))
     airports = flights_per_airport(segments)
     if first_offset == 0:
-        _check_query(airports, messages)
+        check_query(airports, (message.subject for message in messages))
     return DemoReport(
         records=len(messages),
         routes=len({message.subject for message in messages}),
@@ -108,12 +117,14 @@ def _node_config(directory: Path, url: str) -> NodeConfig:
     return load_config(flags={"data": directory, "nats": {"urls": [url]}, "socket": {"port": 0}})
 
 
-async def _prepared_stream(client: JetstreamClient, keep: bool) -> int:
+async def prepared_stream(client: JetstreamClient, keep: bool, replicas: int = 1) -> int:
     """Make the stream and return the offset that the first message will have."""
     if not keep:
         with suppress(UnknownStream):
             await client.streams.delete(STREAM)
-    stream = await client.streams.create(STREAM, f"{STREAM}.>", segment_bytes=SEGMENT_BYTES)
+    stream = await client.streams.create(
+        STREAM, f"{STREAM}.>", segment_bytes=SEGMENT_BYTES, replicas=replicas
+    )
     return stream.log_end_offset
 
 
@@ -137,12 +148,14 @@ async def _publish(url: str, messages: Sequence[Flight], first_offset: int, prog
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadBack:
+class ReadBack:
+    """Everything that was stored, and how many seconds it took to read it."""
+
     records: pa.Table
     seconds: float
 
 
-async def _read_back(client: JetstreamClient, first_offset: int, count: int, progress: Progress) -> _ReadBack:
+async def read_back(client: JetstreamClient, first_offset: int, count: int, progress: Progress) -> ReadBack:
     """Read what was just stored, as Arrow batches, through the client library."""
     with progress("reading back", count) as told:
         started = time.perf_counter()
@@ -151,7 +164,7 @@ async def _read_back(client: JetstreamClient, first_offset: int, count: int, pro
             batches.append(batch)
             told(batch.num_rows)
         seconds = time.perf_counter() - started
-    return _ReadBack(pa.Table.from_batches(batches, SCHEMA), seconds)
+    return ReadBack(pa.Table.from_batches(batches, SCHEMA), seconds)
 
 
 def _checked_content(messages: Sequence[Flight], stored: pa.Table, first_offset: int) -> str:
@@ -173,21 +186,35 @@ def _checked_content(messages: Sequence[Flight], stored: pa.Table, first_offset:
     for column, values in expected.items():
         if stored[column].combine_chunks() != values:
             raise CorruptDataError(f"the column {column!r} read back is not what was published")
+    return checked_sha256(messages, stored)
+
+
+def checked_sha256(messages: Sequence[Flight], stored: pa.Table) -> str:
+    """Return the SHA-256 of all values of ``stored``, which are in the order of ``messages``.
+
+    Raises:
+        CorruptDataError: it is not that of the messages.
+    """
     read = hashlib.sha256()
-    for value in stored["value"].combine_chunks().to_pylist():
-        assert value is not None, "equal to a published value"
+    for value in stored["value"].to_pylist():
+        if value is None:
+            raise CorruptDataError("a record read back has no value")
         read.update(value)
     if read.digest() != hashlib.sha256(b"".join(message.value for message in messages)).digest():
         raise CorruptDataError("the values read back have another SHA-256 than those published")
     return read.hexdigest()
 
 
-def _check_query(airports: AirportFlights, messages: Sequence[Flight]) -> None:
-    """Hold the query on the files against the messages: sealed files hold a stream's first records.
+def check_query(airports: AirportFlights, subjects: Iterable[object]) -> None:
+    """Hold the query on the files against the stream: sealed files hold its first records.
+
+    Args:
+        airports: what the query found.
+        subjects: of all records, in the stream's order.
 
     Raises:
         CorruptDataError: they differ.
     """
-    departures = Counter(message.subject.split(".")[1] for message in messages[: airports.records])
+    departures = Counter(str(subject).split(".")[1] for subject in islice(subjects, airports.records))
     if dict(airports.departures) != departures:
         raise CorruptDataError(f"the files count {airports.departures}, published were {departures}")

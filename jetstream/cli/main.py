@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from jetstream.cli import bench, demo, inspect_files, publish, read, serve, streams
+from jetstream.cli import bench, cluster, demo, inspect_files, moves, publish, read, serve, streams
 from jetstream.cli.console import print_line
 from jetstream.cli.help_text import EXIT_CODES_HELP, add_command
 from jetstream.node.node import VERSION
@@ -24,6 +24,7 @@ app = typer.Typer(
 stream_app = typer.Typer(
     help="Create, list, look at, change and delete streams.", no_args_is_help=True, rich_markup_mode="rich"
 )
+cluster_app = typer.Typer(help="Look at the nodes.", no_args_is_help=True, rich_markup_mode="rich")
 bench_app = typer.Typer(
     help="Measure a running cluster as an application on this machine sees it.",
     no_args_is_help=True,
@@ -49,11 +50,17 @@ def root(
 
 add_command(app, "up", serve.up, serve.UP_EXAMPLES)
 add_command(app, "node", serve.node, serve.NODE_EXAMPLES)
+app.add_typer(cluster_app, name="cluster")
+add_command(cluster_app, "info", cluster.info, cluster.INFO_EXAMPLES)
+add_command(cluster_app, "drain", moves.drain, moves.DRAIN_EXAMPLES)
+add_command(cluster_app, "rebalance", moves.rebalance, moves.REBALANCE_EXAMPLES)
+add_command(cluster_app, "remove", moves.remove, moves.REMOVE_EXAMPLES)
 app.add_typer(stream_app, name="stream")
 add_command(stream_app, "create", streams.create, streams.CREATE_EXAMPLES)
 add_command(stream_app, "ls", streams.list_streams, streams.LIST_EXAMPLES)
 add_command(stream_app, "info", streams.info, streams.INFO_EXAMPLES)
 add_command(stream_app, "update", streams.update, streams.UPDATE_EXAMPLES)
+add_command(stream_app, "reassign", moves.reassign, moves.REASSIGN_EXAMPLES)
 add_command(stream_app, "truncate", streams.truncate, streams.TRUNCATE_EXAMPLES)
 add_command(stream_app, "delete", streams.delete, streams.DELETE_EXAMPLES)
 add_command(app, "pub", publish.pub, publish.PUB_EXAMPLES)

@@ -3,33 +3,31 @@
 import asyncio
 import gc
 import logging
-import os
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from envelope.errors import UnavailableError
-from jetstream.cli.console import notice, print_json, print_line, reported_errors, run_async
+from jetstream.cli.console import print_json, print_line, reported_errors, run_async
 from jetstream.cli.data_directory import EMBEDDED_NATS_DIRECTORY, claim_data_directory
 from jetstream.cli.help_text import Json
-from jetstream.cli.nats_options import NatsIdentity, server_urls
+from jetstream.cli.nats_options import NatsIdentity, NatsOptions, server_urls
+from jetstream.cli.running import Embedded, end_of_server_sets, say, say_stopping, signals_set
+from jetstream.cli.serve_cluster import ClusterPlan, check_node_count, serve_cluster
 from jetstream.node.config import NodeConfig, load_config
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 
 NATS_PORT_DEFAULT: Final = 4222
 _COLLECT_AFTER_OBJECTS: Final = 50_000
-_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 UP_EXAMPLES: Final = (
     "jetstream up",
     "jetstream up --data /var/lib/jetstream --port 9292",
+    "jetstream up --nodes 3 --data cluster-data",
     "jetstream up --nats nats://nats.example.com:4222 --creds node.creds",
 )
 NODE_EXAMPLES: Final = (
@@ -51,7 +49,7 @@ class UpOptions:
             "--port",
             min=0,
             max=65_535,
-            help="Socket for readers (default 9292); 0 takes a free one.",
+            help="Socket for readers (default 9292); 0 takes a free one. Of several nodes, the first one's.",
         ),
     ] = None
     http_port: Annotated[
@@ -89,7 +87,7 @@ class UpOptions:
 def up(
     identity: NatsIdentity,
     options: UpOptions,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes to run; this version runs one.")] = 1,
+    nodes: Annotated[int, typer.Option("--nodes", help="Nodes to run: 1, 3 or 5, as processes.")] = 1,
     nats: Annotated[
         str | None,
         typer.Option("--nats", metavar="URL", help="Attach to this NATS server and start none of our own."),
@@ -100,12 +98,16 @@ def up(
 
     Prints one line per endpoint and then 'ready'. Stays in the foreground; SIGINT (Ctrl-C) and SIGTERM
     stop it cleanly. Everything is kept in --data and is there again at the next start.
+
+    With --nodes 3 (or 5) it runs a cluster on this machine: each node is a process with a directory in --data
+    and the next port after --port and --http-port. A node that dies is started again. The number of nodes
+    stays what it was when --data was made.
     """
-    if nodes != 1:
-        raise typer.BadParameter(
-            f"--nodes {nodes}: this version runs one node; replication over several comes later"
-        )
+    check_node_count(nodes)
     with reported_errors(as_json):
+        if nodes > 1:
+            run_async(serve_cluster(_plan(identity, options, nodes, nats), as_json))
+            return
         claim_data_directory(options.data)
         settings = options.settings()
         embedded: Embedded | None = None
@@ -114,6 +116,20 @@ def up(
         else:
             embedded = Embedded(options.data, options.nats_port)
         run_async(_serve(settings, None, embedded, as_json))
+
+
+def _plan(identity: NatsIdentity, options: UpOptions, nodes: int, nats: str | None) -> ClusterPlan:
+    given = {field.name: getattr(identity, field.name) for field in fields(identity)}
+    return ClusterPlan(
+        directory=options.data,
+        count=nodes,
+        first_port=options.port,
+        first_http_port=options.http_port,
+        log_level=options.log_level,
+        nats=None if nats is None else NatsOptions(nats=nats, **given),
+        nats_settings={} if nats is None else {"urls": server_urls(nats), **identity.node_settings()},
+        nats_port=options.nats_port,
+    )
 
 
 def node(
@@ -131,35 +147,27 @@ def node(
         run_async(_serve({}, config, None, as_json))
 
 
-@dataclass(frozen=True, slots=True)
-class Embedded:
-    """A NATS server of our own: inside which data directory, on which port."""
-
-    data: Path
-    port: int
-
-
 async def _serve(
     settings: dict[str, object], file: Path | None, embedded: Embedded | None, as_json: bool
 ) -> None:
     """Run one node until a signal, or until it fails."""
     stop = asyncio.Event()
     async with AsyncExitStack() as running:
-        running.enter_context(_signals_set(stop))
+        running.enter_context(signals_set(stop))
         if embedded is not None:
             server = await running.enter_async_context(
                 EmbeddedNatsServer(embedded.data / EMBEDDED_NATS_DIRECTORY, embedded.port)
             )
             settings["nats"] = {"urls": [server.url]}
-            running.enter_context(_end_of_server_sets(stop, server, embedded))
+            running.enter_context(end_of_server_sets(stop, server, embedded))
         config = load_config(file, settings)
         _start_logging(config)
         node = await running.enter_async_context(Node(config))
         _tune_collector()
         _announce(node, config, embedded is not None, as_json)
         await stop.wait()  # a node that fails cancels this, and its exit raises why
-        _say_stopping(as_json)
-    _say("stopped", as_json)
+        say_stopping(as_json)
+    say("stopped", as_json)
 
 
 def _tune_collector() -> None:
@@ -170,54 +178,6 @@ def _tune_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER_OBJECTS)
-
-
-@contextmanager
-def _signals_set(stop: asyncio.Event) -> Iterator[None]:
-    """Set ``stop`` at the first signal; the second one is the interpreter's own again and ends at once."""
-    loop = asyncio.get_running_loop()
-
-    def first_signal() -> None:
-        stop.set()
-        for number in _STOP_SIGNALS:
-            loop.remove_signal_handler(number)
-
-    for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, first_signal)
-    try:
-        yield
-    finally:
-        for number in _STOP_SIGNALS:
-            loop.remove_signal_handler(number)
-
-
-@contextmanager
-def _end_of_server_sets(
-    stop: asyncio.Event, server: EmbeddedNatsServer, embedded: Embedded
-) -> Iterator[None]:
-    """Set ``stop`` if the embedded server ends before us: nobody else would start it again.
-
-    Raises:
-        UnavailableError: at the end of the block, if it did.
-    """
-    loop = asyncio.get_running_loop()
-    process = os.pidfd_open(server.pid)
-    ended: list[int] = []
-
-    def on_end() -> None:
-        loop.remove_reader(process)
-        ended.append(server.pid)
-        stop.set()
-
-    loop.add_reader(process, on_end)
-    try:
-        yield
-    finally:
-        loop.remove_reader(process)
-        os.close(process)
-    if ended:
-        log = embedded.data / EMBEDDED_NATS_DIRECTORY / "nats-server.log"
-        raise UnavailableError(f"the embedded NATS server (process {ended[0]}) has ended: see {log}")
 
 
 def _announce(node: Node, config: NodeConfig, embedded: bool, as_json: bool) -> None:
@@ -231,27 +191,15 @@ def _announce(node: Node, config: NodeConfig, embedded: bool, as_json: bool) -> 
             print_json({"event": "endpoint", "endpoint": name, "address": address})
         else:
             print_line(f"{name:<8} {address}")
-    _say("ready", as_json)
-
-
-def _say(event: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"event": event})
-    else:
-        print_line(event)
-
-
-def _say_stopping(as_json: bool) -> None:
-    if as_json:
-        print_json({"event": "stopping"})
-    else:
-        notice("stopping (again to end at once)")
+    say("ready", as_json)
 
 
 def _start_logging(config: NodeConfig) -> None:
     """Send the node's log to standard error, one line per event, times in UTC."""
     handler = logging.StreamHandler()
-    formatter = logging.Formatter("%(asctime)sZ %(levelname)-7s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter = logging.Formatter(
+        "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
+    )
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)

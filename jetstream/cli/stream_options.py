@@ -25,11 +25,15 @@ class StreamOptions:
     """What is given is set, all else stays as it is (or at its default for a new stream)."""
 
     replicas: Annotated[
-        int | None, typer.Option("--replicas", min=1, help="Copies of the log; this version: 1.")
+        int | None, typer.Option("--replicas", min=1, help="Copies of the log, on as many nodes (default 1).")
     ] = None
     min_insync_replicas: Annotated[
         int | None,
-        typer.Option("--min-insync-replicas", min=1, help="Copies that must hold a record before its ack."),
+        typer.Option(
+            "--min-insync-replicas",
+            min=1,
+            help="Copies that must hold a record before its ack (default: a majority).",
+        ),
     ] = None
     ack: Annotated[
         AckPolicy | None, typer.Option("--ack", help="When a publisher is answered (default all).")

@@ -23,6 +23,7 @@ CREATE_EXAMPLES: Final = (
     "jetstream stream create orders --subject 'orders.>'",
     "jetstream stream create clicks --subject 'web.click.*' --sync interval --retention-age 7d",
     "jetstream stream create audit --subject 'svc.>' --ack none --label team=security",
+    "jetstream stream create orders --subject 'orders.>' --replicas 3 --min-insync-replicas 2",
 )
 LIST_EXAMPLES: Final = ("jetstream stream ls", "jetstream stream ls --json | jq -r .name")
 INFO_EXAMPLES: Final = (
@@ -84,12 +85,14 @@ async def _list(nats: NatsOptions, prefix: str | None, as_json: bool) -> None:
         for stream in streams:
             print_json(stream.model_dump(mode="json"))
         return
-    columns = ("stream", "subject", "ack", "first", "committed", "end", "size")
+    columns = ("stream", "subject", "ack", "leader", "in sync", "first", "committed", "end", "size")
     rows = (
         (
             stream.name,
             stream.subject,
             stream.ack,
+            stream.leader,
+            f"{len(stream.isr)} of {len(stream.replicas)}",
             stream.log_start_offset,
             stream.high_watermark,
             stream.log_end_offset,
@@ -101,7 +104,12 @@ async def _list(nats: NatsOptions, prefix: str | None, as_json: bool) -> None:
 
 
 def info(nats: NatsOptions, name: StreamArgument, as_json: Json = False) -> None:
-    """Show a stream's configuration and its live state: offsets, size, possible gaps, damage."""
+    """Show a stream's configuration and its live state: offsets, size, possible gaps, damage, replicas.
+
+    Of each replica: whether it leads, whether it is in sync, where its log ends, where what it has on disk
+    ends, its high watermark, and how many of the leader's records it does not have on disk (lag). A dash is
+    what the leader has not heard yet.
+    """
     with reported_errors(as_json):
         run_async(_info(nats, name, as_json))
 
@@ -194,7 +202,7 @@ def _show(stream: StreamInfo, as_json: bool) -> None:
         "offsets": f"{stream.log_start_offset:,} to {stream.log_end_offset:,}",
         "high watermark": stream.high_watermark,
         "size": f"{size_text(stream.bytes)} in {stream.segments} segments",
-        "leader": f"{stream.leader}, epoch {stream.leader_epoch}",
+        "leader": f"{stream.leader or 'none'}, epoch {stream.leader_epoch}",
         "in sync": ", ".join(stream.isr),
         "message ids": f"{stream.dedupe.ids:,} within {stream.dedupe.effective_window}",
         "created": stream.created_at.isoformat(timespec="seconds"),
@@ -206,6 +214,21 @@ def _show(stream: StreamInfo, as_json: bool) -> None:
         f"{range_.start} to {range_.end}" for range_ in stream.corrupt_ranges
     )
     print_properties(stream.config.name, shown)
+    columns = ("node", "role", "in sync", "end", "synced", "high watermark", "lag")
+    rows = (
+        (
+            replica.node,
+            "leader" if replica.node == stream.leader else "follower",
+            replica.in_sync,
+            replica.log_end_offset,
+            replica.synced_end,
+            replica.high_watermark,
+            replica.lag,
+        )
+        for replica in stream.replica_states
+    )
+    if stream.replica_states:
+        print_table("replicas", columns, rows)
 
 
 def _gap_text(gap: PossibleGap) -> str:

@@ -84,12 +84,6 @@ def test_up_ends_with_the_nats_server_it_started(tmp_path: Path) -> None:
     assert json.loads(error.splitlines()[-1])["error"]["description"].startswith("the embedded NATS server")
 
 
-def test_more_than_one_node_is_refused_as_not_there_yet() -> None:
-    result = jetstream("up", "--nodes", "3")
-    assert result.exit_code == 2
-    assert "this version runs one node" in " ".join(result.stderr.split())
-
-
 def test_up_says_which_nats_server_does_not_answer(tmp_path: Path) -> None:
     arguments = ("--data", str(tmp_path), "--nats", "nats://127.0.0.1:1", "--port", "0")
     environment = {"JETSTREAM_NODE_NATS__CONNECT_TIMEOUT": "PT0.5S"}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import nats
 import pyarrow as pa
@@ -78,6 +79,50 @@ def test_another_run_replaces_the_stream_or_appends_to_it(tmp_path: Path) -> Non
     assert offsets() == (0, 300)
     assert offsets() == (0, 300)
     assert offsets("--keep") == (300, 600)
+
+
+def checked_cluster_report(data: Path, *arguments: str) -> dict[str, Any]:
+    """Run the demo on three nodes and return its report, of which what always holds is checked."""
+    with CommandProcess("demo", "--nodes", "3", "--data", str(data), "--json", *arguments) as process:
+        code, output, error = process.finished()
+    assert (code, error) == (0, "")
+    report: dict[str, Any] = json.loads(output)
+    failover = report["failover"]
+    assert (failover["killed"], failover["isr"]) == ("a", ["a", "b", "c"])
+    assert failover["successor"] in ("b", "c")
+    assert failover["epoch"] == 2
+    assert report["records"] // 3 <= failover["killed_after"] < report["records"]
+    assert failover["sent_again"] > 0
+    assert failover["equal_files"] > 0
+    assert all(failover["successor"] in Path(path).parts for path in report["segments"])
+    return report
+
+
+def test_the_demo_on_three_nodes_loses_nothing_when_the_leader_is_killed(tmp_path: Path) -> None:
+    report = checked_cluster_report(tmp_path, "--rows", "15000")
+    assert (report["records"], report["end_offset"]) == (15_000, 15_000)
+    assert "15,000 records" in succeeded("inspect", str(tmp_path / "a"))
+
+
+@pytest.mark.deep
+def test_every_flight_is_there_after_the_leader_was_killed(tmp_path: Path) -> None:
+    report = checked_cluster_report(tmp_path)
+    assert report["sha256"] == SHA256_OF_ALL_VALUES
+    assert report["queried_records"] > 0.98 * 336_776
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--nodes", "2"), "choose 1, 3 or 5"),
+        (("--nodes", "3", "--keep"), "--keep is for one node"),
+        (("--nodes", "3", "--rows", "9999"), "at least 10,000"),
+    ],
+)
+def test_what_the_demo_cannot_do_on_several_nodes_is_refused(arguments: tuple[str, ...], said: str) -> None:
+    refused = jetstream("demo", *arguments)
+    assert refused.exit_code == 2
+    assert said in " ".join(refused.stderr.split())
 
 
 def test_a_directory_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:

@@ -125,6 +125,8 @@ def test_list_and_cluster_info_name_what_is_there(tmp_path: Path) -> None:
             assert len(some["streams"]) == 2
             cluster = await raw(client, "cluster.info", b"")
             assert cluster["nodes"][0]["port"] == node.socket_port
+            assert cluster["nodes"][0]["alive"] is True
+            assert [s["isr"] for s in everything["streams"]] == [[node.node_id]] * 3
 
     run(scenario())
 

@@ -11,7 +11,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from jetstream.cli import bench, demo, inspect_files, publish, read, serve, streams
+from jetstream.cli import bench, cluster, demo, inspect_files, publish, read, serve, streams
 from jetstream.cli.exit_codes import ExitCode
 from jetstream.cli.main import app
 from jetstream.node.config import load_config
@@ -27,7 +27,7 @@ PAGES = (
 
 EXAMPLES = [
     example
-    for module in (bench, demo, inspect_files, publish, read, serve, streams)
+    for module in (bench, cluster, demo, inspect_files, publish, read, serve, streams)
     for name, examples in sorted(vars(module).items())
     if name.endswith("_EXAMPLES")
     for example in examples
@@ -78,7 +78,7 @@ def all_commands() -> Iterator[list[str]]:
 def test_every_command_has_help_with_examples(command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, "--help"])
     assert result.exit_code == 0
-    assert "Examples:" in result.output or command in (["stream"], ["bench"])
+    assert "Examples:" in result.output or command in (["stream"], ["bench"], ["cluster"])
 
 
 def test_the_page_lists_every_command_and_every_exit_code() -> None:
@@ -98,8 +98,11 @@ def test_the_settings_in_the_page_are_a_configuration(
     for sample in samples:
         settings.write_text(sample)
         config = load_config(settings)
-        assert config.socket.advertise == "log1.example.com"
-        assert config.socket.tls is not None
+        if config.peers is not None:
+            assert config.node_id in config.peers.voters
+        else:
+            assert config.socket.advertise == "log1.example.com"
+            assert config.socket.tls is not None
 
 
 def test_the_version_is_printed() -> None:

@@ -1,0 +1,134 @@
+"""``jetstream cluster info``: the nodes, who leads the metadata log, and how every stream is replicated."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from envelope.errors import JetstreamError
+from jetstream.cli.client_connection import connected
+from jetstream.cli.console import print_json, print_line, print_table, reported_errors, run_async
+from jetstream.cli.help_text import Json
+from jetstream.cli.nats_options import NatsOptions
+from jetstream.client.connection import JetstreamClient
+from metadata.api.responses import ClusterInfo, NodeInfo, StreamInfo, StreamSummary
+
+INFO_EXAMPLES: Final = (
+    "jetstream cluster info",
+    "jetstream cluster info --json | jq .cluster.metadata_leader",
+)
+
+_ASKED_AT_ONCE: Final = 16
+_NO_ANSWER: Final = "no answer"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReplication:
+    """How one stream is replicated, as its leader says.
+
+    Attributes:
+        name: of the stream.
+        state: ``online``, ``offline``, or that its leader gave no answer.
+        leader: None if nobody leads.
+        leader_epoch: of its reign.
+        replicas: all nodes that are to hold it.
+        isr: those in sync.
+        lag: records that the slowest replica does not have on disk; None if one was not heard of.
+    """
+
+    name: str
+    state: str
+    leader: str | None
+    leader_epoch: int
+    replicas: list[str]
+    isr: list[str]
+    lag: int | None
+
+
+def info(nats: NatsOptions, as_json: Json = False) -> None:
+    """Show the nodes, who leads the metadata log, and for each stream who leads it and who is in sync.
+
+    A node is alive while it holds a lease; a dash means that nobody leads the metadata log who could say. The
+    lag of a stream is the number of records that its slowest replica does not have on disk.
+    """
+    with reported_errors(as_json):
+        run_async(_info(nats, as_json))
+
+
+async def _info(nats: NatsOptions, as_json: bool) -> None:
+    async with connected(nats) as client:
+        cluster = await client.requests.cluster_info()
+        streams = await _replications(client, await client.streams.list())
+    if as_json:
+        print_json(
+            {"cluster": cluster.model_dump(mode="json"), "streams": [asdict(stream) for stream in streams]}
+        )
+    else:
+        _show(cluster, streams)
+
+
+async def _replications(
+    client: JetstreamClient, summaries: Sequence[StreamSummary]
+) -> list[StreamReplication]:
+    """Ask the leader of every stream, some at once."""
+    found: list[StreamReplication] = []
+    for first in range(0, len(summaries), _ASKED_AT_ONCE):
+        asked = summaries[first : first + _ASKED_AT_ONCE]
+        found += await asyncio.gather(*(_replication(client, summary) for summary in asked))
+    return found
+
+
+async def _replication(client: JetstreamClient, summary: StreamSummary) -> StreamReplication:
+    stream: StreamInfo | StreamSummary = summary
+    state, lag = _NO_ANSWER, None
+    try:
+        stream = info = await client.streams.info(summary.name)
+    except JetstreamError:  # said as its state: what the other streams say is worth showing
+        pass
+    else:
+        state, lag = info.state, _lag(info)
+    return StreamReplication(
+        summary.name, state, stream.leader, stream.leader_epoch, stream.replicas, stream.isr, lag
+    )
+
+
+def _lag(stream: StreamInfo) -> int | None:
+    lags = [replica.lag for replica in stream.replica_states if replica.lag is not None]
+    return max(lags) if lags and len(lags) == len(stream.replicas) else None
+
+
+def _show(cluster: ClusterInfo, streams: Sequence[StreamReplication]) -> None:
+    columns = ("node", "alive", "rack", "epoch", "socket", "http", "peers", "version")
+    rows = (
+        (
+            node.id,
+            node.alive,
+            node.rack,
+            node.node_epoch,
+            f"{node.host}:{node.port}",
+            None if node.http_port is None else f"{node.host}:{node.http_port}",
+            _peer_address(node),
+            node.version,
+        )
+        for node in cluster.nodes
+    )
+    print_table(f"cluster {cluster.name}", columns, rows)
+    print_line(f"the metadata log is led by {cluster.metadata_leader or 'nobody'}")
+    stream_columns = ("stream", "state", "leader", "epoch", "in sync", "not in sync", "lag")
+    stream_rows = (
+        (
+            stream.name,
+            stream.state,
+            stream.leader,
+            stream.leader_epoch,
+            ", ".join(stream.isr),
+            ", ".join(node for node in stream.replicas if node not in stream.isr),
+            stream.lag,
+        )
+        for stream in streams
+    )
+    print_table(f"{len(streams):,} stream{'' if len(streams) == 1 else 's'}", stream_columns, stream_rows)
+
+
+def _peer_address(node: NodeInfo) -> str | None:
+    return None if node.peer_port is None else f"{node.peer_host}:{node.peer_port}"

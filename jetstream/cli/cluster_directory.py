@@ -1,0 +1,160 @@
+"""A directory of several nodes on one machine: who they are and where they find each other.
+
+    name          content
+    cluster       state file: the nodes in order, and the port at which each is dialled by the others
+    lock          held while a process runs the nodes
+    ID            the data directory of a node
+    ID/node.toml  its settings, written anew at every start
+
+The ports of the peers stay as they are, because every node knows the others by them.
+"""
+
+import json
+import socket
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import SystemRandom
+from typing import Final
+
+from envelope.errors import CorruptDataError, InvalidConfig, StorageError, UnavailableError
+from envelope.types import NodeId
+from jetstream.cli.data_directory import CLUSTER_FILE, claim_data_directory
+from jetstream.log.identity import IDENTITY_FILE, LOCK_FILE
+from jetstream.log.os_disk import OsDisk
+from jetstream.log.state_file import NEW_SUFFIX, decode_state, read_whole, write_state
+
+HOST: Final = "127.0.0.1"
+NODES_ALLOWED: Final = (1, 3, 5)
+SETTINGS_FILE: Final = "node.toml"
+
+_IDS: Final = ("a", "b", "c", "d", "e")
+_HARMLESS: Final = frozenset((LOCK_FILE, CLUSTER_FILE + NEW_SUFFIX, "lost+found"))
+_PORTS: Final = range(10_000, 30_000)
+"""Below those that the kernel gives to connections: a node that is away keeps its port to itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """Where one node listens for readers, and for probes if at all."""
+
+    socket: int
+    http: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDirectory:
+    """A claimed directory.
+
+    Attributes:
+        path: absolute.
+        peers: every node with its peer port, in the order in which they start and stop.
+    """
+
+    path: Path
+    peers: Mapping[NodeId, int]
+
+    def settings_file(self, node: NodeId) -> Path:
+        """Return where a node's settings are."""
+        return self.path / node / SETTINGS_FILE
+
+    def write_settings(self, ports: Mapping[NodeId, NodePorts], log_level: str) -> None:
+        """Write every node's settings; its NATS is not in them, as that may hold secrets.
+
+        Raises:
+            StorageError: a node's directory cannot be used.
+        """
+        voters = ", ".join(f'{node} = "{HOST}:{port}"' for node, port in self.peers.items())
+        for node in self.peers:
+            claim_data_directory(self.path / node)
+            http = ports[node].http
+            self.settings_file(node).write_text(
+                "# Written by `jetstream up --nodes` at every start.\n"
+                f'node_id = "{node}"\n'
+                f"data = {json.dumps(str(self.path / node), ensure_ascii=False)}\n"
+                f"log_level = {json.dumps(log_level)}\n"
+                f'[socket]\nhost = "{HOST}"\nport = {ports[node].socket}\n'
+                + ("" if http is None else f'[http]\nhost = "{HOST}"\nport = {http}\n')
+                + f"[peers]\nvoters = {{ {voters} }}\n"
+            )
+
+
+@contextmanager
+def cluster_directory(path: Path, count: int) -> Iterator[ClusterDirectory]:
+    """Make ``path`` the directory of ``count`` nodes, or find it so, and keep it locked for the block.
+
+    Raises:
+        InvalidConfig: it is that of another number of nodes.
+        StorageError: a process uses it, or it has files that are not ours.
+        CorruptDataError: the file that says which nodes there are is damaged.
+    """
+    assert count in NODES_ALLOWED, f"{count} nodes"
+    disk = OsDisk(path)
+    try:
+        lock = disk.lock(LOCK_FILE)
+        try:
+            yield ClusterDirectory(path.resolve(), _known(disk, path, count) or _new(disk, path, count))
+        finally:
+            lock.close()
+    finally:
+        disk.close()
+
+
+def ports_of(nodes: Collection[NodeId], first: int | None, taken: Collection[int]) -> dict[NodeId, int]:
+    """Return a port for each node: from ``first`` on, or free ones if it is 0.
+
+    Raises:
+        InvalidConfig: there are not so many ports from there on, or one is ``taken``.
+    """
+    ports = free_ports(len(nodes)) if not first else list(range(first, first + len(nodes)))
+    if ports[-1] >= 1 << 16:
+        raise InvalidConfig(f"{len(nodes)} nodes do not find {len(nodes)} ports from {first} on")
+    both = sorted(set(ports) & set(taken))
+    if both:
+        raise InvalidConfig(f"port {both[0]} would be used twice: choose another first port")
+    return dict(zip(nodes, ports, strict=True))
+
+
+def free_ports(count: int) -> list[int]:
+    """Return so many different ports of this machine that nobody has now.
+
+    Raises:
+        UnavailableError: too few are found.
+    """
+    found: list[int] = []
+    for port in SystemRandom().sample(_PORTS, 64 * count):
+        try:
+            socket.create_server((HOST, port)).close()
+        except OSError:
+            continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise UnavailableError(f"no {count} free ports found between {_PORTS.start} and {_PORTS.stop}")
+
+
+def _known(disk: OsDisk, path: Path, count: int) -> dict[NodeId, int] | None:
+    """Return the nodes that were here before, None if the directory is new."""
+    if disk.exists(IDENTITY_FILE):
+        raise InvalidConfig(f"{path} has the data of a single node: choose another directory with --data")
+    if not disk.exists(CLUSTER_FILE):
+        return None
+    peers = decode_state(read_whole(disk, CLUSTER_FILE)).get("peer_ports")
+    if not isinstance(peers, dict):
+        raise CorruptDataError(f"{path / CLUSTER_FILE} names no nodes")
+    if len(peers) != count:
+        raise InvalidConfig(
+            f"{path} has the data of {len(peers)} nodes, and their number stays: "
+            f"--nodes {len(peers)}, or choose another directory with --data"
+        )
+    return {NodeId(node): int(str(port)) for node, port in sorted(peers.items())}
+
+
+def _new(disk: OsDisk, path: Path, count: int) -> dict[NodeId, int]:
+    strangers = [name for name in disk.listdir("") if name not in _HARMLESS]
+    if strangers:
+        raise StorageError(f"{path} holds {strangers[0]!r}, and nothing that says it is ours")
+    peers = {NodeId(node): port for node, port in zip(_IDS[:count], free_ports(count), strict=True)}
+    write_state(disk, CLUSTER_FILE, {"peer_ports": {str(node): port for node, port in peers.items()}})
+    return peers

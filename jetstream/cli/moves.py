@@ -1,0 +1,87 @@
+"""``jetstream stream reassign``, ``jetstream cluster drain | rebalance | remove``: which node holds what."""
+
+from typing import Annotated, Final
+
+import typer
+
+from jetstream.cli.client_connection import connected
+from jetstream.cli.console import print_json, print_line, print_table, reported_errors, run_async
+from jetstream.cli.help_text import Json, StreamArgument
+from jetstream.cli.nats_options import NatsOptions
+from metadata.api.responses import MovesResponse, RemoveNodeResponse
+
+REASSIGN_EXAMPLES: Final = (
+    "jetstream stream reassign orders n2 n3 n4",
+    "jetstream stream reassign orders --cancel",
+)
+DRAIN_EXAMPLES: Final = ("jetstream cluster drain n1",)
+REBALANCE_EXAMPLES: Final = ("jetstream cluster rebalance --dry-run", "jetstream cluster rebalance")
+REMOVE_EXAMPLES: Final = ("jetstream cluster remove n1",)
+
+_NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Id of the node.")]
+
+
+def reassign(
+    nats: NatsOptions,
+    name: StreamArgument,
+    nodes: Annotated[
+        list[str] | None, typer.Argument(metavar="NODE", help="Nodes to hold it, the preferred leader first.")
+    ] = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="End the move that is under way.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Move a stream's replicas to these nodes while it is in use.
+
+    The new ones are filled first; once they are in sync one of them leads, and the others are removed. It
+    goes on by itself: `stream info` shows a target until it is there.
+    """
+    if cancel == bool(nodes):
+        raise typer.BadParameter("name the nodes to hold the stream, or --cancel")
+    body: dict[str, object] = {"name": name, "cancel": True} if cancel else {"name": name, "replicas": nodes}
+    with reported_errors(as_json):
+        run_async(_move(nats, "stream.reassign", body, as_json))
+
+
+def drain(nats: NatsOptions, node: _NodeArgument, as_json: Json = False) -> None:
+    """Move every replica of a node to the others, so that it can leave; it goes on by itself.
+
+    Refused if a stream has as many replicas as there are nodes. Until the node is stopped it may be given new
+    streams: drain it once more then.
+    """
+    with reported_errors(as_json):
+        run_async(_move(nats, "cluster.drain", {"node": node}, as_json))
+
+
+def rebalance(
+    nats: NatsOptions,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Even out replicas and leaders over the nodes that are alive, with few moves; it goes on by itself."""
+    with reported_errors(as_json):
+        run_async(_move(nats, "cluster.rebalance", {"dry_run": dry_run}, as_json))
+
+
+def remove(nats: NatsOptions, node: _NodeArgument, as_json: Json = False) -> None:
+    """Forget a node that holds nothing and does not come back; a voter of the metadata log always stays."""
+    with reported_errors(as_json):
+        run_async(_remove(nats, node, as_json))
+
+
+async def _move(nats: NatsOptions, operation: str, body: dict[str, object], as_json: bool) -> None:
+    async with connected(nats) as client:
+        answer = await client.requests.ask(operation, body, MovesResponse)
+    if as_json:
+        print_json(answer.model_dump(mode="json"))
+        return
+    rows = ((move.stream, ", ".join(move.before), ", ".join(move.after)) for move in answer.moves)
+    print_table(f"{answer.total:,} streams", ("stream", "from", "to"), rows)
+
+
+async def _remove(nats: NatsOptions, node: str, as_json: bool) -> None:
+    async with connected(nats) as client:
+        answer = await client.requests.ask("cluster.remove", {"node": node}, RemoveNodeResponse)
+    if as_json:
+        print_json(answer.model_dump(mode="json"))
+    else:
+        print_line(f"forgot node {answer.node}")

@@ -1,0 +1,87 @@
+"""What commands share that stay in the foreground: signals, a NATS server of their own, what they say."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envelope.errors import UnavailableError
+from jetstream.cli.console import notice, print_json, print_line
+from jetstream.cli.data_directory import EMBEDDED_NATS_DIRECTORY
+from jetstream.node.nats_server import EmbeddedNatsServer
+
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A NATS server of our own: inside which data directory, on which port."""
+
+    data: Path
+    port: int
+
+
+@contextmanager
+def signals_set(stop: asyncio.Event) -> Iterator[None]:
+    """Set ``stop`` at the first signal; the second one is the interpreter's own again and ends at once."""
+    loop = asyncio.get_running_loop()
+
+    def first_signal() -> None:
+        stop.set()
+        for number in _STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, first_signal)
+    try:
+        yield
+    finally:
+        for number in _STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+@contextmanager
+def end_of_server_sets(stop: asyncio.Event, server: EmbeddedNatsServer, embedded: Embedded) -> Iterator[None]:
+    """Set ``stop`` if the embedded server ends before us: nobody else would start it again.
+
+    Raises:
+        UnavailableError: at the end of the block, if it did.
+    """
+    loop = asyncio.get_running_loop()
+    process = os.pidfd_open(server.pid)
+    ended: list[int] = []
+
+    def on_end() -> None:
+        loop.remove_reader(process)
+        ended.append(server.pid)
+        stop.set()
+
+    loop.add_reader(process, on_end)
+    try:
+        yield
+    finally:
+        loop.remove_reader(process)
+        os.close(process)
+    if ended:
+        log = embedded.data / EMBEDDED_NATS_DIRECTORY / "nats-server.log"
+        raise UnavailableError(f"the embedded NATS server (process {ended[0]}) has ended: see {log}")
+
+
+def say(event: str, as_json: bool) -> None:
+    """Say that something has happened, with nothing to add."""
+    if as_json:
+        print_json({"event": event})
+    else:
+        print_line(event)
+
+
+def say_stopping(as_json: bool) -> None:
+    """Say that the end has begun."""
+    if as_json:
+        print_json({"event": "stopping"})
+    else:
+        notice("stopping (again to end at once)")
