@@ -26,6 +26,11 @@ class History:
     last_message_id: bytes | None = None
     """Id of the log's last record, None if that has none."""
 
+    def pass_over(self, last_timestamp: TimestampUs) -> None:
+        """Take in a stored batch whose records have neither message ids nor transaction ids."""
+        self.last_timestamp = max(self.last_timestamp, last_timestamp)
+        self.last_message_id = None
+
     def absorb(self, records: pa.RecordBatch) -> None:
         """Take in the next stored batch; an empty one changes nothing."""
         if records.num_rows == 0:

@@ -33,6 +33,7 @@ from jetstream.log.batch import (
     FORMAT_VERSION,
     BatchFlags,
     BatchHeader,
+    Buffer,
     UnsealedBatch,
     digits_of,
     encode,
@@ -150,6 +151,32 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
     return UnsealedBatch(memoryview(frame), _TEMPLATE.digits, header)
 
 
+def is_plain(frame: Buffer) -> bool:
+    """Tell, from its metadata alone, whether a batch is one that `encode_plain` could have made.
+
+    So its records have no key, headers or transaction id, and need not be decoded to know that.
+    """
+    metadata = bytearray(memoryview(frame)[: len(_TEMPLATE.metadata)])
+    if len(metadata) < len(_TEMPLATE.metadata):
+        return False
+    nodes = _NODES.unpack_from(metadata, _TEMPLATE.fields.nodes)
+    _blank(metadata)
+    return metadata == _BLANK_METADATA and nodes == _nodes(nodes[0])
+
+
+def _blank(metadata: bytearray) -> None:
+    """Zero the numbers in which one plain batch differs from another."""
+    fields = _TEMPLATE.fields
+    for place, length in (
+        (fields.body_length, _I64.size),
+        (fields.row_count, _I64.size),
+        (fields.nodes, _NODES.size),
+        (fields.buffers, _BUFFERS.size),
+        (_TEMPLATE.digits, ENTRY_DIGITS),
+    ):
+        metadata[place : place + length] = bytes(length)
+
+
 def _ends(parts: Sequence[bytes]) -> tuple[int, memoryview]:
     """Return the bytes of all parts, and 0 and where each part ends when joined, as int32."""
     lengths = list(map(len, parts))
@@ -179,10 +206,13 @@ def _lay_out(count: int, subject_bytes: int, value_bytes: int) -> _Layout:
     for length in lengths:
         buffers += (position, length)
         position += length + -length % 8
-    nulls = (count, count)
-    present = (count, 0)
-    nodes = (*present, *present, *present, *nulls, *nulls, *_NO_ENTRIES, *nulls, *present)
-    return _Layout(nodes, buffers, sum(length + -length % 8 for length in null_lengths), position)
+    return _Layout(_nodes(count), buffers, sum(length + -length % 8 for length in null_lengths), position)
+
+
+def _nodes(count: int) -> tuple[int, ...]:
+    """Return length and null count of every array of a batch of ``count`` records."""
+    present, nulls = (count, 0), (count, count)
+    return (*present, *present, *present, *nulls, *nulls, *_NO_ENTRIES, *nulls, *present)
 
 
 _I64: Final = struct.Struct("<q")
@@ -212,3 +242,5 @@ def _learn() -> _Template:
 
 
 _TEMPLATE: Final = _learn()
+_BLANK_METADATA: Final = bytearray(_TEMPLATE.metadata)
+_blank(_BLANK_METADATA)

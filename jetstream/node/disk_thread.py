@@ -10,9 +10,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
 
 from envelope.errors import DiskFull, JetstreamError, StorageError, StreamOffline
 from envelope.types import Offset, SyncMode, TimestampUs
@@ -24,6 +25,11 @@ from jetstream.node.recovery import OpenedLog
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+_UNLEARNT_MAX: Final = 64
+"""Appends of followers that are kept in memory to be learnt."""
+_PAUSE_SECONDS: Final = 0.001
+"""So long without a job is time to learn."""
 
 
 @dataclass(slots=True, eq=False)
@@ -160,6 +166,7 @@ class DiskThread:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._taken: list[_Appends | _Call | _Stop] = []  # from the queue, and not answered yet
+        self._unlearnt: list[FollowerAppend] = []
         self._stopped = False
         self._thread.start()
 
@@ -200,7 +207,7 @@ class DiskThread:
     def _serve(self) -> None:
         stop = False
         while not stop:
-            self._taken = [self._queue.get()]
+            self._taken = [self._next_job()]
             while not self._queue.empty():
                 self._taken.append(self._queue.get())
             groups = [job for job in self._taken if isinstance(job, _Appends)]
@@ -212,11 +219,29 @@ class DiskThread:
                 # The loop reads the outcomes from now on: whatever happens next must not change them.
                 self._taken = [job for job in self._taken if not isinstance(job, _Appends)]
                 self._loop.call_soon_threadsafe(_tell, groups)
-                _learn(appends)
+                self._unlearnt += (
+                    append for append in appends if isinstance(append, FollowerAppend) and append.records
+                )
+            if calls or stop:
+                self._learn()  # they may be about what the log holds
             for call in calls:
                 self._perform(call)
                 self._taken.remove(call)
                 self._loop.call_soon_threadsafe(_resolve_call, call)
+
+    def _next_job(self) -> _Appends | _Call | _Stop:
+        """Return the next job; what was stored is learnt when nobody waits."""
+        if 0 < len(self._unlearnt) < _UNLEARNT_MAX:
+            with suppress(Empty):
+                return self._queue.get(timeout=_PAUSE_SECONDS)
+        self._learn()
+        return self._queue.get()
+
+    def _learn(self) -> None:
+        """Let followers' logs take in what was stored."""
+        for append in self._unlearnt:
+            append.opened.absorb(append.data)
+        self._unlearnt.clear()
 
     def _refuse_all(self) -> None:
         """After an error of ours: answer everything with a failure, so that whoever stops the node can.
@@ -279,13 +304,6 @@ class DiskThread:
             job.result = job.work()
         except (JetstreamError, OSError) as error:
             job.error = error
-
-
-def _learn(appends: Sequence[AnyAppend]) -> None:
-    """Let followers' logs take in what was stored; after it was told, so that nobody waits for it."""
-    for append in appends:
-        if isinstance(append, FollowerAppend) and append.records:
-            append.opened.absorb(append.data)
 
 
 def _call_each(callbacks: Sequence[Callable[[], None]]) -> None:

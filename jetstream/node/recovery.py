@@ -8,7 +8,6 @@ that it can lead at once.
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -19,9 +18,10 @@ from envelope.limits import DEDUPE_IDS_MAX, MIB
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.dedupe import DedupeWindow, window_us
 from jetstream.ingest.history import History
-from jetstream.log.batch import Buffer, decode, iter_frames, last_txid, read_header, records_of
+from jetstream.log.batch import BatchHeader, Buffer, decode, iter_frames, last_txid, read_header, records_of
 from jetstream.log.disk import Disk
 from jetstream.log.log import Log, LogConfig
+from jetstream.log.plain_batch import is_plain
 from jetstream.log.recovery import Verify
 from jetstream.node.last_txid import TxidNote
 from metadata.stream_config import StreamConfig
@@ -61,13 +61,20 @@ class OpenedLog:
             for frame in iter_frames(data):
                 header = read_header(frame)
                 if self._learnt_end < header.next <= self.log.log_end_offset:
-                    records = records_of(header, frame)
-                    self.history.absorb(records)
-                    self.txid.absorbed(header.next, last_txid(records), len(frame))
+                    self.txid.absorbed(header.next, self._absorb(header, frame), len(frame))
                     self._learnt_end = header.next
         except CorruptDataError as error:
             _log.error("unreadable batch directory=%s error=%s runbook=RB-01", self.log.directory, error)
             self.log.fail(error)
+
+    def _absorb(self, header: BatchHeader, frame: Buffer) -> int | None:
+        """Take in one batch; return its last transaction id."""
+        if is_plain(frame):  # nearly all are, and decoding one costs as much as storing it
+            self.history.pass_over(header.max_timestamp)
+            return None
+        records = records_of(header, frame)
+        self.history.absorb(records)
+        return last_txid(records)
 
     def relearn(self) -> None:
         """Read back what must be remembered, as the log was cut, or was written by whoever led.
@@ -87,16 +94,6 @@ class OpenedLog:
         txid = TxidNote.recovered(self._disk, log.directory, log, start, history.last_txid)
         history.last_txid = txid.latest.txid
         return history, txid
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedStream:
-    """A recovered log under its new epoch, and its past as far as it decides about new messages."""
-
-    log: Log
-    leader_epoch: LeaderEpoch
-    history: History
-    txid: TxidNote
 
 
 def log_config(config: StreamConfig) -> LogConfig:
@@ -138,28 +135,6 @@ def begin_reign(opened: OpenedLog, leader_epoch: LeaderEpoch, now: TimestampUs) 
         StreamOffline: the log has failed, or its end is damaged.
     """
     opened.log.begin_epoch(leader_epoch, now)
-
-
-def open_stream(
-    disk: Disk,
-    directory: str,
-    config: StreamConfig,
-    leader_epoch: LeaderEpoch,
-    now: TimestampUs,
-    verify: Verify,
-) -> OpenedStream:
-    """Open the log of a stream's only replica, and begin ``leader_epoch`` durably.
-
-    All that is stored is committed. In a log whose end is damaged no epoch begins.
-
-    Raises:
-        StorageError, DiskFull: the disk refused, or the log has seen this epoch or a later one.
-    """
-    opened = open_log(disk, directory, config, now, verify)
-    if opened.log.failed is None:
-        begin_reign(opened, leader_epoch, now)
-    opened.history.high_watermark = opened.log.log_end_offset
-    return OpenedStream(opened.log, leader_epoch, opened.history, opened.txid)
 
 
 def _start_of_history(log: Log, window_start: TimestampUs) -> Offset:

@@ -23,10 +23,10 @@ from jetstream.log.memory_disk import (
 from jetstream.log.state_file import Json, write_state
 from jetstream.node.clock import SystemClock
 from jetstream.node.last_txid import SEARCHED_BATCHES, TXID_FILE
-from jetstream.node.recovery import open_stream
 from jetstream.node.upkeep import Upkeep
 from metadata.stream_config import Retention, StreamConfig
 from tests.support.logs import DIRECTORY, NOW, Record, file_content, flipped, overwrite, records_batch
+from tests.support.lone_streams import open_led
 
 PATH = f"{DIRECTORY}/{TXID_FILE}"
 SMALL_SEGMENTS = 64 * 1024
@@ -50,7 +50,7 @@ class Life:
 
     def __init__(self, disk: MemoryDisk, settings: StreamConfig | None = None) -> None:
         epoch = LeaderEpoch(next(EPOCHS))
-        opened = open_stream(disk, DIRECTORY, settings or config(), epoch, NOW, "tail")
+        opened = open_led(disk, DIRECTORY, settings or config(), epoch, NOW)
         self.disk = disk
         self.reads = sum(call.startswith("read") for call in disk.trace)
         self.log = opened.log

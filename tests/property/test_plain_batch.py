@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from envelope.limits import BATCH_BYTES_MAX
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import BatchFlags, decode, encode
-from jetstream.log.plain_batch import PlainRecords, arrow_records, encode_plain, encode_records
+from jetstream.log.plain_batch import (
+    PlainRecords,
+    arrow_records,
+    encode_plain,
+    encode_records,
+    is_plain,
+)
 
 SUBJECTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).map(str.encode)
 ROWS = st.lists(st.tuples(SUBJECTS, st.binary(max_size=40)), min_size=1, max_size=70)
@@ -68,3 +74,37 @@ def test_compression_takes_the_way_through_arrow() -> None:
     assert batch.size < 20_000
     _, read = decode(bytes(batch.seal(BatchFlags(0))))
     assert read.equals(arrow_records(records))
+
+
+@given(ROWS, st.integers(0, 1 << 62), st.integers(0, 1 << 62), st.sampled_from(range(4)))
+def test_a_plain_batch_is_told_by_its_metadata(
+    rows: list[tuple[bytes, bytes]], base: int, epoch: int, flags: int
+) -> None:
+    records = plain(rows, base)
+    frame = bytes(encode_plain(records, LeaderEpoch(epoch)).seal(BatchFlags(flags)))
+    assert is_plain(frame)
+    assert is_plain(memoryview(frame))
+    assert not is_plain(frame[:100])
+
+
+@given(ROWS, st.sampled_from(("key", "headers", "txid", "value")), st.data())
+def test_a_batch_with_anything_else_is_not_plain(
+    rows: list[tuple[bytes, bytes]], column: str, data: st.DataObject
+) -> None:
+    records = plain(rows).to_records()
+    row = data.draw(st.integers(0, len(rows) - 1))
+    values = records[column].to_pylist()
+    values[row] = {"key": b"k", "headers": [("name", b"value")], "txid": 7, "value": None}[column]
+    place = records.schema.get_field_index(column)
+    changed = records.set_column(
+        place, records.schema.field(place), pa.array(values, records.schema.field(place).type)
+    )
+    for compression in (Compression.NONE, Compression.ZSTD):
+        frame = bytes(encode(changed, Offset(0), LeaderEpoch(1), compression).seal(BatchFlags(0)))
+        assert not is_plain(frame)
+
+
+def test_a_compressed_batch_is_not_plain() -> None:
+    records = plain([(b"s", bytes(1000))] * 100).to_records()
+    frame = bytes(encode(records, Offset(0), LeaderEpoch(1), Compression.ZSTD).seal(BatchFlags(0)))
+    assert not is_plain(frame)

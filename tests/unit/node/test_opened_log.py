@@ -7,14 +7,14 @@ import pytest
 
 from envelope.errors import CorruptDataError, StreamOffline
 from envelope.headers import MESSAGE_ID
-from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
+from envelope.types import LeaderEpoch, Offset, SyncMode
 from jetstream.ingest.history import History
 from jetstream.log.batch import BatchFlags, encode
 from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk, nothing_survives
 from jetstream.log.message import record_batch_fields
 from jetstream.node.clock import SystemClock
 from jetstream.node.last_txid import TXID_FILE, LastTxid
-from jetstream.node.recovery import OpenedLog, begin_reign, open_log, open_stream
+from jetstream.node.recovery import OpenedLog, begin_reign, open_log
 from jetstream.node.upkeep import Upkeep
 from metadata.stream_config import StreamConfig
 from tests.support.logs import DIRECTORY, NOW, Record, file_content, records_batch
@@ -202,13 +202,6 @@ def test_no_reign_begins_in_a_log_that_failed() -> None:
     log.log.fail(CorruptDataError("damaged"))
     with pytest.raises(StreamOffline):
         begin_reign(log, LeaderEpoch(9), NOW)
-
-
-def test_what_the_only_replica_has_is_committed() -> None:
-    disk = MemoryDisk()
-    follow(opened(disk), *FRAMES)
-    stream = open_stream(disk, DIRECTORY, CONFIG, LeaderEpoch(2), TimestampUs(NOW), "tail")
-    assert (stream.leader_epoch, stream.history.high_watermark) == (2, 20)
 
 
 def test_a_batch_that_is_intact_but_no_arrow_of_ours_fails_the_log() -> None:
