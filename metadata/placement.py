@@ -1,4 +1,4 @@
-"""Where a new stream's replicas go, and which of them leads.
+"""Where a stream's replicas go, and which of them leads.
 
 One stream after the other, each where least is: first the rack with the fewest replicas of this stream, then
 the node with the fewest of all streams. So the replicas of a stream are in as many racks as there are, and
@@ -49,6 +49,13 @@ def place(candidates: Sequence[Candidate], replicas: int) -> tuple[NodeId, ...]:
         in_rack[_rack(best)] += 1
     leader = min(chosen, key=lambda candidate: (candidate.leaders, candidate.replicas))
     return (leader.node_id, *(candidate.node_id for candidate in chosen if candidate is not leader))
+
+
+def best_beside(kept: Iterable[Candidate], others: Sequence[Candidate]) -> NodeId:
+    """Return which of ``others`` takes a replica best, beside those that a stream keeps."""
+    in_rack = Counter(_rack(candidate) for candidate in kept)
+    left = sorted(others, key=lambda candidate: candidate.node_id)
+    return min(left, key=lambda candidate: (in_rack[_rack(candidate)], candidate.replicas)).node_id
 
 
 def loads(streams: Iterable[Stream]) -> tuple[Counter[NodeId], Counter[NodeId]]:

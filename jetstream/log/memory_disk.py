@@ -118,7 +118,9 @@ class MemoryFile:
         with self._disk.call("read", self._path) as fault:
             _strike(fault, self._path)
             if min(position, length) < 0:
-                raise StorageError(f"read {self._path}: invalid argument")  # as the kernel says; slices would not
+                raise StorageError(
+                    f"read {self._path}: invalid argument"
+                )  # as the kernel says; slices would not
             return bytes(node.cached[position : position + length])
 
     def size(self) -> int:

@@ -13,12 +13,14 @@ from envelope.errors import (
     JetstreamError,
     NotLeader,
     StreamOffline,
+    Unauthorized,
     UnknownStream,
 )
 from envelope.types import Incarnation, NodeId, Offset, StreamName
 from jetstream.node.clock import Clock
 from jetstream.node.gaps import Gap
 from jetstream.node.nats_link import NatsLink
+from jetstream.node.reassigning import Reassigning
 from jetstream.node.stream_info import stream_info, stream_summary
 from jetstream.node.streams import Streams
 from jetstream.protocol.requests import PROTOCOL_VERSION
@@ -100,6 +102,7 @@ class ApiOperations:
         self._catalog = metadata.catalog
         self._streams = streams
         self._services = services
+        self._reassigning = Reassigning(metadata, services.alive)
 
     async def answer(self, request: Request) -> Response:
         """Do what ``request`` asks; returns when it is durable.
@@ -116,13 +119,17 @@ class ApiOperations:
                 return await self._delete(request)
             case TruncateStreamRequest():
                 return await self._truncate(request)
+            case StreamInfoRequest() | ListStreamsRequest() | LookupStreamsRequest() | ClusterInfoRequest():
+                return self._survey(request)
+            case _:
+                return await self._reassigning.answer(request)
+
+    def _survey(
+        self, request: StreamInfoRequest | ListStreamsRequest | LookupStreamsRequest | ClusterInfoRequest
+    ) -> Response:
+        match request:
             case StreamInfoRequest():
                 return self._info(self._known(request.name))
-            case _:
-                return self._survey(request)
-
-    def _survey(self, request: ListStreamsRequest | LookupStreamsRequest | ClusterInfoRequest) -> Response:
-        match request:
             case ListStreamsRequest():
                 return self._list(request)
             case LookupStreamsRequest(subject=subject):
@@ -196,13 +203,19 @@ class ApiOperations:
         return place(candidates, request.config.replicas)
 
     async def _served(self, name: StreamName) -> StreamInfo:
-        """Return a stream's info once its leader serves it with all replicas in sync, or as it is then."""
+        """Return a stream's info once its leader serves it with all replicas in sync, or as it is then.
+
+        Raises:
+            Unauthorized: NATS does not let its leader subscribe.
+        """
         try:
             async with asyncio.timeout(READY_SECONDS):
                 while True:
                     info = await self._ask_leader(name)
                     if info is not None and info.state == StreamState.ONLINE and info.is_replicated:
                         return info
+                    if info is not None and info.reason_code == Unauthorized.err_code:
+                        raise Unauthorized(info.reason or "")
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             return self._info(self._known(name))

@@ -31,6 +31,7 @@ from pydantic_settings import (
 )
 
 from envelope.errors import InvalidConfig
+from envelope.limits import MIB
 from envelope.subjects import is_literal, validated_pattern
 from envelope.types import NodeId
 from metadata.node.peers import Address
@@ -182,6 +183,10 @@ class PeerTlsConfig(BaseModel):
     """PEM file of the authorities that vouch for nodes, and for nothing else."""
 
 
+CATCH_UP_BYTES_DEFAULT: Final = 100 * MIB
+"""A second, of most a gigabit network; what is published meanwhile needs the rest."""
+
+
 class PeersConfig(BaseModel):
     """The nodes of the cluster: where they are, and how they know each other."""
 
@@ -200,6 +205,8 @@ class PeersConfig(BaseModel):
     """The same from a file; white space around it does not count."""
     tls: PeerTlsConfig | None = None
     """None speaks no TLS."""
+    catch_up_bytes: Annotated[int, Field(ge=1)] | None = CATCH_UP_BYTES_DEFAULT
+    """Bytes a second that this node as a leader serves to replicas that are not in sync; None: no limit."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

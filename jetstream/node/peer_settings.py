@@ -27,11 +27,13 @@ class PeerSettings:
         identity: who it is to other nodes.
         voters: all voters of the metadata log with the addresses they are dialled at, this node among them.
         listen: where it listens for other nodes; None if it is alone and opens no such port.
+        catch_up_bytes: that it serves each second to replicas that are not in sync; None is without a limit.
     """
 
     identity: PeerIdentity
     voters: Mapping[NodeId, Address]
     listen: Address | None
+    catch_up_bytes: int | None = None
 
     @property
     def address(self) -> Address | None:
@@ -65,7 +67,7 @@ def peer_settings(config: NodeConfig, node_id: NodeId) -> PeerSettings:
         return PeerSettings(PeerIdentity(config.cluster, node_id), {node_id: _UNREACHED}, None)
     own = peers.voters[node_id]
     listen = Address(peers.host or own.host, own.port if peers.port is None else peers.port)
-    return PeerSettings(_identity(config.cluster, node_id, peers), peers.voters, listen)
+    return PeerSettings(_identity(config.cluster, node_id, peers), peers.voters, listen, peers.catch_up_bytes)
 
 
 def _identity(cluster: str, node_id: NodeId, peers: PeersConfig) -> PeerIdentity:

@@ -16,7 +16,6 @@ from jetstream.replica.leader_events import (
     Deposed,
     Event,
     FollowerLost,
-    IsrCommitted,
     MinimumChanged,
     ProposeIsr,
     ReplicasChanged,
@@ -101,6 +100,7 @@ class Reign:
     def end(self, leader_epoch: LeaderEpoch) -> None:
         """Answer nobody any more: another reign has begun, or this one has ended."""
         self._leader.handle(Deposed(leader_epoch), self._clock.monotonic())
+        self._answers.end()
         self._cluster.timers.at(self._tick, self._leader.wake_at)
 
     def row_changed(self, row: Stream) -> None:
@@ -108,8 +108,7 @@ class Reign:
         if self._leader.takes_followers:
             # The minimum first, so that nobody is refused for one that holds no more.
             self.tell(MinimumChanged(row.config.insync_minimum))
-            self.tell(IsrCommitted(row.isr_nodes, row.isr_version))
-            self.tell(ReplicasChanged(row.replicas))
+            self.tell(ReplicasChanged(row.replicas, row.isr_nodes, row.isr_version))
 
     def written(self, end: Offset) -> None:
         """Let the followers have what this node is still syncing."""
@@ -142,7 +141,7 @@ class Reign:
             case ProposeIsr():
                 self._tasks.create_task(self._propose(action))
             case Serve():
-                self._answers.serve(action)
+                self._answers.serve(action, in_sync=action.follower in self._leader.isr.maximal)
             case _:
                 self._answers.tell(action)
 

@@ -31,18 +31,39 @@ class Answers:
         self._parts = parts
         self._leader_epoch = leader_epoch
         self._services = services
+        self._catch_up = services.cluster.catch_up
+        self._has_ended = False
         self._loop = asyncio.get_running_loop()
 
-    def serve(self, serve: Serve) -> None:
-        """Send batches from the follower's end on, as many as one answer holds; or that there are none."""
+    def end(self) -> None:
+        """Serve nobody any more who still waits for a turn."""
+        self._has_ended = True
+
+    def serve(self, serve: Serve, *, in_sync: bool) -> None:
+        """Send batches from the follower's end on, as many as one answer holds; or that there are none.
+
+        Who is not in sync waits until it is its turn.
+        """
+        if in_sync:
+            self._serve(serve)
+        else:
+            follower = (self._parts.incarnation, serve.follower)
+            self._catch_up.serve(follower, lambda: self._catch_up.spend(self._serve(serve)))
+
+    def _serve(self, serve: Serve) -> int:
+        """Send batches; return how many bytes, as far as that is known now."""
+        if self._has_ended:
+            return 0
         try:
             found = self._find(serve, load=False)
         except IndexUnloaded:
             self._find_on_thread(serve)
+            return _ANSWER_BYTES
         except JetstreamError as error:
             self._cannot_serve(serve, error)
-        else:
-            self._send(serve, found)
+            return 0
+        self._send(serve, found)
+        return found.length
 
     def tell(self, action: Diverging | StartOver | RefuseFetch) -> None:
         """Send an answer without batches."""

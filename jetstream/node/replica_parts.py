@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 from envelope.types import Incarnation, NodeEpoch, NodeId, Offset, StreamName
 from jetstream.log.log import Log
 from jetstream.log.readable_log import FileRange
+from jetstream.node.catch_up import CatchUp
 from jetstream.node.clock import Clock
 from jetstream.node.crash import Crash
 from jetstream.node.disk_thread import DiskThread
@@ -86,6 +87,7 @@ class ClusterServices:
     epoch_of: Callable[[NodeId], NodeEpoch]
     """Of the present start of a node."""
     settings: ReplicaSettings = field(default_factory=ReplicaSettings)
+    catch_up: CatchUp = field(default_factory=CatchUp)
     node_epoch: NodeEpoch = _UNREGISTERED
     """Of this start; known once the node is registered."""
 

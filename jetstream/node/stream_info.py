@@ -31,10 +31,12 @@ def stream_info(stream: Stream, streams: Streams, interruption: Gap | None, now:
         "created_at": utc(stream.created),
         "state": StreamState.ONLINE if problem is None else StreamState.OFFLINE,
         "reason": None if problem is None else problem.description,
+        "reason_code": None if problem is None else problem.err_code,
         "leader": stream.leader,
         "leader_epoch": stream.leader_epoch,
         "replicas": list(stream.replicas),
         "isr": list(stream.isr_nodes),
+        "target": None if stream.target is None else list(stream.target),
     }
     if replica is None:
         return StreamInfo(

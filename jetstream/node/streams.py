@@ -191,11 +191,12 @@ class Streams:
         earlier = self._removals.get(removal.incarnation)
         task = self._tasks.create_task(self._remove(removal, earlier))
         self._removals[removal.incarnation] = task
-        task.add_done_callback(lambda _: self._removal_done(removal.incarnation, task))
 
-    def _removal_done(self, incarnation: Incarnation, task: "asyncio.Task[None]") -> None:
-        if self._removals.get(incarnation) is task:
-            del self._removals[incarnation]
+        def done(task: "asyncio.Task[None]") -> None:
+            if self._removals.get(removal.incarnation) is task:
+                del self._removals[removal.incarnation]
+
+        task.add_done_callback(done)
 
     async def removed(self, incarnation: Incarnation) -> None:
         """Return when a deleted stream's files are gone from this node, or cannot be removed now."""

@@ -169,6 +169,8 @@ class Leader:
                 self.deposed = leader_epoch >= self.leader_epoch
             case FetchArrived():
                 answers = self._fetched(event, now)
+            case ReplicasChanged():
+                self._change_replicas(event, now)
             case _:
                 self._note(event, now)
         if not self.may_speak(now):
@@ -199,11 +201,6 @@ class Leader:
                 self._log = replace(self._log, log_start_offset=log_start_offset)
             case IsrCommitted(isr, isr_version):
                 self.isr.commit(isr, isr_version)
-            case ReplicasChanged(replicas, read_replicas):
-                assert self.isr.maximal <= set(replicas), f"L5: {replicas} without some of {self}"
-                self._appointment = replace(self._appointment, replicas=replicas, read_replicas=read_replicas)
-                self._followers = _followers(self._appointment, self._followers, now)
-                self.is_replicated = bool(self._followers)
             case IsrRefused():
                 self.isr.refuse(event, MonotonicNs(now + self._settings.retry_interval_ns))
             case FollowerLost(follower):
@@ -217,6 +214,16 @@ class Leader:
                 self._minimum = min_insync_replicas
             case _:
                 assert isinstance(event, Tick), f"no event of a leader: {event}"
+
+    def _change_replicas(self, changed: ReplicasChanged, now: MonotonicNs) -> None:
+        # Together, or one that goes would be proposed once more in between.
+        self.isr.commit(changed.isr, changed.isr_version)
+        assert self.isr.maximal <= set(changed.replicas), f"L5: {changed} {self}"
+        self._appointment = replace(
+            self._appointment, replicas=changed.replicas, read_replicas=changed.read_replicas
+        )
+        self._followers = _followers(self._appointment, self._followers, now)
+        self.is_replicated = bool(self._followers)
 
     def _grow(self, synced_end: Offset, log_end: Offset, now: MonotonicNs) -> None:
         log = self._log
@@ -324,7 +331,7 @@ class Leader:
         if now < self.isr.propose_after:
             return
         wanted = self._wanted(now)
-        members = self._named(wanted) if wanted != self.isr.committed else None
+        members = None if wanted == self.isr.committed else _named(wanted, self._appointment, self._followers)
         if members is not None:
             yield self.isr.propose(members, now).as_action(self.leader_epoch)
 
@@ -349,16 +356,6 @@ class Leader:
         """Tell whether a replica has all that is committed, also what this leader does not know to be."""
         return progress.heard and progress.synced_end >= max(self.high_watermark, self._epoch_start)
 
-    def _named(self, nodes: frozenset[NodeId]) -> tuple[NodeAtEpoch, ...] | None:
-        """Name each node by its start that was heard of; None if one was not heard of in this reign."""
-        members = [NodeAtEpoch(self._appointment.node_id, self._appointment.node_epoch)]
-        for node in sorted(nodes - {self._appointment.node_id}):
-            progress = self._followers[node]
-            if not progress.heard:
-                return None
-            members.append(NodeAtEpoch(node, progress.node_epoch))
-        return tuple(members)
-
 
 def sole_replica(leader_epoch: LeaderEpoch, log_end: Offset, synced_end: Offset, now: MonotonicNs) -> Leader:
     """Return the leader of a stream that has no other replica; its reign begins at ``log_end``.
@@ -379,6 +376,19 @@ def _followers(
     """Return what is known of each follower; of one that is new, that it may begin to lag now."""
     others = (*appointment.replicas, *appointment.read_replicas)
     return {node: known.get(node) or Progress(now) for node in others if node != appointment.node_id}
+
+
+def _named(
+    nodes: frozenset[NodeId], appointment: Appointment, followers: Mapping[NodeId, Progress]
+) -> tuple[NodeAtEpoch, ...] | None:
+    """Name each node by its start that was heard of; None if one was not heard of in this reign."""
+    members = [NodeAtEpoch(appointment.node_id, appointment.node_epoch)]
+    for node in sorted(nodes - {appointment.node_id}):
+        progress = followers[node]
+        if not progress.heard:
+            return None
+        members.append(NodeAtEpoch(node, progress.node_epoch))
+    return tuple(members)
 
 
 def _refused(fetch: FetchArrived, reason: FetchRefusal) -> RefuseFetch:

@@ -62,12 +62,14 @@ class IsrCommitted:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasChanged:
-    """The catalogue has these replicas; in the same reign, and after `IsrCommitted` of the same row.
+    """The catalogue has these replicas, in the same reign, and this ISR of them.
 
-    A replica that goes is in no ISR of that row, and proposals of an earlier one are void.
+    A new version of the ISR comes with every change of the replicas, so what was proposed before is void.
     """
 
     replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    isr_version: int
     read_replicas: tuple[NodeId, ...] = ()
 
 

@@ -1,15 +1,17 @@
 """Requests: one frozen model each; unknown keys are errors."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
+from envelope.errors import RequestError
 from envelope.subjects import validated_stream_name, validated_subject
-from metadata.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX
+from metadata.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, REPLICAS_MAX
 from metadata.stream_config import Name, StreamConfig, Subject
 from metadata.stream_patch import StreamPatch
 
 StreamNameField = Annotated[Name, AfterValidator(validated_stream_name)]
+NodeName = Annotated[str, Field(min_length=1, max_length=128)]
 Count = Annotated[int, Strict(), Field(ge=0, le=1 << 62)]
 
 
@@ -81,6 +83,40 @@ class ClusterInfoRequest(_Request):
     """Ask for the nodes and how to reach them."""
 
 
+class ReassignStreamRequest(_Request):
+    """Move a stream's replicas to these nodes while it is in use, or go back to where they were."""
+
+    name: StreamNameField
+    replicas: Annotated[list[NodeName], Field(min_length=1, max_length=REPLICAS_MAX)] | None = Field(
+        default=None, description="the nodes to hold it, the preferred leader first"
+    )
+    cancel: bool = Field(default=False, description="end the move that is under way; without replicas")
+
+    @model_validator(mode="after")
+    def _asks_one_thing(self) -> Self:
+        if (self.replicas is None) != self.cancel:
+            raise RequestError("replicas: say where to move the stream, or cancel: true, and not both")
+        return self
+
+
+class DrainNodeRequest(_Request):
+    """Move every replica of a node to others, so that it can leave."""
+
+    node: NodeName
+
+
+class RebalanceRequest(_Request):
+    """Even out replicas and preferred leaders over the nodes that are alive, with few moves."""
+
+    dry_run: bool = Field(default=False, description="only say what would be moved")
+
+
+class RemoveNodeRequest(_Request):
+    """Forget a node that holds nothing and does not come back."""
+
+    node: NodeName
+
+
 Request = (
     CreateStreamRequest
     | UpdateStreamRequest
@@ -90,6 +126,10 @@ Request = (
     | LookupStreamsRequest
     | TruncateStreamRequest
     | ClusterInfoRequest
+    | ReassignStreamRequest
+    | DrainNodeRequest
+    | RebalanceRequest
+    | RemoveNodeRequest
 )
 
 REQUESTS: Final[dict[str, type[Request]]] = {
@@ -100,6 +140,10 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "stream.list": ListStreamsRequest,
     "stream.lookup": LookupStreamsRequest,
     "stream.truncate": TruncateStreamRequest,
+    "stream.reassign": ReassignStreamRequest,
     "cluster.info": ClusterInfoRequest,
+    "cluster.drain": DrainNodeRequest,
+    "cluster.rebalance": RebalanceRequest,
+    "cluster.remove": RemoveNodeRequest,
 }
 """By the tail of the subject, behind the prefix."""

@@ -101,10 +101,14 @@ class StreamInfo(_Response):
     created_at: datetime
     state: str = Field(description="online or offline; others may come")
     reason: str | None = Field(default=None, description="why it is not online")
+    reason_code: str | None = Field(default=None, description="the same as a word of docs/errors.md")
     leader: str | None
     leader_epoch: int
     replicas: list[str]
     isr: list[str] = Field(description="replicas in sync")
+    target: list[str] | None = Field(
+        default=None, description="what the replicas are to be once all of these are in sync; null: no move"
+    )
     replica_states: list[ReplicaInfo] = Field(
         default_factory=list, description="every replica, the leader first; empty where nobody leads"
     )
@@ -208,6 +212,29 @@ class ClusterInfo(_Response):
     protocol_versions: list[int] = Field(description="of the socket protocol, that every node speaks")
 
 
+class ReplicaMove(_Response):
+    """One stream's replicas, as they were and as they are to be; the first is the preferred leader."""
+
+    stream: str
+    before: list[str]
+    after: list[str]
+
+
+class MovesResponse(_Response):
+    """What is being moved; ``stream.info`` tells how far a stream is: it has a target until it is there."""
+
+    moves: list[ReplicaMove] = Field(
+        description="at most 1024, in the order of names; those that are not listed are made too"
+    )
+    total: int = Field(description="streams that are moved")
+
+
+class RemoveNodeResponse(_Response):
+    """The node is forgotten."""
+
+    node: str
+
+
 class ErrorBody(_Response):
     """What went wrong, for people and for machines."""
 
@@ -231,6 +258,8 @@ Response = (
     | LookupStreamsResponse
     | TruncateStreamResponse
     | ClusterInfo
+    | MovesResponse
+    | RemoveNodeResponse
 )
 """`CreateStreamResponse` and `UpdateStreamResponse` are `StreamInfo`."""
 
@@ -242,7 +271,11 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "stream.list": ListStreamsResponse,
     "stream.lookup": LookupStreamsResponse,
     "stream.truncate": TruncateStreamResponse,
+    "stream.reassign": MovesResponse,
     "cluster.info": ClusterInfo,
+    "cluster.drain": MovesResponse,
+    "cluster.rebalance": MovesResponse,
+    "cluster.remove": RemoveNodeResponse,
 }
 """By the tail of the subject, behind the prefix."""
 

@@ -9,6 +9,8 @@ from metadata.api.requests import (
     ClusterInfoRequest,
     CreateStreamRequest,
     DeleteStreamRequest,
+    DrainNodeRequest,
+    RebalanceRequest,
     Request,
     StreamInfoRequest,
     TruncateStreamRequest,
@@ -31,7 +33,7 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
         ):
             row = catalog.stream(StreamName(name))
             return None if row is None else row.leader
-        case ClusterInfoRequest():
+        case ClusterInfoRequest() | DrainNodeRequest() | RebalanceRequest():
             return metadata_leader
         case _:
             return None

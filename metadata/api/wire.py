@@ -95,13 +95,13 @@ def decode_response(model: type[ResponseModel], payload: bytes) -> ResponseModel
         JetstreamError: the error that ``payload`` reports, as its own class where this version knows it.
         RemoteProtocolError: ``payload`` is neither that response nor an error.
     """
-    refusal = reported_error(payload)
-    if refusal is not None:
-        raise refusal
     try:
-        return model.model_validate(from_json(payload))
+        refusal = _reported(payload)
+        if refusal is None:
+            return model.model_validate(from_json(payload))
     except (ValidationError, ValueError) as error:
         raise RemoteProtocolError(f"not a {model.__name__}: {_text(error)}") from error
+    raise refusal
 
 
 def reported_error(payload: bytes) -> JetstreamError | None:
@@ -111,12 +111,16 @@ def reported_error(payload: bytes) -> JetstreamError | None:
         RemoteProtocolError: ``payload`` is no response.
     """
     try:
-        body = from_json(payload)
-        if not isinstance(body, dict) or "error" not in body:
-            return None
-        reported = ErrorResponse.model_validate(body).error
+        return _reported(payload)
     except (ValidationError, ValueError) as error:
         raise RemoteProtocolError(f"not a response: {_text(error)}") from error
+
+
+def _reported(payload: bytes) -> JetstreamError | None:
+    body = from_json(payload)
+    if not isinstance(body, dict) or "error" not in body:
+        return None
+    reported = ErrorResponse.model_validate(body).error
     return error_from_wire(reported.err_code, reported.description, reported.detail)
 
 

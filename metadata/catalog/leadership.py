@@ -30,7 +30,9 @@ def change_leader(tables: Tables, command: ChangeLeader) -> Events:
     if refusal is not None:
         return refusal
     member = next((member for member in stream.isr if member.node_id == command.leader), None)
-    elected = replace(stream, leader=command.leader, leader_epoch=LeaderEpoch(stream.leader_epoch + 1))
+    elected = replace(
+        stream, leader=command.leader, leader_epoch=LeaderEpoch(stream.leader_epoch + 1), departed=()
+    )
     if member is not None and tables.is_registered(member):
         tables.put(elected)
         return (LeaderChanged(elected),)

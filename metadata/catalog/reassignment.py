@@ -5,6 +5,9 @@ them are in it and one of them leads, it is finished: the others leave, and owe 
 Until then it can be cancelled or given another target. Every step is a new version of the ISR, so that
 nothing that was proposed about other replicas is applied after it.
 
+A node that comes back to a stream in the reign in which it has left begins another reign, of the same leader:
+leaders count what followers say by their reign.
+
 Whoever stays in the ISR has all that is committed, so leaving it loses nothing.
 
 Source: KIP-455.
@@ -14,7 +17,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from envelope.errors import Fenced, InvalidConfig, RemovalPending, UnknownNode
-from envelope.types import NodeId
+from envelope.types import LeaderEpoch, NodeId
 from metadata.catalog.commands import (
     CancelReassignment,
     FinishReassignment,
@@ -54,6 +57,9 @@ def _begin(tables: Tables, stream: Stream, command: ReassignReplicas) -> Events:
         return (ReplicasReassigned(stream, before=stream),)
     added = tuple(node for node in target if node not in settled)
     after = replace(stream, replicas=settled + added, target=None if target == settled else target)
+    if not set(added).isdisjoint(stream.departed):
+        # Its log is empty now, and what it has acknowledged of the former one must not count for this one.
+        after = replace(after, leader_epoch=LeaderEpoch(stream.leader_epoch + 1), departed=())
     return _put(tables, stream, after)
 
 
@@ -103,8 +109,13 @@ def _put(tables: Tables, before: Stream, after: Stream) -> Events:
     left = tuple(node for node in before.replicas if node not in after.replicas)
     if left and not tables.may_owe_removal(before):
         return too_many_removals()
-    leader = after.leader if after.leader in after.replicas else None
-    after = replace(after, leader=leader, isr=isr, isr_version=before.isr_version + 1)
+    after = replace(
+        after,
+        leader=after.leader if after.leader in after.replicas else None,
+        isr=isr,
+        isr_version=before.isr_version + 1,
+        departed=(*after.departed, *left),
+    )
     tables.put(after)
     removal = tables.owe_removal(after, left) if left else None
     return (ReplicasReassigned(after, before, removal),)

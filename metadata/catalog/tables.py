@@ -66,6 +66,8 @@ class Stream:
     isr_version: int
     target: tuple[NodeId, ...] | None = None
     """What the replicas are to be once all of these are in sync; None: what they are."""
+    departed: tuple[NodeId, ...] = ()
+    """Who ceased to be a replica since this reign began: what it said as one may still be under way."""
 
     @property
     def name(self) -> StreamName:

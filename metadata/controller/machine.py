@@ -8,8 +8,8 @@ that leaders stay where placement put them. The command is a compare-and-set: wh
 changes nothing.
 
 A stream that is being moved is finished here: once its new replicas are in sync, one of them is elected and
-the others are let go. A stream that is whole, and has been for a while, goes back to its preferred leader; one
-after the other, as each election holds up publishers for a moment.
+the others are let go. A stream that is whole, and has been for a while, goes back to its preferred leader;
+one stream at a time, as each election holds up publishers for a moment.
 
 One report is enough for an ISR of two, as one is the majority of the others. So that two nodes that cannot
 reach each other do not take turns, who was replaced for its silence is not elected for another's for a while.
@@ -196,6 +196,8 @@ class Controller:
                 | IsrChanged(stream)
                 | ReplicasReassigned(stream)
             ):
+                if isinstance(change, ReplicasReassigned):
+                    self._asked.pop(stream.name, None)  # what comes next is another question
                 self._led.put(stream)
                 self._preferred.put(stream, now)
                 # Its leader may have died, or begun to stop, while it was proposed.

@@ -27,6 +27,7 @@ class GroupMember:
     Attributes:
         voter: what may be asked of the leader, and of this member.
         network: the connections.
+        voters: all members.
         is_alone: whether the group has no other voter, and so no other can ever lead.
     """
 
@@ -51,6 +52,7 @@ class GroupMember:
         """
         others = {peer: address for peer, address in voters.items() if peer != identity.node_id}
         self.is_alone = not others
+        self.voters = frozenset(voters)
         self._node_id = identity.node_id
         self._machine = machine
         self._attendants: list[Callable[[NodeMessage], None]] = []

@@ -123,6 +123,11 @@ class MetadataGroup:
         return self._state.catalog
 
     @property
+    def voters(self) -> frozenset[NodeId]:
+        """All members of the group."""
+        return self.member.voters
+
+    @property
     def leader(self) -> NodeId | None:
         """Who leads the metadata log, as far as this member knows."""
         return self.member.voter.leader

@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from envelope.errors import StorageError, UnavailableError
 from jetstream.node import http_server
 from jetstream.node import metrics as metrics_module
+from jetstream.node.leading import LeadingStream
 from jetstream.node.metrics import METRICS
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
-from jetstream.node.leading import LeadingStream
 from tests.support.nodes import nats_and_node, node_config, request, run
 
 HTTP = {"port": 0}

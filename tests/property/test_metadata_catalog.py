@@ -11,13 +11,16 @@ from envelope.types import Incarnation, LeaderEpoch, LogIndex, NodeEpoch, NodeId
 from metadata.catalog import snapshot
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import (
+    CancelReassignment,
     ChangeIsr,
     ChangeLeader,
     Command,
     ConfirmRemoval,
     CreateStream,
     DeleteStream,
+    FinishReassignment,
     NodeAtEpoch,
+    ReassignReplicas,
     decode_command,
     encode_command,
 )
@@ -25,6 +28,7 @@ from metadata.catalog.events import (
     IsrChanged,
     LeaderChanged,
     Refused,
+    ReplicasReassigned,
     StreamCreated,
     StreamDeleted,
     StreamFound,
@@ -95,6 +99,9 @@ class ModelStream(TypedDict):
     leader_epoch: int
     isr: dict[str, str]
     isr_version: int
+    settled: int
+    target: tuple[str, ...] | None
+    departed: set[str]
 
 
 class CatalogAgainstModel(RuleBasedStateMachine):
@@ -153,8 +160,11 @@ class CatalogAgainstModel(RuleBasedStateMachine):
                 "leader_epoch": 1,
                 "isr": {node: self.disks[node] for node in replicas},
                 "isr_version": 1,
+                "settled": len(replicas),
+                "target": None,
+                "departed": set(),
             }
-        elif known["subject"] == subject and len(known["replicas"]) == len(replicas):
+        elif known["subject"] == subject and known["settled"] == len(replicas):
             assert isinstance(event, StreamFound)
         else:
             assert isinstance(event, Refused)
@@ -175,7 +185,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             assert isinstance(event, Refused)
         else:
             assert isinstance(event, StreamDeleted)
-            self.owed[known["incarnation"]] = set(known["replicas"])
+            self.owed.setdefault(known["incarnation"], set()).update(known["replicas"])
 
     @rule(data=st.data())
     def confirm_a_removal(self, data: DataObject) -> None:
@@ -206,6 +216,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             assert isinstance(event, LeaderChanged)
             known["leader"] = node
             known["leader_epoch"] += 1
+            known["departed"] = set()
         else:
             assert isinstance(event, Refused)
 
@@ -235,6 +246,75 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         else:
             assert isinstance(event, Refused)
 
+    def _become(self, known: ModelStream, event: object, replicas: tuple[str, ...]) -> bool:
+        """Take in other replicas, if some of them are in sync; return whether they are in force."""
+        isr = {node: disk for node, disk in known["isr"].items() if node in replicas}
+        if not any(self.disks[node] == disk for node, disk in isr.items()):
+            assert isinstance(event, Refused)
+            return False
+        assert isinstance(event, ReplicasReassigned)
+        left = set(known["replicas"]) - set(replicas)
+        if known["departed"] & (set(replicas) - set(known["replicas"])):
+            known["leader_epoch"] += 1
+            known["departed"] = set()
+        known["departed"] |= left
+        if left:
+            self.owed.setdefault(known["incarnation"], set()).update(left)
+        known["replicas"], known["isr"] = replicas, isr
+        known["isr_version"] += 1
+        if known["leader"] not in replicas:
+            known["leader"] = None
+        return True
+
+    @rule(name=st.sampled_from(NAMES), nodes=st.lists(st.sampled_from(NODES), min_size=1, unique=True))
+    def reassign(self, name: str, nodes: list[str]) -> None:
+        known = self.streams.get(name)
+        if known is None:
+            return
+        target = tuple(nodes)
+        event = self._apply(
+            ReassignReplicas(
+                StreamName(name), Incarnation(known["incarnation"]), tuple(NodeId(node) for node in nodes)
+            )
+        )
+        settled = known["replicas"][: known["settled"]]
+        if not set(target) <= self.epochs.keys() or self.owed.get(known["incarnation"], set()) & set(target):
+            assert isinstance(event, Refused)
+        elif known["target"] is not None or target != settled:
+            added = tuple(node for node in target if node not in settled)
+            if self._become(known, event, settled + added):
+                known["target"] = None if target == settled else target
+
+    @rule(name=st.sampled_from(NAMES), stale=st.sampled_from((0, 0, 0, 1)))
+    def finish(self, name: str, stale: int) -> None:
+        known = self.streams.get(name)
+        if known is None:
+            return
+        event = self._apply(
+            FinishReassignment(
+                StreamName(name),
+                Incarnation(known["incarnation"]),
+                known["isr_version"] - stale,
+                LeaderEpoch(known["leader_epoch"]),
+            )
+        )
+        target = known["target"]
+        if stale or target is None or not set(target) <= known["isr"].keys() or known["leader"] not in target:
+            assert isinstance(event, Refused)
+        elif self._become(known, event, target):
+            known["settled"], known["target"] = len(target), None
+
+    @rule(name=st.sampled_from(NAMES))
+    def cancel(self, name: str) -> None:
+        known = self.streams.get(name)
+        if known is None:
+            return
+        event = self._apply(CancelReassignment(StreamName(name), Incarnation(known["incarnation"])))
+        if known["target"] is None:
+            assert isinstance(event, Refused)
+        elif self._become(known, event, known["replicas"][: known["settled"]]):
+            known["target"] = None
+
     @rule()
     def restart_from_a_snapshot(self) -> None:
         self.catalog = snapshot.decode(snapshot.encode(self.catalog))
@@ -246,6 +326,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             known = self.streams[command.stream]
             known["leader"] = command.leader
             known["leader_epoch"] += 1
+            known["departed"] = set()
         for known in self.streams.values():
             can_lead = any(self.disks[node] == disk for node, disk in known["isr"].items())
             assert (known["leader"] is not None) == can_lead
@@ -264,6 +345,9 @@ class CatalogAgainstModel(RuleBasedStateMachine):
                 "leader_epoch": stream.leader_epoch,
                 "isr": {member.node_id: member.directory for member in stream.isr},
                 "isr_version": stream.isr_version,
+                "settled": stream.config.replicas,
+                "target": stream.target,
+                "departed": set(stream.departed),
             }
             for stream in self.catalog.streams()
         }

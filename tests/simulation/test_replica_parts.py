@@ -36,7 +36,7 @@ def _image(*batches: Batch) -> LogImage:
 
 def _writer(seed: int) -> tuple[World, LogImage, LogWriter, DiskSpeed, list[Report]]:
     rng = Random(seed)
-    world = World(rng, draw(rng), Trace())
+    world = World(rng, draw(rng, frugal=False), Trace())
     image, speed, reports = LogImage(StreamName("s1")), DiskSpeed(rng, 1_000), list[Report]()
     writer = LogWriter(world, image, speed, reports.append)
     return world, image, writer, speed, reports
@@ -130,7 +130,7 @@ def _connected(**nodes: _Node) -> tuple[World, list[Message]]:
     rng = Random(1)
     names = tuple(NodeId(name) for name in nodes)
     weather = Weather(1_000, in_order=True)
-    swarm = replace(draw(rng), nodes=names, streams=(), reliable=True, weather=weather)
+    swarm = replace(draw(rng, frugal=False), nodes=names, streams=(), reliable=True, weather=weather)
     world, received = World(rng, swarm, Trace()), list[Message]()
     world.connections.nodes = dict(zip(names, nodes.values(), strict=True))
     for name in nodes:

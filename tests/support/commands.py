@@ -92,6 +92,11 @@ class CommandProcess:
         return self.finished()
 
     @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         """Whether it has not ended."""
         return self._process.poll() is None

@@ -145,6 +145,15 @@ class LiveStream:
         self.commit()
 
 
+def damage(path: Path, position: int) -> None:
+    """Flip a bit of a file."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte[0] ^ 0x10]))
+
+
 @dataclass
 class LiveDirectory:
     """The streams of one test."""

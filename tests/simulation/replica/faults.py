@@ -49,6 +49,7 @@ class Faults:
             "clock_jump": processes.jump,
             "hand_over": reigns.hand_over,
             "there_and_back": reigns.there_and_back,
+            "reassign": reigns.reassign,
             "metadata_down": reigns.take_down,
             "trim": disks.trim,
         }

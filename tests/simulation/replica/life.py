@@ -1,13 +1,14 @@
 """One life of a node's process: registers, holds a lease, hears of the catalogue, runs its replicas."""
 
 from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING
 
-from envelope.types import MonotonicNs, NodeEpoch, NodeId, StreamName
+from envelope.types import Incarnation, MonotonicNs, NodeEpoch, NodeId, StreamName
 from jetstream.replica.isr import refusal_of
 from jetstream.replica.leader_events import FetchArrived, ProposeIsr
-from metadata.catalog.commands import ChangeIsr
-from metadata.catalog.events import NodeRegistered, Refused
+from metadata.catalog.commands import ChangeIsr, ConfirmRemoval
+from metadata.catalog.events import NodeRegistered, Refused, RemovalConfirmed
 from metadata.catalog.tables import Node, Stream
 from metadata.lease import Lease
 from tests.simulation.replica.messages import (
@@ -48,6 +49,9 @@ class Life:
         """0 until it has registered."""
         self.lease = Lease()
         self.replicas: dict[StreamName, Replica] = {}
+        self.owed: set[Incarnation] = set()
+        """Lives of streams whose files were removed; to be confirmed."""
+        self.confirmations = count(-1, -1)
         self._index = -1
         self._requests = 0
         self._proposals: dict[RequestId, tuple[StreamName, int, int]] = {}
@@ -102,11 +106,14 @@ class Life:
         if isinstance(answer.event, NodeRegistered):
             self._registered(answer.event.node, answer)
             return
+        if isinstance(answer.event, RemovalConfirmed):
+            self.owed.discard(answer.event.incarnation)
+            return
         proposal = self._proposals.pop(answer.request_id, None)
         if proposal is None or not isinstance(answer.event, Refused):
             return
         stream, leader_epoch, number = proposal
-        reign = self.replicas[stream].reign
+        reign = self.replicas[stream].reign if stream in self.replicas else None
         if reign is None or reign.leader.leader_epoch != leader_epoch:
             return
         refusal = refusal_of(number, answer.event)
@@ -118,10 +125,6 @@ class Life:
             return
         self.node_epoch = node.node_epoch
         self._index = answer.index
-        for shape in self.world.swarm.streams:
-            if self.name in shape.replicas:
-                image = self.node.images[shape.name]
-                self.replicas[shape.name] = Replica(self, image, self.node.known_high_watermark(shape.name))
         self._learn(answer.rows)
 
     def _catch_up(self, index: int) -> None:
@@ -140,8 +143,7 @@ class Life:
             if self.over:
                 return
             if isinstance(row, Stream):
-                if row.name in self.replicas:
-                    self.replicas[row.name].learn(row)
+                _take_in(self, row)
             elif row.node_id == self.name and row.node_epoch > self.node_epoch:
                 self.node.superseded()
 
@@ -211,8 +213,34 @@ class Life:
         if self.node_epoch and now >= self._heartbeat_at:
             self._heartbeat_at = MonotonicNs(now + LEASE // _HEARTBEATS_PER_LEASE)
             self.world.network.send((self.name, METADATA), Heartbeat(self.name, self.node_epoch, now))
+            _confirm_removals(self)
         for leader in {replica.leader: None for replica in self.replicas.values()}:
             if leader is not None and leader != self.name:
                 self.world.network.send((self.name, leader), Ping(self.name))
         for replica in self.replicas.values():
             replica.tick()
+
+
+def _take_in(life: Life, row: Stream) -> None:
+    """Begin, go on with, or end the replica of a stream."""
+    replica = life.replicas.get(row.name)
+    if life.name in row.replicas:
+        life.owed.discard(row.incarnation)
+        if replica is None:
+            known = life.node.known_high_watermark(row.name)
+            replica = life.replicas[row.name] = Replica(life, life.node.image(row.name), known)
+        replica.learn(row)
+        return
+    if replica is not None:
+        del life.replicas[row.name]
+        replica.end(row)
+    if life.node.images.pop(row.name, None) is not None:
+        life.world.trace.counts["removed"] += 1
+    life.owed.add(row.incarnation)
+
+
+def _confirm_removals(life: Life) -> None:
+    for incarnation in sorted(life.owed):
+        command = ConfirmRemoval(life.name, incarnation)
+        request = Request((life.name, life.number, next(life.confirmations)), command)
+        life.world.network.send((life.name, METADATA), request)

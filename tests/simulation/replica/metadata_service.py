@@ -6,20 +6,29 @@ The catalogue and the controller are the real ones.
 from typing import TYPE_CHECKING, Final
 
 from envelope.types import LogIndex, MonotonicNs, NodeId
+from jetstream.replica.settings import NEVER
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import ChangeIsr, ChangeLeader, Command
+from metadata.catalog.commands import (
+    ChangeIsr,
+    ChangeLeader,
+    Command,
+    FinishReassignment,
+)
 from metadata.catalog.events import (
     Events,
     IsrChanged,
     LeaderChanged,
     NodeRegistered,
     Refused,
+    ReplicasReassigned,
     StreamCreated,
     StreamUpdated,
 )
+from metadata.catalog.reassignment import is_ready
 from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.controller.events import (
     Elect,
+    Finish,
     GrantLease,
     NodeHeard,
     NodeStopping,
@@ -95,7 +104,8 @@ class MetadataService:
         self.down = False
         self._controller = self._new_controller()
 
-    def _apply(self, command: Command) -> Events:
+    def apply(self, command: Command) -> Events:
+        """Apply a command at once."""
         events = self._note(command)
         self._world.checks.catalog_changed(self.catalog)
         self._control(RowsChanged(events))
@@ -123,7 +133,7 @@ class MetadataService:
         row = self.catalog.node(node)
         assert row is not None, f"{node} is registered"
         command = ChangeLeader(stream.name, stream.incarnation, node, row.node_epoch, stream.leader_epoch)
-        self._apply(command)
+        self.apply(command)
 
     def _new_controller(self) -> Controller:
         swarm = self._world.swarm
@@ -132,6 +142,8 @@ class MetadataService:
             report_valid_ns=2 * swarm.leader_timeout,
             accused_ns=swarm.accused,
             retry_interval_ns=LEASE // 2,
+            preferred_settle_ns=4 * LEASE if swarm.moves else NEVER,
+            preferred_pause_ns=LEASE,
         )
         return Controller(self.catalog, self._now(), settings)
 
@@ -177,7 +189,7 @@ class MetadataService:
     def _decide(self, request: Request) -> None:
         events = self._decided.get(request.request_id)
         if events is None:
-            events = self._decided[request.request_id] = self._apply(request.command)
+            events = self._decided[request.request_id] = self.apply(request.command)
         rows: tuple[Row, ...] = ()
         if isinstance(events[0], NodeRegistered):
             rows = (*self.catalog.nodes(), *self.catalog.streams())
@@ -199,14 +211,19 @@ class MetadataService:
                 case Elect(command):
                     stream = self.catalog.stream(command.stream)
                     assert stream is not None, f"{command.stream} exists"
-                    self._world.checks.leases.replaced(stream)
+                    if not (self._world.swarm.moves and _is_wanted(stream, command.leader)):
+                        self._world.checks.leases.replaced(stream)
                     if not self._is_lossy():
                         delay = self._delay(self._world.swarm.metadata_delay)
-                        self._world.timeline.after(delay, self._elect, command)
+                        self._world.timeline.after(delay, self._perform, command)
+                case Finish(finish):
+                    if not self._is_lossy():
+                        delay = self._delay(self._world.swarm.metadata_delay)
+                        self._world.timeline.after(delay, self._perform, finish)
 
-    def _elect(self, command: ChangeLeader) -> None:
+    def _perform(self, command: ChangeLeader | FinishReassignment) -> None:
         if not self.down:
-            self._apply(command)
+            self.apply(command)
 
     def _tick(self) -> None:
         if not self.down:
@@ -220,18 +237,26 @@ def is_registered(catalog: Catalog, member: InSyncReplica) -> bool:
     return row is not None and row.directory == member.directory
 
 
+def _is_wanted(stream: Stream, leader: NodeId) -> bool:
+    """Tell whether a leader that is well may be replaced by this one: all it needs is in sync."""
+    if stream.target is not None:
+        return leader in stream.target and is_ready(stream)
+    return leader == stream.replicas[0] and len(stream.isr) == len(stream.replicas)
+
+
 def row_text(row: Row) -> str:
     """Return a row in a few words, for the trace."""
     if isinstance(row, Stream):
         members = ",".join(row.isr_nodes)
-        return f"{row.name}: leader {row.leader} e{row.leader_epoch} isr {members} v{row.isr_version}"
+        target = "" if row.target is None else f" of {','.join(row.replicas)} to {','.join(row.target)}"
+        return f"{row.name}: leader {row.leader} e{row.leader_epoch} isr {members} v{row.isr_version}{target}"
     return f"{row.node_id}: node_epoch {row.node_epoch} on {row.directory}"
 
 
 def _rows(events: Events) -> tuple[Row, ...]:
     rows: list[Row] = []
     for event in events:
-        if isinstance(event, LeaderChanged | IsrChanged | StreamCreated | StreamUpdated):
+        if isinstance(event, LeaderChanged | IsrChanged | StreamCreated | StreamUpdated | ReplicasReassigned):
             rows.append(event.stream)
         elif isinstance(event, NodeRegistered):
             rows.append(event.node)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from envelope.types import MonotonicNs, NodeId, Offset, StreamName
 from tests.simulation.clock import DriftingClock
 from tests.simulation.replica.life import Life
+from tests.simulation.replica.log_image import LogImage
 from tests.simulation.replica.messages import Ack, BusMessage, Message, Publish, Refusal
 from tests.simulation.replica.world import World
 from tests.simulation.replica.writer import DiskSpeed
@@ -20,7 +21,11 @@ class SimulatedNode:
         self.disk = DiskSpeed(rng, world.swarm.write_mean)
         self._disks = 0
         self.directory = f"disk-of-{name}"
-        self._new_images()
+        self.images = {
+            shape.name: world.checks.new_image(self.directory, shape.name)
+            for shape in world.swarm.streams
+            if name in shape.replicas
+        }
         self._known: dict[StreamName, Offset] = {}
         self._held: list[Callable[[], None]] = []
         self.paused = False
@@ -58,6 +63,12 @@ class SimulatedNode:
         """Return the high watermark that was on disk when the last life ended."""
         return self._known.get(stream, Offset(0)) if self._world.swarm.keeps_high_watermark else Offset(0)
 
+    def image(self, stream: StreamName) -> LogImage:
+        """Return the log of a stream, an empty one if there is none."""
+        if stream not in self.images:
+            self.images[stream] = self._world.checks.new_image(self.directory, stream)
+        return self.images[stream]
+
     # --- lives ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -91,7 +102,7 @@ class SimulatedNode:
         self._disks += 1
         self.directory = f"disk-{self._disks}-of-{self.name}"
         self._known.clear()
-        self._new_images()
+        self.images = {name: self._world.checks.new_image(self.directory, name) for name in self.images}
 
     def superseded(self) -> None:
         """The catalogue has a newer start of this node: this one ends itself."""
@@ -145,10 +156,3 @@ class SimulatedNode:
         publish: Publish = message
         if life is not None:
             self.hold(lambda: life.publish(publish))
-
-    def _new_images(self) -> None:
-        self.images = {
-            shape.name: self._world.checks.new_image(self.directory, shape.name)
-            for shape in self._world.swarm.streams
-            if self.name in shape.replicas
-        }

@@ -1,6 +1,7 @@
 """What goes wrong with reigns: elections nobody asked for, broken connections, no metadata group."""
 
 from envelope.types import NodeId, StreamName
+from metadata.catalog.commands import CancelReassignment, ReassignReplicas
 from tests.simulation.replica.link_faults import LinkFaults
 from tests.simulation.replica.metadata_service import is_registered
 from tests.simulation.replica.swarm import LEASE
@@ -63,6 +64,24 @@ class ReignFaults:
         stream = metadata.catalog.stream(name)
         if stream is not None and not metadata.down and not self._world.healing:
             metadata.hand_over(stream, node)
+
+    def reassign(self) -> None:
+        """Move a stream to any nodes, or take a move back; at times again before anybody has noticed."""
+        metadata, rng = self._world.metadata, self._world.rng
+        if metadata.down:
+            return
+        name = self._targets.stream().name
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            stream = metadata.catalog.stream(name)
+            assert stream is not None, f"{name} exists"
+            if stream.target is not None and rng.random() < 0.4:
+                self._world.fault("reassign", f"{name} back")
+                metadata.apply(CancelReassignment(stream.name, stream.incarnation))
+                continue
+            nodes = list(self._targets.nodes)
+            target = tuple(rng.sample(nodes, rng.randint(1, len(nodes))))
+            self._world.fault("reassign", f"{name} to {','.join(target)}")
+            metadata.apply(ReassignReplicas(stream.name, stream.incarnation, target))
 
     def take_down(self) -> None:
         """Let the metadata group be away for a moment."""

@@ -52,7 +52,7 @@ class Replica:
         if self.reign is not None:
             leader = self.reign.leader
             if (row.leader, row.leader_epoch) == (self.life.name, leader.leader_epoch):
-                self.reign.tell(leading.IsrCommitted(row.isr_nodes, row.isr_version))
+                self.reign.tell(leading.ReplicasChanged(row.replicas, row.isr_nodes, row.isr_version))
                 return
             self.reign.tell(leading.Deposed(row.leader_epoch))
             self.reign.end()
@@ -61,6 +61,14 @@ class Replica:
             self._follow(following.Reign(row.leader, row.leader_epoch))
         self._looked_at = self.life.now()
         self._settle()
+
+    def end(self, row: Stream) -> None:
+        """Stop: another node has the replica now."""
+        if self.reign is not None:
+            self.reign.tell(leading.Deposed(row.leader_epoch))
+            self.reign.end()
+        self.reign = self.follower = None
+        self.writer.crash(power=False)
 
     def _settle(self) -> None:
         """Follow again after a reign, or begin to lead, once the disk is at rest."""

@@ -44,6 +44,10 @@ GIVEN_BY_US = {
     "fenced": 60019,
     "tls_failed": 60020,
     "not_leader": 60021,
+    "not_replica": 60022,
+    "not_enough_replicas": 60023,
+    "removal_pending": 60024,
+    "node_in_use": 60025,
 }
 
 

@@ -149,6 +149,7 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                 "isr": [{"node_id": "n1", "directory": "disk-of-n1"}],
                 "isr_version": 1,
                 "target": None,
+                "departed": [],
             }
         ],
         "removals": [],
@@ -201,6 +202,7 @@ def test_format_2_knew_no_reassignments() -> None:
     catalog = catalog_of(register(), create("a", "l1"))
     body = json.loads(snapshot.encode(catalog)[snapshot.HEADER_BYTES :])
     assert body["streams"][0].pop("target") is None
+    assert body["streams"][0].pop("departed") == []
     assert snapshot.decode(resealed(body, version=2)).streams() == catalog.streams()
 
 

@@ -8,8 +8,12 @@ from metadata.api.requests import (
     ClusterInfoRequest,
     CreateStreamRequest,
     DeleteStreamRequest,
+    DrainNodeRequest,
     ListStreamsRequest,
     LookupStreamsRequest,
+    ReassignStreamRequest,
+    RebalanceRequest,
+    RemoveNodeRequest,
     Request,
     StreamInfoRequest,
     TruncateStreamRequest,
@@ -39,7 +43,17 @@ from metadata.stream_patch import StreamPatch
         ("stream.list", '{"prefix":"a/","limit":5}', ListStreamsRequest(prefix="a/", limit=5)),
         ("stream.lookup", '{"subject":"a.b"}', LookupStreamsRequest(subject="a.b")),
         ("stream.truncate", '{"name":"a","before":0}', TruncateStreamRequest(name="a", before=0)),
+        (
+            "stream.reassign",
+            '{"name":"a","replicas":["n2","n1"]}',
+            ReassignStreamRequest(name="a", replicas=["n2", "n1"]),
+        ),
+        ("stream.reassign", '{"name":"a","cancel":true}', ReassignStreamRequest(name="a", cancel=True)),
         ("cluster.info", "{}", ClusterInfoRequest()),
+        ("cluster.drain", '{"node":"n1"}', DrainNodeRequest(node="n1")),
+        ("cluster.rebalance", "", RebalanceRequest()),
+        ("cluster.rebalance", '{"dry_run":true}', RebalanceRequest(dry_run=True)),
+        ("cluster.remove", '{"node":"n1"}', RemoveNodeRequest(node="n1")),
     ],
 )
 def test_a_request_is_read_into_its_model_and_written_back(
@@ -48,6 +62,21 @@ def test_a_request_is_read_into_its_model_and_written_back(
     parsed = parse_request(suffix, payload.encode())
     assert parsed == request_
     assert parse_request(suffix, encode_request(parsed)) == parsed
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"name":"a"}',
+        b'{"name":"a","replicas":["n1"],"cancel":true}',
+        b'{"name":"a","replicas":[]}',
+        b'{"name":"a","replicas":[""]}',
+        b'{"name":"a","replicas":"n1"}',
+    ],
+)
+def test_a_reassignment_says_where_to_or_that_it_is_cancelled(payload: bytes) -> None:
+    with pytest.raises(RequestError):
+        parse_request("stream.reassign", payload)
 
 
 def test_a_creation_carries_exactly_a_stream_configuration() -> None:
