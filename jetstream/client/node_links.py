@@ -153,6 +153,14 @@ class NodeLinks:
                 raise
             except JetstreamError as error:
                 yield error
+        if first is None:
+            # Nodes may be elsewhere than they were: a node that started again may listen on another port.
+            try:
+                yield await self._opened(_ANY, self._open_any)
+            except Unauthorized:
+                raise
+            except JetstreamError as error:
+                yield error
 
     def _last_failure(self, node: str) -> int:
         return min((self._failed.get(address, 0) for address in self._addresses_of(node)), default=0)

@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from typing import Final
 
 from envelope.types import NodeEpoch, NodeId
+from jetstream.node.catch_up import CatchUp
 from jetstream.node.clock import Clock
 from jetstream.node.peer_settings import PeerSettings
 from jetstream.node.replica_parts import ClusterServices, NoSessions
@@ -17,6 +18,7 @@ from jetstream.node.replica_sessions import ReplicaSessions
 from jetstream.node.streams import Streams
 from jetstream.node.timers import Timers
 from jetstream.replica.settings import ReplicaSettings
+from jetstream.replica.throttle import Throttle
 from metadata.catalog.commands import RegisterNode
 from metadata.catalog.events import NodeRegistered
 from metadata.node.membership import Membership
@@ -30,6 +32,8 @@ _HAND_OVER_SECONDS: Final = 5.0
 
 _FETCH_TIMEOUT_NS: Final = 30_000_000_000
 """A session loses nothing but with its connection, which is told."""
+
+_ASK_AHEAD_RECORDS_MIN: Final = 32
 
 
 class ClusterMember:
@@ -57,7 +61,10 @@ class ClusterMember:
             timers=self._timers,
             propose=group.propose,
             epoch_of=self._epoch_of,
-            settings=ReplicaSettings(fetch_timeout_ns=_FETCH_TIMEOUT_NS),
+            settings=ReplicaSettings(
+                fetch_timeout_ns=_FETCH_TIMEOUT_NS, ask_ahead_records_min=_ASK_AHEAD_RECORDS_MIN
+            ),
+            catch_up=CatchUp(Throttle(peers.catch_up_bytes)),
         )
 
     def host(self, streams: Streams) -> None:

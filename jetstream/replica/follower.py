@@ -106,6 +106,8 @@ class Follower:
         self.wake_at = NEVER
         self._owes_fetch = False
         """What comes next is asked for once the disk has done what is under way."""
+        self._asks_when_synced = False
+        """What comes next is asked for with the acknowledgement of what is being synced."""
 
     @property
     def is_settled(self) -> bool:
@@ -178,6 +180,7 @@ class Follower:
             self.wake_at = NEVER
             return ()
         if asks:
+            self._asks_when_synced = False
             self.wake_at = MonotonicNs(now + self._settings.fetch_timeout_ns)
         log = self._log
         return (
@@ -215,7 +218,9 @@ class Follower:
         # The leader has found this log to be the beginning of its own: what it says is committed is so here.
         self._leaders_high_watermark = max(self._leaders_high_watermark, answer.high_watermark)
         actions = [*self._append(answer), *self._advance()]
-        return (*actions, *self._fetch(now))
+        count = answer.next - answer.base
+        self._asks_when_synced = 0 < count < self._settings.ask_ahead_records_min
+        return tuple(actions) if self._asks_when_synced else (*actions, *self._fetch(now))
 
     def _append(self, answer: Batches) -> tuple[Action, ...]:
         log = self._log
@@ -296,7 +301,8 @@ class Follower:
         if synced_end <= self._log.synced_end:
             return ()
         self._log = replace(self._log, synced_end=synced_end)
-        return self._fetch(now, asks=False)
+        asks, self._asks_when_synced = self._asks_when_synced, False
+        return self._fetch(now, asks=asks)
 
     def _start_moved(self, log_start_offset: Offset) -> tuple[Action, ...]:
         if not self._is_cutting:

@@ -42,6 +42,14 @@ class ReplicaSettings:
     that long.
     """
 
+    ask_ahead_records_min: int = 0
+    """A follower asks for what comes next as soon as it has received so many records, while it writes and
+    syncs them; after fewer it asks when it acknowledges them.
+
+    Asking ahead keeps network and disk busy at once; but after a single record there is seldom another yet,
+    and every message costs both nodes more than the record does.
+    """
+
     def __post_init__(self) -> None:
         assert self.heartbeat_interval_ns > 0, "a heartbeat takes time"
         assert self.heartbeat_interval_ns < self.fetch_timeout_ns, "a parked fetch looks lost"

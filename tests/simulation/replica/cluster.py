@@ -38,10 +38,15 @@ class Outcome:
     counts: Counter[str]
 
 
+_RECORDED_SEEDS: Final = 10_000
+"""Below it seeds keep the clusters in which deliberate bugs were found."""
+
+
 class _Run:
     def __init__(self, seed: int, trace: Trace) -> None:
         rng = Random(seed)
-        self.world = world = World(rng, draw(rng), trace)
+        frugal = seed >= _RECORDED_SEEDS and seed % 3 == 0
+        self.world = world = World(rng, draw(rng, frugal=frugal), trace)
         if trace.on:
             trace.line(0, "----", f"seed {seed}: {world.swarm}")
         self.nodes: dict[NodeId, SimulatedNode] = {}
@@ -110,6 +115,8 @@ class _Run:
         if len(living) < stream.config.insync_minimum:
             return True
         if stream.leader is None or set(stream.isr_nodes) != {node.name for node in living}:
+            return False
+        if stream.target is not None and left_dead.isdisjoint(stream.target):
             return False
         if not all(publisher.done for publisher in self.publishers if publisher.stream == stream.name):
             return False

@@ -1,6 +1,6 @@
 """What kind of cluster a seed gets: drawn once, so that most clusters lack most faults (swarm testing)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -108,10 +108,12 @@ class Swarm:
     fault_interval: int
     fault_length: int
     safety_end: int
+    moves: bool
+    """Streams are moved to other nodes, and go back to their preferred leaders."""
 
 
-def draw(rng: Random) -> Swarm:
-    """Draw a cluster."""
+def draw(rng: Random, *, frugal: bool) -> Swarm:
+    """Draw a cluster; ``frugal``: its followers ask for what comes next when they acknowledge."""
     count = rng.choices((1, 2, 3, 4, 5), (3, 20, 55, 12, 10))[0]
     nodes = tuple(NodeId(f"n{number}") for number in range(1, count + 1))
     style = rng.random()
@@ -122,11 +124,11 @@ def draw(rng: Random) -> Swarm:
     else:
         kinds = tuple(kind for kind in FAULTS for _ in range(rng.choice((0, 0, 0, 1, 4))))
     reliable = rng.random() < 0.3
-    settings = _draw_settings(rng, reliable=reliable)
+    settings = _draw_settings(rng, reliable=reliable, frugal=frugal)
     # Whoever is well answers a ping within that, and is asked as often as machines are woken up.
     silence = settings.retry_interval_ns + 2 * settings.heartbeat_interval_ns
     leader_timeout = int(silence * rng.uniform(1.2, 3.0))
-    return Swarm(
+    swarm = Swarm(
         nodes=nodes,
         streams=tuple(_draw_stream(rng, nodes, number) for number in range(rng.choice((1, 1, 1, 2)))),
         settings=settings,
@@ -158,7 +160,15 @@ def draw(rng: Random) -> Swarm:
         fault_interval=int(LEASE * 10 ** rng.uniform(-0.8, 0.4)),
         fault_length=int(LEASE * 10 ** rng.uniform(-0.9, 0.5)),
         safety_end=int(LEASE * rng.uniform(5, 20)),
+        moves=False,
     )
+    # No draw of its own, which would change all that follows.
+    return _moving(swarm) if swarm.safety_end % 4 == 0 else swarm
+
+
+def _moving(swarm: Swarm) -> Swarm:
+    """Return the cluster with streams that are moved: as often as everything else goes wrong together."""
+    return replace(swarm, moves=True, faults=swarm.faults + ("reassign",) * len(swarm.faults))
 
 
 def _draw_stream(rng: Random, nodes: tuple[NodeId, ...], number: int) -> StreamShape:
@@ -168,7 +178,7 @@ def _draw_stream(rng: Random, nodes: tuple[NodeId, ...], number: int) -> StreamS
     return StreamShape(StreamName(f"s{number + 1}"), tuple(rng.sample(nodes, count)), minimum)
 
 
-def _draw_settings(rng: Random, *, reliable: bool) -> ReplicaSettings:
+def _draw_settings(rng: Random, *, reliable: bool, frugal: bool) -> ReplicaSettings:
     heartbeat = int(LEASE * 10 ** rng.uniform(-1.5, -0.7))
     retry = int(heartbeat * rng.uniform(1.3, 3.0))
     return ReplicaSettings(
@@ -176,6 +186,9 @@ def _draw_settings(rng: Random, *, reliable: bool) -> ReplicaSettings:
         retry_interval_ns=retry,
         fetch_timeout_ns=_NEVER_LOST if reliable else int(heartbeat * rng.uniform(1.3, 3.0)),
         replica_lag_max_ns=int(retry * rng.uniform(1.2, 5.0)),
+        ask_ahead_records_min=0
+        if retry % 4
+        else 3,  # no draw of its own, which would change all that follows
     )
 
 

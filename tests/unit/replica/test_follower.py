@@ -34,7 +34,8 @@ from tests.support.reigns import log
 from tests.support.replica_cluster import RETRY, START, A, B, C
 
 EPOCH = LeaderEpoch(7)
-TIMEOUT = ReplicaSettings().fetch_timeout_ns
+SETTINGS = ReplicaSettings()
+TIMEOUT = SETTINGS.fetch_timeout_ns
 LOG = log((3, 0), (5, 6), end=10)
 """Ten records: six of epoch 3, four of epoch 5."""
 
@@ -42,9 +43,16 @@ LOG = log((3, 0), (5, 6), end=10)
 class Following:
     """A follower b, of a if nothing else is said; and its time."""
 
-    def __init__(self, own_log: LogState = LOG, known: int = 0, *, leader: NodeId | None = A) -> None:
+    def __init__(
+        self,
+        own_log: LogState = LOG,
+        known: int = 0,
+        *,
+        leader: NodeId | None = A,
+        settings: ReplicaSettings = SETTINGS,
+    ) -> None:
         self.now = START
-        self.follower = Follower(B, NodeEpoch(2), own_log, Offset(known))
+        self.follower = Follower(B, NodeEpoch(2), own_log, Offset(known), settings)
         if leader is not None:
             self.begun = self.reign(leader, EPOCH)
 
@@ -444,3 +452,37 @@ def test_a_disk_that_has_synced_more_than_there_is_is_our_bug() -> None:
 def test_more_committed_than_there_is_is_our_bug() -> None:
     with pytest.raises(AssertionError, match="H3"):
         Following(known=11)
+
+
+# --- asking ahead -------------------------------------------------------------------------------------
+
+FRUGAL = ReplicaSettings(ask_ahead_records_min=3)
+
+
+def test_after_few_records_it_asks_with_the_acknowledgement() -> None:
+    following = Following(settings=FRUGAL)
+    answer = batches(5, 10, 12)
+    assert following.give(answer) == (Append(answer),)
+    assert following.written(12) == ()
+    assert following.synced(12) == (fetch(EPOCH, 12),)
+
+
+def test_after_many_records_it_asks_at_once_and_acknowledges_later() -> None:
+    following = Following(settings=FRUGAL)
+    answer = batches(5, 10, 13)
+    assert following.give(answer) == (Append(answer), fetch(EPOCH, 13, 10))
+    following.written(13)
+    assert following.synced(13) == (fetch(EPOCH, 13, asks=False),)
+
+
+def test_an_answer_without_records_is_followed_by_a_question() -> None:
+    following = Following(settings=FRUGAL)
+    assert following.give(batches(5, 10, 10)) == (fetch(5, 10),)
+
+
+def test_what_was_not_asked_is_asked_when_the_connection_is_back() -> None:
+    following = Following(settings=FRUGAL)
+    following.give(batches(5, 10, 12))
+    assert following.give(Connected()) == (fetch(EPOCH, 12, 10),)
+    following.written(12)
+    assert following.synced(12) == (fetch(EPOCH, 12, asks=False),)
