@@ -67,7 +67,7 @@ NODE_WORD: Final = "node"
 READY_SECONDS: Final = 5.0
 """How long the answer to a creation waits for the new stream to be served."""
 LOOK_SECONDS: Final = 0.05
-_ALIVE_NS: Final = 2_000_000_000
+_ALIVE_NS: Final = 4_000_000_000
 """How long a creation waits for enough nodes to be alive."""
 
 

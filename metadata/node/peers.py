@@ -220,7 +220,12 @@ class PeerNetwork:
     def send(self, message: Sent) -> None:
         """Send now or never."""
         link = self._links.get(message.target)
-        if link is None or link.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
+        # A transport may be closed before whoever reads from it has heard: uvloop's refuses to be written to.
+        if (
+            link is None
+            or link.transport.is_closing()
+            or link.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX
+        ):
             self.dropped += 1
         else:
             link.write(encode(message))

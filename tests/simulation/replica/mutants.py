@@ -78,7 +78,9 @@ _FETCHING: Final = (
         _LEADER,
         "if fetch.leader_epoch != self.leader_epoch:",
         "if fetch.leader_epoch > self.leader_epoch:",
-        first=140,
+        scenario=(
+            "tests/unit/replica/test_leader.py::test_a_fetch_of_another_reign_is_refused_and_changes_nothing[6]"
+        ),
     ),
     _mutant(
         "diverging_fetch_counts",
@@ -134,7 +136,10 @@ _ISR_CHANGES: Final = (
         _ISR,
         'if "leader_epoch" in reasons:',
         "if not reasons:",
-        first=3256,
+        scenario=(
+            "tests/unit/replica/test_isr_proposals.py"
+            "::test_a_refusal_in_another_reign_does_not_mean_that_the_proposal_was_not_applied"
+        ),
     ),
     _mutant(
         "refusal_of_another_proposal",
@@ -278,6 +283,9 @@ _ASKING: Final = (
         _LEADER,
         "            return (_refused(fetch, reason),)\n",
         "            return (RefuseFetch(fetch.follower, self.leader_epoch, reason),)\n",
+        scenario=(
+            "tests/unit/replica/test_leader.py::test_a_fetch_of_another_reign_is_refused_and_changes_nothing[6]"
+        ),
     ),
     _mutant(
         "silent_to_who_diverges_without_a_lease",
@@ -304,7 +312,9 @@ _ASKING: Final = (
         _LEADER,
         "            yield MonotonicNs(proposal.sent_at + settings.retry_interval_ns)\n",
         "            yield NEVER\n",
-        first=270,
+        scenario=(
+            "tests/unit/replica/test_leader.py::test_time_alone_makes_a_member_lag_and_a_proposal_be_repeated"
+        ),
     ),
 )
 _CATALOGUE: Final = (
@@ -320,7 +330,9 @@ _CATALOGUE: Final = (
         _LEADERSHIP,
         "if (stream.leader, stream.leader_epoch) != (command.leader, command.leader_epoch):",
         "if stream.leader != command.leader:",
-        first=755,
+        scenario=(
+            "tests/unit/metadata/test_catalog_nodes.py::test_an_isr_that_must_not_be_is_refused[members1-1-2-Fenced]"
+        ),
     ),
     _mutant(
         "any_node_epoch",
