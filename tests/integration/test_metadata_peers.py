@@ -315,3 +315,15 @@ def test_a_token_that_is_not_right_keeps_voters_apart(caplog: pytest.LogCaptureF
             assert a.network.dropped == 1
 
     run(test())
+
+
+def test_what_is_sent_on_a_connection_that_was_cut_a_moment_ago_is_dropped() -> None:
+    async def scenario() -> None:
+        async with two() as (a, b):
+            await said(a, b, 0)
+            before = a.network.dropped
+            a.network._links[B].transport.abort()
+            a.network.send(beat(1))  # nobody has heard yet that the connection is gone
+            assert a.network.dropped == before + 1
+
+    run(scenario())
