@@ -88,6 +88,10 @@ class BatchHeader:
     crc: int
 
 
+SealedBatch = tuple[BatchHeader, memoryview]
+"""A finished batch and its header."""
+
+
 class UnsealedBatch:
     """An encoded batch whose flags and CRC are still "0".
 
@@ -118,6 +122,11 @@ class UnsealedBatch:
     def size(self) -> int:
         """Bytes of the encapsulated message, sealed or not; a multiple of 8."""
         return len(self._frame)
+
+    @property
+    def frame(self) -> memoryview:
+        """The encapsulated message, finished once it is sealed; not to be changed."""
+        return self._frame
 
     def seal(self, flags: BatchFlags) -> memoryview:
         """Patch ``flags`` and the CRC in place and return the finished message; sealing again is allowed."""
@@ -276,7 +285,7 @@ def iter_frames(data: Buffer, start: int = 0) -> Iterator[memoryview]:
         start = frame.end
 
 
-def verified_frames(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
+def verified_batches(data: Buffer) -> list[SealedBatch]:
     """Return header and bytes of each message in ``data`` after checking its CRC.
 
     Raises:
@@ -284,7 +293,7 @@ def verified_frames(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
         Unsupported: an intact batch of a format this version does not know.
     """
     view, start = memoryview(data), 0
-    found: list[tuple[BatchHeader, memoryview]] = []
+    found: list[SealedBatch] = []
     while start < len(view):
         frame = find_frame(view, start)
         if frame is None or frame.end > len(view):

@@ -1,7 +1,7 @@
 """The growing half of a log: what its one writer appends and makes durable.
 
 Theory of operation: `append` decides what only the writer knows (does the batch begin a segment, were all
-bytes before it synced), seals the batch and writes it with one call; `append_frames` writes what a leader has
+bytes before it synced), seals the batch and writes it with one call; `append_sealed` writes what a leader has
 decided. `sync` makes everything appended durable at once, which is what group commit shares. All methods of
 this class are for the one disk thread; what `ReadableLog` offers is for any.
 
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from envelope.errors import CorruptDataError, DiskFull, JetstreamError, StorageError, StreamOffline
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
-from jetstream.log.batch import BatchFlags, BatchHeader, Buffer, UnsealedBatch, verified_frames
+from jetstream.log.batch import BatchFlags, BatchHeader, SealedBatch, UnsealedBatch
 from jetstream.log.disk import Disk
 from jetstream.log.log_config import LogConfig
 from jetstream.log.readable_log import ReadableLog
@@ -26,9 +26,6 @@ from jetstream.log.scan import FOLLOWED_GROUPS_MAX
 from jetstream.log.segment import Segment
 from jetstream.log.segment_writer import SegmentWriter, remove
 from jetstream.log.witnesses import Witnesses
-
-Frame = tuple[BatchHeader, memoryview]
-"""A sealed batch."""
 
 
 class WritableLog(ReadableLog):
@@ -108,10 +105,10 @@ class WritableLog(ReadableLog):
             self._writer.write(list(zip(batches, frames, strict=True)))
         self.log_end_offset = batches[-1].next
 
-    def append_frames(self, data: Buffer, now: TimestampUs) -> None:
+    def append_sealed(self, batches: Sequence[SealedBatch], now: TimestampUs) -> None:
         """Write a leader's batches unchanged, rolling where the leader rolled; not durable before `sync`.
 
-        Everything is checked before anything is written. Each epoch that begins in ``data`` is on record,
+        All are checked to follow before anything is written. Each epoch that begins in them is on record,
         durably, before its first batch. An empty log that begins inside the first batch takes it whole.
 
         Recovery still tells a torn end from corruption, though ``GROUP_START`` speaks of the leader's disk:
@@ -120,22 +117,21 @@ class WritableLog(ReadableLog):
         (`SegmentScan.proven_end`).
 
         Args:
-            data: whole batches that follow each other, the first one at the log's end; may be empty.
+            batches: of `verified_batches`, the first one at the log's end; may be none.
             now: wall clock.
 
         Raises:
-            CorruptDataError: a batch is damaged, or does not follow what is before it; nothing was stored.
+            CorruptDataError: a batch does not follow what is before it; nothing was stored.
             DiskFull: the log goes on; it has the batches before the segment, epoch or group that did not fit,
                 nearly always none.
             StorageError, FsyncFailed: the log has failed; whether the batches are stored is unknown.
             StreamOffline: the log had failed before.
         """
-        batches = verified_frames(data)
         self._check_follows(batches)
         for run in _runs(batches):
             self._append_run(run, now)
 
-    def _check_follows(self, batches: Sequence[Frame]) -> None:
+    def _check_follows(self, batches: Sequence[SealedBatch]) -> None:
         end, epoch, time = self.log_end_offset, self.last_epoch, self.last_timestamp
         if batches and self._begins_inside(batches[0][0]):
             end = batches[0][0].base
@@ -147,7 +143,7 @@ class WritableLog(ReadableLog):
                 )
             end, epoch, time = header.next, header.leader_epoch, header.max_timestamp
 
-    def _append_run(self, run: Sequence[Frame], now: TimestampUs) -> None:
+    def _append_run(self, run: Sequence[SealedBatch], now: TimestampUs) -> None:
         """Write batches of one epoch and one segment, which begin at most `FOLLOWED_GROUPS_MAX` groups."""
         first = run[0][0]
         if first.leader_epoch > self.last_epoch:
@@ -174,7 +170,7 @@ class WritableLog(ReadableLog):
         is_empty = self.log_start_offset == self.log_end_offset and len(self._segments) == 1
         return is_empty and self._writer.is_empty and first.base < self.log_end_offset < first.next
 
-    def _begin_inside(self, batch: Frame) -> None:
+    def _begin_inside(self, batch: SealedBatch) -> None:
         """Put that batch into a segment of its own base, durably, in place of the empty one.
 
         The empty one goes last: before, an opening takes the new one for a leftover from below the start.
@@ -276,9 +272,9 @@ class WritableLog(ReadableLog):
         self._indexes.count(sealed)
 
 
-def _runs(batches: Sequence[Frame]) -> Iterator[Sequence[Frame]]:
+def _runs(batches: Sequence[SealedBatch]) -> Iterator[Sequence[SealedBatch]]:
     """Split where a segment or an epoch begins, and where a run would begin too many groups."""
-    run: list[Frame] = []
+    run: list[SealedBatch] = []
     groups = 0
     for header, frame in batches:
         begins_group = BatchFlags.GROUP_START in header.flags

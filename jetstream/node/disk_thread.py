@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from envelope.errors import DiskFull, JetstreamError, StorageError, StreamOffline
 from envelope.types import Offset, SyncMode, TimestampUs
-from jetstream.log.batch import Buffer, UnsealedBatch, read_header
+from jetstream.log.batch import Buffer, SealedBatch, UnsealedBatch, verified_batches
 from jetstream.log.log import Log
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.crash import Crash
@@ -81,11 +81,12 @@ class FollowerAppend:
 
     Attributes:
         opened: the log; it takes in what it has learnt once the outcome is told.
-        data: whole batches, see `Log.append_frames`.
+        data: whole batches, as `verified_batches` takes them.
         now: wall clock.
         error: as `GroupAppend.error`, and `CorruptDataError` if the batches are damaged or do not follow the
             log; nothing was stored then. With `DiskFull` the log may have the first of the batches.
         written: as `GroupAppend.written`.
+        batches: what is in ``data``, once it is verified; not all of them are stored where ``error`` says so.
         records: how many were written.
     """
 
@@ -94,6 +95,7 @@ class FollowerAppend:
     now: TimestampUs
     error: JetstreamError | None = None
     written: Callable[[], None] | None = None
+    batches: Sequence[SealedBatch] = ()
     records: int = 0
 
     @property
@@ -104,10 +106,11 @@ class FollowerAppend:
     def write(self) -> None:
         """Write to the log; on the disk thread."""
         log_end_offset = self.log.log_end_offset
-        if self.data and read_header(self.data).base > log_end_offset:
+        self.batches = verified_batches(self.data)
+        if self.batches and self.batches[0][0].base > log_end_offset:
             raise _refused_behind(self.log)
         try:
-            self.log.append_frames(self.data, self.now)
+            self.log.append_sealed(self.batches, self.now)
         finally:
             self.records = self.log.log_end_offset - log_end_offset
 
@@ -219,9 +222,7 @@ class DiskThread:
                 # The loop reads the outcomes from now on: whatever happens next must not change them.
                 self._taken = [job for job in self._taken if not isinstance(job, _Appends)]
                 self._loop.call_soon_threadsafe(_tell, groups)
-                self._unlearnt += (
-                    append for append in appends if isinstance(append, FollowerAppend) and append.records
-                )
+                self._learn_or_keep(appends)
             if calls or stop:
                 self._learn()  # they may be about what the log holds
             for call in calls:
@@ -237,10 +238,18 @@ class DiskThread:
         self._learn()
         return self._queue.get()
 
+    def _learn_or_keep(self, appends: Sequence[AnyAppend]) -> None:
+        """Let followers' logs take in what was stored if that takes no time; otherwise a little later."""
+        for append in appends:
+            if not isinstance(append, FollowerAppend) or not append.records:
+                continue
+            if self._unlearnt or not append.opened.pass_over(append.batches):
+                self._unlearnt.append(append)
+
     def _learn(self) -> None:
         """Let followers' logs take in what was stored."""
         for append in self._unlearnt:
-            append.opened.absorb(append.data)
+            append.opened.absorb(append.batches)
         self._unlearnt.clear()
 
     def _refuse_all(self) -> None:

@@ -142,9 +142,10 @@ class FollowingStream:
 
     # --- the machine -------------------------------------------------------------------------------
 
-    def _tell(self, event: Event) -> None:
-        for action in self._follower.handle(event, self._services.clock.monotonic()):
-            self._do(action)
+    def _tell(self, *events: Event) -> None:
+        for event in events:
+            for action in self._follower.handle(event, self._services.clock.monotonic()):
+                self._do(action)
         self._services.cluster.timers.at(self._tick, self._follower.wake_at)
         if self._settled is not None and not self._settled.done() and self._follower.is_settled:
             self._settled.set_result(None)
@@ -200,8 +201,7 @@ class FollowingStream:
         error, log = append.error, self._parts.log
         if error is None:
             self._parts.upkeep.appended(append.now)
-            self._tell(Written(end))
-            self._tell(Synced(min(log.synced_end, end)))
+            self._tell(Written(end), Synced(min(log.synced_end, end)))
         elif log.failed is not None:
             self._fail(error)
         else:

@@ -129,7 +129,7 @@ class PublishPath:
                 )
                 group = GroupAppend(self._parts.log, batches, now)
                 if self._reign.is_replicated:
-                    group.written = partial(self._reign.written, group.end)
+                    group.written = partial(self._reign.written, batches)
                 return group
         self._rest_if_done()
         return None

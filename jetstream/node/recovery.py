@@ -7,7 +7,7 @@ that it can lead at once.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -18,7 +18,7 @@ from envelope.limits import DEDUPE_IDS_MAX, MIB
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.dedupe import DedupeWindow, window_us
 from jetstream.ingest.history import History
-from jetstream.log.batch import BatchHeader, Buffer, decode, iter_frames, last_txid, read_header, records_of
+from jetstream.log.batch import SealedBatch, decode, iter_frames, last_txid, records_of
 from jetstream.log.disk import Disk
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.plain_batch import is_plain
@@ -49,32 +49,39 @@ class OpenedLog:
         self.history, self.txid = self._read_back(window_us(dedupe_window))
         self._learnt_end = log.log_end_offset
 
-    def absorb(self, data: Buffer) -> None:
-        """Take in what of ``data``, whole batches given to `Log.append_frames`, has been stored.
+    def pass_over(self, batches: Sequence[SealedBatch]) -> bool:
+        """Take batches in as `absorb` does, if they are all plain; say False, and do nothing, if not.
+
+        Nearly all are, and to decode one costs as much as to store it.
+        """
+        if not all(is_plain(frame) for _, frame in batches):
+            return False
+        for header, frame in self._stored(batches):
+            self.history.pass_over(header.max_timestamp)
+            self.txid.absorbed(header.next, None, len(frame))
+        return True
+
+    def absorb(self, batches: Sequence[SealedBatch]) -> None:
+        """Take in what of ``batches``, which were given to `Log.append_sealed`, has been stored.
 
         Batches that are intact but no Arrow of ours fail the log: no reader could read on behind them. A log
         that has failed learns nothing.
         """
-        if self.log.failed is not None:
-            return
         try:
-            for frame in iter_frames(data):
-                header = read_header(frame)
-                if self._learnt_end < header.next <= self.log.log_end_offset:
-                    self.txid.absorbed(header.next, self._absorb(header, frame), len(frame))
-                    self._learnt_end = header.next
+            for header, frame in self._stored(batches):
+                records = records_of(header, frame)
+                self.history.absorb(records)
+                self.txid.absorbed(header.next, last_txid(records), len(frame))
         except CorruptDataError as error:
             _log.error("unreadable batch directory=%s error=%s runbook=RB-01", self.log.directory, error)
             self.log.fail(error)
 
-    def _absorb(self, header: BatchHeader, frame: Buffer) -> int | None:
-        """Take in one batch; return its last transaction id."""
-        if is_plain(frame):  # nearly all are, and decoding one costs as much as storing it
-            self.history.pass_over(header.max_timestamp)
-            return None
-        records = records_of(header, frame)
-        self.history.absorb(records)
-        return last_txid(records)
+    def _stored(self, batches: Sequence[SealedBatch]) -> Iterator[SealedBatch]:
+        """Yield those of ``batches`` that are stored and were not taken in before."""
+        for header, frame in batches:
+            if self.log.failed is None and self._learnt_end < header.next <= self.log.log_end_offset:
+                yield header, frame
+                self._learnt_end = header.next
 
     def relearn(self) -> None:
         """Read back what must be remembered, as the log was cut, or was written by whoever led.

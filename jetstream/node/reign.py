@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Protocol
 
 from envelope.errors import JetstreamError, NotEnoughReplicas
 from envelope.types import AckPolicy, LeaderEpoch, Offset
+from jetstream.log.batch import UnsealedBatch
 from jetstream.node.replica_answers import Answers
 from jetstream.node.replica_parts import ReplicaParts, StreamServices
 from jetstream.replica.isr import refusal_of
@@ -110,9 +112,10 @@ class Reign:
             self.tell(MinimumChanged(row.config.insync_minimum))
             self.tell(ReplicasChanged(row.replicas, row.isr_nodes, row.isr_version))
 
-    def written(self, end: Offset) -> None:
+    def written(self, batches: Sequence[UnsealedBatch]) -> None:
         """Let the followers have what this node is still syncing."""
-        self._written_end = max(self._written_end, end)
+        self._written_end = max(self._written_end, batches[-1].next)
+        self._answers.hot.add(batches)
         self.tell(Synced(self._leader.synced_end, self._written_end))
 
     def appended(self, end: Offset) -> None:
@@ -137,6 +140,7 @@ class Reign:
         match action:
             case AdvanceHighWatermark(high_watermark):
                 self._publishers.committed(high_watermark)
+                self._answers.hot.forget(high_watermark)
                 self._parts.watchers.tell(high_watermark)
             case ProposeIsr():
                 self._tasks.create_task(self._propose(action))

@@ -6,8 +6,10 @@ from typing import Final, assert_never
 
 from envelope.errors import JetstreamError, UnavailableError
 from envelope.limits import MIB
-from envelope.types import LeaderEpoch, NodeId
+from envelope.types import LeaderEpoch, NodeId, Offset
+from jetstream.log.batch import Buffer
 from jetstream.log.readable_log import FileRange, IndexRebuilt, IndexUnloaded
+from jetstream.node.hot_batches import HotBatches
 from jetstream.node.replica_parts import ReplicaParts, StreamServices
 from jetstream.replica.leader_events import Diverging, FetchRefusal, RefuseFetch, Serve, StartOver
 from jetstream.replica.wire import (
@@ -22,10 +24,16 @@ _log = logging.getLogger(__name__)
 
 _ANSWER_BYTES: Final = 4 * MIB
 """Of batches in one answer; a larger batch goes alone."""
+_HOT_BYTES_MAX: Final = 16 * MIB
+"""Of a stream's batches in memory: several times what is under way while nobody lags."""
 
 
 class Answers:
-    """Sends what the leader's machine has decided, during one reign."""
+    """Sends what the leader's machine has decided, during one reign.
+
+    Attributes:
+        hot: is told what was written, and what is committed.
+    """
 
     def __init__(self, parts: ReplicaParts, leader_epoch: LeaderEpoch, services: StreamServices) -> None:
         self._parts = parts
@@ -33,11 +41,13 @@ class Answers:
         self._services = services
         self._catch_up = services.cluster.catch_up
         self._has_ended = False
+        self.hot = HotBatches(_HOT_BYTES_MAX, _ANSWER_BYTES)
         self._loop = asyncio.get_running_loop()
 
     def end(self) -> None:
         """Serve nobody any more who still waits for a turn."""
         self._has_ended = True
+        self.hot = HotBatches(0, 0)
 
     def serve(self, serve: Serve, *, in_sync: bool) -> None:
         """Send batches from the follower's end on, as many as one answer holds; or that there are none.
@@ -54,6 +64,11 @@ class Answers:
         """Send batches; return how many bytes, as far as that is known now."""
         if self._has_ended:
             return 0
+        hot = self.hot.find(serve.log_end)
+        if hot is not None:
+            end, data = hot
+            self._send(serve, end, self._leader_epoch, data, len(data))
+            return len(data)
         try:
             found = self._find(serve, load=False)
         except IndexUnloaded:
@@ -62,7 +77,7 @@ class Answers:
         except JetstreamError as error:
             self._cannot_serve(serve, error)
             return 0
-        self._send(serve, found)
+        self._send_range(serve, found)
         return found.length
 
     def tell(self, action: Diverging | StartOver | RefuseFetch) -> None:
@@ -88,7 +103,7 @@ class Answers:
         def done(found: "asyncio.Future[FileRange]") -> None:
             error = found.exception()
             if error is None:
-                self._send(serve, found.result())
+                self._send_range(serve, found.result())
             elif isinstance(error, IndexRebuilt):
                 self._find_on_thread(serve)
             elif isinstance(error, JetstreamError):
@@ -98,19 +113,24 @@ class Answers:
 
         found.add_done_callback(done)
 
-    def _send(self, serve: Serve, found: FileRange) -> None:
+    def _send_range(self, serve: Serve, found: FileRange) -> None:
+        self._send(serve, found.next, found.leader_epoch, found if found.length else None, found.length)
+
+    def _send(
+        self, serve: Serve, end: Offset, epoch: LeaderEpoch, body: Buffer | FileRange | None, length: int
+    ) -> None:
         message = BatchesMessage(
             handle=0,
             leader_epoch=self._leader_epoch,
             last_epoch=serve.last_epoch,
             base=serve.log_end,
-            next=found.next,
+            next=end,
             high_watermark=serve.high_watermark,
             log_start_offset=self._parts.log.log_start_offset,
-            epochs=((found.leader_epoch, serve.log_end),) if found.length else (),
-            body_bytes=found.length,
+            epochs=((epoch, serve.log_end),) if length else (),
+            body_bytes=length,
         )
-        self._answer(serve.follower, message, found if found.length else None)
+        self._answer(serve.follower, message, body)
 
     def _cannot_serve(self, serve: Serve, error: JetstreamError) -> None:
         _log.error(
@@ -122,7 +142,7 @@ class Answers:
         )
         self._answer(serve.follower, RefusedMessage(0, self._leader_epoch, FetchRefusal.CANNOT_READ))
 
-    def _answer(self, follower: NodeId, message: Answer, body: FileRange | None = None) -> None:
+    def _answer(self, follower: NodeId, message: Answer, body: Buffer | FileRange | None = None) -> None:
         parts, sessions = self._parts, self._services.cluster.sessions
         try:
             sessions.answer(follower, parts.name, parts.incarnation, message, body)

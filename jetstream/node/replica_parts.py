@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from envelope.types import Incarnation, NodeEpoch, NodeId, Offset, StreamName
+from jetstream.log.batch import Buffer
 from jetstream.log.log import Log
 from jetstream.log.readable_log import FileRange
 from jetstream.node.catch_up import CatchUp
@@ -42,7 +43,7 @@ class Sessions(Protocol):
         name: StreamName,
         incarnation: Incarnation,
         message: Answer,
-        body: FileRange | None = None,
+        body: Buffer | FileRange | None = None,
     ) -> None:
         """Answer a fetch of ``peer``; lost if it is gone."""
 
@@ -64,7 +65,7 @@ class NoSessions:
         name: StreamName,
         incarnation: Incarnation,
         message: Answer,
-        body: FileRange | None = None,
+        body: Buffer | FileRange | None = None,
     ) -> None:
         """See `Sessions.answer`."""
 

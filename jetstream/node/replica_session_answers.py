@@ -9,14 +9,15 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from envelope.errors import StorageError
+from jetstream.log.batch import Buffer
 from jetstream.log.readable_log import FileRange
 from jetstream.node.replica_session_line import SessionLine
 from jetstream.node.socket_output import Body
 from jetstream.replica.leader_events import FetchRefusal
-from jetstream.replica.wire import Answer, BatchesMessage, RefusedMessage, encode
+from jetstream.replica.wire import Answer, RefusedMessage, encode
 
 _log = logging.getLogger(__name__)
 
@@ -25,8 +26,9 @@ _log = logging.getLogger(__name__)
 class _Outgoing:
     """An answer and where its body is."""
 
+    handle: int
     answer: Answer
-    body: bytes | memoryview | Body
+    body: Buffer | Body
 
     def drop(self) -> None:
         """Give up what it holds."""
@@ -53,22 +55,22 @@ class Answers:
         self._is_reading = False
         self._is_closed = False
 
-    def put(self, answer: Answer, body: bytes | memoryview | FileRange | None) -> None:
-        """Send an answer as soon as there is room.
+    def put(self, handle: int, answer: Answer, body: Buffer | FileRange | None) -> None:
+        """Send an answer under ``handle`` as soon as there is room.
 
         Raises:
             UnavailableError: the segment of the body was removed: plan again. Nothing was queued.
         """
         assert not self._is_closed, "nothing is answered on a session that is over"
-        taken: bytes | memoryview | Body = b""
-        if isinstance(body, bytes | memoryview):
+        taken: Buffer | Body = b""
+        if isinstance(body, FileRange):
+            taken = Body.leased(body) if body.length else b""
+        elif body is not None:
             taken = body
-        elif body is not None and body.length:
-            taken = Body.leased(body)
-        before = self._waiting.get(answer.handle)
+        before = self._waiting.get(handle)
         if before is not None:
             before.drop()
-        self._waiting[answer.handle] = _Outgoing(answer, taken)  # in the place of the one before
+        self._waiting[handle] = _Outgoing(handle, answer, taken)  # in the place of the one before
         self.go_on()
 
     def go_on(self) -> None:
@@ -84,12 +86,11 @@ class Answers:
         self._waiting.clear()
 
     def _send(self, outgoing: _Outgoing) -> None:
-        answer, body = outgoing.answer, outgoing.body
+        body, header = outgoing.body, encode(outgoing.answer, outgoing.handle)
         if not isinstance(body, Body):
-            self._line.send(_header(answer, len(body)), body)
+            self._line.send(header, body)
             return
         length = body.end - body.position
-        header = _header(answer, length)
         frame = bytearray(len(header) + length)
         frame[: len(header)] = header
         room = memoryview(frame)[len(header) :]
@@ -119,17 +120,12 @@ class Answers:
         elif isinstance(error, OSError | StorageError):
             base = body.file_range.segment.base
             _log.error("cannot read for a follower segment=%d error=%r runbook=RB-01", base, error)
-            answer = outgoing.answer
-            refusal = RefusedMessage(answer.handle, answer.leader_epoch, FetchRefusal.CANNOT_READ)
+            epoch = outgoing.answer.leader_epoch
+            refusal = RefusedMessage(outgoing.handle, epoch, FetchRefusal.CANNOT_READ)
             self._line.send(encode(refusal))
         else:
             self._crashed(error)
         self.go_on()
-
-
-def _header(answer: Answer, length: int) -> bytes:
-    """Return the bytes of an answer before its body."""
-    return encode(replace(answer, body_bytes=length) if isinstance(answer, BatchesMessage) else answer)
 
 
 def _read_cached(body: Body, room: memoryview) -> int:

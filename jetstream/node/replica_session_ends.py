@@ -8,12 +8,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from envelope.errors import RemoteProtocolError
 from envelope.limits import STREAMS_MAX
 from envelope.types import Incarnation, NodeId, StreamName
+from jetstream.log.batch import Buffer
 from jetstream.log.readable_log import FileRange
 from jetstream.node.replica_session_answers import Answers
 from jetstream.node.replica_session_line import SessionLine
@@ -106,7 +107,7 @@ class FollowerEnd:
         if line.is_full or handle is None:
             line.close()  # the peer does not read, or handles are used up: another connection has them all
             return False
-        line.send(encode(replace(message, handle=handle)))
+        line.send(encode(message, handle))
         return True
 
     def passed(self, elapsed_ns: int) -> None:
@@ -215,11 +216,11 @@ class LeaderEnd:
         """Cut the connection."""
         self._line.close()
 
-    def answer(self, life: Life, message: Answer, body: bytes | memoryview | FileRange | None) -> None:
+    def answer(self, life: Life, message: Answer, body: Buffer | FileRange | None) -> None:
         """See `ReplicaSessions.answer`."""
         handle = self._handles.get(life)
         if handle is not None:  # else it was asked over the connection before this one
-            self._answers.put(replace(message, handle=handle), body)
+            self._answers.put(handle, message, body)
 
     def passed(self, elapsed_ns: int, timeout_ns: int) -> None:
         """Take in that time has passed: give the connection up if nothing came for as long as the timeout."""

@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from typing import Final
 
 from envelope.types import Incarnation, NodeId, StreamName
+from jetstream.log.batch import Buffer
 from jetstream.log.readable_log import FileRange
 from jetstream.node.replica_session_ends import FollowerEnd, LeaderEnd, SessionHost, SessionSettings
 from jetstream.node.replica_session_pulse import Verdict
@@ -92,7 +93,7 @@ class ReplicaSessions:
         name: StreamName,
         incarnation: Incarnation,
         message: Answer,
-        body: bytes | memoryview | FileRange | None = None,
+        body: Buffer | FileRange | None = None,
     ) -> None:
         """Answer the newest fetch of ``peer`` as soon as it takes what went before, if it is still connected.
 
@@ -102,7 +103,8 @@ class ReplicaSessions:
             peer: who asked.
             name: of the stream.
             incarnation: of the stream.
-            message: its handle does not matter, and a body in it is not sent.
+            message: its handle does not matter, and a body in it is not sent; its ``body_bytes`` are those
+                of ``body``.
             body: of a `BatchesMessage`. Bytes are not to be changed any more; a range is read later, its
                 segment is kept until then.
 

@@ -18,7 +18,7 @@ Sources: Kafka's replication protocol (high watermark as minimum over the ISR; K
 966).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -176,10 +176,15 @@ class Leader:
         if not self.may_speak(now):
             self.wake_at = NEVER  # time alone brings no lease
             return answers
-        actions = (*answers, *self._settle(now))
-        due = self._due() if self.is_replicated else ()
-        self.wake_at = min((when for when in due if when > now), default=NEVER)
-        return actions
+        actions = [*answers, *self._advance()]
+        self.wake_at = NEVER
+        if self._followers:
+            members = (self._followers[node] for node in self.isr.committed if node in self._followers)
+            lagging_at = _lagging_at(members, self._log.log_end_offset, self._settings.replica_lag_max_ns)
+            actions += self._serve(now)
+            actions += self._propose(now, lagging_at)
+            self.wake_at = min((when for when in self._due(lagging_at) if when > now), default=NEVER)
+        return tuple(actions)
 
     def __str__(self) -> str:
         """One line for logs: epoch, high watermark, log and ISR."""
@@ -263,15 +268,13 @@ class Leader:
 
     # --- what follows from any event ----------------------------------------------------------------------
 
-    def _settle(self, now: MonotonicNs) -> Iterator[Action]:
+    def _advance(self) -> tuple[Action, ...]:
         committable = self._committable()
-        if committable > self.high_watermark:
-            assert committable <= self._log.synced_end, f"L1: {committable} {self}"
-            self.high_watermark = committable
-            yield AdvanceHighWatermark(committable)
-        if self._followers:
-            yield from self._serve(now)
-            yield from self._propose(now)
+        if committable <= self.high_watermark:
+            return ()
+        assert committable <= self._log.synced_end, f"L1: {committable} {self}"
+        self.high_watermark = committable
+        return (AdvanceHighWatermark(committable),)
 
     def _committable(self) -> Offset:
         """Return the end of what all of the maximal ISR have on disk; the present one if that is unknown."""
@@ -306,22 +309,21 @@ class Leader:
                 limit = log.log_end_offset
                 yield Serve(follower, parked.last_epoch, parked.log_end, limit, self.high_watermark)
 
-    def _due(self) -> Iterator[MonotonicNs]:
+    def _due(self, lagging_at: MonotonicNs) -> Iterator[MonotonicNs]:
         """Yield when time alone may give something to do; what is past waits for something else."""
         proposal, settings = self.isr.proposal, self._settings
+        yield lagging_at
         if proposal is not None:
             yield MonotonicNs(proposal.sent_at + settings.retry_interval_ns)
         else:
             yield self.isr.propose_after
-        for node, progress in self._followers.items():
+        for progress in self._followers.values():
             if progress.parked is not None:
                 yield progress.parked.heartbeat(self.high_watermark, settings.heartbeat_interval_ns)
-            if node in self.isr.committed:
-                yield progress.lags_from(self._log.log_end_offset, settings.replica_lag_max_ns)
 
     # --- the ISR ------------------------------------------------------------------------------------------
 
-    def _propose(self, now: MonotonicNs) -> Iterator[Action]:
+    def _propose(self, now: MonotonicNs, lagging_at: MonotonicNs) -> Iterator[Action]:
         proposal = self.isr.proposal
         if proposal is not None:
             if now >= proposal.sent_at + self._settings.retry_interval_ns:
@@ -330,6 +332,8 @@ class Leader:
             return
         if now < self.isr.propose_after:
             return
+        if now < lagging_at and len(self.isr.committed) == len(self._appointment.replicas):
+            return  # all are in sync, as nearly always: nobody joins, nobody leaves
         wanted = self._wanted(now)
         members = None if wanted == self.isr.committed else _named(wanted, self._appointment, self._followers)
         if members is not None:
@@ -368,6 +372,11 @@ def sole_replica(leader_epoch: LeaderEpoch, log_end: Offset, synced_end: Offset,
     )
     reign = EpochHistory((EpochStart(leader_epoch, log_end, TimestampUs(0)),))
     return Leader(appointment, LogState(reign, log_end, log_end, synced_end), synced_end, now, unlimited())
+
+
+def _lagging_at(members: Iterable[Progress], log_end: Offset, lag_max_ns: int) -> MonotonicNs:
+    """Return from when on the first of ``members`` lags, if they do nothing."""
+    return min([progress.lags_from(log_end, lag_max_ns) for progress in members], default=NEVER)
 
 
 def _followers(

@@ -22,7 +22,7 @@ nothing that follows on that connection can be told apart any more.
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from crc32c import crc32c
@@ -72,7 +72,7 @@ class Ping:
 # --- from the leader's end ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BatchesMessage:
     """`jetstream.replica.follower_events.Batches`, and the batches themselves."""
 
@@ -168,10 +168,17 @@ assert BODY_BYTES_MAX < 2**32, "the length of a body is a u32"
 assert STREAM_NAME_CHARS_MAX < 2**16, "the length of a name is a u16"
 
 
-def encode(message: WireMessage) -> bytes:
-    """Return the bytes of ``message``, all but its body, which is to be sent after them."""
+def encode(message: WireMessage, handle: int | None = None) -> bytes:
+    """Return the bytes of ``message``, all but its body, which is to be sent after them.
+
+    Args:
+        message: has a handle if one is given.
+        handle: in place of the message's own.
+    """
     kind = type(message)
     numbers = [getattr(message, name) for name in _NAMES[kind]]
+    if handle is not None:
+        numbers[0] = handle
     parts = [_NUMBERS[kind].pack(_KIND_OF[kind], *numbers)]
     match message:
         case Declare(name=name, incarnation=incarnation):
@@ -222,7 +229,8 @@ class WireReader:
     def _take(self, part: bytes) -> WireMessage | None:
         """Take a part that is complete in, and say what the next one is; return what it completes."""
         if self._headed is not None:
-            message: WireMessage = replace(self._headed, body=part)
+            message: WireMessage = self._headed
+            self._headed.body = part
         elif self._checksum is None:
             length, self._checksum = _FRAME.unpack(part)
             if length > HEADER_BYTES_MAX:
@@ -250,7 +258,8 @@ def _decode(header: bytes) -> WireMessage:
         rest = _rest(kind, header[_NUMBERS[kind].size :])
     except (struct.error, LookupError, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"a {kind.__name__} makes no sense: {error}") from error
-    message = kind(**dict(zip(_NAMES[kind], numbers, strict=True)), **rest)
+    # Its numbers are all that most messages have, in the order of their fields.
+    message = kind(**dict(zip(_NAMES[kind], numbers, strict=True)), **rest) if rest else kind(*numbers)
     if isinstance(message, BatchesMessage):
         _check(message)
     return message

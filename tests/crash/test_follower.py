@@ -14,7 +14,7 @@ import pytest
 
 from envelope.errors import DiskFull, JetstreamError
 from envelope.types import NO_OFFSET, LeaderEpoch, Offset
-from jetstream.log.batch import BatchHeader, decode, iter_frames, read_header
+from jetstream.log.batch import BatchHeader, decode, iter_frames, read_header, verified_batches
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.memory_disk import (
@@ -77,7 +77,9 @@ def leaders() -> tuple[Leader, Leader, Offset]:
     one = Leader.of(first)
     shared = one.frames[8][0].next
     second = opened(MemoryDisk(), CONFIG)
-    second.append_frames(b"".join(frame for header, frame in one.frames if header.next <= shared), NOW)
+    second.append_sealed(
+        verified_batches(b"".join(frame for header, frame in one.frames if header.next <= shared)), NOW
+    )
     second.begin_epoch(LeaderEpoch(4), NOW)
     for number in range(14):
         append(second, [b"two%d" % number] * (1 + number % 2), NOW + 100 + number)
@@ -101,7 +103,7 @@ class Copy:
         number = 0
         while log.log_end_offset < leader.log.log_end_offset:
             count = chunks[number % len(chunks)]
-            log.append_frames(b"".join(leader.after(log.log_end_offset)[:count]), NOW)
+            log.append_sealed(verified_batches(b"".join(leader.after(log.log_end_offset)[:count])), NOW)
             if number % len(chunks) != 1:
                 self.sync(log)
             number += 1

@@ -45,6 +45,7 @@ from tests.support.replica_sessions import (
     connected,
     fetch_from,
     refusal,
+    with_body,
 )
 from tests.support.sockets import LiveStream, run, until
 from tests.support.tls_sockets import context
@@ -96,7 +97,8 @@ def test_what_is_asked_arrives_and_every_kind_of_answer_comes_back(loop: str) ->
                 (A, NAME, LIFE, replace(fetch_from(9), handle=0))
             ]
             for answer, body in answers:
-                b.sessions.answer(A, NAME, LIFE, answer, body)
+                sent = with_body(answer, body or b"") if isinstance(answer, BatchesMessage) else answer
+                b.sessions.answer(A, NAME, LIFE, sent, body)
             await a.story.until_answered(len(answers))
             assert {tuple(who) for *who, _ in a.story.answers} == {(B, NAME, LIFE)}
             wanted = [

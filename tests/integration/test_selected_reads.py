@@ -28,7 +28,7 @@ async def orders(directory: Path) -> AsyncIterator[tuple[JetstreamClient, Node]]
     async with nats_and_node(directory) as (url, node), jetstream.connect(url) as js:
         await js.streams.create("orders", "orders.>", segment_bytes=1 << 20)
         padding = b"x" * 5000
-        # A segment ends between write groups, so a group of everything would be one segment: four groups at least.
+        # A segment ends between write groups, and a group may hold all that waits: four at least.
         for first in range(0, 900, 225):
             await js.publish_all(
                 (f"orders.{COUNTRIES[n % 3]}", b"%d " % n + padding, {"key": f"customer-{n % 10}", "txid": n})

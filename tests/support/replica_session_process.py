@@ -17,7 +17,7 @@ from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.replica_session_ends import SessionSettings
 from jetstream.replica.wire import FetchMessage
 from metadata.node.peers import Address
-from tests.support.replica_sessions import LOOPBACK, MS, A, B, SessionNode, batches
+from tests.support.replica_sessions import LOOPBACK, MS, A, B, SessionNode, batches, with_body
 
 
 def body_for(log_end: int) -> bytes:
@@ -28,8 +28,9 @@ def body_for(log_end: int) -> bytes:
 def _answer(
     node: SessionNode, peer: NodeId, name: StreamName, incarnation: Incarnation, fetch: FetchMessage
 ) -> None:
-    answer = replace(batches(fetch.log_end), leader_epoch=fetch.leader_epoch)
-    node.sessions.answer(peer, name, incarnation, answer, body_for(fetch.log_end))
+    body = body_for(fetch.log_end)
+    answer = replace(with_body(batches(fetch.log_end), body), leader_epoch=fetch.leader_epoch)
+    node.sessions.answer(peer, name, incarnation, answer, body)
 
 
 async def _run(port_of_a: int, leader_timeout_ms: int) -> None:

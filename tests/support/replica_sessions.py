@@ -75,6 +75,11 @@ def batches(base: int, count: int = 1) -> BatchesMessage:
     )
 
 
+def with_body(answer: BatchesMessage, body: bytes | FileRange) -> BatchesMessage:
+    """The answer as it is sent before ``body``."""
+    return replace(answer, body_bytes=body.length if isinstance(body, FileRange) else len(body))
+
+
 def refusal() -> RefusedMessage:
     """The smallest answer."""
     return RefusedMessage(_ANY, LeaderEpoch(7), FetchRefusal.DEPOSED)
@@ -247,7 +252,8 @@ def answering(node: SessionNode, body_of: Callable[[FetchMessage], bytes | FileR
     """What answers a fetch with batches that begin where it ends."""
 
     def answer(peer: NodeId, name: StreamName, incarnation: Incarnation, fetch: FetchMessage) -> None:
-        node.sessions.answer(peer, name, incarnation, batches(fetch.log_end), body_of(fetch))
+        body = body_of(fetch)
+        node.sessions.answer(peer, name, incarnation, with_body(batches(fetch.log_end), body), body)
 
     return answer
 

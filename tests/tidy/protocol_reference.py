@@ -16,7 +16,7 @@ import pyarrow as pa
 from pydantic import BaseModel
 
 from envelope.types import Compression, Offset
-from jetstream.log.batch import BatchFlags, decode, encode, iter_frames
+from jetstream.log.batch import BatchFlags, decode, encode, iter_frames, verified_batches
 from jetstream.protocol.frames import encode_head
 from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets
 from jetstream.protocol.responses import (
@@ -155,7 +155,7 @@ def load_stream(world: World, batches: Sequence[bytes]) -> None:
     """Serve a stream with exactly these batches."""
     stream = world.stream(STREAM)
     for batch in batches:
-        stream.log.append_frames(batch, stream.log.last_timestamp)
+        stream.log.append_sealed(verified_batches(batch), stream.log.last_timestamp)
     stream.commit()
 
 

@@ -68,8 +68,8 @@ _COMMITTING: Final = (
     _mutant(
         "high_watermark_goes_back",
         _LEADER,
-        "if committable > self.high_watermark:",
-        "if committable != self.high_watermark:",
+        "if committable <= self.high_watermark:",
+        "if committable == self.high_watermark:",
     ),
 )
 _FETCHING: Final = (
@@ -303,9 +303,15 @@ _ASKING: Final = (
     _mutant(
         "never_wakes_for_who_lags",
         _LEADER,
-        "yield progress.lags_from(self._log.log_end_offset, settings.replica_lag_max_ns)",
-        "yield NEVER",
+        "        yield lagging_at\n",
+        "        yield NEVER\n",
         first=159,
+    ),
+    _mutant(
+        "who_lags_stays_while_all_are_in_sync",
+        _LEADER,
+        "if now < lagging_at and len(",
+        "if len(",
     ),
     _mutant(
         "never_wakes_for_a_proposal",

@@ -6,7 +6,7 @@ import pytest
 
 from envelope.errors import CorruptDataError, DiskFull, OffsetOutOfRange
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import BatchFlags, encode, iter_frames, read_header
+from jetstream.log.batch import BatchFlags, encode, iter_frames, read_header, verified_batches
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.memory_disk import (
@@ -69,7 +69,7 @@ def test_a_follower_has_equal_files_however_much_it_is_given_at_once(count: int)
     frames = frames_of(leader)
     follower = opened(MemoryDisk())
     for start in range(0, len(frames), count):
-        follower.append_frames(b"".join(frames[start : start + count]), NOW)
+        follower.append_sealed(verified_batches(b"".join(frames[start : start + count])), NOW)
         follower.sync()
     assert_equal_files(follower, leader)
     assert follower.last_epoch == 2
@@ -80,9 +80,9 @@ def test_batches_of_one_segment_and_epoch_are_written_with_one_call() -> None:
     leader, disk = filled(MemoryDisk(), 9, LogConfig()), MemoryDisk()
     follower = opened(disk)
     frames = frames_of(leader)
-    follower.append_frames(frames[0], NOW)
+    follower.append_sealed(verified_batches(frames[0]), NOW)
     calls = disk.calls
-    follower.append_frames(b"".join(frames[1:]), NOW)
+    follower.append_sealed(verified_batches(b"".join(frames[1:])), NOW)
     assert [call.split()[0] for call in disk.trace[calls:]] == ["write"]
     assert (follower.log_end_offset, follower.durable_end) == (9, 0)
 
@@ -91,8 +91,8 @@ def test_a_follower_refuses_all_of_what_does_not_follow() -> None:
     frames = frames_of(leading())
     disk = MemoryDisk()
     follower = opened(disk)
-    follower.append_frames(b"", NOW)
-    follower.append_frames(frames[0], NOW)
+    follower.append_sealed(verified_batches(b""), NOW)
+    follower.append_sealed(verified_batches(frames[0]), NOW)
     damaged = bytearray(frames[2])
     damaged[-1] ^= 1
     calls = disk.calls
@@ -105,7 +105,7 @@ def test_a_follower_refuses_all_of_what_does_not_follow() -> None:
         (frames[1] + b"garbage", "continuation"),
     ):
         with pytest.raises(CorruptDataError, match=reason):
-            follower.append_frames(data, NOW)
+            follower.append_sealed(verified_batches(data), NOW)
     assert (follower.log_end_offset, follower.failed) == (1, None)
     assert disk.calls == calls, "nothing was written"
 
@@ -114,9 +114,9 @@ def test_a_follower_takes_a_clean_close_back_before_it_writes() -> None:
     frames = frames_of(leading())
     disk = MemoryDisk()
     follower = opened(disk)
-    follower.append_frames(frames[0], NOW)
+    follower.append_sealed(verified_batches(frames[0]), NOW)
     follower.close()
-    opened(disk).append_frames(frames[1], NOW)
+    opened(disk).append_sealed(verified_batches(frames[1]), NOW)
     checkpoint = inspect_stream(disk, DIRECTORY).checkpoint
     assert checkpoint is not None
     assert not checkpoint.clean
@@ -125,12 +125,12 @@ def test_a_follower_takes_a_clean_close_back_before_it_writes() -> None:
 @pytest.mark.parametrize("change", ["epoch", "timestamp"])
 def test_a_follower_refuses_what_goes_back(change: str) -> None:
     follower = opened(MemoryDisk())
-    follower.append_frames(b"".join(frames_of(leading())), NOW)
+    follower.append_sealed(verified_batches(b"".join(frames_of(leading()))), NOW)
     epoch = LeaderEpoch(1 if change == "epoch" else 2)
     timestamp = NOW + (4 if change == "timestamp" else 9)
     late = encode(values_batch([b"late"], 6, timestamp), Offset(6), epoch)
     with pytest.raises(CorruptDataError, match="does not follow"):
-        follower.append_frames(late.seal(BatchFlags(0)), NOW)
+        follower.append_sealed(verified_batches(late.seal(BatchFlags(0))), NOW)
     assert follower.log_end_offset == 6
 
 
@@ -158,9 +158,9 @@ def damage(log: Log, row: int) -> MemoryDisk:
 def test_a_write_of_several_groups_is_cut_where_it_is_torn(row: int) -> None:
     frames = many(MemoryDisk(), 6)
     follower = opened(MemoryDisk())
-    follower.append_frames(frames[0], NOW)
+    follower.append_sealed(verified_batches(frames[0]), NOW)
     follower.sync()
-    follower.append_frames(b"".join(frames[1:]), NOW)
+    follower.append_sealed(verified_batches(b"".join(frames[1:])), NOW)
     disk = damage(follower, row)
     assert {problem.kind for problem in inspect_stream(disk, DIRECTORY).problems} == {ProblemKind.TORN}
     found = opened(disk)
@@ -172,9 +172,9 @@ def test_as_much_as_may_be_torn_is_cut_and_damage_before_that_is_corruption() ->
     frames = many(MemoryDisk(), 2 * FOLLOWED_GROUPS_MAX + 5)
     disk = MemoryDisk()
     follower = opened(disk)
-    follower.append_frames(frames[0], NOW)
+    follower.append_sealed(verified_batches(frames[0]), NOW)
     calls = disk.calls
-    follower.append_frames(b"".join(frames[1:]), NOW)
+    follower.append_sealed(verified_batches(b"".join(frames[1:])), NOW)
     written = [call.split()[0] for call in disk.trace[calls:]]
     assert written == ["sync", "write", "sync", "write", "sync", "write"], "so many are never unsynced"
     last = len(frames) - 1
@@ -192,7 +192,7 @@ def test_as_much_as_may_be_torn_is_cut_and_damage_before_that_is_corruption() ->
 def test_who_leads_after_following_knows_its_own_groups_again() -> None:
     frames = many(MemoryDisk(), 3)
     log = opened(MemoryDisk())
-    log.append_frames(b"".join(frames), NOW)
+    log.append_sealed(verified_batches(b"".join(frames)), NOW)
     log.begin_epoch(LeaderEpoch(2), NOW)
     for number in range(3, 6):
         append(log, [b"%d" % number], NOW + number)
@@ -208,7 +208,7 @@ def test_who_follows_after_leading_trusts_no_group_of_another() -> None:
     for number in range(1, 4):
         append(leader, [b"%d" % number], NOW + number)
         leader.sync()
-    log.append_frames(b"".join(frames_of(leader, 1)), NOW)
+    log.append_sealed(verified_batches(b"".join(frames_of(leader, 1))), NOW)
     found = opened(damage(log, 2))
     assert (found.corrupt_ranges, found.log_end_offset) == ((), 2)
 
@@ -221,10 +221,10 @@ def test_a_follower_goes_on_in_a_segment_that_another_leader_has_ended() -> None
     boundary = one._segments[1].base
     frames = frames_of(two)
     follower = opened(MemoryDisk())
-    follower.append_frames(b"".join(frames_of(one)), NOW)
+    follower.append_sealed(verified_batches(b"".join(frames_of(one))), NOW)
     assert boundary < 3
     follower.truncate_to(boundary)
-    follower.append_frames(b"".join(frames[boundary:]), NOW)
+    follower.append_sealed(verified_batches(b"".join(frames[boundary:])), NOW)
     follower.sync()
     assert_equal_files(follower, two)
     follower.close()
@@ -236,21 +236,21 @@ def test_a_follower_goes_on_in_a_segment_that_it_ended_before_it_died() -> None:
     boundary = one._segments[1].base
     disk = MemoryDisk()
     follower = opened(disk)
-    follower.append_frames(b"".join(frames_of(one)[:boundary]), NOW)
+    follower.append_sealed(verified_batches(b"".join(frames_of(one)[:boundary])), NOW)
     ended = disk.calls + 1  # the end is written, the next segment is not created
     disk.faults = {ended + number: Fault(FaultKind.DISK_FULL) for number in range(1, 20)}
     with pytest.raises(DiskFull):
-        follower.append_frames(frames_of(one)[boundary], NOW)
+        follower.append_sealed(verified_batches(frames_of(one)[boundary]), NOW)
     assert follower._segments[-1].sealed
     again = opened(disk.power_loss(nothing_survives))
-    again.append_frames(b"".join(frames_of(two)[boundary:]), NOW)
+    again.append_sealed(verified_batches(b"".join(frames_of(two)[boundary:])), NOW)
     assert_equal_files(again, two)
 
 
 def test_retention_does_not_end_a_followers_segment() -> None:
     leader = leading()
     follower = opened(MemoryDisk(), LogConfig(retention_age_us=1))
-    follower.append_frames(b"".join(frames_of(leader)), NOW)
+    follower.append_sealed(verified_batches(b"".join(frames_of(leader))), NOW)
     follower.sync()
     last = follower._segments[-1]
     follower.apply_retention(TimestampUs(NOW + 1000), follower.log_end_offset)
@@ -265,14 +265,14 @@ def test_a_log_that_begins_inside_a_batch_takes_that_batch_whole() -> None:
         leader.sync()
     frames = frames_of(leader)
     pristine = opened(MemoryDisk())
-    pristine.append_frames(frames[0], NOW)
+    pristine.append_sealed(verified_batches(frames[0]), NOW)
     pristine.reset_to(Offset(6))
     pristine.close()
     start = pristine._disk
     assert isinstance(start, MemoryDisk)
     counted = start.power_loss(nothing_survives)
     follower = opened(counted)
-    follower.append_frames(frames[1] + frames[2], NOW)
+    follower.append_sealed(verified_batches(frames[1] + frames[2]), NOW)
     assert (follower.log_start_offset, follower.log_end_offset) == (6, 12)
     assert stored_values(follower) == {offset: b"%d" % (offset // 4) for offset in range(6, 12)}
     for number in range(1, counted.calls + 1):
@@ -280,12 +280,12 @@ def test_a_log_that_begins_inside_a_batch_takes_that_batch_whole() -> None:
             disk = start.power_loss(nothing_survives)
             disk.faults[number] = Fault(kind)
             with contextlib.suppress(PowerLostError, DiskFull):
-                opened(disk).append_frames(frames[1] + frames[2], NOW)
+                opened(disk).append_sealed(verified_batches(frames[1] + frames[2]), NOW)
             found = opened(disk.power_loss(random_survival(number)))
             assert (found.failed, found.corrupt_ranges, found.log_start_offset) == (None, (), 6)
             assert found.log_end_offset in (6, 8, 12)
             if found.log_end_offset == 6:
-                found.append_frames(frames[1], NOW)
+                found.append_sealed(verified_batches(frames[1]), NOW)
             assert list(stored_values(found)) == list(range(6, found.log_end_offset))
             found.close()
             assert inspect_stream(found._disk, DIRECTORY).healthy
@@ -298,16 +298,16 @@ def test_what_a_full_disk_refuses_is_appended_when_there_is_space() -> None:
     leader = leading()
     frames = frames_of(leader)
     counted = MemoryDisk()
-    opened(counted).append_frames(b"".join(frames), NOW)
+    opened(counted).append_sealed(verified_batches(b"".join(frames)), NOW)
     for number in range(4, counted.calls + 1):
         disk = MemoryDisk({number: Fault(FaultKind.SHORT_WRITE, 700)})
         follower = opened(disk)
         with contextlib.suppress(DiskFull):
-            follower.append_frames(b"".join(frames), NOW)
+            follower.append_sealed(verified_batches(b"".join(frames)), NOW)
         assert follower.failed is None
         end = follower.log_end_offset
         assert list(stored_values(follower)) == list(range(end))
-        follower.append_frames(b"".join(frames[end:]), NOW)
+        follower.append_sealed(verified_batches(b"".join(frames[end:])), NOW)
         follower.sync()
         assert_equal_files(follower, leader)
 
@@ -400,12 +400,12 @@ def test_a_follower_goes_on_before_a_segment_that_it_began_and_never_wrote_to() 
     boundary = one._segments[1].base
     disk = MemoryDisk()
     follower = opened(disk)
-    follower.append_frames(b"".join(frames_of(one)[:boundary]), NOW)
+    follower.append_sealed(verified_batches(b"".join(frames_of(one)[:boundary])), NOW)
     follower.sync()
     follower._roll()
     again = opened(disk.power_loss(everything_survives))
     assert (again._segments[-1].base, again.log_end_offset) == (boundary, boundary)
-    again.append_frames(b"".join(frames_of(two)[boundary:]), NOW)
+    again.append_sealed(verified_batches(b"".join(frames_of(two)[boundary:])), NOW)
     again.sync()
     assert_equal_files(again, two)
     again.close()

@@ -9,6 +9,7 @@ import pytest
 
 from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, JetstreamError, StorageError
 from envelope.types import Offset, TimestampUs
+from jetstream.log.batch import verified_batches
 from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.crash import Crash
@@ -113,7 +114,7 @@ def test_who_asks_is_told_that_an_append_is_written_while_it_is_synced() -> None
     async def scenario() -> None:
         disk = HeldDisk()
         log, opened = begun(disk), open_log(disk, "copy", CONFIG, NOW, "tail")
-        opened.log.append_frames(frames(1)[0], NOW)
+        opened.log.append_sealed(verified_batches(frames(1)[0]), NOW)
         opened.log.sync()
         told: list[str] = []
         one = GroupAppend(log, [batch_for(log, [b"one"])], NOW, written=lambda: told.append("one"))

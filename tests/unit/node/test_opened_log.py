@@ -9,7 +9,7 @@ from envelope.errors import CorruptDataError, StreamOffline
 from envelope.headers import MESSAGE_ID
 from envelope.types import LeaderEpoch, Offset, SyncMode
 from jetstream.ingest.history import History
-from jetstream.log.batch import BatchFlags, encode
+from jetstream.log.batch import BatchFlags, encode, verified_batches
 from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk, nothing_survives
 from jetstream.log.message import record_batch_fields
 from jetstream.node.clock import SystemClock
@@ -41,9 +41,9 @@ def opened(disk: MemoryDisk) -> OpenedLog:
 
 def follow(log: OpenedLog, *frames: bytes) -> None:
     data = b"".join(frames)
-    log.log.append_frames(data, NOW)
+    log.log.append_sealed(verified_batches(data), NOW)
     log.log.sync()
-    log.absorb(data)
+    log.absorb(verified_batches(data))
 
 
 def known(history: History, count: int = 40) -> dict[str, object]:
@@ -89,8 +89,8 @@ def test_taking_in_reads_nothing_back() -> None:
 def test_only_what_is_stored_is_taken_in_and_only_once() -> None:
     log = opened(MemoryDisk())
     follow(log, FRAMES[0])
-    log.absorb(FRAMES[0])
-    log.absorb(FRAMES[1])
+    log.absorb(verified_batches(FRAMES[0]))
+    log.absorb(verified_batches(FRAMES[1]))
     assert log.history.dedupe.lookup(b"id2") is None
     assert log.txid.latest == LastTxid(Offset(2), 5)
     follow(log, FRAMES[1])
