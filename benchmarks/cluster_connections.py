@@ -31,8 +31,11 @@ def run(settings: Settings) -> Report:
         Bar(
             requirement=f"{_point(count)}: {OURS_ALWAYS} / {OURS_OS}",
             value=report.row(OURS_ALWAYS, _point(count)).rate / report.row(OURS_OS, _point(count)).rate,
+            bar=bar,
+            goal=goal,
         )
         for count in counts
+        for bar, goal in ((0.4, False), (0.7, True))
     ]
     return report.model_copy(update={"bars": bars})
 

@@ -27,6 +27,8 @@ SYSTEMS: Final = (OURS_ALWAYS, PEER_DEFAULT)
 NOTHING: Final = "no cluster"
 SETTLE_SECONDS: Final = 10.0
 """After the streams were created: checkpoints, elections and page-outs of their creation are over."""
+GROWTH_MAX: Final = 2.0
+"""How often more may be spent for all those streams than for one."""
 LOOPBACK: Final = Path("/proc/net/dev")
 
 
@@ -58,15 +60,24 @@ def run(settings: Settings) -> Report:
                 with _streams(cluster, count):
                     time.sleep(min(SETTLE_SECONDS, settings.seconds))
                     runs = [_watch(pids, settings.seconds) for _ in range(settings.runs)]
-                rows.append(_row(name, f"{count} stream{'s' if count > 1 else ''}", runs))
+                rows.append(_row(name, _point(count), runs))
                 tell(f"{name}, {count}: {statistics.median(run.cpu_percent for run in runs):.1f} %")
     report = new_report("cluster_idle", settings, rows, rate_unit="packets/s")
+    few, many = (report.row(OURS_ALWAYS, _point(count)) for count in counts)
     bars = [
-        Bar(requirement=f"{row.system}, {row.point}: {what}", value=row.details[what])
-        for row in rows[1:]
+        Bar(
+            requirement=f"{OURS_ALWAYS}, {many.point} / {few.point}: {what}",
+            value=many.details[what] / few.details[what],
+            bar=GROWTH_MAX,
+            at_most=True,
+        )
         for what in ("CPU % of a core", "KiB/s")
     ]
     return report.model_copy(update={"bars": bars})
+
+
+def _point(count: int) -> str:
+    return f"{count} stream{'s' if count > 1 else ''}"
 
 
 @contextmanager
