@@ -34,7 +34,6 @@ from jetstream.replica.leader_events import (
     FetchArrived,
     FetchRefusal,
     FollowerLost,
-    IsrCommitted,
     IsrRefused,
     LeaseRenewed,
     LogStartMoved,
@@ -204,8 +203,6 @@ class Leader:
             case LogStartMoved(log_start_offset):
                 assert log_start_offset <= self._log.log_end_offset, f"{log_start_offset} beyond {self}"
                 self._log = replace(self._log, log_start_offset=log_start_offset)
-            case IsrCommitted(isr, isr_version):
-                self.isr.commit(isr, isr_version)
             case IsrRefused():
                 self.isr.refuse(event, MonotonicNs(now + self._settings.retry_interval_ns))
             case FollowerLost(follower):

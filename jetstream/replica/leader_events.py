@@ -53,16 +53,8 @@ class FetchArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class IsrCommitted:
-    """The catalogue has this ISR; late and repeated reports do no harm."""
-
-    isr: tuple[NodeId, ...]
-    isr_version: int
-
-
-@dataclass(frozen=True, slots=True)
 class ReplicasChanged:
-    """The catalogue has these replicas, in the same reign, and this ISR of them.
+    """The catalogue has these replicas, in the same reign, and this ISR of them; repeats do no harm.
 
     A new version of the ISR comes with every change of the replicas, so what was proposed before is void.
     """
@@ -126,7 +118,6 @@ Event = (
     Synced
     | LogStartMoved
     | FetchArrived
-    | IsrCommitted
     | ReplicasChanged
     | IsrRefused
     | FollowerLost

@@ -130,7 +130,7 @@ class Member:
             if self.leader is None or self.leader.leader_epoch < row.leader_epoch:
                 self._lead(row)
             else:
-                self.lead(leading.IsrCommitted(row.isr_nodes, row.isr_version))
+                self.lead(leading.ReplicasChanged(row.replicas, row.isr_nodes, row.isr_version))
             return
         if self.leader is not None and (row.leader_epoch, row.leader) != (
             self.leader.leader_epoch,

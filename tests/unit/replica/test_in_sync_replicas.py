@@ -9,11 +9,11 @@ from jetstream.replica.leader_events import (
     Diverging,
     FetchRefusal,
     FollowerLost,
-    IsrCommitted,
     IsrRefused,
     MinimumChanged,
     ProposeIsr,
     RefuseFetch,
+    ReplicasChanged,
     Serve,
     Tick,
 )
@@ -70,7 +70,7 @@ def test_a_replica_that_caught_up_is_proposed_in_by_its_start() -> None:
     reign = Reign(isr=(A, B), known=4)
     reign.fetch(B)
     assert proposals(reign.fetch(C, node_epoch=5)) == [named((A, 1), (B, 1), (C, 5))]
-    reign.give(IsrCommitted((A, B, C), 2))
+    reign.give(ReplicasChanged((A, B, C), (A, B, C), 2))
     assert reign.leader.isr.committed == {A, B, C}
 
 
@@ -155,7 +155,7 @@ def test_a_member_proposed_out_holds_up_commits_until_that_is_committed() -> Non
     reign.fetch(B, 12, last=EPOCH)
     reign.after(LAG_MAX).give(Tick())
     assert reign.high_watermark == 10
-    assert AdvanceHighWatermark(Offset(12)) in reign.give(IsrCommitted((A, B), 2))
+    assert AdvanceHighWatermark(Offset(12)) in reign.give(ReplicasChanged((A, B, C), (A, B), 2))
 
 
 def test_an_unknown_outcome_is_asked_for_with_the_same_proposal() -> None:
@@ -169,20 +169,20 @@ def test_a_moved_version_is_no_refusal_but_the_new_row_decides() -> None:
     reign, proposal = joining()
     reign.give(IsrRefused(proposal.number, version_moved=True))
     assert reign.high_watermark == 10
-    reign.give(IsrCommitted((A, B, C), 2))
+    reign.give(ReplicasChanged((A, B, C), (A, B, C), 2))
     assert reign.high_watermark == 10
     assert reign.leader.isr.committed == {A, B, C}
 
 
 def test_a_newer_row_without_the_proposal_means_that_it_came_too_late() -> None:
     reign, _ = joining()
-    reign.give(IsrCommitted((A, B), 2))
+    reign.give(ReplicasChanged((A, B, C), (A, B), 2))
     assert reign.high_watermark == 12
 
 
 def test_an_older_row_changes_nothing() -> None:
     reign, _ = joining()
-    reign.give(IsrCommitted((A, B), 1))
+    reign.give(ReplicasChanged((A, B, C), (A, B), 1))
     assert reign.leader.isr.maximal == {A, B, C}
     assert reign.high_watermark == 10
 
@@ -247,7 +247,12 @@ def test_a_lease_that_is_renewed_in_time_is_no_event() -> None:
 def test_a_deposed_leader_refuses_and_is_silent(epoch: int) -> None:
     reign = steady(Reign())
     assert reign.give(Deposed(LeaderEpoch(epoch))) == ()
-    assert reign.written(12) + reign.give(IsrCommitted((A,), 9)) + reign.after(LAG_MAX).give(Tick()) == ()
+    assert (
+        reign.written(12)
+        + reign.give(ReplicasChanged((A, B, C), (A,), 9))
+        + reign.after(LAG_MAX).give(Tick())
+        == ()
+    )
     assert not reign.leader.may_speak(reign.now)
     assert reign.fetch(B) == (RefuseFetch(B, EPOCH, FetchRefusal.DEPOSED),)
     assert reign.high_watermark == 10
