@@ -146,6 +146,9 @@ class _Stop:
     """The last job."""
 
 
+_Job = _Appends | _Call | _Stop
+
+
 @dataclass(slots=True)
 class DiskCounters:
     """What the thread has done since it started; written on it, read anywhere."""
@@ -165,10 +168,11 @@ class DiskThread:
         self.counters = DiskCounters()
         self._scheduler = scheduler
         self._crash = crash
-        self._queue: SimpleQueue[_Appends | _Call | _Stop] = SimpleQueue()
+        self._queue: SimpleQueue[_Job] = SimpleQueue()
+        self._collected: list[_Job] = []  # not in the queue yet
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._taken: list[_Appends | _Call | _Stop] = []  # from the queue, and not answered yet
+        self._taken: list[_Job] = []  # from the queue, and not answered yet
         self._unlearnt: list[FollowerAppend] = []
         self._stopped = False
         self._thread.start()
@@ -190,12 +194,21 @@ class DiskThread:
     def _submit(self, job: _Appends | _Call) -> None:
         if self._stopped:
             raise StreamOffline("the node is stopping")
-        self._queue.put(job)
+        if not self._collected:
+            # When the loop has done what it does now: before, the thread would wake up only to wait for it.
+            self._loop.call_soon(self._hand_over)
+        self._collected.append(job)
+
+    def _hand_over(self) -> None:
+        jobs, self._collected = self._collected, []
+        for job in jobs:
+            self._queue.put(job)
 
     async def stop(self) -> None:
         """Finish what is queued, then end the thread."""
         self._stopped = True
-        self._queue.put(_Stop())
+        self._collected.append(_Stop())
+        self._hand_over()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     # --- on the disk thread ----------------------------------------------------------------------
@@ -219,10 +232,10 @@ class DiskThread:
             if groups:
                 appends = [append for job in groups for append in job.appends]
                 self._commit(appends)
+                self._learn_or_keep(appends)
                 # The loop reads the outcomes from now on: whatever happens next must not change them.
                 self._taken = [job for job in self._taken if not isinstance(job, _Appends)]
                 self._loop.call_soon_threadsafe(_tell, groups)
-                self._learn_or_keep(appends)
             if calls or stop:
                 self._learn()  # they may be about what the log holds
             for call in calls:
@@ -230,7 +243,7 @@ class DiskThread:
                 self._taken.remove(call)
                 self._loop.call_soon_threadsafe(_resolve_call, call)
 
-    def _next_job(self) -> _Appends | _Call | _Stop:
+    def _next_job(self) -> _Job:
         """Return the next job; what was stored is learnt when nobody waits."""
         if 0 < len(self._unlearnt) < _UNLEARNT_MAX:
             with suppress(Empty):
@@ -262,7 +275,7 @@ class DiskThread:
         while not stop:
             stop = self._refuse([self._queue.get()], error)
 
-    def _refuse(self, jobs: Sequence[_Appends | _Call | _Stop], error: StorageError) -> bool:
+    def _refuse(self, jobs: Sequence[_Job], error: StorageError) -> bool:
         """Fail ``jobs``; return whether the last job of all was among them."""
         for job in jobs:
             if isinstance(job, _Appends):
@@ -279,11 +292,11 @@ class DiskThread:
         for append in appends:
             self._write(append)
         written = [append for append in appends if append.error is None]
+        to_sync = {append.log: None for append in written if append.log.config.sync is SyncMode.ALWAYS}
         callbacks = [append.written for append in written if append.written is not None]
+        wrote = time.perf_counter()
         if callbacks:
             self._loop.call_soon_threadsafe(_call_each, callbacks)
-        wrote = time.perf_counter()
-        to_sync = {append.log: None for append in written if append.log.config.sync is SyncMode.ALWAYS}
         if to_sync:
             failures = self._scheduler.sync(list(to_sync))
             for append in written:

@@ -3,20 +3,23 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, JetstreamError, StorageError
-from envelope.types import Offset, TimestampUs
-from jetstream.log.batch import verified_batches
+from envelope.headers import MESSAGE_ID
+from envelope.types import LeaderEpoch, Offset, TimestampUs
+from jetstream.log.batch import BatchFlags, encode, verified_batches
 from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.crash import Crash
 from jetstream.node.disk_thread import AnyAppend, DiskThread, FollowerAppend, GroupAppend
 from jetstream.node.recovery import OpenedLog, open_log
 from metadata.stream_config import StreamConfig
-from tests.support.logs import DIRECTORY, NOW, batch_for, begun, filled
+from tests.support.held_disk import HeldDisk
+from tests.support.logs import DIRECTORY, NOW, Record, batch_for, begun, filled, records_batch, values_batch
+from tests.support.sockets import until
 
 
 class OursError(Exception):
@@ -39,7 +42,7 @@ def test_what_was_done_before_an_error_of_ours_is_answered_as_done_and_the_rest_
             return gate.wait()
 
         first = thread.call(stand)
-        busy.wait()  # what follows is taken together, behind the first
+        await asyncio.to_thread(busy.wait)  # what follows is taken together, behind the first
         stored = GroupAppend(log, [batch_for(log, [b"stored"])], NOW)
         told: list[Exception | None] = []
         thread.append([stored], lambda: told.append(stored.error))
@@ -65,23 +68,6 @@ def test_what_was_done_before_an_error_of_ours_is_answered_as_done_and_the_rest_
 # --- what is told, and when -------------------------------------------------------------------------------
 
 CONFIG = StreamConfig(name="orders", subject="orders.>")
-
-
-class HeldDisk(MemoryDisk):
-    """A memory disk whose syncs of files wait until they are let go; nobody waits for ever."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.let_go = threading.Event()
-        self.let_go.set()
-
-    @contextlib.contextmanager
-    def call(self, operation: str, path: str) -> Iterator[Fault | None]:
-        """See `MemoryDisk.call`."""
-        if operation == "sync":
-            assert self.let_go.wait(10), "nobody was told before the sync"
-        with super().call(operation, path) as fault:
-            yield fault
 
 
 @contextlib.asynccontextmanager
@@ -207,5 +193,32 @@ def test_a_follower_learns_from_what_was_stored() -> None:
             data = b"".join(frames(3))
             assert await appended(thread, FollowerAppend(opened, data, TimestampUs(NOW + 9))) == [None]
         assert opened.history.last_timestamp == NOW + 2
+
+    asyncio.run(scenario())
+
+
+def with_id(base: int) -> bytes:
+    """A batch of one record with a message id, which has to be decoded to be learnt."""
+    record = Record(value=b"value", headers=[(MESSAGE_ID, b"id%d" % base)], timestamp=NOW + base)
+    batch = encode(records_batch([record], base), Offset(base), LeaderEpoch(1))
+    return bytes(batch.seal(BatchFlags.ROLL if base == 0 else BatchFlags(0)))
+
+
+def test_a_follower_learns_message_ids_in_the_order_of_the_log() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        opened = following(disk)
+        plain = encode(values_batch([b"plain"], 1, NOW + 1), Offset(1), LeaderEpoch(1)).seal(BatchFlags(0))
+        async with running(disk) as thread:
+            done = asyncio.Event()
+            for data in (with_id(0), bytes(plain), with_id(2)):
+                thread.append([FollowerAppend(opened, data, NOW)], done.set)
+            await thread.call(lambda: None)  # whoever comes between finds all of it learnt
+            learnt = opened.history
+            assert [learnt.dedupe.lookup(b"id%d" % base) for base in range(3)] == [0, None, 2]
+            assert learnt.last_timestamp == NOW + 2
+            # A leader that asks nothing of the disk for a while has it learnt too.
+            thread.append([FollowerAppend(opened, with_id(3), NOW)], done.set)
+            await until(lambda: learnt.dedupe.lookup(b"id3") == 3)
 
     asyncio.run(scenario())

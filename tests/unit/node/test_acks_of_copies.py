@@ -1,0 +1,211 @@
+"""A record counts as a copy when it is synced: on the leader, on a follower, and not a moment before.
+
+The leader's and the follower's own shells run on a disk that holds its syncs; what they say to their peers
+and to publishers is kept.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName
+from jetstream.log.batch import Buffer
+from jetstream.log.readable_log import FileRange
+from jetstream.log.sync_scheduler import SyncScheduler
+from jetstream.node.clock import SystemClock
+from jetstream.node.crash import Crash
+from jetstream.node.disk_thread import DiskThread
+from jetstream.node.following import FollowingStream
+from jetstream.node.group_commit import GroupCommit
+from jetstream.node.leading import LeadingStream
+from jetstream.node.recovery import begin_reign, open_log
+from jetstream.node.replica_parts import ClusterServices, ReplicaParts, StreamServices, log_state
+from jetstream.node.timers import Timers
+from jetstream.node.upkeep import Upkeep
+from jetstream.replica.leader import Appointment, Leader
+from jetstream.replica.leader_events import FetchArrived
+from jetstream.replica.wire import Answer, BatchesMessage, FetchMessage
+from metadata.catalog.commands import Command
+from metadata.lease import unlimited
+from metadata.node.replicated_catalog import Applied
+from metadata.stream_config import StreamConfig
+from tests.support.held_disk import HeldDisk
+from tests.support.ingest_machine import outcomes
+from tests.support.lone_streams import lone_services
+from tests.support.messages import answers_in, block_of, message
+from tests.support.replica_cluster import A, B, C
+from tests.support.sockets import until
+
+CONFIG = StreamConfig(name="orders", subject="orders.>", replicas=3)
+EPOCH = LeaderEpoch(3)
+START = NodeEpoch(1)
+
+
+@dataclass
+class Said:
+    """What a node's streams say to other nodes; the `Sessions` of one."""
+
+    answers: list[tuple[NodeId, Answer, Buffer | FileRange | None]] = field(default_factory=list)
+    fetches: list[FetchMessage] = field(default_factory=list)
+
+    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: FetchMessage) -> bool:
+        """See `Sessions.fetch`."""
+        del peer, name, incarnation
+        self.fetches.append(message)
+        return True
+
+    def answer(
+        self,
+        peer: NodeId,
+        name: StreamName,
+        incarnation: Incarnation,
+        message: Answer,
+        body: Buffer | FileRange | None = None,
+    ) -> None:
+        """See `Sessions.answer`."""
+        del name, incarnation
+        self.answers.append((peer, message, body))
+
+    def is_lost(self, peer: NodeId) -> bool:
+        """See `Sessions.is_lost`."""
+        del peer
+        return False
+
+
+@dataclass
+class Replica:
+    """One replica's disk, and what its node is given and says."""
+
+    disk: HeldDisk
+    said: Said
+    services: StreamServices
+    parts: ReplicaParts
+    heard: dict[str, object]
+
+    def lead(self) -> LeadingStream:
+        """Begin the first reign, with two followers in sync."""
+        opened, now = self.parts.opened, self.services.clock.monotonic()
+        begin_reign(opened, EPOCH, self.services.clock.wall())
+        isr = (A, B, C)
+        appointment = Appointment(A, START, EPOCH, isr, isr, isr_version=1, min_insync_replicas=2)
+        leader = Leader(appointment, log_state(opened.log), Offset(0), now, unlimited())
+        leading = LeadingStream(self.parts, leader, self.services)
+        leading.begin()
+        return leading
+
+    def follow(self) -> FollowingStream:
+        """Follow whoever leads that reign."""
+        following = FollowingStream(self.parts, Offset(0), self.services)
+        following.follow(A, EPOCH)
+        return following
+
+
+@asynccontextmanager
+async def replica(node: NodeId) -> AsyncIterator[Replica]:
+    clock, crash, disk, said = SystemClock(), Crash(), HeldDisk(), Said()
+    thread = DiskThread(SyncScheduler(disk), crash)
+    heard: dict[str, object] = {}
+
+    def hear(commands: bytes, lost: object) -> None:
+        del lost
+        heard.update(outcomes(answers_in(commands)))
+
+    async def propose(command: Command) -> Applied:
+        raise AssertionError(f"nobody lags or joins here: {command}")
+
+    cluster = ClusterServices(
+        node, unlimited(), said, Timers(clock), propose, lambda _node: START, node_epoch=START
+    )
+    alone = lone_services(clock, thread, GroupCommit(thread, lambda: None, crash), crash, hear)
+    services = replace(alone, cluster=cluster)
+    opened = open_log(disk, "stream", CONFIG, clock.wall(), "tail")
+    upkeep = Upkeep(opened.log, clock, lambda: Offset(0), opened.txid)
+    parts = ReplicaParts(CONFIG, Incarnation("incarnation"), opened, upkeep)
+    try:
+        async with asyncio.timeout(20):
+            yield Replica(disk, said, services, parts, heard)
+    finally:
+        disk.let_go.set()
+        await thread.stop()
+        opened.log.close()
+
+
+def fetch(follower: NodeId, log_end: int, synced_end: int, last_epoch: LeaderEpoch = EPOCH) -> FetchArrived:
+    return FetchArrived(
+        follower, START, EPOCH, last_epoch, Offset(log_end), Offset(synced_end), Offset(0), asks=True
+    )
+
+
+def wait_for_more(own: Replica, leading: LeadingStream, follower: NodeId) -> None:
+    """Let a follower have all there is, which is nothing, and ask for the next."""
+    leading.reign.tell(fetch(follower, 0, 0, LeaderEpoch(0)))
+    own.said.answers.clear()  # where the log begins
+    leading.reign.tell(fetch(follower, 0, 0, LeaderEpoch(0)))
+    assert own.said.answers == []
+
+
+def test_a_record_is_acked_when_the_leader_too_has_synced_it() -> None:
+    async def test() -> None:
+        async with replica(A) as own:
+            leading = own.lead()
+            for follower in (B, C):
+                wait_for_more(own, leading, follower)
+            own.disk.let_go.clear()
+            leading.path.deliver(block_of([message(b"value", "reply")]))
+            await until(lambda: len(own.said.answers) == 2)  # on their way while the leader syncs
+            for follower in (B, C):
+                leading.reign.tell(fetch(follower, 1, 1))
+            await until(lambda: own.disk.is_held)
+            assert (own.heard, leading.high_watermark) == ({}, 0), "only two of three have it on disk"
+            own.disk.let_go.set()
+            await until(lambda: own.heard == {"reply": 0})
+            assert leading.high_watermark == 1
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("late", [B, C])
+def test_a_record_is_acked_when_every_follower_in_sync_has_synced_it(late: NodeId) -> None:
+    async def test() -> None:
+        async with replica(A) as own:
+            leading = own.lead()
+            for follower in (B, C):
+                wait_for_more(own, leading, follower)
+            leading.path.deliver(block_of([message(b"value", "reply")]))
+            await until(lambda: len(own.said.answers) == 2)
+            await leading.path.drained()
+            for follower in (B, C):
+                leading.reign.tell(fetch(follower, 1, 0 if follower == late else 1))
+            assert (own.heard, leading.high_watermark) == ({}, 0), "one of three has it in memory only"
+            leading.reign.tell(fetch(late, 1, 1))
+            assert own.heard == {"reply": 0}
+
+    asyncio.run(test())
+
+
+def test_a_follower_acknowledges_what_it_has_synced() -> None:
+    async def test() -> None:
+        async with replica(A) as leader, replica(B) as own:
+            leading = leader.lead()
+            wait_for_more(leader, leading, B)
+            leading.path.deliver(block_of([message(b"value", "reply")]))
+            await until(lambda: bool(leader.said.answers))
+            [(_, answer, body)] = leader.said.answers
+            assert isinstance(answer, BatchesMessage)
+            assert isinstance(body, memoryview)
+            following = own.follow()
+            assert [(ask.log_end, ask.synced_end) for ask in own.said.fetches] == [(0, 0)]
+            own.disk.let_go.clear()
+            following.answered(replace(answer, body=bytes(body)))
+            await until(lambda: own.disk.is_held)
+            await asyncio.sleep(0)  # what was told before the sync is done
+            assert own.parts.log.log_end_offset == 1, "it is written"
+            assert {ask.synced_end for ask in own.said.fetches} == {0}
+            own.disk.let_go.set()
+            await until(lambda: own.said.fetches[-1].synced_end == 1)
+            assert own.parts.log.read(Offset(0), 1, Offset(1)) == bytes(body)
+
+    asyncio.run(test())
