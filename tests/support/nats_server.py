@@ -116,7 +116,7 @@ class NatsServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=_stop_with_parent,  # noqa: PLW1509 - one prctl, takes no lock
+            preexec_fn=stop_with_parent,  # noqa: PLW1509 - one prctl, takes no lock
         )
         assert self._process.stderr is not None
         self._log = _ServerLog(self._process.stderr)
@@ -204,6 +204,6 @@ class NatsServer:
             self._log.join()
 
 
-def _stop_with_parent() -> None:
+def stop_with_parent() -> None:
     """Run in the child: a killed test run must leave no server behind."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client
 
+from tests.support.nats_server import stop_with_parent
 from tests.support.nodes import REPOSITORY, WAIT_SECONDS, request
 
 NAMES: Final = ("a", "b", "c", "d", "e")
@@ -26,6 +27,36 @@ def free_ports(count: int) -> list[int]:
     for one in sockets:
         one.close()
     return ports
+
+
+def node_settings(
+    name: str, data: Path, ports: tuple[int, int, int], voters: Mapping[str, int], url: str
+) -> str:
+    """Return a node's configuration file.
+
+    Args:
+        name: the node's.
+        data: its directory.
+        ports: where it listens for peers, readers and probes.
+        voters: the port at which it dials each voter, and its own if it is one; else it is a data node.
+        url: of NATS.
+    """
+    dialled = ", ".join(f'{voter} = "127.0.0.1:{port}"' for voter, port in voters.items())
+    advertised = "" if name in voters else f'advertise = "127.0.0.1:{ports[0]}"'
+    return f"""
+node_id = "{name}"
+data = "{data}"
+log_level = "info"
+[nats]
+urls = ["{url}"]
+[socket]
+port = {ports[1]}
+[http]
+port = {ports[2]}
+[peers]
+voters = {{ {dialled} }}
+{advertised}
+"""
 
 
 class ClusterNode:
@@ -60,6 +91,7 @@ class ClusterNode:
                 stderr=log,
                 cwd=REPOSITORY,
                 env={**os.environ},
+                preexec_fn=stop_with_parent,  # noqa: PLW1509 - one prctl, takes no lock
             )
 
     def send(self, number: signal.Signals) -> None:
@@ -74,6 +106,12 @@ class ClusterNode:
         """SIGTERM; returns the exit code."""
         return self._end(signal.SIGTERM)
 
+    def wait(self) -> int:
+        """Wait until it ends by itself; returns the exit code."""
+        process, self._process = self._process, None
+        assert process is not None
+        return process.wait(timeout=WAIT_SECONDS)
+
     def _end(self, number: signal.Signals) -> int:
         process, self._process = self._process, None
         if process is None:
@@ -81,40 +119,30 @@ class ClusterNode:
         process.send_signal(number)
         if number is not signal.SIGKILL:
             process.send_signal(signal.SIGCONT)
-        return process.wait(timeout=WAIT_SECONDS)
+        try:
+            return process.wait(timeout=WAIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
 
 
 class NodeCluster:
-    """Nodes a, b, c…, each of which knows all others."""
+    """Nodes a, b, c…, of which the first are the voters."""
 
-    def __init__(self, directory: Path, url: str, size: int = 3, **settings: str) -> None:
-        """Prepare them; ``settings`` are lines of TOML by their key, the same for all."""
+    def __init__(self, directory: Path, url: str, size: int = 3, data: int = 0, **settings: str) -> None:
+        """Prepare so many voters, and data nodes; ``settings`` are lines of TOML by key, the same for all."""
+        size += data
         names = NAMES[:size]
         ports = free_ports(3 * size)
         triples = [(ports[3 * place], ports[3 * place + 1], ports[3 * place + 2]) for place in range(size)]
-        voters = ", ".join(
-            f'{name} = "127.0.0.1:{triple[0]}"' for name, triple in zip(names, triples, strict=True)
-        )
+        voters = {name: triple[0] for name, triple in zip(names[: size - data], triples, strict=False)}
         common = "\n".join(f"{key} = {value}" for key, value in settings.items())
         self.nodes = {
             name: ClusterNode(
                 name,
                 directory / name,
                 triple,
-                f"""
-node_id = "{name}"
-data = "{directory / name / "data"}"
-log_level = "info"
-{common}
-[nats]
-urls = ["{url}"]
-[socket]
-port = {triple[1]}
-[http]
-port = {triple[2]}
-[peers]
-voters = {{ {voters} }}
-""",
+                common + node_settings(name, directory / name / "data", triple, voters, url),
             )
             for name, triple in zip(names, triples, strict=True)
         }

@@ -1,0 +1,155 @@
+"""What must be so when all is mended: the cluster is whole, its files say what its clients heard."""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from nats.aio.client import Client
+
+from envelope.errors import JetstreamError, UnknownStream
+from jetstream.log.batch import decode, iter_frames
+from jetstream.log.inspection import ProblemKind, inspect_stream
+from jetstream.log.os_disk import OsDisk
+from jetstream.log.schema import SCHEMA_MESSAGE
+from tests.chaos.administrator import Churned
+from tests.chaos.cluster import ChaosCluster, asked, until_answered
+from tests.chaos.publishers import Publisher
+from tests.chaos.readers import drain, seen
+from tests.chaos.recorder import Recorder
+from tests.support.history import Drained, Read
+
+_END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+WHOLE_SECONDS: Final = 60.0
+"""How long a mended cluster may take until every stream is led and all of its replicas are in sync."""
+
+
+def is_whole(info: Mapping[str, Any]) -> bool:
+    """Tell whether a stream is led, where it is to be, and in sync everywhere."""
+    return (
+        info.get("state") == "online"
+        and info.get("target") is None
+        and sorted(info["isr"]) == sorted(info["replicas"])
+    )
+
+
+async def problems_of_recovery(client: Client, streams: Sequence[str]) -> list[str]:
+    """Wait until the streams are whole; return what they lack after `WHOLE_SECONDS`."""
+    last: dict[str, Any] = {}
+    try:
+        async with asyncio.timeout(WHOLE_SECONDS):
+            for stream in streams:
+                last = {"name": stream}
+                await until_answered(client, is_whole, "stream.info", name=stream)
+    except TimeoutError:
+        now = await asked(client, "stream.info", 5.0, name=last["name"])
+        told = {
+            key: now.get(key) for key in ("state", "reason", "leader", "isr", "replicas", "target", "error")
+        }
+        return [f"{last['name']} is not whole {WHOLE_SECONDS:.0f} s after all was mended: {told}"]
+    return []
+
+
+async def problems_of_churned(client: Client, publisher: Publisher, churned: Sequence[Churned]) -> list[str]:
+    """Compare the streams that came and went with what was answered last, and publish to those that are."""
+    problems: list[str] = []
+    for stream in churned:
+        info = await until_answered(
+            client,
+            lambda answer: (
+                "state" in answer or answer.get("error", {}).get("err_code") == UnknownStream.err_code
+            ),
+            "stream.info",
+            name=stream.name,
+        )
+        if stream.exists != ("state" in info):
+            problems.append(f"{stream.name} was {'created' if stream.exists else 'deleted'}, now: {info}")
+        elif stream.exists and not await publisher.put(stream.key, stream.subject):
+            problems.append(f"{stream.name} takes no message after all was mended")
+    return problems
+
+
+async def problems_of_draining(recorder: Recorder, url: str, streams: Mapping[str, str]) -> list[str]:
+    """Read whole streams from the leader and from any replicas; ``streams`` are names by key."""
+    problems: list[str] = []
+    for key, name in streams.items():
+        try:
+            end = await drain(recorder, url, f"drain {key}", (key, name), "auto")
+            for number in range(3):
+                await drain(recorder, url, f"drain {key} {number}", (key, name), "any", until=end)
+        except JetstreamError as error:
+            problems.append(f"{key} cannot be read when all is mended: {error!r}")
+    return problems
+
+
+def directories(cluster: ChaosCluster, stream: str) -> dict[str, Path]:
+    """Return where the nodes have a stream's files."""
+    found = {name: list((node.data / "streams").glob(f"{stream}@*")) for name, node in cluster.nodes.items()}
+    return {name: paths[0] for name, paths in found.items() if paths}
+
+
+def problems_of_files(
+    recorder: Recorder, cluster: ChaosCluster, replicas: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Compare the replicas' segments byte by byte, inspect them, and read them into the history."""
+    problems: list[str] = []
+    for stream, names in replicas.items():
+        found = directories(cluster, stream)
+        if sorted(found) != sorted(names):
+            problems.append(f"{stream} has files on {sorted(found)}, its replicas are {sorted(names)}")
+        digests = {name: _digests(path) for name, path in found.items() if name in names}
+        [first, *_] = sorted(digests)
+        problems += [
+            f"{stream}: files of {name} and {first} differ: {_differences(digests[first], other)}"
+            for name, other in digests.items()
+            if other != digests[first]
+        ]
+        for name in digests:
+            problems += _inspected(cluster, name, found[name])
+            reader = f"files of {stream} on {name}"
+            for path in sorted(found[name].glob("*.arrows")):
+                _read(recorder, reader, stream, path)
+            recorder.record(Drained(recorder.now(), reader, stream))
+    return problems
+
+
+def _inspected(cluster: ChaosCluster, name: str, directory: Path) -> list[str]:
+    disk = OsDisk(cluster.nodes[name].data)
+    try:
+        report = inspect_stream(disk, f"streams/{directory.name}")
+    finally:
+        disk.close()
+    return [
+        f"{name}: {problem.path}: {problem.kind} {problem.description}"
+        for problem in report.problems
+        if problem.kind is not ProblemKind.DERIVED
+    ]
+
+
+def _read(recorder: Recorder, reader: str, stream: str, path: Path) -> None:
+    data = path.read_bytes().removesuffix(_END_OF_STREAM)
+    for frame in iter_frames(data, len(SCHEMA_MESSAGE)):
+        header, records = decode(frame)
+        recorder.record(Read(recorder.now(), reader, stream, tuple(seen(records, header.leader_epoch))))
+
+
+def _digests(directory: Path) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.glob("*.arrows"))
+    }
+
+
+def _differences(ones: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
+    return sorted(name for name in {*ones, *others} if ones.get(name) != others.get(name))
+
+
+def traces(log: Path) -> list[str]:
+    """Return what a node's log has of errors that nobody caught."""
+    lines = log.read_text(errors="replace").splitlines()
+    return [
+        f"{log.parent.name}: {' | '.join(lines[place : place + 30])}"
+        for place, line in enumerate(lines)
+        if line.startswith("Traceback ") or '"Traceback' in line
+    ]

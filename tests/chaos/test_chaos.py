@@ -1,0 +1,57 @@
+"""Clusters of real processes under drawn faults: what clients were told is true, and all is whole again."""
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Final
+
+import pytest
+import uvloop
+
+from tests.chaos.chaos_run import ChaosRun, Options
+from tests.chaos.faults import KINDS, drawn, ring_cuts
+
+_BOUND_SECONDS: Final = 300.0
+
+
+def struck(directory: Path, options: Options) -> None:
+    """Run, and fail with all that is wrong and with what was done."""
+    said: list[str] = []
+    run = asyncio.wait_for(ChaosRun(options, directory, said.append).run(), _BOUND_SECONDS)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        verdict = runner.run(run)
+    assert not verdict.problems, "\n".join([*said, *verdict.problems])
+    assert verdict.counts["Acked"] > 100, verdict
+    assert sum(verdict.faults.values()) >= options.rounds, verdict
+
+
+@pytest.mark.parametrize(("nodes", "seed", "rounds"), [(3, 3, 6), (5, 5, 2)])
+def test_a_few_rounds_of_faults_leave_nothing_wrong(
+    nodes: int, seed: int, rounds: int, tmp_path: Path
+) -> None:
+    struck(tmp_path, Options(nodes, seed, seconds=30.0, rounds=rounds, hold_seconds=1.0))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(40, 46))
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_a_minute_of_faults_leaves_nothing_wrong(nodes: int, seed: int, tmp_path: Path) -> None:
+    struck(tmp_path, Options(nodes, seed, seconds=60.0, rounds=20, hold_seconds=3.0))
+
+
+def test_a_seed_draws_the_same_faults_again() -> None:
+    first, second = (
+        [drawn(chance, KINDS, 5.0) for _ in range(100)] for chance in (random.Random(7), random.Random(7))
+    )
+    assert first == second
+    assert {fault.kind for round_ in first for fault in round_.faults} == set(KINDS)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_on_a_ring_everybody_hears_a_majority_and_no_two_the_same(size: int) -> None:
+    names = [str(number) for number in range(size)]
+    cuts = ring_cuts(names)
+    assert {(other, one) for one, other in cuts} == set(cuts)
+    heard = {name: frozenset(other for other in names if (other, name) not in cuts) for name in names}
+    assert all(len(others) > size // 2 for others in heard.values())
+    assert len(set(heard.values())) == size
