@@ -24,6 +24,7 @@ from jetstream.node.nats_seam import (
     BatchingParser,
     Lost,
     RawPublisher,
+    answered,
     close,
     has_jetstream,
     seam_problem,
@@ -201,7 +202,7 @@ class NatsLink:
         older than they are. They are written while it is awaited: the second answer is younger.
         """
         for _ in range(2):
-            await self._client.flush(timeout=_FLUSH_SECONDS)  # type: ignore[arg-type]  # annotated int, used as seconds
+            await answered(self._client, _FLUSH_SECONDS)
 
     def publish_raw(self, commands: bytes, lost: Lost) -> None:
         """Write ready-made PUB commands; call ``lost``, now or later in this turn, if they cannot be."""

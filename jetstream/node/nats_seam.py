@@ -181,6 +181,26 @@ async def close(client: Client) -> None:
         await client._transport.wait_closed()  # type: ignore[no-untyped-call]  # as above
 
 
+async def answered(client: Client, seconds: float) -> None:
+    """Return when the server has answered a PING, and so handled all that it was sent before.
+
+    Not nats-py's own ``flush``: that cancels what it waits for when its time is over, and the PONG that comes
+    late then ends nats-py's read loop. The client would stay connected, and hear nothing for a minute.
+
+    Raises:
+        nats.errors.Error: no answer in time, or the client is closed.
+    """
+    if client.is_closed:
+        raise nats.errors.ConnectionClosedError
+    pong: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    await client._send_ping(pong)
+    await asyncio.wait((pong,), timeout=seconds)
+    if pong.cancelled():
+        raise nats.errors.ConnectionClosedError
+    if not pong.done():
+        raise nats.errors.FlushTimeoutError
+
+
 def subscription_id(subscription: Subscription) -> int:
     """Return the sid nats-py gave a subscription."""
     sid: int = subscription._id
