@@ -347,6 +347,14 @@ class NodeInUse(RequestError):
     ack_code = 60_025
 
 
+class StreamHasLeader(RequestError):
+    """The stream is led, or is about to be, by ``leader``, which is in sync: nobody else is elected."""
+
+    err_code = "stream_has_leader"
+    status = 409
+    ack_code = 60_026
+
+
 class ForeignReplica(RequestError):
     """A node registers a data directory that belongs to another node."""
 

@@ -8,6 +8,9 @@ from envelope.limits import API_REQUEST_BYTES_MAX, MIB, STREAM_NAME_CHARS_MAX, S
 REPLICAS_MAX: Final = 15
 """Copies of one stream; more only slow down the commit."""
 
+READ_REPLICAS_MAX: Final = 64
+"""Copies of one stream that only serve reads; the leader sends each of them everything."""
+
 DURATION_MAX: Final = timedelta(days=36_525)
 """A hundred years: every duration fits 64-bit microseconds with room to add it to any date."""
 

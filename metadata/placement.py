@@ -4,7 +4,8 @@ One stream after the other, each where least is: first the rack with the fewest 
 the node with the fewest of all streams. So the replicas of a stream are in as many racks as there are, and
 nodes of equal racks end with loads that differ by one at most.
 
-The first replica is the preferred leader: of the chosen nodes the one that leads least.
+The first replica is the preferred leader: of the chosen nodes the one that leads least. Read replicas come
+after the replicas, by the same rule.
 """
 
 from collections import Counter
@@ -26,6 +27,21 @@ class Candidate:
     replicas: int = 0
     leaders: int = 0
     """Streams that prefer it as their leader, whoever leads them now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a stream is to be."""
+
+    replicas: tuple[NodeId, ...]
+    """The first is the preferred leader."""
+    read_replicas: tuple[NodeId, ...]
+
+
+def place_stream(candidates: Sequence[Candidate], replicas: int, read_replicas: int) -> Placed:
+    """Return the nodes for a new stream; see `place` and `read_replicas_beside`."""
+    chosen = place(candidates, replicas)
+    return Placed(chosen, read_replicas_beside(candidates, chosen, (), read_replicas))
 
 
 def place(candidates: Sequence[Candidate], replicas: int) -> tuple[NodeId, ...]:
@@ -58,12 +74,40 @@ def best_beside(kept: Iterable[Candidate], others: Sequence[Candidate]) -> NodeI
     return min(left, key=lambda candidate: (in_rack[_rack(candidate)], candidate.replicas)).node_id
 
 
+def read_replicas_beside(
+    candidates: Sequence[Candidate], replicas: Sequence[NodeId], present: Sequence[NodeId], wanted: int
+) -> tuple[NodeId, ...]:
+    """Return the nodes for so many read replicas: those of ``present`` that are candidates stay first.
+
+    Args:
+        candidates: nodes that can take one now; who is not among them is not alive.
+        replicas: nodes that cannot be one.
+        present: the read replicas that there are.
+        wanted: how many there are to be.
+
+    Raises:
+        InvalidConfig: there are fewer nodes than that.
+    """
+    known = {candidate.node_id: candidate for candidate in candidates}
+    chosen = sorted(present, key=lambda node: node not in known)[:wanted]
+    while len(chosen) < wanted:
+        taken = {*replicas, *present, *chosen}
+        others = [candidate for candidate in candidates if candidate.node_id not in taken]
+        if not others:
+            raise InvalidConfig(
+                f"read_replicas: {wanted} wanted, {len(chosen)} nodes to hold them", field="read_replicas"
+            )
+        beside = (known.get(node, Candidate(node)) for node in (*replicas, *chosen))
+        chosen.append(best_beside(beside, others))
+    return tuple(chosen)
+
+
 def loads(streams: Iterable[Stream]) -> tuple[Counter[NodeId], Counter[NodeId]]:
-    """Return how many replicas, and how many preferred leaders, each node has."""
+    """Return how many replicas of any kind, and how many preferred leaders, each node has."""
     replicas: Counter[NodeId] = Counter()
     leaders: Counter[NodeId] = Counter()
     for stream in streams:
-        replicas.update(stream.replicas)
+        replicas.update(stream.holders)
         leaders[stream.replicas[0]] += 1
     return replicas, leaders
 

@@ -1,7 +1,8 @@
 """Which replicas move to other nodes when a node is to be emptied, or the load to be evened out.
 
 Pure plans: of a stream that is being moved already, what it is moved to counts. A plan moves as little as it
-can: a replica is exchanged for another, and the others of its stream stay where they are.
+can: a replica is exchanged for another, and the others of its stream stay where they are. Read replicas count
+and move like replicas.
 """
 
 from collections import Counter
@@ -23,6 +24,8 @@ class Move:
     stream: StreamName
     before: tuple[NodeId, ...]
     after: tuple[NodeId, ...]
+    read_before: tuple[NodeId, ...] = ()
+    read_after: tuple[NodeId, ...] = ()
 
 
 def planned(stream: Stream) -> tuple[NodeId, ...]:
@@ -42,32 +45,38 @@ def emptied(node: NodeId, streams: Iterable[Stream], racks: Racks) -> list[Move]
         InvalidConfig: a stream has as many replicas as there are nodes besides.
     """
     rows = list(streams)
-    replicas = Counter(holder for row in rows for holder in planned(row))
+    held = Counter(holder for row in rows for holder in (*planned(row), *row.read_replicas))
     leaders = Counter(planned(row)[0] for row in rows)
     moves = []
     for row in rows:
-        before = planned(row)
-        if node not in before:
+        before, read_before = planned(row), row.read_replicas
+        if node not in (*before, *read_before):
             continue
+        # Of a stream that is being moved, who is about to leave cannot become a read replica yet.
+        taken = {*before, *read_before, *(row.replicas if node in read_before else ())}
         others = [
-            Candidate(name, rack, replicas[name], leaders[name])
+            Candidate(name, rack, held[name], leaders[name])
             for name, rack in racks.items()
-            if name != node and name not in before
+            if name not in taken
         ]
         if not others:
             raise InvalidConfig(
-                f"stream {row.name!r} has {len(before)} replicas, and there is no other living node for the "
-                f"one on {node!r}",
+                f"stream {row.name!r} is on {len(before) + len(read_before)} nodes, and there is no other "
+                f"living node for what {node!r} has of it",
                 stream=row.name,
                 node_id=node,
             )
-        kept = [Candidate(name, racks.get(name)) for name in before if name != node]
-        new = best_beside(kept, others)
-        after = tuple(new if name == node else name for name in before)
-        replicas[new] += 1
+        beside = before if node in before else (*before, *read_before)
+        new = best_beside([Candidate(name, racks.get(name)) for name in beside if name != node], others)
+        after, read_after = _exchanged(before, node, new), _exchanged(read_before, node, new)
+        held[new] += 1
         leaders[after[0]] += after[0] == new
-        moves.append(Move(row.name, before, after))
+        moves.append(Move(row.name, before, after, read_before, read_after))
     return moves
+
+
+def _exchanged(nodes: tuple[NodeId, ...], old: NodeId, new: NodeId) -> tuple[NodeId, ...]:
+    return tuple(new if node == old else node for node in nodes)
 
 
 def evened_out(streams: Iterable[Stream], racks: Racks) -> list[Move]:
@@ -82,29 +91,43 @@ def evened_out(streams: Iterable[Stream], racks: Racks) -> list[Move]:
         racks: of every node that can take a replica.
     """
     rows = list(streams)
-    plan = {row.name: list(planned(row)) for row in rows}
+    plan = {row.name: _Plan(list(planned(row)), list(row.read_replicas)) for row in rows}
     movable = [row.name for row in rows if row.target is None]
     _even_out_replicas(plan, movable, racks)
     _even_out_leaders(plan, movable, racks)
-    return [
-        Move(row.name, planned(row), tuple(plan[row.name]))
-        for row in rows
-        if tuple(plan[row.name]) != planned(row)
-    ]
+    moves = (
+        Move(row.name, planned(row), tuple(after.replicas), row.read_replicas, tuple(after.read_replicas))
+        for row, after in ((row, plan[row.name]) for row in rows)
+    )
+    return [move for move in moves if (move.before, move.read_before) != (move.after, move.read_after)]
 
 
-def _even_out_replicas(
-    plan: dict[StreamName, list[NodeId]], movable: Sequence[StreamName], racks: Racks
-) -> None:
-    held = Counter(node for replicas in plan.values() for node in replicas)
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What one stream is to have."""
+
+    replicas: list[NodeId]
+    read_replicas: list[NodeId]
+
+    @property
+    def holders(self) -> list[NodeId]:
+        return self.replicas + self.read_replicas
+
+    def exchange(self, old: NodeId, new: NodeId) -> None:
+        part = self.replicas if old in self.replicas else self.read_replicas
+        part[part.index(old)] = new
+
+
+def _even_out_replicas(plan: dict[StreamName, _Plan], movable: Sequence[StreamName], racks: Racks) -> None:
+    held = Counter(node for after in plan.values() for node in after.holders)
     on: dict[NodeId, dict[StreamName, None]] = {node: {} for node in racks}
     for name in movable:
-        for node in plan[name]:
+        for node in plan[name].holders:
             if node in on:
                 on[node][name] = None
     while (found := _uneven_replica(plan, on, held, racks)) is not None:
         name, heavy, light = found
-        plan[name][plan[name].index(heavy)] = light
+        plan[name].exchange(heavy, light)
         held[heavy] -= 1
         held[light] += 1
         del on[heavy][name]
@@ -112,7 +135,7 @@ def _even_out_replicas(
 
 
 def _uneven_replica(
-    plan: Mapping[StreamName, list[NodeId]],
+    plan: Mapping[StreamName, _Plan],
     on: Mapping[NodeId, Mapping[StreamName, None]],
     held: Mapping[NodeId, int],
     racks: Racks,
@@ -120,31 +143,28 @@ def _uneven_replica(
     """Return a replica to move from one node to another that has at least two less."""
     for heavy, light in _uneven_pairs(held, racks):
         for name in on[heavy]:
-            after = [light if node == heavy else node for node in plan[name]]
-            if light not in plan[name] and _spread(after, racks) >= _spread(plan[name], racks):
+            if light not in plan[name].holders and _spreads_as_well(plan[name], heavy, light, racks):
                 return name, heavy, light
     return None
 
 
-def _even_out_leaders(
-    plan: dict[StreamName, list[NodeId]], movable: Sequence[StreamName], racks: Racks
-) -> None:
-    leads = Counter(replicas[0] for replicas in plan.values())
+def _even_out_leaders(plan: dict[StreamName, _Plan], movable: Sequence[StreamName], racks: Racks) -> None:
+    leads = Counter(after.replicas[0] for after in plan.values())
     while True:
         found = next(
             (
                 (name, heavy, light)
                 for heavy, light in _uneven_pairs(leads, racks)
                 for name in movable
-                if plan[name][0] == heavy and light in plan[name]
+                if plan[name].replicas[0] == heavy and light in plan[name].replicas
             ),
             None,
         )
         if found is None:
             return
         name, heavy, light = found
-        plan[name].remove(light)
-        plan[name].insert(0, light)
+        plan[name].replicas.remove(light)
+        plan[name].replicas.insert(0, light)
         leads[heavy] -= 1
         leads[light] += 1
 
@@ -157,6 +177,14 @@ def _uneven_pairs(load: Mapping[NodeId, int], racks: Racks) -> Iterable[tuple[No
             if load[heavy] - load[light] < 2:
                 break
             yield heavy, light
+
+
+def _spreads_as_well(plan: _Plan, old: NodeId, new: NodeId, racks: Racks) -> bool:
+    """Tell whether neither the replicas nor all holders come into fewer racks."""
+    return all(
+        _spread((new if node == old else node for node in nodes), racks) >= _spread(nodes, racks)
+        for nodes in (plan.replicas, plan.holders)
+    )
 
 
 def _spread(replicas: Iterable[NodeId], racks: Racks) -> int:

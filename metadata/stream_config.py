@@ -38,6 +38,7 @@ from metadata.limits import (
     LABEL_KEY_CHARS_MAX,
     LABEL_VALUE_CHARS_MAX,
     LABELS_MAX,
+    READ_REPLICAS_MAX,
     REPLICAS_MAX,
 )
 
@@ -104,6 +105,8 @@ DurationOrZero = Annotated[
 ]
 
 Replicas = Annotated[int, Strict(), Field(ge=1, le=REPLICAS_MAX)]
+ReadReplicas = Annotated[int, Strict(), Field(ge=0, le=READ_REPLICAS_MAX)]
+Switch = Annotated[bool, Strict()]
 SegmentBytes = Annotated[int, Strict(), Field(ge=SEGMENT_BYTES_MIN, le=1 << 40)]
 RecordBytes = Annotated[int, Strict(), Field(ge=1, le=RECORD_BYTES_MAX)]
 RetainedBytes = Annotated[int, Strict(), Field(ge=SEGMENT_BYTES_MIN, le=1 << 62)]
@@ -135,6 +138,13 @@ class StreamConfig(BaseModel):
     replicas: Replicas = Field(default=1, description="copies, on as many nodes")
     min_insync_replicas: Replicas | None = Field(
         default=None, description="copies that must hold a record before its ack; None: a majority"
+    )
+    read_replicas: ReadReplicas = Field(
+        default=0, description="more copies, on other nodes, that only serve reads: no ack waits for them"
+    )
+    unclean_election: Switch = Field(
+        default=False,
+        description="a replica that is not in sync may lead if all in sync are dead: records may be lost",
     )
     ack: AckPolicy = Field(default=AckPolicy.ALL, description="when a publisher is answered")
     sync: SyncMode = Field(default=SyncMode.ALWAYS, description="when appended bytes are forced to disk")

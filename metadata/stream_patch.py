@@ -25,6 +25,7 @@ from metadata.stream_config import (
     LabelKey,
     LabelValue,
     Name,
+    ReadReplicas,
     RecordBytes,
     Replicas,
     RetainedBytes,
@@ -33,6 +34,7 @@ from metadata.stream_config import (
     SegmentBytes,
     StreamConfig,
     Subject,
+    Switch,
 )
 
 IMMUTABLE_FIELDS: Final = ("name", "replicas")
@@ -57,6 +59,8 @@ class StreamPatch(BaseModel):
     subject: Subject | None = None
     replicas: Replicas | None = Field(default=None, description="immutable: its own value, or absent")
     min_insync_replicas: Replicas | None = None
+    read_replicas: ReadReplicas | None = None
+    unclean_election: Switch | None = None
     ack: AckPolicy | None = None
     sync: SyncMode | None = None
     sync_interval: Duration | None = None

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from jetstream.cli import bench, cluster, demo, inspect_files, moves, publish, read, serve, streams
+from jetstream.cli import bench, cluster, demo, elections, inspect_files, moves, publish, read, serve, streams
 from jetstream.cli.console import print_line
 from jetstream.cli.help_text import EXIT_CODES_HELP, add_command
 from jetstream.node.node import VERSION
@@ -61,6 +61,7 @@ add_command(stream_app, "ls", streams.list_streams, streams.LIST_EXAMPLES)
 add_command(stream_app, "info", streams.info, streams.INFO_EXAMPLES)
 add_command(stream_app, "update", streams.update, streams.UPDATE_EXAMPLES)
 add_command(stream_app, "reassign", moves.reassign, moves.REASSIGN_EXAMPLES)
+add_command(stream_app, "elect", elections.elect, elections.ELECT_EXAMPLES)
 add_command(stream_app, "truncate", streams.truncate, streams.TRUNCATE_EXAMPLES)
 add_command(stream_app, "delete", streams.delete, streams.DELETE_EXAMPLES)
 add_command(app, "pub", publish.pub, publish.PUB_EXAMPLES)

@@ -12,6 +12,7 @@ from metadata.api.responses import MovesResponse, RemoveNodeResponse
 
 REASSIGN_EXAMPLES: Final = (
     "jetstream stream reassign orders n2 n3 n4",
+    "jetstream stream reassign orders --read-replica n5 --read-replica n6",
     "jetstream stream reassign orders --cancel",
 )
 DRAIN_EXAMPLES: Final = ("jetstream cluster drain n1",)
@@ -27,17 +28,34 @@ def reassign(
     nodes: Annotated[
         list[str] | None, typer.Argument(metavar="NODE", help="Nodes to hold it, the preferred leader first.")
     ] = None,
+    read_replicas: Annotated[
+        list[str] | None,
+        typer.Option("--read-replica", metavar="NODE", help="Node for a read replica; repeatable."),
+    ] = None,
+    no_read_replicas: Annotated[
+        bool, typer.Option("--no-read-replicas", help="Let all read replicas go.")
+    ] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="End the move that is under way.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Move a stream's replicas to these nodes while it is in use.
+    """Move a stream's replicas, its read replicas, or both to these nodes while it is in use.
 
     The new ones are filled first; once they are in sync one of them leads, and the others are removed. It
-    goes on by itself: `stream info` shows a target until it is there.
+    goes on by itself: `stream info` shows a target until it is there. Read replicas are exchanged at once;
+    those that are named are all that there are then. Of both, what is not named stays where it is.
     """
-    if cancel == bool(nodes):
+    is_about_readers = bool(read_replicas) or no_read_replicas
+    if cancel == (bool(nodes) or is_about_readers):
         raise typer.BadParameter("name the nodes to hold the stream, or --cancel")
-    body: dict[str, object] = {"name": name, "cancel": True} if cancel else {"name": name, "replicas": nodes}
+    if read_replicas and no_read_replicas:
+        raise typer.BadParameter("--read-replica or --no-read-replicas, not both")
+    body: dict[str, object] = {"name": name}
+    if cancel:
+        body["cancel"] = True
+    if nodes:
+        body["replicas"] = nodes
+    if is_about_readers:
+        body["read_replicas"] = read_replicas or []
     with reported_errors(as_json):
         run_async(_move(nats, "stream.reassign", body, as_json))
 
@@ -74,8 +92,19 @@ async def _move(nats: NatsOptions, operation: str, body: dict[str, object], as_j
     if as_json:
         print_json(answer.model_dump(mode="json"))
         return
-    rows = ((move.stream, ", ".join(move.before), ", ".join(move.after)) for move in answer.moves)
+    rows = (
+        (
+            move.stream,
+            _holders(move.before, move.read_replicas_before),
+            _holders(move.after, move.read_replicas_after),
+        )
+        for move in answer.moves
+    )
     print_table(f"{answer.total:,} streams", ("stream", "from", "to"), rows)
+
+
+def _holders(replicas: list[str], read_replicas: list[str]) -> str:
+    return ", ".join(replicas) + (f" + {', '.join(read_replicas)}" if read_replicas else "")
 
 
 async def _remove(nats: NatsOptions, node: str, as_json: bool) -> None:

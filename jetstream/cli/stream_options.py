@@ -38,6 +38,18 @@ class StreamOptions:
     ack: Annotated[
         AckPolicy | None, typer.Option("--ack", help="When a publisher is answered (default all).")
     ] = None
+    read_replicas: Annotated[
+        int | None,
+        typer.Option("--read-replicas", min=0, help="More copies that only serve reads (default 0)."),
+    ] = None
+    unclean_election: Annotated[
+        bool | None,
+        typer.Option(
+            "--unclean-election/--no-unclean-election",
+            help="If all in sync are dead, let another replica lead: acked records may be lost (default no).",
+            show_default=False,
+        ),
+    ] = None
     sync: Annotated[
         SyncMode | None, typer.Option("--sync", help="When bytes are forced to disk (default always).")
     ] = None
@@ -83,6 +95,8 @@ class StreamOptions:
         given: dict[str, Any] = {
             "replicas": self.replicas,
             "min_insync_replicas": self.min_insync_replicas,
+            "read_replicas": self.read_replicas,
+            "unclean_election": self.unclean_election,
             "ack": self.ack,
             "sync": self.sync,
             "sync_interval": self.sync_interval,

@@ -17,13 +17,14 @@ from jetstream.cli.help_text import Json, StreamArgument
 from jetstream.cli.nats_options import NatsOptions
 from jetstream.cli.quantities import size_text
 from jetstream.cli.stream_options import StreamOptions
-from metadata.api.responses import PossibleGap, StreamInfo
+from metadata.api.responses import PossibleGap, ReplicaInfo, StreamInfo, UncleanElectionInfo
 
 CREATE_EXAMPLES: Final = (
     "jetstream stream create orders --subject 'orders.>'",
     "jetstream stream create clicks --subject 'web.click.*' --sync interval --retention-age 7d",
     "jetstream stream create audit --subject 'svc.>' --ack none --label team=security",
     "jetstream stream create orders --subject 'orders.>' --replicas 3 --min-insync-replicas 2",
+    "jetstream stream create prices --subject 'prices.>' --replicas 3 --read-replicas 2",
 )
 LIST_EXAMPLES: Final = ("jetstream stream ls", "jetstream stream ls --json | jq -r .name")
 INFO_EXAMPLES: Final = (
@@ -204,11 +205,14 @@ def _show(stream: StreamInfo, as_json: bool) -> None:
         "size": f"{size_text(stream.bytes)} in {stream.segments} segments",
         "leader": f"{stream.leader or 'none'}, epoch {stream.leader_epoch}",
         "in sync": ", ".join(stream.isr),
+        "read from": ", ".join(stream.read_replicas),
         "message ids": f"{stream.dedupe.ids:,} within {stream.dedupe.effective_window}",
         "created": stream.created_at.isoformat(timespec="seconds"),
     }
     for key in sorted(config.keys() - {"name", "subject", "ack", "sync"}):
         shown[key.replace("_", " ")] = config[key]
+    if stream.last_unclean_election is not None:
+        shown["last unclean election"] = _unclean_text(stream.last_unclean_election)
     shown["possible gaps"] = "; ".join(_gap_text(gap) for gap in stream.possible_gaps)
     shown["damaged offsets"] = "; ".join(
         f"{range_.start} to {range_.end}" for range_ in stream.corrupt_ranges
@@ -218,7 +222,7 @@ def _show(stream: StreamInfo, as_json: bool) -> None:
     rows = (
         (
             replica.node,
-            "leader" if replica.node == stream.leader else "follower",
+            _role(replica, stream),
             replica.in_sync,
             replica.log_end_offset,
             replica.synced_end,
@@ -229,6 +233,18 @@ def _show(stream: StreamInfo, as_json: bool) -> None:
     )
     if stream.replica_states:
         print_table("replicas", columns, rows)
+
+
+def _role(replica: ReplicaInfo, stream: StreamInfo) -> str:
+    if replica.is_read_replica:
+        return "read replica"
+    return "leader" if replica.node == stream.leader else "follower"
+
+
+def _unclean_text(election: UncleanElectionInfo) -> str:
+    when = "at an unknown time" if election.at is None else election.at.isoformat(timespec="seconds")
+    start = "" if election.from_offset is None else f" from offset {election.from_offset:,} on"
+    return f"{election.leader}, epoch {election.leader_epoch}, {when}: acked records{start} may be lost"
 
 
 def _gap_text(gap: PossibleGap) -> str:

@@ -269,4 +269,5 @@ def _replicas(metadata: StreamMetadata) -> StreamReplicas:
         metadata.leader,
         alone if metadata.replicas is None else tuple(metadata.replicas),
         alone if metadata.isr is None else tuple(metadata.isr),
+        tuple(metadata.read_replicas or ()),
     )

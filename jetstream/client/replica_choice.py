@@ -1,8 +1,8 @@
 """Which node a reader asks, and how long it stays there: decided from what is known, nothing else.
 
-Who is behind reads from any replica in sync, so that catching up costs the leader little. Who has caught up
-goes to the leader: the others learn of a new high watermark a moment later. While the leader is away another
-replica serves what it knows, and the reader looks again soon.
+Who is behind reads from any replica in sync, or any read replica, so that catching up costs the leader
+little. Who has caught up goes to the leader: the others learn of a new high watermark a moment later. While
+the leader is away another replica serves what it knows, and the reader looks again soon.
 """
 
 from collections.abc import Collection, Sequence
@@ -34,6 +34,12 @@ class StreamReplicas:
     """None: nobody leads it now."""
     replicas: tuple[str, ...]
     isr: tuple[str, ...]
+    read_replicas: tuple[str, ...] = ()
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """All nodes that have it."""
+        return self.replicas + self.read_replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +83,10 @@ def _visit(node: str | None, *, leaves: bool = False, wait_ms_max: int | None = 
 
 
 def _one_of(known: StreamReplicas, shunned: Collection[str], turn: int) -> str | None:
-    """Return a replica in sync, rather than that another one, rather than that one that has just failed."""
-    well = [node for node in known.isr if node not in shunned]
+    """Return one in sync or a read replica, rather than that another one, rather than one that has failed."""
+    well = [node for node in (*known.isr, *known.read_replicas) if node not in shunned]
     lagging = [node for node in known.replicas if node not in shunned]
-    return _turned(well, turn) or _turned(lagging, turn) or _turned(known.replicas, turn)
+    return _turned(well, turn) or _turned(lagging, turn) or _turned(known.holders, turn)
 
 
 def _turned(nodes: Sequence[str], turn: int) -> str | None:

@@ -119,4 +119,4 @@ class StreamRoute:
 
     def _has_another_replica(self) -> bool:
         assert self._known is not None, "who has been somewhere has asked where"
-        return self.read_from != "leader" and not self._damaged_at.issuperset(self._known.replicas)
+        return self.read_from != "leader" and not self._damaged_at.issuperset(self._known.holders)

@@ -5,7 +5,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 from envelope.errors import (
     InternalError,
@@ -18,9 +18,10 @@ from envelope.errors import (
 )
 from envelope.types import Incarnation, NodeId, Offset, StreamName
 from jetstream.node.clock import Clock
+from jetstream.node.electing import OrderedElection, elect
 from jetstream.node.gaps import Gap
 from jetstream.node.nats_link import NatsLink
-from jetstream.node.reassigning import Reassigning
+from jetstream.node.reassigning import MovingRequest, Reassigning
 from jetstream.node.stream_info import stream_info, stream_summary
 from jetstream.node.streams import Streams
 from jetstream.protocol.requests import PROTOCOL_VERSION
@@ -28,6 +29,7 @@ from metadata.api.requests import (
     ClusterInfoRequest,
     CreateStreamRequest,
     DeleteStreamRequest,
+    ElectLeaderRequest,
     ListStreamsRequest,
     LookupStreamsRequest,
     Request,
@@ -42,6 +44,7 @@ from metadata.api.responses import (
     ListStreamsResponse,
     LookupStreamsResponse,
     NodeInfo,
+    NodeRole,
     Response,
     StreamInfo,
     StreamState,
@@ -57,9 +60,11 @@ from metadata.catalog.commands import Command, CreateStream, DeleteStream, Updat
 from metadata.catalog.events import Event, StreamCreated, StreamDeleted, StreamFound, StreamUpdated
 from metadata.catalog.tables import Stream
 from metadata.node.metadata_group import MetadataGroup
-from metadata.placement import Candidate, loads, place
+from metadata.placement import Candidate, Placed, loads, place_stream, read_replicas_beside
 
 _log = logging.getLogger(__name__)
+
+_Placed = TypeVar("_Placed")
 
 _INCARNATION_BYTES: Final = 8
 NODE_WORD: Final = "node"
@@ -81,6 +86,7 @@ class ApiServices:
     """The interruption of the ingest connection that lasts now."""
     alive: Callable[[], frozenset[NodeId] | None]
     """The nodes that can hold a new stream; None if this node cannot tell."""
+    ordered_election: OrderedElection
 
 
 class ApiOperations:
@@ -122,7 +128,12 @@ class ApiOperations:
             case StreamInfoRequest() | ListStreamsRequest() | LookupStreamsRequest() | ClusterInfoRequest():
                 return self._survey(request)
             case _:
-                return await self._reassigning.answer(request)
+                return await self._answer_operator(request)
+
+    async def _answer_operator(self, request: ElectLeaderRequest | MovingRequest) -> Response:
+        if isinstance(request, ElectLeaderRequest):
+            return await elect(request, self._services.ordered_election, self._propose)
+        return await self._reassigning.answer(request)
 
     def _survey(
         self, request: StreamInfoRequest | ListStreamsRequest | LookupStreamsRequest | ClusterInfoRequest
@@ -148,15 +159,16 @@ class ApiOperations:
         return (await self._metadata.propose(command)).answer()
 
     async def _create(self, request: CreateStreamRequest) -> CreateStreamResponse:
-        replicas = await self._placed(request)
+        placed = await self._placed(lambda: self._place(request))
         event = await self._propose(
             CreateStream(
                 config=request.config,
                 incarnation=Incarnation(secrets.token_hex(_INCARNATION_BYTES)),
                 created=self._services.clock.wall(),
-                replicas=replicas,
-                leader=replicas[0],
+                replicas=placed.replicas,
+                leader=placed.replicas[0],
                 api_prefix=self._prefix,
+                read_replicas=placed.read_replicas,
             )
         )
         match event:
@@ -169,38 +181,48 @@ class ApiOperations:
         info = await self._served(stream.name)
         return CreateStreamResponse(**dict(info), created=isinstance(event, StreamCreated))
 
-    async def _placed(self, request: CreateStreamRequest) -> tuple[NodeId, ...]:
-        """Return the nodes for a new stream's replicas, its leader first.
-
-        Nodes that have just started are waited for.
+    async def _placed(self, place: Callable[[], _Placed]) -> _Placed:
+        """Return where replicas go; nodes that have just started are waited for.
 
         Raises:
             NotLeader: this node cannot tell which nodes are alive.
-            InvalidConfig: there are fewer than replicas.
+            InvalidConfig: there are too few.
         """
         waits_until = self._services.clock.monotonic() + _ALIVE_NS
         while True:
             try:
-                return self._place(request)
+                return place()
             except (InvalidConfig, NotLeader):
                 if self._services.clock.monotonic() > waits_until:
                     raise
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _place(self, request: CreateStreamRequest) -> tuple[NodeId, ...]:
+    def _place(self, request: CreateStreamRequest) -> Placed:
         existing = self._catalog.stream(StreamName(request.name))
         if existing is not None:
-            return existing.replicas
+            return Placed(existing.replicas, existing.read_replicas)
+        return place_stream(self._candidates(), request.config.replicas, request.config.read_replicas)
+
+    def _place_read_replicas(self, request: UpdateStreamRequest) -> tuple[NodeId, ...] | None:
+        """Return the nodes for as many read replicas as are asked for; None if it is not about them."""
+        if "read_replicas" not in request.model_fields_set:
+            return None
+        row = self._known(request.name)
+        holders = (*row.replicas, *(node for node in row.target or () if node not in row.replicas))
+        return read_replicas_beside(
+            self._candidates(), holders, row.read_replicas, request.read_replicas or 0
+        )
+
+    def _candidates(self) -> list[Candidate]:
         alive = self._services.alive()
         if alive is None:
             raise NotLeader("only who leads the metadata log can place a stream")
         replicas, leaders = loads(self._catalog.streams())
-        candidates = [
+        return [
             Candidate(node.node_id, node.rack, replicas[node.node_id], leaders[node.node_id])
             for node in self._catalog.nodes()
             if node.node_id in alive
         ]
-        return place(candidates, request.config.replicas)
 
     async def _served(self, name: StreamName) -> StreamInfo:
         """Return a stream's info once its leader serves it with all replicas in sync, or as it is then.
@@ -237,15 +259,22 @@ class ApiOperations:
             return None
 
     async def _update(self, request: UpdateStreamRequest) -> UpdateStreamResponse:
-        event = await self._propose(
-            UpdateStream(stream=StreamName(request.name), patch=request.patch, api_prefix=self._prefix)
+        read_replicas = await self._placed(lambda: self._place_read_replicas(request))
+        event = await self._reassigning.accepted(
+            UpdateStream(
+                stream=StreamName(request.name),
+                patch=request.patch,
+                api_prefix=self._prefix,
+                read_replicas=read_replicas,
+            )
         )
         if not isinstance(event, StreamUpdated):
             raise InternalError(f"update answered by {type(event).__name__}")
         if event.stream != event.before:
             await self._streams.settled()
             _log.info("stream updated stream=%s", event.stream.name)
-        return UpdateStreamResponse(**dict(self._info(event.stream)))
+        info = await self._ask_leader(event.stream.name) or self._info(event.stream)
+        return UpdateStreamResponse(**dict(info))
 
     async def _delete(self, request: DeleteStreamRequest) -> DeleteStreamResponse:
         event = await self._propose(DeleteStream(stream=StreamName(request.name)))
@@ -301,6 +330,7 @@ class ApiOperations:
                     peer_host=node.peer_host,
                     peer_port=node.peer_port,
                     rack=node.rack,
+                    role=NodeRole.VOTER if node.node_id in self._metadata.voters else NodeRole.DATA,
                     alive=None if alive is None else node.node_id in alive,
                 )
                 for node in self._catalog.nodes()

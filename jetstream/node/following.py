@@ -12,6 +12,7 @@ from envelope.errors import DiskFull, JetstreamError
 from envelope.types import LeaderEpoch, NodeId, Offset
 from jetstream.log.log import Log
 from jetstream.node.disk_thread import FollowerAppend
+from jetstream.node.lost_records import LostRecords
 from jetstream.node.replica_parts import ReplicaParts, StreamServices, log_state
 from jetstream.replica.follower import Follower
 from jetstream.replica.follower_events import (
@@ -65,6 +66,7 @@ class FollowingStream:
             cluster.node_id, cluster.node_epoch, log_state(parts.log), high_watermark, cluster.settings
         )
         self._body = b""
+        self._lost = LostRecords(parts, cluster.node_id)
         self._settled: asyncio.Future[None] | None = None
         self._failed: JetstreamError | None = None
 
@@ -164,13 +166,14 @@ class FollowingStream:
                 self._parts.watchers.tell(high_watermark)
             case Truncate(end):
                 _log.info("cutting the log back stream=%s end=%d %s", name, end, self._follower)
+                self._lost.cut(end)
                 self._cut(lambda log: log.truncate_to(end))
             case Reset(offset):
                 _log.warning("beginning the log anew stream=%s offset=%d %s", name, offset, self._follower)
+                self._lost.cut(offset)
                 self._cut(lambda log: log.reset_to(offset))
             case ReportLost(start, end):
-                self._parts.counts["committed_records_lost"] += end - start
-                _log.error("committed records lost stream=%s start=%d end=%d runbook=RB-04", name, start, end)
+                self._lost.committed(start, end)
             case _:
                 assert_never(action)
 

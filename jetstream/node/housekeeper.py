@@ -15,6 +15,7 @@ from envelope.errors import DiskFull, JetstreamError
 from jetstream.node.clock import Clock
 from jetstream.node.disk_thread import DiskThread
 from jetstream.node.replica import StreamReplica
+from jetstream.node.unsynced_witness import UnsyncedWitness
 from jetstream.node.upkeep import Upkeep
 
 _log = logging.getLogger(__name__)
@@ -26,8 +27,13 @@ class Housekeeper:
     """Runs upkeep for all streams of a node until cancelled."""
 
     def __init__(
-        self, disk: DiskThread, clock: Clock, streams: Callable[[], Iterable[StreamReplica]]
+        self,
+        disk: DiskThread,
+        clock: Clock,
+        streams: Callable[[], Iterable[StreamReplica]],
+        witness: UnsyncedWitness,
     ) -> None:
+        self._witness = witness
         self._disk = disk
         self._clock = clock
         self._streams = streams
@@ -47,6 +53,8 @@ class Housekeeper:
                 [s for s in self._streams() if s.upkeep.checkpoint_due(now)], Upkeep.checkpoint
             )
             await self._upkeep([s for s in self._streams() if s.upkeep.txid_note_due()], Upkeep.note_txid)
+            if any(stream.log.failed is not None for stream in self._streams()):
+                await self._distrust()
 
     async def retain_every(self, interval: timedelta) -> None:
         """Remove what the streams' retention rules no longer keep, where they are led; followers follow."""
@@ -57,6 +65,12 @@ class Housekeeper:
             for stream in due:
                 if stream.leading is not None:
                     stream.leading.log_start_moved()
+
+    async def _distrust(self) -> None:
+        try:
+            await self._disk.call(self._witness.distrust)
+        except JetstreamError as error:
+            _log.error("not on record that a log has failed error=%r runbook=RB-01", error)
 
     async def _upkeep(self, due: list[StreamReplica], work: Callable[[Upkeep], None]) -> None:
         for start in range(0, len(due), _STREAMS_AT_ONCE):

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from jetstream.ingest.machine import CountKind
 from jetstream.node.disk_thread import DiskCounters
+from jetstream.node.lost_records import COMMITTED_LOST
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.replica import StreamReplica
 from jetstream.node.socket_server import SocketServer
@@ -173,6 +174,22 @@ METRICS: Final = (
         "Times in which NATS may have delivered messages of the stream to nobody, since the node started.",
         _STREAM,
         _of_streams(lambda stream: stream.parts.gaps.total),
+    ),
+    Definition(
+        "jetstream_stream_unclean_elections_total",
+        "counter",
+        "Reigns that this node has begun without having been in sync, since it started: each may have lost "
+        "committed records.",
+        _STREAM,
+        _of_streams(lambda stream: stream.parts.counts["unclean_elections"]),
+    ),
+    Definition(
+        "jetstream_stream_committed_records_lost_total",
+        "counter",
+        "Records that were, or may have been, committed and that this node has cut off since it started, "
+        "because the leader does not have them.",
+        _STREAM,
+        _of_streams(lambda stream: stream.parts.counts[COMMITTED_LOST]),
     ),
     Definition(
         "jetstream_stream_corrupt_offsets",

@@ -18,7 +18,7 @@ from metadata.api.requests import (
     RemoveNodeRequest,
 )
 from metadata.api.responses import MovesResponse, RemoveNodeResponse, ReplicaMove
-from metadata.catalog.commands import CancelReassignment, ForgetNode, ReassignReplicas
+from metadata.catalog.commands import CancelReassignment, ForgetNode, ReassignReplicas, UpdateStream
 from metadata.catalog.events import Event, ReplicasReassigned
 from metadata.catalog.tables import Stream
 from metadata.limits import LIST_PAGE_MAX
@@ -69,11 +69,15 @@ class Reassigning:
 
     async def _reassign(self, request: ReassignStreamRequest) -> MovesResponse:
         row = self._known(request.name)
-        if request.replicas is None:
+        if request.cancel:
             command: ReassignReplicas | CancelReassignment = CancelReassignment(row.name, row.incarnation)
         else:
-            target = tuple(NodeId(node) for node in request.replicas)
-            command = ReassignReplicas(row.name, row.incarnation, target)
+            command = ReassignReplicas(
+                row.name,
+                row.incarnation,
+                _named(request.replicas) or planned(row),
+                _named(request.read_replicas),
+            )
         return _answer([await self._propose(command)])
 
     async def _drain(self, node: NodeId) -> MovesResponse:
@@ -99,18 +103,30 @@ class Reassigning:
         return _answer(moves)
 
     def _command(self, move: Move) -> ReassignReplicas:
-        return ReassignReplicas(move.stream, self._known(move.stream).incarnation, move.after)
+        life = self._known(move.stream).incarnation
+        return ReassignReplicas(move.stream, life, move.after, move.read_after)
 
     async def _propose(self, command: ReassignReplicas | CancelReassignment) -> Move:
-        event = await self._accepted(command)
+        event = await self.accepted(command)
         if not isinstance(event, ReplicasReassigned):
             raise InternalError(f"reassignment answered by {type(event).__name__}")
-        move = Move(event.stream.name, planned(event.before), planned(event.stream))
-        _log.info("stream moving stream=%s before=%s after=%s", move.stream, move.before, move.after)
+        before, after = event.before, event.stream
+        move = Move(after.name, planned(before), planned(after), before.read_replicas, after.read_replicas)
+        _log.info(
+            "stream moving stream=%s before=%s after=%s read_replicas=%s",
+            move.stream,
+            move.before,
+            move.after,
+            move.read_after,
+        )
         return move
 
-    async def _accepted(self, command: ReassignReplicas | CancelReassignment) -> Event:
-        """Propose, and again for a while if a node has just lost the replica that it is to have again."""
+    async def accepted(self, command: ReassignReplicas | CancelReassignment | UpdateStream) -> Event:
+        """Propose, and again for a while if a node has just lost the replica that it is to have again.
+
+        Raises:
+            JetstreamError: the typed refusal.
+        """
         for _ in range(_REMOVAL_LOOKS):
             try:
                 return (await self._metadata.propose(command)).answer()
@@ -139,7 +155,17 @@ class Reassigning:
 
 def _answer(moves: Sequence[Move]) -> MovesResponse:
     listed = [
-        ReplicaMove(stream=move.stream, before=list(move.before), after=list(move.after))
+        ReplicaMove(
+            stream=move.stream,
+            before=list(move.before),
+            after=list(move.after),
+            read_replicas_before=list(move.read_before),
+            read_replicas_after=list(move.read_after),
+        )
         for move in moves[:LIST_PAGE_MAX]
     ]
     return MovesResponse(moves=listed, total=len(moves))
+
+
+def _named(nodes: Sequence[str] | None) -> tuple[NodeId, ...] | None:
+    return None if nodes is None else tuple(NodeId(node) for node in nodes)

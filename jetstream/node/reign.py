@@ -110,7 +110,7 @@ class Reign:
         if self._leader.takes_followers:
             # The minimum first, so that nobody is refused for one that holds no more.
             self.tell(MinimumChanged(row.config.insync_minimum))
-            self.tell(ReplicasChanged(row.replicas, row.isr_nodes, row.isr_version))
+            self.tell(ReplicasChanged(row.replicas, row.isr_nodes, row.isr_version, row.read_replicas))
 
     def written(self, batches: Sequence[UnsealedBatch]) -> None:
         """Let the followers have what this node is still syncing."""

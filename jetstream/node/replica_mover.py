@@ -40,11 +40,11 @@ class ReplicaMover:
         while self._moving is not None:
             await asyncio.wait((self._moving,))
 
-    async def end(self) -> None:
-        """Stop and close the replica for good, whatever the catalogue says."""
+    async def end(self) -> bool:
+        """Stop and close the replica for good, whatever the catalogue says; return as `StreamReplica.end`."""
         self._has_ended = True
         await self.settled()
-        await self.replica.end()
+        return await self.replica.end()
 
     async def _move(self) -> None:
         try:
@@ -78,6 +78,7 @@ class ReplicaMover:
                 await replica.take_over(row, lambda: self._newest_of_reign(row))
             case Follow(leader, leader_epoch):
                 assert replica.following is not None, "who does not lead follows"
+                replica.parts.last_unclean = None if self._row is None else self._row.last_unclean
                 replica.following.follow(leader, leader_epoch)
             case _:
                 assert_never(step)

@@ -64,6 +64,7 @@ def _stream_metadata(name: str, placement: Placement, directory: StreamDirectory
         leader_epoch=placement.leader_epoch,
         replicas=list(placement.replicas),
         isr=list(placement.isr),
+        read_replicas=list(placement.read_replicas),
     )
     try:
         stream = find_stream(directory, name)
@@ -85,5 +86,6 @@ def _metadata_bytes(metadata: StreamMetadata) -> int:
         metadata.leader or "",
         *(metadata.replicas or ()),
         *(metadata.isr or ()),
+        *(metadata.read_replicas or ()),
     )
     return _STREAM_METADATA_BYTES + sum(len(name) + len('"",') for name in names)

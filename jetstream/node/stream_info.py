@@ -1,9 +1,11 @@
 """What the request API tells of a stream: its row of the catalogue and its live state here."""
 
+from bisect import bisect_left
 from datetime import timedelta
 
 from envelope.errors import JetstreamError, NotLeader, NotReplica, StreamOffline
-from envelope.types import TimestampUs
+from envelope.types import LeaderEpoch, Offset, TimestampUs
+from jetstream.log.epochs import EpochHistory
 from jetstream.node.gaps import Gap
 from jetstream.node.replica import StreamReplica
 from jetstream.node.streams import Streams
@@ -15,6 +17,7 @@ from metadata.api.responses import (
     StreamInfo,
     StreamState,
     StreamSummary,
+    UncleanElectionInfo,
     utc,
 )
 from metadata.catalog.tables import Stream
@@ -36,6 +39,8 @@ def stream_info(stream: Stream, streams: Streams, interruption: Gap | None, now:
         "leader_epoch": stream.leader_epoch,
         "replicas": list(stream.replicas),
         "isr": list(stream.isr_nodes),
+        "read_replicas": list(stream.read_replicas),
+        "last_unclean_election": _last_unclean(stream, replica),
         "target": None if stream.target is None else list(stream.target),
     }
     if replica is None:
@@ -51,7 +56,7 @@ def stream_info(stream: Stream, streams: Streams, interruption: Gap | None, now:
     gaps = [_possible_gap(gap) for gap in replica.parts.gaps]
     return StreamInfo(
         **base,
-        replica_states=_replica_states(replica),
+        replica_states=_replica_states(stream, replica),
         log_start_offset=replica.log.log_start_offset,
         log_end_offset=replica.log.log_end_offset,
         high_watermark=replica.high_watermark,
@@ -100,7 +105,31 @@ def _not_led_here(stream: Stream) -> JetstreamError:
     return NotLeader(f"{stream.leader} leads it", leader=stream.leader)
 
 
-def _replica_states(replica: StreamReplica) -> list[ReplicaInfo]:
+def _last_unclean(stream: Stream, replica: StreamReplica | None) -> UncleanElectionInfo | None:
+    unclean = stream.last_unclean
+    if unclean is None:
+        return None
+    return UncleanElectionInfo(
+        leader=unclean.leader,
+        leader_epoch=unclean.leader_epoch,
+        at=None if unclean.at is None else utc(unclean.at),
+        from_offset=None if replica is None else _start_of(replica.log.epochs, unclean.leader_epoch),
+        given_up=list(unclean.given_up),
+    )
+
+
+def _start_of(epochs: EpochHistory, leader_epoch: LeaderEpoch) -> Offset | None:
+    """Return where a reign began, None if that was before what the log has.
+
+    A reign without records is in no follower's history; it began where the next one did.
+    """
+    starts = epochs.starts
+    row = bisect_left(starts, leader_epoch, key=lambda start: start.epoch)
+    is_known = row < len(starts) and (row > 0 or starts[row].epoch == leader_epoch)
+    return starts[row].start if is_known else None
+
+
+def _replica_states(stream: Stream, replica: StreamReplica) -> list[ReplicaInfo]:
     """Return the leader's own state and what it knows of the others."""
     if replica.leading is None:
         return []
@@ -109,6 +138,7 @@ def _replica_states(replica: StreamReplica) -> list[ReplicaInfo]:
         ReplicaInfo(
             node=state.node,
             in_sync=state.in_sync,
+            is_read_replica=state.node in stream.read_replicas,
             log_end_offset=state.log_end,
             synced_end=state.synced_end,
             high_watermark=state.high_watermark,

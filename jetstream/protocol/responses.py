@@ -70,6 +70,8 @@ class StreamMetadata(BaseModel):
     """The nodes that have it; None from a server that knows only itself."""
     isr: list[str] | None = None
     """Those of them that have everything that is committed."""
+    read_replicas: list[str] | None = None
+    """More nodes that have it, to be read from; they never lead it."""
     log_start_offset: _Offset | None = None
     log_end_offset: _Offset | None = None
     high_watermark: _Offset | None = None

@@ -86,7 +86,7 @@ def next_step(standing: Standing, row: Stream | None, node_id: NodeId) -> Step |
         row: what the catalogue says; None if this life of the stream is over.
         node_id: whose replica it is.
     """
-    if row is None or node_id not in row.replicas:
+    if row is None or node_id not in row.holders:
         return End()
     if not standing.is_open:
         return Open()

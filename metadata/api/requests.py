@@ -6,7 +6,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model
 
 from envelope.errors import RequestError
 from envelope.subjects import validated_stream_name, validated_subject
-from metadata.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, REPLICAS_MAX
+from metadata.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, READ_REPLICAS_MAX, REPLICAS_MAX
 from metadata.stream_config import Name, StreamConfig, Subject
 from metadata.stream_patch import StreamPatch
 
@@ -84,18 +84,38 @@ class ClusterInfoRequest(_Request):
 
 
 class ReassignStreamRequest(_Request):
-    """Move a stream's replicas to these nodes while it is in use, or go back to where they were."""
+    """Move a stream's replicas to these nodes while it is in use, or go back to where they were.
+
+    Of replicas and read replicas, those that are not named stay where they are.
+    """
 
     name: StreamNameField
     replicas: Annotated[list[NodeName], Field(min_length=1, max_length=REPLICAS_MAX)] | None = Field(
         default=None, description="the nodes to hold it, the preferred leader first"
     )
-    cancel: bool = Field(default=False, description="end the move that is under way; without replicas")
+    read_replicas: Annotated[list[NodeName], Field(max_length=READ_REPLICAS_MAX)] | None = Field(
+        default=None, description="the nodes for its read replicas; empty: none"
+    )
+    cancel: bool = Field(default=False, description="end the move of replicas that is under way; alone")
 
     @model_validator(mode="after")
     def _asks_one_thing(self) -> Self:
-        if (self.replicas is None) != self.cancel:
+        if (self.replicas is None and self.read_replicas is None) != self.cancel:
             raise RequestError("replicas: say where to move the stream, or cancel: true, and not both")
+        return self
+
+
+class ElectLeaderRequest(_Request):
+    """Have a node lead a stream that is offline, whatever it holds: what only others have is lost."""
+
+    name: StreamNameField
+    node: NodeName = Field(description="has a replica or a read replica, and is alive")
+    unclean: Annotated[bool, Strict()] = Field(description="must be true: acked records may be lost")
+
+    @model_validator(mode="after")
+    def _says_so(self) -> Self:
+        if not self.unclean:
+            raise RequestError("unclean: true: who is in sync is elected without being asked")
         return self
 
 
@@ -127,6 +147,7 @@ Request = (
     | TruncateStreamRequest
     | ClusterInfoRequest
     | ReassignStreamRequest
+    | ElectLeaderRequest
     | DrainNodeRequest
     | RebalanceRequest
     | RemoveNodeRequest
@@ -141,6 +162,7 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "stream.lookup": LookupStreamsRequest,
     "stream.truncate": TruncateStreamRequest,
     "stream.reassign": ReassignStreamRequest,
+    "stream.elect": ElectLeaderRequest,
     "cluster.info": ClusterInfoRequest,
     "cluster.drain": DrainNodeRequest,
     "cluster.rebalance": RebalanceRequest,

@@ -55,12 +55,16 @@ class GapKind(StrEnum):
     SLOW_CONSUMER = "slow_consumer"
     RESTART = "restart"
     OVERLOAD = "overload"
+    UNCLEAN_ELECTION = "unclean_election"
 
 
 class PossibleGap(_Response):
     """A time in which messages without an awaited ack may have been missed."""
 
-    kind: str = Field(description="reconnect, slow_consumer or restart; others may come")
+    kind: str = Field(
+        description="reconnect, slow_consumer, restart, overload, or unclean_election: then acked ones too; "
+        "others may come"
+    )
     since: datetime
     until: datetime | None = Field(description="null while it lasts")
     count: int = Field(description="messages known to be missed; 1 where that is not known")
@@ -87,10 +91,24 @@ class ReplicaInfo(_Response):
 
     node: str
     in_sync: bool
+    is_read_replica: bool = Field(default=False, description="never in sync, never elected by itself")
     log_end_offset: int | None = None
     synced_end: int | None = Field(default=None, description="what it has on disk ends here")
     high_watermark: int | None = Field(default=None, description="what it knows to be committed ends here")
     lag: int | None = Field(default=None, description="records of the leader's that it has not on disk")
+
+
+class UncleanElectionInfo(_Response):
+    """A reign that began on a log that was not in sync."""
+
+    leader: str
+    leader_epoch: int
+    at: datetime | None = Field(default=None, description="by the clock of the metadata leader")
+    from_offset: int | None = Field(
+        default=None,
+        description="acked records from here on may be lost; null: not known where this was asked",
+    )
+    given_up: list[str] = Field(description="who was in sync before")
 
 
 class StreamInfo(_Response):
@@ -106,11 +124,16 @@ class StreamInfo(_Response):
     leader_epoch: int
     replicas: list[str]
     isr: list[str] = Field(description="replicas in sync")
+    read_replicas: list[str] = Field(default_factory=list, description="nodes that only serve reads")
+    last_unclean_election: UncleanElectionInfo | None = Field(
+        default=None, description="the newest election that may have lost records; null: there was none"
+    )
     target: list[str] | None = Field(
         default=None, description="what the replicas are to be once all of these are in sync; null: no move"
     )
     replica_states: list[ReplicaInfo] = Field(
-        default_factory=list, description="every replica, the leader first; empty where nobody leads"
+        default_factory=list,
+        description="every replica and read replica, the leader first; empty where nobody leads",
     )
     log_start_offset: int = Field(description="first offset kept")
     log_end_offset: int = Field(description="next offset to be written")
@@ -185,6 +208,13 @@ class TruncateStreamResponse(_Response):
     high_watermark: int
 
 
+class NodeRole(StrEnum):
+    """Whether a node has a vote in the metadata log."""
+
+    VOTER = "voter"
+    DATA = "data"
+
+
 class NodeInfo(_Response):
     """A node as it last registered."""
 
@@ -197,6 +227,10 @@ class NodeInfo(_Response):
     peer_host: str | None = None
     peer_port: int | None = Field(default=None, description="of the other nodes; null: it is alone")
     rack: str | None = None
+    role: NodeRole = Field(
+        default=NodeRole.VOTER,
+        description="of the metadata log: whether it has a vote, or holds streams alone",
+    )
     alive: bool | None = Field(
         default=None, description="holds a lease; null: nobody leads the metadata log who could say"
     )
@@ -218,6 +252,8 @@ class ReplicaMove(_Response):
     stream: str
     before: list[str]
     after: list[str]
+    read_replicas_before: list[str] = Field(default_factory=list)
+    read_replicas_after: list[str] = Field(default_factory=list)
 
 
 class MovesResponse(_Response):
@@ -227,6 +263,15 @@ class MovesResponse(_Response):
         description="at most 1024, in the order of names; those that are not listed are made too"
     )
     total: int = Field(description="streams that are moved")
+
+
+class ElectLeaderResponse(_Response):
+    """A reign has begun whose leader was not in sync."""
+
+    name: str
+    leader: str
+    leader_epoch: int
+    given_up: list[str] = Field(description="who was in sync before; what only these have is lost")
 
 
 class RemoveNodeResponse(_Response):
@@ -259,6 +304,7 @@ Response = (
     | TruncateStreamResponse
     | ClusterInfo
     | MovesResponse
+    | ElectLeaderResponse
     | RemoveNodeResponse
 )
 """`CreateStreamResponse` and `UpdateStreamResponse` are `StreamInfo`."""
@@ -272,6 +318,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "stream.lookup": LookupStreamsResponse,
     "stream.truncate": TruncateStreamResponse,
     "stream.reassign": MovesResponse,
+    "stream.elect": ElectLeaderResponse,
     "cluster.info": ClusterInfo,
     "cluster.drain": MovesResponse,
     "cluster.rebalance": MovesResponse,

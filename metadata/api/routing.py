@@ -1,8 +1,11 @@
 """Which node answers a request best; any node takes it.
 
 Who leads a stream knows its live state and is where its changes take effect; who leads the metadata log knows
-which nodes are alive and can hold a new stream. Everything else is in the catalogue, which every node has.
+which nodes are alive, and so which can hold or lead a stream. Everything else is in the catalogue, which
+every node has.
 """
+
+from typing import Final
 
 from envelope.types import NodeId, StreamName
 from metadata.api.requests import (
@@ -10,6 +13,7 @@ from metadata.api.requests import (
     CreateStreamRequest,
     DeleteStreamRequest,
     DrainNodeRequest,
+    ElectLeaderRequest,
     RebalanceRequest,
     Request,
     StreamInfoRequest,
@@ -18,6 +22,9 @@ from metadata.api.requests import (
 )
 from metadata.catalog.catalog import Catalog
 
+_DECIDED_WITH_THE_LIVING: Final = frozenset(("read_replicas", "unclean_election"))
+"""Settings that depend on who is alive, or are changed when the stream's leader is not."""
+
 
 def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) -> NodeId | None:
     """Return the node that is to answer ``request``; None if it makes no difference, or nobody can say."""
@@ -25,6 +32,8 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
         case CreateStreamRequest(name=name):
             existing = catalog.stream(StreamName(name))
             return metadata_leader if existing is None else existing.leader
+        case UpdateStreamRequest() if not request.model_fields_set.isdisjoint(_DECIDED_WITH_THE_LIVING):
+            return metadata_leader
         case (
             UpdateStreamRequest(name=name)
             | DeleteStreamRequest(name=name)
@@ -33,7 +42,7 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
         ):
             row = catalog.stream(StreamName(name))
             return None if row is None else row.leader
-        case ClusterInfoRequest() | DrainNodeRequest() | RebalanceRequest():
+        case ClusterInfoRequest() | DrainNodeRequest() | RebalanceRequest() | ElectLeaderRequest():
             return metadata_leader
         case _:
             return None

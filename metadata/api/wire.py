@@ -29,7 +29,6 @@ _LATER: Final[dict[str, object]] = {
     "compact": "none",
     "partitions": 1,
     "partition_by": None,
-    "read_replicas": 0,
 }
 """Settings of later versions: asking for what this version does anyway is no error."""
 

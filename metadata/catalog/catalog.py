@@ -13,7 +13,7 @@ Invariants: K1 to K8 in `metadata.catalog.tables`, and
 from typing import Final, assert_never
 
 from envelope.subjects import matches
-from envelope.types import LogIndex, NodeId, StreamName
+from envelope.types import LogIndex, NodeEpoch, NodeId, StreamName
 from metadata.catalog.commands import (
     CancelReassignment,
     ChangeIsr,
@@ -93,6 +93,11 @@ class Catalog:
     def nodes(self) -> tuple[Node, ...]:
         """Return all nodes that ever registered, ordered by id."""
         return tuple(sorted(self._tables.nodes.values(), key=lambda node: node.node_id))
+
+    @property
+    def forgotten_epoch(self) -> NodeEpoch:
+        """The highest node_epoch of any node that was forgotten."""
+        return self._tables.forgotten_epoch
 
     def removals(self, node_id: NodeId | None = None) -> tuple[Removal, ...]:
         """Return the owed removals (of one node), ordered by incarnation."""

@@ -55,6 +55,7 @@ class CreateStream:
     leader: NodeId
     api_prefix: str = API_PREFIX_DEFAULT
     """Of the node that took the request, so that a replay decides as it did."""
+    read_replicas: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class UpdateStream:
     incarnation: Incarnation | None = None
     """If given, only this life of the stream."""
     api_prefix: str = API_PREFIX_DEFAULT
+    read_replicas: tuple[NodeId, ...] | None = None
+    """Which nodes these are to be, as many as the configuration then says; None: those that are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,9 @@ class ChangeLeader:
     """Of the leader to be; refused if it has started anew since."""
     expected_leader_epoch: LeaderEpoch
     unclean: bool = False
-    """A replica outside the ISR will do: committed records that it lacks are given up."""
+    """Anybody who holds the stream will do: committed records that it lacks are given up."""
+    unclean_at: TimestampUs | None = None
+    """When that was proposed; to be told, not reckoned with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,8 @@ class ReassignReplicas:
     incarnation: Incarnation
     target: tuple[NodeId, ...]
     """The first is the preferred leader."""
+    read_replicas: tuple[NodeId, ...] | None = None
+    """Which nodes these are from now on; None: those that are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class StreamUpdated:
 
     stream: Stream
     before: Stream
+    removal: Removal | None = None
+    """Names the files of the nodes that are no read replicas any more; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class LeaderChanged:
 
 @dataclass(frozen=True, slots=True)
 class UncleanlyElected:
-    """The leader in ``stream`` was not in the ISR: committed records may be lost. To be told loudly."""
+    """The leader in ``stream`` was not in sync: committed records may be lost. To be told loudly."""
 
     stream: Stream
     given_up: tuple[InSyncReplica, ...]
@@ -77,7 +79,10 @@ class IsrChanged:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasReassigned:
-    """A reassignment has begun, ended or been cancelled; equal to ``before`` if nothing changed."""
+    """A reassignment has begun, ended or been cancelled, or the read replicas are others.
+
+    Equal to ``before`` if nothing changed.
+    """
 
     stream: Stream
     before: Stream

@@ -11,7 +11,7 @@ from envelope.types import LeaderEpoch, NodeEpoch, NodeId
 from metadata.catalog.commands import ChangeIsr, ChangeLeader, NodeAtEpoch
 from metadata.catalog.events import Events, IsrChanged, LeaderChanged, UncleanlyElected, refused
 from metadata.catalog.streams import living, unknown_stream
-from metadata.catalog.tables import InSyncReplica, Stream, Tables
+from metadata.catalog.tables import InSyncReplica, Stream, Tables, UncleanElection
 
 
 def change_leader(tables: Tables, command: ChangeLeader) -> Events:
@@ -36,13 +36,44 @@ def change_leader(tables: Tables, command: ChangeLeader) -> Events:
     if member is not None and tables.is_registered(member):
         tables.put(elected)
         return (LeaderChanged(elected),)
-    if not command.unclean or command.leader not in stream.replicas:
+    if not command.unclean or command.leader not in stream.holders:
         return refused(
             InvalidConfig, f"leader: {command.leader!r} is not in the ISR of {stream.name!r}", field="leader"
         )
-    # It alone has what this stream holds from now on, and no member of the former ISR may come back as one.
-    alone = InSyncReplica(command.leader, tables.nodes[command.leader].directory)
-    elected = replace(elected, isr=(alone,), isr_version=stream.isr_version + 1)
+    return _elect_uncleanly(tables, stream, command)
+
+
+def _elect_uncleanly(tables: Tables, stream: Stream, command: ChangeLeader) -> Events:
+    """Begin a reign on whatever the leader has.
+
+    It alone has what this stream holds from now on, and no member of the former ISR may come back as one. A
+    read replica changes places with the first of them, so that there are as many of each as before.
+    """
+    leader, given_up = command.leader, stream.isr_nodes
+    replicas, read_replicas = stream.replicas, stream.read_replicas
+    if leader in read_replicas:
+        if stream.target is not None:
+            return refused(
+                InvalidConfig,
+                f"leader: {leader!r} is a read replica, and {stream.name!r} is being moved: cancel the move",
+                field="leader",
+            )
+        other = {leader: given_up[0], given_up[0]: leader}
+        replicas = tuple(other.get(node, node) for node in replicas)
+        read_replicas = tuple(other.get(node, node) for node in read_replicas)
+    leader_epoch = LeaderEpoch(stream.leader_epoch + 1)
+    elected = replace(
+        stream,
+        replicas=replicas,
+        read_replicas=read_replicas,
+        leader=leader,
+        leader_epoch=leader_epoch,
+        isr=(InSyncReplica(leader, tables.nodes[leader].directory),),
+        isr_version=stream.isr_version + 1,
+        departed=(),
+        blank=tuple(node for node in stream.blank if node in replicas and node != leader),
+        last_unclean=UncleanElection(leader, leader_epoch, command.unclean_at, given_up),
+    )
     tables.put(elected)
     return (LeaderChanged(elected), UncleanlyElected(elected, given_up=stream.isr))
 
@@ -73,7 +104,8 @@ def change_isr(tables: Tables, command: ChangeIsr) -> Events:
         for node_id in stream.replicas
         if node_id in proposed
     )
-    changed = replace(stream, isr=isr, isr_version=stream.isr_version + 1)
+    blank = tuple(node for node in stream.blank if node not in proposed)
+    changed = replace(stream, isr=isr, isr_version=stream.isr_version + 1, blank=blank)
     tables.put(changed)
     return (IsrChanged(changed),)
 

@@ -31,7 +31,7 @@ def register_node(tables: Tables, command: RegisterNode) -> Events:
     known = tables.nodes.get(command.node_id)
     node = Node(
         node_id=command.node_id,
-        node_epoch=NodeEpoch(known.node_epoch + 1 if known else 1),
+        node_epoch=NodeEpoch((known.node_epoch if known else tables.forgotten_epoch) + 1),
         directory=command.directory,
         host=command.host,
         port=command.port,
@@ -43,9 +43,22 @@ def register_node(tables: Tables, command: RegisterNode) -> Events:
     )
     tables.nodes[node.node_id] = node
     events: list[Event] = [NodeRegistered(node)]
+    is_exchanged = known is not None and known.directory != node.directory
     for stream in tuple(tables.streams.values()):
-        events.extend(_start_anew(tables, stream, node, unsynced_kept=command.unsynced_kept))
+        if node.node_id in stream.holders:
+            row = _with_new_directory(tables, stream, node) if is_exchanged else stream
+            events.extend(_start_anew(tables, row, node, unsynced_kept=command.unsynced_kept))
     return tuple(events)
+
+
+def _with_new_directory(tables: Tables, stream: Stream, node: Node) -> Stream:
+    """Note that a replica may hold nothing, unless this is the directory with which it is in sync."""
+    is_back = InSyncReplica(node.node_id, node.directory) in stream.isr
+    others = tuple(name for name in stream.blank if name != node.node_id)
+    is_blank = node.node_id in stream.replicas and not is_back
+    row = replace(stream, blank=(*others, node.node_id) if is_blank else others)
+    tables.put(row)
+    return row
 
 
 def _refusal(tables: Tables, command: RegisterNode) -> Events | None:
@@ -91,20 +104,24 @@ def _start_anew(tables: Tables, stream: Stream, node: Node, *, unsynced_kept: bo
     ISR that came back with another directory lost what it held, and leaves; unless it is the last: then the
     stream stays without a leader until that directory is back, as its records may be. A member that may have
     lost what it counted as stored without a sync leaves too, unless nobody has more than it (KIP-966).
+
+    From now on it counts only what it syncs, if the stream says so.
     """
     events: list[Event] = []
     after = stream
     if after.leader == node.node_id:
         after = replace(after, leader=None)
         events.append(LeaderChanged(after))
-    keeps_all = unsynced_kept or stream.config.sync is SyncMode.ALWAYS
+    synced = stream.config.sync is SyncMode.ALWAYS and node.node_id not in stream.unsynced
+    keeps_all = unsynced_kept or synced
     lost = next((member for member in after.isr if _is_lost(member, node, keeps_all=keeps_all)), None)
     if lost is not None and len(after.isr) > 1:
         remaining = tuple(member for member in after.isr if member != lost)
         after = replace(after, isr=remaining, isr_version=after.isr_version + 1)
         events.append(IsrChanged(after))
-    if events:
-        tables.put(after)
+    if node.node_id in after.unsynced:
+        after = replace(after, unsynced=tuple(name for name in after.unsynced if name != node.node_id))
+    tables.put(after)
     return tuple(events)
 
 
@@ -113,11 +130,11 @@ def _is_lost(member: InSyncReplica, node: Node, *, keeps_all: bool) -> bool:
 
 
 def forget_node(tables: Tables, command: ForgetNode) -> Events:
-    """Drop a node without replicas, and what was owed by it."""
+    """Drop a node without replicas, and what was owed by it; only its node_epochs are not given again."""
     node = tables.nodes.get(command.node_id)
     if node is None:
         return refused(UnknownNode, f"node {command.node_id!r} is not registered", node_id=command.node_id)
-    held = sum(node.node_id in stream.replicas for stream in tables.streams.values())
+    held = sum(node.node_id in stream.holders for stream in tables.streams.values())
     if held:
         return refused(
             NodeInUse,
@@ -127,6 +144,7 @@ def forget_node(tables: Tables, command: ForgetNode) -> Events:
         )
     for removal in tuple(tables.removals.values()):
         tables.strike_off(removal, node.node_id)
+    tables.forgotten_epoch = max(tables.forgotten_epoch, node.node_epoch)
     del tables.nodes[node.node_id]
     return (NodeForgotten(node),)
 

@@ -2,11 +2,10 @@
 
 A reassignment only adds replicas at first. Those of the target join the ISR as any follower does. Once all of
 them are in it and one of them leads, it is finished: the others leave, and owe the removal of their files.
-Until then it can be cancelled or given another target. Every step is a new version of the ISR, so that
-nothing that was proposed about other replicas is applied after it.
+Until then it can be cancelled or given another target.
 
-A node that comes back to a stream in the reign in which it has left begins another reign, of the same leader:
-leaders count what followers say by their reign.
+Read replicas are exchanged at once: nothing depends on how much they hold. One that is in the target becomes
+a replica and keeps what it has; it must be said that it is a read replica no more, as it cannot be both.
 
 Whoever stays in the ISR has all that is committed, so leaving it loses nothing.
 
@@ -16,8 +15,8 @@ Source: KIP-455.
 from dataclasses import replace
 from typing import assert_never
 
-from envelope.errors import Fenced, InvalidConfig, RemovalPending, UnknownNode
-from envelope.types import LeaderEpoch, NodeId
+from envelope.errors import Fenced, InvalidConfig
+from envelope.types import NodeId
 from metadata.catalog.commands import (
     CancelReassignment,
     FinishReassignment,
@@ -25,8 +24,8 @@ from metadata.catalog.commands import (
     ReassignReplicas,
 )
 from metadata.catalog.events import Events, ReplicasReassigned, refused
-from metadata.catalog.nodes import unknown_nodes
-from metadata.catalog.streams import living, too_many_removals, unknown_stream
+from metadata.catalog.holders import HoldersPut, holders_refusal, put_holders, read_replicas_refusal
+from metadata.catalog.streams import living, unknown_stream
 from metadata.catalog.tables import Stream, Tables
 from metadata.limits import REPLICAS_MAX
 
@@ -50,16 +49,23 @@ def reassign(tables: Tables, command: Reassignment) -> Events:
 def _begin(tables: Tables, stream: Stream, command: ReassignReplicas) -> Events:
     """Add the replicas of the target; those that only an earlier target had added leave."""
     target, settled = command.target, stream.settled_replicas
-    refusal = _target_refusal(tables, stream, target)
+    read_replicas = stream.read_replicas if command.read_replicas is None else command.read_replicas
+    replicas = settled + tuple(node for node in target if node not in settled)
+    refusal = _target_refusal(tables, stream, target) or read_replicas_refusal(
+        tables, stream.incarnation, read_replicas, replicas
+    )
     if refusal is not None:
         return refusal
-    if stream.target is None and target == settled:
+    if stream.target is None and (target, read_replicas) == (settled, stream.read_replicas):
         return (ReplicasReassigned(stream, before=stream),)
-    added = tuple(node for node in target if node not in settled)
-    after = replace(stream, replicas=settled + added, target=None if target == settled else target)
-    if not set(added).isdisjoint(stream.departed):
-        # Its log is empty now, and what it has acknowledged of the former one must not count for this one.
-        after = replace(after, leader_epoch=LeaderEpoch(stream.leader_epoch + 1), departed=())
+    config = stream.config.model_copy(update={"read_replicas": len(read_replicas)})
+    after = replace(
+        stream,
+        config=config,
+        replicas=replicas,
+        target=None if target == settled else target,
+        read_replicas=read_replicas,
+    )
     return _put(tables, stream, after)
 
 
@@ -96,29 +102,8 @@ def is_ready(stream: Stream) -> bool:
 
 
 def _put(tables: Tables, before: Stream, after: Stream) -> Events:
-    """Put other replicas in force: who is none any more leaves the ISR and does not lead."""
-    members = {member.node_id: member for member in before.isr}
-    isr = tuple(members[node] for node in after.replicas if node in members)
-    if not any(map(tables.is_registered, isr)):
-        return refused(
-            InvalidConfig,
-            f"stream {before.name!r} would be left without a replica in sync; in sync are "
-            f"{', '.join(before.isr_nodes)}",
-            field="replicas",
-        )
-    left = tuple(node for node in before.replicas if node not in after.replicas)
-    if left and not tables.may_owe_removal(before):
-        return too_many_removals()
-    after = replace(
-        after,
-        leader=after.leader if after.leader in after.replicas else None,
-        isr=isr,
-        isr_version=before.isr_version + 1,
-        departed=(*after.departed, *left),
-    )
-    tables.put(after)
-    removal = tables.owe_removal(after, left) if left else None
-    return (ReplicasReassigned(after, before, removal),)
+    put = put_holders(tables, before, after)
+    return (ReplicasReassigned(put.stream, before, put.removal),) if isinstance(put, HoldersPut) else put
 
 
 def _target_refusal(tables: Tables, stream: Stream, target: tuple[NodeId, ...]) -> Events | None:
@@ -126,9 +111,6 @@ def _target_refusal(tables: Tables, stream: Stream, target: tuple[NodeId, ...]) 
         return refused(
             InvalidConfig, f"replicas: 1 to {REPLICAS_MAX} different nodes are wanted", field="replicas"
         )
-    unknown = unknown_nodes(tables, target)
-    if unknown:
-        return refused(UnknownNode, f"node {unknown[0]!r} is not registered", node_id=unknown[0])
     minimum = stream.config.min_insync_replicas
     if minimum is not None and minimum > len(target):
         return refused(
@@ -136,15 +118,7 @@ def _target_refusal(tables: Tables, stream: Stream, target: tuple[NodeId, ...]) 
             f"replicas: {len(target)} are fewer than min_insync_replicas: {minimum}",
             field="replicas",
         )
-    removal = tables.removals.get(stream.incarnation)
-    busy = [node for node in target if removal is not None and node in removal.pending]
-    if busy:
-        return refused(
-            RemovalPending,
-            f"node {busy[0]!r} has yet to remove its former replica of {stream.name!r}",
-            node_id=busy[0],
-        )
-    return None
+    return holders_refusal(tables, stream.incarnation, target)
 
 
 def _not_reassigned(stream: Stream) -> Events:

@@ -19,15 +19,16 @@ from crc32c import crc32c
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from envelope.errors import CorruptDataError, JetstreamError
-from envelope.types import LogIndex
+from envelope.types import LogIndex, NodeEpoch
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import canonical_json
 from metadata.catalog.tables import Node, Removal, Stream, Tables
 from metadata.limits import SNAPSHOT_BYTES_MAX
 
-FORMAT_VERSION: Final = 3
-READABLE_VERSIONS: Final = (1, 2, 3)
-"""Format 1 knew no racks and no addresses for peers: its nodes have none. Format 2 knew no reassignments."""
+FORMAT_VERSION: Final = 4
+READABLE_VERSIONS: Final = (1, 2, 3, 4)
+"""Format 1 knew no racks and no addresses for peers: its nodes have none. Format 2 knew no reassignments,
+format 3 neither read replicas nor what an unclean election leaves behind, and no forgotten nodes."""
 
 MAGIC: Final = b"JSCS"
 
@@ -44,6 +45,7 @@ class _Body:
     nodes: tuple[Node, ...]
     streams: tuple[Stream, ...]
     removals: tuple[Removal, ...]
+    forgotten_epoch: NodeEpoch = NodeEpoch(0)  # noqa: RUF009 - a number
 
 
 _BODY: Final = TypeAdapter(_Body)
@@ -53,7 +55,14 @@ def encode(catalog: Catalog) -> bytes:
     """Return the snapshot of ``catalog``."""
     body = canonical_json(
         _BODY.dump_python(
-            _Body(catalog.applied, catalog.nodes(), catalog.streams(), catalog.removals()), mode="json"
+            _Body(
+                catalog.applied,
+                catalog.nodes(),
+                catalog.streams(),
+                catalog.removals(),
+                catalog.forgotten_epoch,
+            ),
+            mode="json",
         )
     )
     assert len(body) <= SNAPSHOT_BYTES_MAX, f"snapshot of {len(body)} bytes"
@@ -94,6 +103,7 @@ def _catalog(body: _Body) -> Catalog:
         nodes={node.node_id: node for node in body.nodes},
         streams={stream.name: stream for stream in body.streams},
         removals={removal.incarnation: removal for removal in body.removals},
+        forgotten_epoch=body.forgotten_epoch,
         incarnations={stream.incarnation for stream in body.streams},
     )
     problems = tables.problems()
@@ -101,6 +111,8 @@ def _catalog(body: _Body) -> Catalog:
         problems.append("a row is there twice")
     if len(tables.removals) != len(body.removals):
         problems.append("a removal is there twice")
+    if body.forgotten_epoch < 0:
+        problems.append(f"forgotten epoch {body.forgotten_epoch}")
     if body.applied < 0:
         problems.append(f"applied index {body.applied}")
     if problems:

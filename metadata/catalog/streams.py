@@ -14,7 +14,7 @@ from envelope.errors import (
     UnknownStream,
 )
 from envelope.limits import STREAMS_MAX
-from envelope.types import Incarnation, LeaderEpoch, StreamName
+from envelope.types import Incarnation, LeaderEpoch, NodeId, StreamName, SyncMode
 from metadata.catalog.commands import ConfirmRemoval, CreateStream, DeleteStream, UpdateStream
 from metadata.catalog.directories import is_incarnation
 from metadata.catalog.events import (
@@ -26,9 +26,9 @@ from metadata.catalog.events import (
     StreamUpdated,
     refused,
 )
+from metadata.catalog.holders import HoldersPut, put_holders, read_replicas_refusal, too_many_removals
 from metadata.catalog.nodes import unknown_nodes
 from metadata.catalog.tables import InSyncReplica, Stream, Tables
-from metadata.limits import REMOVALS_MAX
 from metadata.stream_config import StreamConfig, reserved_refusal
 from metadata.stream_patch import patched
 from metadata.validation import first_problem
@@ -52,6 +52,7 @@ def create_stream(tables: Tables, command: CreateStream) -> Events:
         leader_epoch=LeaderEpoch(1),
         isr=tuple(InSyncReplica(node_id, tables.nodes[node_id].directory) for node_id in command.replicas),
         isr_version=1,
+        read_replicas=command.read_replicas,
     )
     tables.put(stream)
     return (StreamCreated(stream),)
@@ -89,7 +90,21 @@ def _creation_refusal(tables: Tables, command: CreateStream) -> Events | None:
         )
     if command.leader not in command.replicas:
         return refused(InvalidConfig, f"leader: {command.leader!r} is no replica", field="leader")
-    return _incarnation_refusal(tables, command.incarnation)
+    return (
+        _incarnation_refusal(tables, command.incarnation)
+        or _miscounted(config, command.read_replicas)
+        or read_replicas_refusal(tables, command.incarnation, command.read_replicas, command.replicas)
+    )
+
+
+def _miscounted(config: StreamConfig, read_replicas: tuple[NodeId, ...]) -> Events | None:
+    if len(read_replicas) == config.read_replicas:
+        return None
+    return refused(
+        InvalidConfig,
+        f"read_replicas: {config.read_replicas} wanted, {len(read_replicas)} nodes to hold them",
+        field="read_replicas",
+    )
 
 
 def _incarnation_refusal(tables: Tables, incarnation: Incarnation) -> Events | None:
@@ -124,9 +139,32 @@ def update_stream(tables: Tables, command: UpdateStream) -> Events:
             f"min_insync_replicas: {minimum} is more than the {len(target)} replicas it is being moved to",
             field="min_insync_replicas",
         )
-    updated = replace(stream, config=config)
-    tables.put(updated)
-    return (StreamUpdated(updated, before=stream),)
+    return _reconfigured(tables, stream, command, config)
+
+
+def _reconfigured(tables: Tables, stream: Stream, command: UpdateStream, config: StreamConfig) -> Events:
+    """Put a configuration in force that is right in itself, with the read replicas that it wants."""
+    chosen = command.read_replicas
+    read_replicas = stream.read_replicas if chosen is None else chosen
+    updated = replace(stream, config=config, read_replicas=read_replicas, unsynced=_unsynced(stream, config))
+    if set(read_replicas) == set(stream.read_replicas):
+        refusal = _miscounted(config, read_replicas)
+        if refusal is None:
+            tables.put(updated)
+        return refusal or (StreamUpdated(updated, before=stream),)
+    refusal = _miscounted(config, read_replicas) or read_replicas_refusal(
+        tables, stream.incarnation, read_replicas, stream.replicas
+    )
+    if refusal is not None:
+        return refusal
+    put = put_holders(tables, stream, updated)
+    return (StreamUpdated(put.stream, stream, put.removal),) if isinstance(put, HoldersPut) else put
+
+
+def _unsynced(stream: Stream, config: StreamConfig) -> tuple[NodeId, ...]:
+    """Return who may count what it has not forced to disk: whoever has written under another ``sync``."""
+    has_become_always = config.sync is SyncMode.ALWAYS is not stream.config.sync
+    return stream.holders if has_become_always else stream.unsynced
 
 
 def delete_stream(tables: Tables, command: DeleteStream) -> Events:
@@ -137,14 +175,7 @@ def delete_stream(tables: Tables, command: DeleteStream) -> Events:
     if not tables.may_owe_removal(stream):
         return too_many_removals()
     tables.drop(stream)
-    return (StreamDeleted(stream, tables.owe_removal(stream, stream.replicas)),)
-
-
-def too_many_removals() -> Events:
-    """Return the refusal of a command that would leave files to remove."""
-    return refused(
-        LimitReached, f"the files of {REMOVALS_MAX} streams wait for their removal", limit=REMOVALS_MAX
-    )
+    return (StreamDeleted(stream, tables.owe_removal(stream, stream.holders)),)
 
 
 def confirm_removal(tables: Tables, command: ConfirmRemoval) -> Events:

@@ -3,10 +3,10 @@
 Invariants (checked by `Tables.problems`, after every command in tests and after every snapshot read):
     K1: a stream is stored under its own name; names are unique.
     K2: incarnations are unique among live streams, and a removal of a live stream waits for none of its
-        replicas; so no data directory is both in use and to be removed.
-    K3: a stream has as many replicas as its configuration says, on distinct, registered nodes; while it is
-        reassigned, behind them those of its target that were none before.
-    K4: the ISR is never empty, names distinct nodes, and only replicas.
+        holders; so no data directory is both in use and to be removed.
+    K3: a stream has as many replicas and read replicas as its configuration says, on distinct, registered
+        nodes; while it is reassigned, behind the replicas those of its target that were none before.
+    K4: the ISR is never empty, names distinct nodes, and only replicas; so no read replica.
     K5: a leader is in the ISR with the directory that is registered now.
     K6: every leader_epoch, isr_version and node_epoch is at least 1.
     K7: no directory is registered by two nodes.
@@ -51,6 +51,21 @@ class InSyncReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class UncleanElection:
+    """A reign that began on a log that was not in sync: what only the ISR before had is lost.
+
+    From where that reign begins in the log, records with an ack may be missing.
+    """
+
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    at: TimestampUs | None
+    """By the clock of who proposed it."""
+    given_up: tuple[NodeId, ...]
+    """The ISR before; its members have all that was committed, as far as their disks still do."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """One stream: what it is told to be, where it lives and who leads it."""
 
@@ -67,7 +82,15 @@ class Stream:
     target: tuple[NodeId, ...] | None = None
     """What the replicas are to be once all of these are in sync; None: what they are."""
     departed: tuple[NodeId, ...] = ()
-    """Who ceased to be a replica since this reign began: what it said as one may still be under way."""
+    """Who ceased to hold the stream since this reign began: what it said as one may still be under way."""
+    read_replicas: tuple[NodeId, ...] = ()
+    """They follow and serve reads, but are never in the ISR, and lead only if an operator says so."""
+    blank: tuple[NodeId, ...] = ()
+    """Replicas that were never in sync with the directory that they have now: they may hold nothing."""
+    unsynced: tuple[NodeId, ...] = ()
+    """Who may count records that it has not forced to disk, though ``sync`` is ``always``: it was not when
+    the node started."""
+    last_unclean: UncleanElection | None = None
 
     @property
     def name(self) -> StreamName:
@@ -83,6 +106,11 @@ class Stream:
     def settled_replicas(self) -> tuple[NodeId, ...]:
         """The replicas without those that a reassignment under way has added."""
         return self.replicas[: self.config.replicas]
+
+    @property
+    def holders(self) -> tuple[NodeId, ...]:
+        """All nodes that have files of the stream: replicas, then read replicas."""
+        return self.replicas + self.read_replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +132,9 @@ class Tables:
     nodes: dict[NodeId, Node] = field(default_factory=dict)
     streams: dict[StreamName, Stream] = field(default_factory=dict)
     removals: dict[Incarnation, Removal] = field(default_factory=dict)
+    forgotten_epoch: NodeEpoch = NodeEpoch(0)  # noqa: RUF009 - a number
+    """The highest node_epoch of any node that was forgotten; one that comes back begins above it, so that
+    what a start of its earlier life says is never taken for its own."""
     incarnations: set[Incarnation] = field(default_factory=set)
     """Of live streams; derived, for K2."""
 
@@ -170,15 +201,18 @@ class Tables:
     def _replica_problems(self, stream: Stream) -> Iterator[str]:
         distinct, settled, target = set(stream.replicas), stream.settled_replicas, stream.target
         added = tuple(node for node in target or () if node not in settled)
-        if len(distinct) != len(stream.replicas) or len(settled) != stream.config.replicas:
-            yield f"K3: replicas {stream.replicas}, configured {stream.config.replicas}"
+        holders = set(stream.holders)
+        if len(holders) != len(stream.holders) or len(settled) != stream.config.replicas:
+            yield f"K3: replicas {stream.holders}, configured {stream.config.replicas}"
+        if len(stream.read_replicas) != stream.config.read_replicas:
+            yield f"K3: read replicas {stream.read_replicas}, configured {stream.config.read_replicas}"
         if stream.replicas != settled + added or target == () or len(set(target or ())) != len(target or ()):
             yield f"K3: replicas {stream.replicas}, target {target}"
         removal = self.removals.get(stream.incarnation)
-        if removal is not None and not distinct.isdisjoint(removal.pending):
-            yield f"K2: replicas {stream.replicas}, to be removed from {removal.pending}"
-        if not distinct <= self.nodes.keys():
-            yield f"K3: replicas {stream.replicas} are not all registered"
+        if removal is not None and not holders.isdisjoint(removal.pending):
+            yield f"K2: replicas {stream.holders}, to be removed from {removal.pending}"
+        if not holders <= self.nodes.keys():
+            yield f"K3: replicas {stream.holders} are not all registered"
         members = stream.isr_nodes
         if not members or len(set(members)) != len(members) or not set(members) <= distinct:
             yield f"K4: isr {members} of replicas {stream.replicas}"

@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from typing import Final, assert_never
 
+from envelope.errors import UnknownStream
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, StreamName
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import ChangeLeader, FinishReassignment
@@ -31,9 +32,11 @@ from metadata.catalog.events import (
     IsrChanged,
     LeaderChanged,
     NodeRegistered,
+    Refused,
     ReplicasReassigned,
     StreamCreated,
     StreamDeleted,
+    StreamUpdated,
 )
 from metadata.catalog.reassignment import is_ready
 from metadata.catalog.tables import InSyncReplica, Stream
@@ -51,11 +54,12 @@ from metadata.controller.events import (
     RowsChanged,
     Tick,
 )
-from metadata.controller.leases import Leases
 from metadata.controller.led_streams import LedStreams
+from metadata.controller.living import Living
 from metadata.controller.preferred import PreferredLeaders
 from metadata.controller.reports import SilenceReports
 from metadata.controller.settings import ControllerSettings
+from metadata.controller.unclean import last_choice, ordered_election
 
 _DEFAULT_SETTINGS: Final = ControllerSettings()
 
@@ -79,7 +83,7 @@ class Controller:
 
     Invariants:
         J1: who is elected is alive, under the registered node_epoch, and in the ISR with its directory,
-            unless elections may be unclean and all of the ISR is dead.
+            unless all of the ISR is dead and the stream, or an operator, says so (`unclean`).
         J3: an election is proposed again only after the retry interval, or in another reign.
     """
 
@@ -95,9 +99,8 @@ class Controller:
         """
         self._catalog = catalog
         self._settings = settings
-        self._leases = Leases(now, settings.lease_ns)
+        self._living = Living(catalog, now, settings.lease_ns)
         self._reports = SilenceReports(settings.report_valid_ns, settings.accused_ns)
-        self._stopping: set[NodeId] = set()
         self._dead: set[NodeId] = set()
         """Nodes whose streams were opened because their lease has run out."""
         self._led = LedStreams(catalog.streams())
@@ -132,7 +135,16 @@ class Controller:
 
     def alive(self, now: MonotonicNs) -> frozenset[NodeId]:
         """Return the nodes that were heard within a lease, in this term."""
-        return frozenset(node.node_id for node in self._catalog.nodes() if self._is_alive(node.node_id, now))
+        return frozenset(
+            node.node_id for node in self._catalog.nodes() if self._living.is_alive(node.node_id, now)
+        )
+
+    def ordered_election(self, name: StreamName, node: NodeId, now: MonotonicNs) -> ChangeLeader | Refused:
+        """Return the command by which ``node`` leads an offline stream uncleanly, or why it may not."""
+        row = self._catalog.stream(name)
+        if row is None:
+            return Refused(UnknownStream, f"no stream {name!r}", (("stream", name),))
+        return ordered_election(row, node, self._living, now)
 
     def __str__(self) -> str:
         """One line for logs."""
@@ -141,12 +153,12 @@ class Controller:
     # --- events -------------------------------------------------------------------------------------------
 
     def _heard(self, node: NodeId, node_epoch: NodeEpoch, now: MonotonicNs) -> tuple[Action, ...]:
-        registered = self._registered_epoch(node)
+        registered = self._living.registered_epoch(node)
         if node_epoch != registered:
             # An epoch that is not registered here yet will be, once this catalogue has caught up.
             return (RefuseLease(node, registered),) if node_epoch < registered else ()
-        was_alive = self._is_alive(node, now)
-        self._leases.renew(node, node_epoch, now)
+        was_alive = self._living.is_alive(node, now)
+        self._living.leases.renew(node, node_epoch, now)
         self._dead.discard(node)
         grant = GrantLease(node, node_epoch, self._settings.lease_ns)
         return (grant,) if was_alive else (grant, *self._elect(self._open, now))
@@ -170,9 +182,9 @@ class Controller:
         return tuple(self._elect(counted, now))
 
     def _stop(self, node: NodeId, node_epoch: NodeEpoch, now: MonotonicNs) -> tuple[Action, ...]:
-        if node_epoch != self._registered_epoch(node):
+        if node_epoch != self._living.registered_epoch(node):
             return ()
-        self._stopping.add(node)
+        self._living.stopping.add(node)
         self._open |= self._led.of(node)
         return tuple(self._elect(self._open, now))
 
@@ -180,9 +192,9 @@ class Controller:
         """Take in what a command did; return the streams that it may have given reason or means to elect."""
         match change:
             case NodeRegistered(node):
-                self._leases.renew(node.node_id, node.node_epoch, now)
+                self._living.leases.renew(node.node_id, node.node_epoch, now)
                 self._dead.discard(node.node_id)
-                self._stopping.discard(node.node_id)
+                self._living.stopping.discard(node.node_id)
                 return self._open
             case StreamDeleted(stream):
                 self._close(stream.name, None)
@@ -195,6 +207,7 @@ class Controller:
                 | StreamCreated(stream)
                 | IsrChanged(stream)
                 | ReplicasReassigned(stream)
+                | StreamUpdated(stream)
             ):
                 if isinstance(change, ReplicasReassigned):
                     self._asked.pop(stream.name, None)  # what comes next is another question
@@ -208,7 +221,7 @@ class Controller:
 
     def _find_dead(self, now: MonotonicNs) -> None:
         for node in self._catalog.nodes():
-            if node.node_id not in self._dead and self._leases.is_dead(node.node_id, now):
+            if node.node_id not in self._dead and self._living.leases.is_dead(node.node_id, now):
                 self._dead.add(node.node_id)
                 self._open |= self._led.of(node.node_id)
 
@@ -251,12 +264,9 @@ class Controller:
 
     def _election(self, row: Stream, cause: _Cause, now: MonotonicNs) -> Elect | None:
         leader = self._candidate(row, cause, now)
-        unclean = leader is None and self._settings.unclean_election and self._is_isr_dead(row, now)
-        if unclean:
-            # A member of the ISR that is alive is so with another disk than the one that was in sync.
-            last_choice = row.isr_nodes
-            preferred = sorted(row.replicas, key=lambda node: node in last_choice)
-            leader = next((node for node in preferred if self._is_eligible(node, now)), None)
+        unclean = leader is None
+        if leader is None:
+            leader = last_choice(row, self._living, now)
         if leader is None:
             return None
         return Elect(
@@ -264,7 +274,7 @@ class Controller:
                 stream=row.name,
                 incarnation=row.incarnation,
                 leader=leader,
-                node_epoch=self._registered_epoch(leader),
+                node_epoch=self._living.registered_epoch(leader),
                 expected_leader_epoch=row.leader_epoch,
                 unclean=unclean,
             )
@@ -273,14 +283,14 @@ class Controller:
     def _cause(self, row: Stream, now: MonotonicNs) -> _Cause | None:
         if row.leader is None:
             return _Cause.VACANT
-        if self._leases.is_dead(row.leader, now):
+        if self._living.leases.is_dead(row.leader, now):
             return _Cause.DEAD
-        if row.leader in self._stopping:
+        if row.leader in self._living.stopping:
             return _Cause.STOPPING
         others = {
             member.node_id
             for member in row.isr
-            if member.node_id != row.leader and self._is_alive(member.node_id, now)
+            if member.node_id != row.leader and self._living.is_alive(member.node_id, now)
         }
         reporters = self._reports.reporters(row.name, row.leader_epoch, now) & others
         if 2 * len(reporters) > len(others):
@@ -293,32 +303,14 @@ class Controller:
         """Return the first member of the ISR that can lead instead of the present leader."""
         for member in _preference(row, cause):
             node = member.node_id
-            if node == row.leader or not self._is_eligible(node, now) or not self._has_directory(member):
+            if node == row.leader or not self._living.is_eligible(node, now):
+                continue
+            if not self._living.has_directory(member):
                 continue
             if cause in (_Cause.SILENT, _Cause.PREFERRED) and self._reports.is_accused(row.name, node, now):
                 continue
             return node
         return None
-
-    def _is_isr_dead(self, row: Stream, now: MonotonicNs) -> bool:
-        """Tell whether nobody is left who has all that was committed."""
-        return all(
-            self._leases.is_dead(member.node_id, now) or not self._has_directory(member) for member in row.isr
-        )
-
-    def _is_eligible(self, node: NodeId, now: MonotonicNs) -> bool:
-        return node not in self._stopping and self._is_alive(node, now)
-
-    def _is_alive(self, node: NodeId, now: MonotonicNs) -> bool:
-        return self._leases.is_alive(node, self._registered_epoch(node), now)
-
-    def _has_directory(self, member: InSyncReplica) -> bool:
-        row = self._catalog.node(member.node_id)
-        return row is not None and row.directory == member.directory
-
-    def _registered_epoch(self, node: NodeId) -> NodeEpoch:
-        row = self._catalog.node(node)
-        return row.node_epoch if row is not None else NodeEpoch(0)
 
 
 def _preference(row: Stream, cause: _Cause) -> Sequence[InSyncReplica]:

@@ -37,9 +37,6 @@ class ControllerSettings:
     preferred_pause_ns: int = 1000 * _MS
     """How long between two such elections: each interrupts a stream for a moment."""
 
-    unclean_election: bool = False
-    """Elect a replica outside the ISR when all of the ISR is dead: available again, records may be lost."""
-
     def __post_init__(self) -> None:
         assert 0 < self.retry_interval_ns <= self.lease_ns, "a lost proposal would outlive a lease"
         assert 0 < self.report_valid_ns <= self.accused_ns, (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from envelope.errors import InvalidConfig
 from envelope.types import NodeId
-from metadata.placement import Candidate, loads, place
+from metadata.placement import Candidate, loads, place, place_stream, read_replicas_beside
 from tests.support.catalogs import catalog_of, create, register
 
 RACKS = st.sampled_from([None, "a", "b", "c"])
@@ -72,8 +72,51 @@ def test_too_few_nodes_are_a_typed_error() -> None:
 def test_loads_are_counted_from_the_catalogue() -> None:
     nodes = [register(name) for name in ("n1", "n2", "n3")]
     catalog = catalog_of(
-        *nodes, create("x", nodes=("n1", "n2")), create("y", nodes=("n2", "n3")), create("z", nodes=("n2",))
+        *nodes,
+        create("x", nodes=("n1", "n2")),
+        create("y", nodes=("n2", "n3")),
+        create("z", nodes=("n2",), read_replicas=("n3",)),
     )
     replicas, leaders = loads(catalog.streams())
-    assert replicas == {"n1": 1, "n2": 3, "n3": 1}
+    assert replicas == {"n1": 1, "n2": 3, "n3": 2}
     assert leaders == {"n1": 1, "n2": 2}
+
+
+@given(clusters(), st.data())
+def test_read_replicas_are_on_other_nodes_and_in_other_racks_first(
+    nodes: list[Candidate], data: st.DataObject
+) -> None:
+    replicas = data.draw(st.integers(1, len(nodes)))
+    read_replicas = data.draw(st.integers(0, len(nodes) - replicas))
+    placed = place_stream(nodes, replicas, read_replicas)
+    assert placed.replicas == place(nodes, replicas)
+    assert len(placed.read_replicas) == read_replicas
+    holders = (*placed.replicas, *placed.read_replicas)
+    assert len(set(holders)) == len(holders)
+    rack_of = {node.node_id: node.rack or node.node_id for node in nodes}
+    assert len({rack_of[node] for node in holders}) == min(len(holders), len(set(rack_of.values())))
+
+
+@given(clusters(), st.data())
+def test_another_number_of_read_replicas_moves_none_of_those_that_stay(
+    nodes: list[Candidate], data: st.DataObject
+) -> None:
+    names = [node.node_id for node in nodes]
+    replicas = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+    free = [NodeId("dead"), *(name for name in names if name not in replicas)]
+    present = data.draw(st.lists(st.sampled_from(free), unique=True))
+    wanted = data.draw(st.integers(0, len({*free, *present}) - (NodeId("dead") not in present)))
+    found = read_replicas_beside(nodes, replicas, present, wanted)
+    assert len(set(found)) == len(found) == wanted
+    assert set(found).isdisjoint(replicas)
+    if wanted >= len(present):
+        assert set(present) <= set(found)
+    else:
+        assert set(found) < set(present)
+        assert "dead" not in found or wanted == len(present), "who is dead goes first"
+
+
+def test_too_few_nodes_for_read_replicas_are_a_typed_error() -> None:
+    with pytest.raises(InvalidConfig, match="read_replicas: 2 wanted, 1 nodes to hold them") as caught:
+        place_stream([Candidate(NodeId("a")), Candidate(NodeId("b"))], 1, 2)
+    assert caught.value.detail == {"field": "read_replicas"}

@@ -1,6 +1,7 @@
 """Plans empty a node, or even out the load, and move no more than that takes."""
 
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -11,20 +12,25 @@ from envelope.types import NodeId, StreamName
 from metadata.catalog.commands import ReassignReplicas
 from metadata.catalog.tables import Stream
 from metadata.rebalancing import Move, emptied, evened_out, planned
-from tests.support.catalogs import apply, catalog_of, create, register
+from tests.support.catalogs import apply, catalog_of, create, refusal, register
 
 NODES = tuple(NodeId(f"n{number}") for number in range(6))
 
 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[Stream, ...]:
-    """Streams anywhere on six nodes; some are being moved."""
+    """Streams anywhere on six nodes, but not on all of them; some are being moved."""
     catalog = catalog_of(*(register(node) for node in NODES))
     for number in range(draw(st.integers(0, 25))):
         nodes = draw(st.lists(st.sampled_from(NODES), min_size=1, max_size=4, unique=True))
-        apply(catalog, create(f"s{number:02}", nodes=nodes))
+        others = [node for node in NODES if node not in nodes]
+        read = draw(st.lists(st.sampled_from(others), max_size=5 - len(nodes), unique=True))
+        apply(catalog, create(f"s{number:02}", nodes=nodes, read_replicas=read))
         if draw(st.booleans()) and draw(st.booleans()):
-            target = draw(st.lists(st.sampled_from(NODES), min_size=1, max_size=4, unique=True))
+            free = [node for node in NODES if node not in read]
+            target = draw(st.lists(st.sampled_from(free), min_size=1, max_size=4, unique=True))
+            if read and len({*nodes, *target, *read}) == len(NODES):
+                continue
             row = catalog.stream(StreamName(f"s{number:02}"))
             assert row is not None
             apply(catalog, ReassignReplicas(row.name, row.incarnation, tuple(target)))
@@ -34,15 +40,50 @@ def clusters(draw: st.DrawFn) -> tuple[Stream, ...]:
 racks = st.fixed_dictionaries({node: st.sampled_from([None, "r1", "r2", "r3"]) for node in NODES})
 
 
-def after(streams: tuple[Stream, ...], moves: list[Move]) -> dict[StreamName, tuple[NodeId, ...]]:
+@dataclass(frozen=True)
+class Holders:
+    """Where one stream is to be."""
+
+    replicas: tuple[NodeId, ...]
+    read_replicas: tuple[NodeId, ...]
+
+    @property
+    def all(self) -> tuple[NodeId, ...]:
+        return self.replicas + self.read_replicas
+
+
+def present(row: Stream) -> Holders:
+    return Holders(planned(row), row.read_replicas)
+
+
+def after(streams: tuple[Stream, ...], moves: list[Move]) -> dict[StreamName, Holders]:
     """Where everything is to be when the moves are made; each is of another stream and changes something."""
-    plan = {row.name: planned(row) for row in streams}
+    plan = {row.name: present(row) for row in streams}
     for move in moves:
-        assert plan[move.stream] == move.before != move.after
-        assert len(set(move.after)) == len(move.after) == len(move.before)
-        plan[move.stream] = move.after
+        then = Holders(move.after, move.read_after)
+        assert plan[move.stream] == Holders(move.before, move.read_before) != then
+        assert len(set(then.all)) == len(then.all)
+        assert len(move.after) == len(move.before)
+        assert len(move.read_after) == len(move.read_before)
+        plan[move.stream] = then
     assert len({move.stream for move in moves}) == len(moves)
     return plan
+
+
+def accepted(streams: tuple[Stream, ...], moves: list[Move]) -> bool:
+    """Whether the catalogue takes them all."""
+    catalog = catalog_of(*(register(node) for node in NODES))
+    for row in streams:
+        apply(catalog, create(row.name, nodes=row.settled_replicas, read_replicas=row.read_replicas))
+        if row.target is not None:
+            made = catalog.stream(row.name)
+            assert made is not None
+            apply(catalog, ReassignReplicas(row.name, made.incarnation, row.target))
+    lives = {row.name: row.incarnation for row in catalog.streams()}
+    commands = [
+        ReassignReplicas(move.stream, lives[move.stream], move.after, move.read_after) for move in moves
+    ]
+    return all(refusal(apply(catalog, command)) is None for command in commands)
 
 
 def spread(replicas: tuple[NodeId, ...], places: dict[NodeId, str | None]) -> int:
@@ -55,20 +96,22 @@ def test_an_emptied_node_holds_nothing_and_nothing_else_moves(
 ) -> None:
     plan = after(streams, emptied(node, streams, places))
     for row in streams:
-        before = planned(row)
-        assert node not in plan[row.name]
-        assert sum(one != other for one, other in zip(before, plan[row.name], strict=True)) == (
-            node in before
-        )
+        before = present(row).all
+        assert node not in plan[row.name].all
+        changed = sum(one != other for one, other in zip(before, plan[row.name].all, strict=True))
+        assert changed == (node in before)
+    assert accepted(streams, emptied(node, streams, places))
     assert emptied(node, streams, places) == emptied(node, streams, dict(reversed(places.items())))
 
 
 @given(clusters(), st.sampled_from(NODES))
 def test_a_dead_node_takes_nothing(streams: tuple[Stream, ...], dead: NodeId) -> None:
     alive: dict[NodeId, str | None] = {node: None for node in NODES if node != dead}
-    for moves in (evened_out(streams, alive), emptied(NODES[0], streams, alive)):
+    few = tuple(row for row in streams if len({*row.holders, *planned(row)}) < len(alive))
+    for moves in (evened_out(streams, alive), emptied(NODES[0], few, alive)):
         for move in moves:
-            assert dead not in set(move.after) - set(move.before)
+            before, then = (*move.before, *move.read_before), (*move.after, *move.read_after)
+            assert dead not in set(then) - set(before)
 
 
 def test_a_node_is_not_emptied_where_there_are_too_few_others() -> None:
@@ -81,7 +124,7 @@ def test_a_node_is_not_emptied_where_there_are_too_few_others() -> None:
 def test_loads_end_with_a_difference_of_one(streams: tuple[Stream, ...]) -> None:
     settled = tuple(row for row in streams if row.target is None)
     plan = after(settled, evened_out(settled, dict.fromkeys(NODES)))
-    held = Counter(node for replicas in plan.values() for node in replicas)
+    held = Counter(node for holders in plan.values() for node in holders.all)
     loads = [held[node] for node in NODES]
     assert max(loads) - min(loads) <= 1
 
@@ -95,9 +138,10 @@ def test_evening_out_never_brings_replicas_of_a_stream_into_fewer_racks(
     for move in moves:
         assert spread(move.after, places) >= spread(move.before, places)
     for row in streams:
-        assert row.target is None or plan[row.name] == row.target, "what moves already is left alone"
-    held = Counter(node for row in streams for node in planned(row))
-    found = Counter(node for replicas in plan.values() for node in replicas)
+        assert row.target is None or plan[row.name] == present(row), "what moves already is left alone"
+    assert accepted(streams, moves)
+    held = Counter(node for row in streams for node in present(row).all)
+    found = Counter(node for holders in plan.values() for node in holders.all)
     assert sum(load**2 for load in found.values()) <= sum(load**2 for load in held.values())
 
 
@@ -105,8 +149,8 @@ def test_evening_out_never_brings_replicas_of_a_stream_into_fewer_racks(
 def test_what_is_even_stays(streams: tuple[Stream, ...], places: dict[NodeId, str | None]) -> None:
     catalog = catalog_of(*(register(node) for node in NODES))
     plan = after(streams, evened_out(streams, places))
-    for name, replicas in plan.items():
-        apply(catalog, create(name, nodes=replicas))
+    for name, holders in plan.items():
+        apply(catalog, create(name, nodes=holders.replicas, read_replicas=holders.read_replicas))
     if all(row.target is None for row in streams):
         assert evened_out(catalog.streams(), places) == []
 

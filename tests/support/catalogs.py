@@ -49,17 +49,20 @@ def create(
     name: str = "orders",
     incarnation: str | None = None,
     nodes: Sequence[str] = ("n1",),
+    read_replicas: Sequence[str] = (),
     **config: object,
 ) -> CreateStream:
-    """A creation with one replica on each of ``nodes``, the first one leading."""
+    """A creation with one replica on each of ``nodes``, the first one leading, and these read replicas."""
     subject = f"{name.replace('/', '.')}.>"
     fields: dict[str, object] = {"name": name, "subject": subject, "replicas": len(nodes)}
+    fields["read_replicas"] = len(read_replicas)
     return CreateStream(
         config=StreamConfig.model_validate(fields | config),
         incarnation=Incarnation(incarnation or f"life-1-{name.encode().hex()}"),
         created=CREATED,
         replicas=tuple(NodeId(node) for node in nodes),
         leader=NodeId(nodes[0]),
+        read_replicas=tuple(NodeId(node) for node in read_replicas),
     )
 
 
@@ -95,14 +98,22 @@ _node_ids = st.sampled_from(NODES).map(NodeId)
 _names = st.sampled_from(NAMES).map(StreamName)
 _lives = st.sampled_from([f"life-{number}" for number in range(6)]).map(Incarnation)
 _small = st.integers(min_value=0, max_value=4)
+_read_replicas = st.lists(_node_ids, max_size=2).map(tuple)
 
 configs = st.builds(
-    lambda name, subject, replicas, ack, window, labels: StreamConfig(
-        name=name, subject=subject, replicas=replicas, ack=ack, dedupe_window=window, labels=labels
+    lambda name, subject, replicas, read, ack, window, labels: StreamConfig(
+        name=name,
+        subject=subject,
+        replicas=replicas,
+        read_replicas=read,
+        ack=ack,
+        dedupe_window=window,
+        labels=labels,
     ),
     name=_names,
     subject=st.sampled_from(("a.>", "a.*", "b", ">", "_INBOX.>", "jetstream.api.>")),
     replicas=st.integers(min_value=1, max_value=3),
+    read=st.sampled_from((0, 0, 1)),
     ack=st.sampled_from(AckPolicy),
     window=st.sampled_from((timedelta(0), timedelta(seconds=1), timedelta(minutes=2))),
     labels=st.dictionaries(st.sampled_from(("x", "y", "z")), st.sampled_from(("1", "2")), max_size=3),
@@ -114,6 +125,8 @@ patches = st.fixed_dictionaries(
         "subject": st.sampled_from((None, "a.>", "c", ">")),
         "replicas": st.sampled_from((1, 2)),
         "min_insync_replicas": st.sampled_from((None, 1, 2, 3)),
+        "read_replicas": st.sampled_from((None, 0, 1, 2)),
+        "sync": st.sampled_from(("always", "os")),
         "ack": st.sampled_from((None, "all", "none")),
         "retention": st.sampled_from((None, {}, {"age": "P1D"}, {"age": None, "messages": 5})),
         "labels": st.sampled_from((None, {}, {"x": "3"}, {"x": None})),
@@ -134,8 +147,15 @@ commands: st.SearchStrategy[Command] = st.one_of(
         created=st.just(CREATED),
         replicas=st.lists(_node_ids, min_size=1, max_size=3).map(tuple),
         leader=_node_ids,
+        read_replicas=_read_replicas,
     ),
-    st.builds(UpdateStream, stream=_names, patch=patches, incarnation=st.none() | _lives),
+    st.builds(
+        UpdateStream,
+        stream=_names,
+        patch=patches,
+        incarnation=st.none() | _lives,
+        read_replicas=st.none() | _read_replicas,
+    ),
     st.builds(DeleteStream, stream=_names, incarnation=st.none() | _lives),
     st.builds(ConfirmRemoval, node_id=_node_ids, incarnation=_lives),
     st.builds(
@@ -161,6 +181,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
         stream=_names,
         incarnation=_lives,
         target=st.lists(_node_ids, max_size=3).map(tuple),
+        read_replicas=st.none() | _read_replicas,
     ),
     st.builds(
         FinishReassignment,

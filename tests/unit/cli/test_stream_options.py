@@ -16,6 +16,8 @@ def test_what_is_given_has_the_keys_of_a_configuration() -> None:
     options = StreamOptions(
         replicas=1,
         min_insync_replicas=1,
+        read_replicas=0,
+        unclean_election=False,
         ack=AckPolicy.LEADER,
         sync=SyncMode.INTERVAL,
         sync_interval=timedelta(seconds=2),

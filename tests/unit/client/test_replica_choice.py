@@ -12,6 +12,7 @@ ALL = ("a", "b", "c")
 WHOLE = StreamReplicas("i", "a", ALL, ALL)
 LAGGING = StreamReplicas("i", "a", ALL, ("a", "b"))
 LEADERLESS = StreamReplicas("i", None, ALL, ("a", "b"))
+READ_FROM = StreamReplicas("i", "a", ("a", "b"), ("a",), ("d", "e"))
 
 
 def chosen(
@@ -29,6 +30,15 @@ def test_readers_that_catch_up_are_spread_over_the_replicas_in_sync() -> None:
     assert nodes(chosen(WHOLE, Purpose.CATCH_UP)) == {"a", "b", "c"}
     assert nodes(chosen(LAGGING, Purpose.CATCH_UP)) == {"a", "b"}
     assert nodes(chosen(LEADERLESS, Purpose.CATCH_UP)) == {"a", "b"}
+
+
+def test_read_replicas_take_their_share_of_readers_that_catch_up_and_no_others() -> None:
+    assert nodes(chosen(READ_FROM, Purpose.CATCH_UP)) == {"a", "d", "e"}
+    assert nodes(chosen(READ_FROM, Purpose.CATCH_UP, shunned=("a", "d"))) == {"e"}
+    assert nodes(chosen(READ_FROM, Purpose.CATCH_UP, shunned=("a", "d", "e"))) == {"b"}
+    assert nodes(chosen(READ_FROM, Purpose.CATCH_UP, shunned="abde")) == {"a", "b", "d", "e"}
+    assert nodes(chosen(READ_FROM, Purpose.TAIL)) == {"a"}
+    assert nodes(chosen(READ_FROM, Purpose.TAIL, "any")) == {"a", "d", "e"}
 
 
 @pytest.mark.parametrize("read_from", get_args(ReadFrom))

@@ -6,16 +6,19 @@ from dataclasses import replace
 import pytest
 
 from envelope.errors import CorruptDataError
-from envelope.types import Incarnation, LogIndex, StreamName
+from envelope.types import Incarnation, LeaderEpoch, LogIndex, NodeEpoch, NodeId, StreamName
 from metadata.catalog import snapshot
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import (
+    ChangeLeader,
     DeleteStream,
+    ReassignReplicas,
     canonical_json,
     decode_command,
     encode_command,
 )
 from metadata.catalog.directories import directory_of, incarnation_of, is_incarnation
+from metadata.catalog.tables import UncleanElection
 from metadata.stream_config import StreamConfig
 from tests.support.catalogs import CREATED, catalog_of, create, register, update
 
@@ -101,10 +104,10 @@ def test_a_snapshot_does_not_depend_on_the_order_in_which_rows_or_labels_came() 
 
 
 def test_the_format_of_a_snapshot_is_pinned() -> None:
-    """Format 3: a reader of this version must read these bytes for ever."""
+    """Format 4: a reader of this version must read these bytes for ever."""
     at_home = replace(register(), peer_host="n1.internal", peer_port=9294, rack="a")
     data = snapshot.encode(catalog_of(at_home, create("a", "l1")))
-    assert data[:8] == b"JSCS\x03\x00\x00\x00"
+    assert data[:8] == b"JSCS\x04\x00\x00\x00"
     assert int.from_bytes(data[8:16], "little") == len(data) - snapshot.HEADER_BYTES
     assert json.loads(data[20:]) == {
         "applied": 2,
@@ -129,6 +132,8 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                     "subject": "a.>",
                     "replicas": 1,
                     "min_insync_replicas": None,
+                    "read_replicas": 0,
+                    "unclean_election": False,
                     "ack": "all",
                     "sync": "always",
                     "sync_interval": "PT1S",
@@ -150,9 +155,14 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                 "isr_version": 1,
                 "target": None,
                 "departed": [],
+                "read_replicas": [],
+                "blank": [],
+                "unsynced": [],
+                "last_unclean": None,
             }
         ],
         "removals": [],
+        "forgotten_epoch": 0,
     }
 
 
@@ -183,7 +193,7 @@ def resealed(body: dict[str, object], version: int = 1) -> bytes:
 
 
 def test_a_snapshot_of_another_format_is_refused() -> None:
-    for version in (0, 4):
+    for version in (0, 5):
         with pytest.raises(CorruptDataError, match=f"format {version}"):
             snapshot.decode(resealed({}, version=version))
 
@@ -204,6 +214,57 @@ def test_format_2_knew_no_reassignments() -> None:
     assert body["streams"][0].pop("target") is None
     assert body["streams"][0].pop("departed") == []
     assert snapshot.decode(resealed(body, version=2)).streams() == catalog.streams()
+
+
+def test_format_3_knew_no_read_replicas_and_no_unclean_elections() -> None:
+    catalog = catalog_of(register(), create("a", "l1"))
+    body = json.loads(snapshot.encode(catalog)[snapshot.HEADER_BYTES :])
+    row = body["streams"][0]
+    assert [row.pop(field) for field in ("read_replicas", "blank", "unsynced")] == [[], [], []]
+    assert row.pop("last_unclean") is None
+    assert [row["config"].pop(field) for field in ("read_replicas", "unclean_election")] == [0, False]
+    assert snapshot.decode(resealed(body, version=3)).streams() == catalog.streams()
+
+
+def test_entries_of_before_there_were_read_replicas_are_read() -> None:
+    body = json.loads(encode_command(create("a")))
+    assert body.pop("read_replicas") == []
+    assert [body["config"].pop(field) for field in ("read_replicas", "unclean_election")] == [0, False]
+    assert decode_command(canonical_json(body), INDEX) == create("a")
+    body = json.loads(encode_command(update("a", labels={"x": "1"})))
+    assert body.pop("read_replicas") is None
+    assert decode_command(canonical_json(body), INDEX) == update("a", labels={"x": "1"})
+    election = ChangeLeader(StreamName("a"), Incarnation("l1"), NodeId("n1"), NodeEpoch(1), LeaderEpoch(1))
+    body = json.loads(encode_command(election))
+    assert body.pop("unclean_at") is None
+    assert decode_command(canonical_json(body), INDEX) == election
+    move = ReassignReplicas(StreamName("a"), Incarnation("l1"), (NodeId("n1"),))
+    body = json.loads(encode_command(move))
+    assert body.pop("read_replicas") is None
+    assert decode_command(canonical_json(body), INDEX) == move
+
+
+def test_a_snapshot_keeps_read_replicas_and_what_an_unclean_election_left_behind() -> None:
+    catalog = catalog_of(
+        *(register(node) for node in ("n1", "n2", "n3")),
+        create("a", "l1", nodes=("n1", "n2"), read_replicas=("n3",), sync="os"),
+        update("a", sync="always"),
+        register("n1", directory="gone"),
+        ChangeLeader(
+            StreamName("a"),
+            Incarnation("l1"),
+            NodeId("n3"),
+            NodeEpoch(1),
+            LeaderEpoch(1),
+            unclean=True,
+            unclean_at=CREATED,
+        ),
+    )
+    restored = snapshot.decode(snapshot.encode(catalog))
+    assert restored.streams() == catalog.streams()
+    row = restored.streams()[0]
+    assert row.last_unclean == UncleanElection(NodeId("n3"), LeaderEpoch(2), CREATED, (NodeId("n2"),))
+    assert (row.replicas, row.read_replicas, row.blank) == (("n1", "n3"), ("n2",), ("n1",))
 
 
 def test_an_entry_of_a_registration_without_rack_and_peers_is_read() -> None:

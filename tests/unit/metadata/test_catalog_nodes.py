@@ -5,8 +5,9 @@ import pytest
 from envelope.errors import Fenced, ForeignReplica, InvalidConfig, InvalidName, LimitReached, UnknownStream
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, StreamName
 from metadata.catalog import nodes as node_rules
+from metadata.catalog import snapshot
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import ChangeIsr, ChangeLeader, NodeAtEpoch, RegisterNode
+from metadata.catalog.commands import ChangeIsr, ChangeLeader, ForgetNode, NodeAtEpoch, RegisterNode
 from metadata.catalog.events import IsrChanged, LeaderChanged, NodeRegistered, UncleanlyElected
 from metadata.catalog.tables import Stream
 from tests.support.catalogs import apply, catalog_of, create, refusal, register
@@ -59,6 +60,20 @@ def test_every_start_of_a_node_gets_the_next_node_epoch() -> None:
         assert isinstance(event, NodeRegistered)
         assert event.node.node_epoch == epoch
     assert catalog.node(NodeId("n1")) == catalog.nodes()[0]
+
+
+def test_a_node_that_comes_back_after_it_was_forgotten_is_not_taken_for_an_earlier_start() -> None:
+    catalog = catalog_of(register("n1"), register("n1"), register("n2"), register("n1"))
+    assert refusal(apply(catalog, ForgetNode(NodeId("n1")))) is None
+    assert refusal(apply(catalog, ForgetNode(NodeId("n2")))) is None
+    restored = snapshot.decode(snapshot.encode(catalog))
+    for node in ("n1", "n2", "n3"):
+        apply(catalog, register(node))
+        apply(restored, register(node))
+        epoch = catalog.node(NodeId(node))
+        assert epoch is not None
+        assert epoch.node_epoch == 4, "behind the last one of n1, whoever it is"
+    assert restored.nodes() == catalog.nodes()
 
 
 def test_a_new_start_ends_the_reigns_of_the_old_one() -> None:

@@ -1,6 +1,5 @@
 """Who gets a lease, and which elections are proposed when."""
 
-from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -40,14 +39,27 @@ class Term:
     """A metadata leader's term over a catalogue with one stream on these nodes, the first one leading."""
 
     def __init__(
-        self, nodes: str = "abc", settings: ControllerSettings = SETTINGS, *, heard: str | None = None
+        self,
+        nodes: str = "abc",
+        settings: ControllerSettings = SETTINGS,
+        *,
+        heard: str | None = None,
+        read_replicas: str = "",
+        unclean_election: bool = False,
     ) -> None:
         self.now = MonotonicNs(START)
         self.catalog = catalog_of(
-            *(register(node) for node in nodes), create(ORDERS, nodes=nodes, min_insync_replicas=1)
+            *(register(node) for node in nodes + read_replicas),
+            create(
+                ORDERS,
+                nodes=nodes,
+                read_replicas=read_replicas,
+                min_insync_replicas=1,
+                unclean_election=unclean_election,
+            ),
         )
         self.controller = Controller(self.catalog, self.now, settings)
-        for node in nodes if heard is None else heard:
+        for node in nodes + read_replicas if heard is None else heard:
             self.hear(NodeId(node))
 
     @property
@@ -348,33 +360,6 @@ def test_an_earlier_start_does_not_stop_the_present_one() -> None:
     term.apply(register("b"))
     term.give(NodeStopping(B, NodeEpoch(1)))
     assert elections(term.after(LEASE, B, C)) == [B]
-
-
-# --- unclean elections --------------------------------------------------------------------------------
-
-UNCLEAN: Final = replace(SETTINGS, unclean_election=True)
-
-
-def test_an_unclean_election_waits_until_all_of_the_isr_is_dead() -> None:
-    term = Term(settings=UNCLEAN)
-    term.shrink(A, B)
-    assert elections(term.after(LEASE, B, C)) == [B]
-    term = Term(settings=UNCLEAN)
-    term.shrink(A)
-    assert elections(term.after(LEASE - 1, B, C)) == []
-    assert term.after(1) == (term.election(B, unclean=True),)
-
-
-def test_an_unclean_election_gives_no_stream_to_an_empty_disk_if_there_is_another() -> None:
-    term = Term(settings=UNCLEAN)
-    term.shrink(A)
-    assert term.apply(register("a", directory="empty")) == (term.election(B, unclean=True),)
-
-
-def test_a_leader_that_is_only_silent_or_stopping_is_not_replaced_uncleanly() -> None:
-    term = Term(settings=UNCLEAN)
-    term.shrink(A)
-    assert term.give(NodeStopping(A, NodeEpoch(1))) + term.silent(B) == ()
 
 
 # --- any events ---------------------------------------------------------------------------------------

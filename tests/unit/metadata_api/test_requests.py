@@ -166,7 +166,18 @@ def test_an_update_keeps_null_and_absent_apart() -> None:
         ("stream.update", '{"subject":"a"}', RequestError, "name: is required"),
         ("stream.update", '{"name":null}', RequestError, "name: Input should be a valid string"),
         ("stream.update", '{"name":"a","segment_bytes":1}', InvalidConfig, "segment_bytes: "),
-        ("stream.update", '{"name":"a","read_replicas":2}', Unsupported, "read_replicas: this version"),
+        ("stream.update", '{"name":"a","read_replicas":-1}', InvalidConfig, "read_replicas: Input should"),
+        ("stream.update", '{"name":"a","read_replicas":true}', RequestError, "read_replicas: Input should"),
+        (
+            "stream.update",
+            '{"name":"a","unclean_election":1}',
+            RequestError,
+            "unclean_election: Input should",
+        ),
+        ("stream.reassign", '{"name":"a"}', RequestError, "replicas: say where"),
+        ("stream.reassign", '{"name":"a","read_replicas":[],"cancel":true}', RequestError, "not both"),
+        ("stream.elect", '{"name":"a","node":"n1"}', RequestError, "unclean: is required"),
+        ("stream.elect", '{"name":"a","node":"n1","unclean":false}', RequestError, "unclean: true"),
         ("stream.delete", "", RequestError, "name: is required"),
         ("stream.delete", '{"name":"../etc"}', InvalidName, "../etc"),
         ("stream.info", '{"name":"a","x":1}', RequestError, "x: unknown key"),
@@ -191,7 +202,7 @@ def test_a_bad_request_is_refused_with_its_field_and_the_reason(
 def test_settings_of_later_versions_may_be_named_with_what_they_are_anyway() -> None:
     request = parse_request(
         "stream.create",
-        b'{"name":"a","subject":"a","compact":"none","partitions":1,"partition_by":null,"read_replicas":0}',
+        b'{"name":"a","subject":"a","compact":"none","partitions":1,"partition_by":null}',
     )
     assert request == CreateStreamRequest(name="a", subject="a")
 

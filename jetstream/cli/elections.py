@@ -1,0 +1,84 @@
+"""``jetstream stream elect``: have a stream led again whose replicas in sync are all lost."""
+
+import asyncio
+from typing import Annotated, Final
+
+import typer
+
+from envelope.errors import JetstreamError
+from jetstream.cli.client_connection import connected
+from jetstream.cli.console import print_json, print_line, print_table, reported_errors, run_async
+from jetstream.cli.help_text import Json, StreamArgument
+from jetstream.cli.nats_options import NatsOptions
+from jetstream.client.connection import JetstreamClient
+from metadata.api.responses import ElectLeaderResponse, StreamInfo
+
+ELECT_EXAMPLES: Final = (
+    "jetstream stream elect orders --unclean n2",
+    "jetstream stream elect orders --unclean n2 --yes",
+)
+
+
+def elect(
+    nats: NatsOptions,
+    name: StreamArgument,
+    unclean: Annotated[
+        str, typer.Option("--unclean", metavar="NODE", help="Node to lead the stream, whatever it has of it.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not show and ask first.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Have a node lead a stream that is offline, though it is not in sync: acked records may be lost.
+
+    Only if every replica in sync is dead and will not come back in time: bring one back instead, and nothing
+    is lost. Refused while the stream is led, or a replica in sync is alive. What only others have is cut off
+    when they come back. First it shows how much each node that can be asked has, and asks.
+    """
+    with reported_errors(as_json):
+        run_async(_elect(nats, name, unclean, yes, as_json))
+
+
+async def _elect(nats: NatsOptions, name: str, node: str, yes: bool, as_json: bool) -> None:
+    async with connected(nats) as client:
+        if not yes:
+            await _show_logs(client, name)
+            question = f"Let {node} lead {name}? Acked records that only others have are lost for good."
+            if not typer.confirm(question, err=True):
+                raise typer.Exit(1)
+        body: dict[str, object] = {"name": name, "node": node, "unclean": True}
+        done = await client.requests.ask("stream.elect", body, ElectLeaderResponse)
+    if as_json:
+        print_json(done.model_dump(mode="json"))
+    else:
+        print_line(
+            f"{done.leader} leads {done.name} in epoch {done.leader_epoch}; given up: {_given_up(done)}"
+        )
+
+
+def _given_up(done: ElectLeaderResponse) -> str:
+    return ", ".join(done.given_up) or "nobody"
+
+
+async def _show_logs(client: JetstreamClient, name: str) -> None:
+    """Print what each node says that it has of the stream."""
+    stream = await client.streams.info(name)
+    nodes = [*stream.replicas, *stream.read_replicas]
+    answers = await asyncio.gather(*(_asked(client, node, name) for node in nodes))
+    rows = (
+        (
+            node,
+            "read replica" if node in stream.read_replicas else "replica",
+            node in stream.isr,
+            None if info is None else info.log_end_offset,
+            None if info is None else info.high_watermark,
+        )
+        for node, info in zip(nodes, answers, strict=True)
+    )
+    print_table(f"what there is of {name}", ("node", "role", "in sync", "end", "high watermark"), rows)
+
+
+async def _asked(client: JetstreamClient, node: str, name: str) -> StreamInfo | None:
+    try:
+        return await client.requests.ask(f"node.{node}.stream.info", {"name": name}, StreamInfo)
+    except JetstreamError:  # said as a dash: it cannot be asked
+        return None

@@ -1,0 +1,56 @@
+"""Elections of who is not in sync: by the stream's configuration, or because an operator says so.
+
+Both need all of the ISR to be dead: the lease of each has run out, or its node has come back with another
+disk. Whoever is left lacks what only the ISR had.
+
+By itself only a replica is elected that has once been in sync with the directory that it has now. A read
+replica, or one that may hold nothing, must be named by the operator.
+
+Source: KIP-966.
+"""
+
+from envelope.errors import NotReplica, StreamHasLeader, UnavailableError
+from envelope.types import MonotonicNs, NodeId
+from metadata.catalog.commands import ChangeLeader
+from metadata.catalog.events import Refused
+from metadata.catalog.tables import Stream
+from metadata.controller.living import Living
+
+
+def last_choice(row: Stream, living: Living, now: MonotonicNs) -> NodeId | None:
+    """Return who is to lead a stream without a living ISR; None if that is nobody, or the ISR lives."""
+    if not row.config.unclean_election or not living.is_isr_dead(row, now):
+        return None
+    passed_over = {*row.blank, *row.isr_nodes}  # a member that is alive is so with another disk
+    return next(
+        (node for node in row.replicas if node not in passed_over and living.is_eligible(node, now)), None
+    )
+
+
+def ordered_election(row: Stream, node: NodeId, living: Living, now: MonotonicNs) -> ChangeLeader | Refused:
+    """Return the command that makes ``node`` lead an offline stream, whatever it holds; or why not."""
+    if node not in row.holders:
+        return Refused(
+            NotReplica, f"node {node!r} has no replica of {row.name!r}; {', '.join(row.holders)} have one"
+        )
+    present = row.leader
+    if present is not None and living.is_alive(present, now):
+        return Refused(StreamHasLeader, f"{present!r} leads {row.name!r}", (("leader", present),))
+    well = [one for one in row.isr if living.has_directory(one) and living.is_alive(one.node_id, now)]
+    if well:
+        name = well[0].node_id
+        reason = f"{name!r} is in sync and alive: it is elected by itself, and nothing is lost"
+        return Refused(StreamHasLeader, reason, (("leader", name),))
+    # A leader that nobody has heard in this term may still be one.
+    if not living.is_isr_dead(row, now):
+        return Refused(UnavailableError, "the lease of who was in sync has not run out yet")
+    if not living.is_eligible(node, now):
+        return Refused(UnavailableError, f"node {node!r} is not alive, or about to stop")
+    return ChangeLeader(
+        stream=row.name,
+        incarnation=row.incarnation,
+        leader=node,
+        node_epoch=living.registered_epoch(node),
+        expected_leader_epoch=row.leader_epoch,
+        unclean=True,
+    )
