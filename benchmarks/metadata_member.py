@@ -61,7 +61,7 @@ class _Member:
         """Do what one line says."""
         match words:
             case ["leader"]:
-                announce("leader", name=self._group.member.voter.leader, count=self._count())
+                announce("leader", name=self._group.leader, count=self._count())
             case ["serial", count]:
                 announce("took", us=[await self._propose() for _ in range(int(count))])
             case ["burst", count, window]:
@@ -109,7 +109,7 @@ async def _run(arguments: argparse.Namespace) -> None:
     logger = logging.getLogger("metadata.node.voter")
     logger.addHandler(leaders)
     logger.setLevel(logging.INFO)
-    group = MetadataGroup(
+    group = MetadataGroup.voting(
         PeerIdentity("benchmark", NodeId(arguments.name)),
         {NodeId(name): Address(HOST, port) for name, port in ports.items()},
         FileStorage.open(OsDisk(arguments.root), "metadata"),

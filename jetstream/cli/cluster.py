@@ -93,15 +93,17 @@ async def _replication(client: JetstreamClient, summary: StreamSummary) -> Strea
 
 
 def _lag(stream: StreamInfo) -> int | None:
-    lags = [replica.lag for replica in stream.replica_states if replica.lag is not None]
+    replicas = [state for state in stream.replica_states if not state.is_read_replica]
+    lags = [replica.lag for replica in replicas if replica.lag is not None]
     return max(lags) if lags and len(lags) == len(stream.replicas) else None
 
 
 def _show(cluster: ClusterInfo, streams: Sequence[StreamReplication]) -> None:
-    columns = ("node", "alive", "rack", "epoch", "socket", "http", "peers", "version")
+    columns = ("node", "role", "alive", "rack", "epoch", "socket", "http", "peers", "version")
     rows = (
         (
             node.id,
+            node.role,
             node.alive,
             node.rack,
             node.node_epoch,

@@ -34,6 +34,8 @@ _DECIDED: Final = (
     "socket__port",
     "http__port",
     "peers__voters",
+    "peers__advertise",
+    "peers__bootstrap_expect",
     "nats__urls",
 )
 """Settings that are decided for each node here: the environment, which would win, must not say them."""
@@ -87,6 +89,8 @@ class LocalCluster:
     def start(self, name: NodeId) -> None:
         """Have a node run: it is started, and again a second after each death, until it is stopped or killed.
 
+        One that the cluster has removed stays away.
+
         A node that dies `DEATHS_MAX` times within `DEATHS_SECONDS` is given up: that is raised where the
         cluster is left.
         """
@@ -100,6 +104,11 @@ class LocalCluster:
         while name in self._wanted:
             code = await node.run()
             if name not in self._wanted:
+                return
+            if code == 0:  # nobody has told it to stop but the cluster
+                self._wanted.discard(name)
+                text = f"node {name} was removed from the cluster; the next start brings it back as a new one"
+                self._told(NodeChange("removed", name, {}, text))
                 return
             deaths.append(time.monotonic())
             words = f"; it said: {node.last_words}" if node.last_words else ""

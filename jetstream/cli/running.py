@@ -3,8 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,12 +26,18 @@ class Embedded:
 
 
 @contextmanager
-def signals_set(stop: asyncio.Event) -> Iterator[None]:
-    """Set ``stop`` at the first signal; the second one is the interpreter's own again and ends at once."""
+def signals_set(stop: asyncio.Event, told: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Set ``stop`` at the first signal; the second one is the interpreter's own again and ends at once.
+
+    Args:
+        stop: to be waited for.
+        told: called then, for those who do not wait.
+    """
     loop = asyncio.get_running_loop()
 
     def first_signal() -> None:
         stop.set()
+        told()
         for number in _STOP_SIGNALS:
             loop.remove_signal_handler(number)
 
@@ -42,6 +48,33 @@ def signals_set(stop: asyncio.Event) -> Iterator[None]:
     finally:
         for number in _STOP_SIGNALS:
             loop.remove_signal_handler(number)
+
+
+class Interruptible:
+    """A block that a signal may end before it is through."""
+
+    def __init__(self) -> None:
+        self._patience: asyncio.Timeout | None = None
+
+    def interrupt(self) -> None:
+        """End the block, if it is being waited for."""
+        if self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time())
+
+    @asynccontextmanager
+    async def interruptible(self) -> AsyncIterator[None]:
+        """Cancel what is awaited inside when `interrupt` is called, and go on behind the block."""
+        patience = asyncio.timeout(None)
+        try:
+            async with patience:
+                self._patience = patience
+                try:
+                    yield
+                finally:
+                    self._patience = None
+        except TimeoutError:
+            if not patience.expired():
+                raise
 
 
 @contextmanager

@@ -15,11 +15,12 @@ from jetstream.cli.console import print_json, print_line, reported_errors, run_a
 from jetstream.cli.data_directory import EMBEDDED_NATS_DIRECTORY, claim_data_directory
 from jetstream.cli.help_text import Json
 from jetstream.cli.nats_options import NatsIdentity, NatsOptions, server_urls
-from jetstream.cli.running import Embedded, end_of_server_sets, say, say_stopping, signals_set
+from jetstream.cli.running import Embedded, Interruptible, end_of_server_sets, say, say_stopping, signals_set
 from jetstream.cli.serve_cluster import ClusterPlan, check_node_count, serve_cluster
 from jetstream.node.config import NodeConfig, load_config
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
+from metadata.formation.notices import EXPECTED_MAX
 
 NATS_PORT_DEFAULT: Final = 4222
 _COLLECT_AFTER_OBJECTS: Final = 50_000
@@ -32,6 +33,7 @@ UP_EXAMPLES: Final = (
 )
 NODE_EXAMPLES: Final = (
     "jetstream node --config /etc/jetstream/node.toml",
+    "jetstream node --config node.toml --bootstrap-expect 3",
     "JETSTREAM_NODE_SOCKET__PORT=9393 jetstream node --config node.toml --json",
 )
 
@@ -88,6 +90,10 @@ def up(
     identity: NatsIdentity,
     options: UpOptions,
     nodes: Annotated[int, typer.Option("--nodes", help="Nodes to run: 1, 3 or 5, as processes.")] = 1,
+    voters: Annotated[
+        int | None,
+        typer.Option("--voters", help="Of --nodes, so many decide (3 or 5), the others only hold streams."),
+    ] = None,
     nats: Annotated[
         str | None,
         typer.Option("--nats", metavar="URL", help="Attach to this NATS server and start none of our own."),
@@ -101,12 +107,13 @@ def up(
 
     With --nodes 3 (or 5) it runs a cluster on this machine: each node is a process with a directory in --data
     and the next port after --port and --http-port. A node that dies is started again. The number of nodes
-    stays what it was when --data was made.
+    stays what it was when --data was made. With --voters 3, the other nodes of four or five are data nodes:
+    they hold and lead streams, and have no vote in what is decided about the cluster.
     """
-    check_node_count(nodes)
+    check_node_count(nodes, voters)
     with reported_errors(as_json):
         if nodes > 1:
-            run_async(serve_cluster(_plan(identity, options, nodes, nats), as_json))
+            run_async(serve_cluster(_plan(identity, options, nodes, voters, nats), as_json))
             return
         claim_data_directory(options.data)
         settings = options.settings()
@@ -118,11 +125,14 @@ def up(
         run_async(_serve(settings, None, embedded, as_json))
 
 
-def _plan(identity: NatsIdentity, options: UpOptions, nodes: int, nats: str | None) -> ClusterPlan:
+def _plan(
+    identity: NatsIdentity, options: UpOptions, nodes: int, voters: int | None, nats: str | None
+) -> ClusterPlan:
     given = {field.name: getattr(identity, field.name) for field in fields(identity)}
     return ClusterPlan(
         directory=options.data,
         count=nodes,
+        voters=voters,
         first_port=options.port,
         first_http_port=options.http_port,
         log_level=options.log_level,
@@ -136,24 +146,40 @@ def node(
     config: Annotated[
         Path, typer.Option("--config", metavar="FILE", help="Settings, TOML (docs/operations.md).")
     ],
+    bootstrap_expect: Annotated[
+        int | None,
+        typer.Option(
+            "--bootstrap-expect",
+            metavar="N",
+            min=2,
+            max=EXPECTED_MAX,
+            help="Find the other nodes over NATS: the first N form the cluster, later ones join it.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a node as its configuration file says: the form for production.
 
-    Settings come from the file, then from the environment (JETSTREAM_NODE_…), which wins. An unknown key
-    in either is an error. NATS is yours: this command starts none.
+    Settings come from the file, then from the environment (JETSTREAM_NODE_…), which wins, then from options.
+    An unknown key in any is an error. NATS is yours: this command starts none.
+
+    Who decides in a cluster is named by peers.voters in the file, or agreed once, with --bootstrap-expect,
+    between the nodes that are there; after that the option makes no difference.
     """
+    settings: dict[str, object] = {}
+    if bootstrap_expect is not None:
+        settings["peers"] = {"bootstrap_expect": bootstrap_expect}
     with reported_errors(as_json):
-        run_async(_serve({}, config, None, as_json))
+        run_async(_serve(settings, config, None, as_json))
 
 
 async def _serve(
     settings: dict[str, object], file: Path | None, embedded: Embedded | None, as_json: bool
 ) -> None:
     """Run one node until a signal, or until it fails."""
-    stop = asyncio.Event()
+    stop, start = asyncio.Event(), Interruptible()
     async with AsyncExitStack() as running:
-        running.enter_context(signals_set(stop))
+        running.enter_context(signals_set(stop, start.interrupt))
         if embedded is not None:
             server = await running.enter_async_context(
                 EmbeddedNatsServer(embedded.data / EMBEDDED_NATS_DIRECTORY, embedded.port)
@@ -162,12 +188,24 @@ async def _serve(
             running.enter_context(end_of_server_sets(stop, server, embedded))
         config = load_config(file, settings)
         _start_logging(config)
-        node = await running.enter_async_context(Node(config))
-        _tune_collector()
-        _announce(node, config, embedded is not None, as_json)
-        await stop.wait()  # a node that fails cancels this, and its exit raises why
+        node = Node(config)
+        async with start.interruptible():  # it may wait for others, and for as long as they are not there
+            await running.enter_async_context(node)
+        if not stop.is_set():
+            _tune_collector()
+            _announce(node, config, embedded is not None, as_json)
+            await _told_to_stop(stop, node)  # a node that fails cancels this, and its exit raises why
         say_stopping(as_json)
     say("stopped", as_json)
+
+
+async def _told_to_stop(stop: asyncio.Event, node: Node) -> None:
+    """Return when a signal has come, or the cluster has removed the node."""
+    async with asyncio.TaskGroup() as tasks:
+        reasons = [tasks.create_task(event.wait()) for event in (stop, node.removed)]
+        await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+        for reason in reasons:
+            reason.cancel()
 
 
 def _tune_collector() -> None:

@@ -12,7 +12,8 @@ import typer
 from envelope.types import NodeId
 from jetstream.cli.client_connection import connected
 from jetstream.cli.cluster_directory import (
-    NODES_ALLOWED,
+    NODES_MAX,
+    VOTERS_ALLOWED,
     ClusterDirectory,
     NodePorts,
     cluster_directory,
@@ -35,6 +36,7 @@ class ClusterPlan:
     Attributes:
         directory: where everything is kept.
         count: nodes.
+        voters: so many of them have a vote in the metadata log; None is all.
         first_port: of the readers' sockets, 0 for free ones; None is the default.
         first_http_port: of the HTTP ports; None opens none.
         log_level: of the nodes' logs.
@@ -45,6 +47,7 @@ class ClusterPlan:
 
     directory: Path
     count: int
+    voters: int | None
     first_port: int | None
     first_http_port: int | None
     log_level: str
@@ -53,16 +56,22 @@ class ClusterPlan:
     nats_port: int
 
 
-def check_node_count(count: int) -> None:
-    """Refuse a number of nodes that makes no sense.
+def check_node_count(count: int, voters: int | None = None) -> None:
+    """Refuse a number of nodes, or of voters among them, that makes no sense.
 
     Raises:
-        typer.BadParameter: it is even, or more than five.
+        typer.BadParameter: of voters it is even; there are more than five, or more voters than nodes.
     """
-    if count not in NODES_ALLOWED:
+    if voters is not None and (voters not in VOTERS_ALLOWED[1:] or not voters <= count <= NODES_MAX):
+        raise typer.BadParameter(
+            f"--nodes {count} --voters {voters}: choose 3 or 5 voters, and so many nodes or more, up to "
+            f"{NODES_MAX}"
+        )
+    if voters is None and count not in VOTERS_ALLOWED:
         raise typer.BadParameter(
             f"--nodes {count}: choose 1, 3 or 5. Nodes decide by majority, so an even number survives no "
-            "more failures than one less; more than five on one machine are of no use"
+            "more failures than one less (--voters 3 has so many decide, and the others only hold streams); "
+            "more than five on one machine are of no use"
         )
 
 
@@ -76,7 +85,7 @@ async def serve_cluster(plan: ClusterPlan, as_json: bool) -> None:
     stop = asyncio.Event()
     async with AsyncExitStack() as running:
         running.enter_context(signals_set(stop))
-        directory = running.enter_context(cluster_directory(plan.directory, plan.count))
+        directory = running.enter_context(cluster_directory(plan.directory, plan.count, plan.voters))
         directory.write_settings(_ports(plan, directory), plan.log_level)
         nats, settings = plan.nats, plan.nats_settings
         if nats is None:

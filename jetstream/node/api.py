@@ -20,11 +20,13 @@ from envelope.errors import (
 )
 from envelope.types import NodeId
 from jetstream.node.api_operations import LOOK_SECONDS, NODE_WORD, READY_SECONDS, ApiOperations, ApiServices
+from jetstream.node.discovery import DISCOVERY_WORD
 from metadata.api.requests import (
     ClusterInfoRequest,
     Request,
     StreamInfoRequest,
 )
+from metadata.api.responses import StreamInfo
 from metadata.api.routing import home_of
 from metadata.api.wire import (
     encode_error,
@@ -44,6 +46,8 @@ _QUESTION_SECONDS: Final = 1.0
 """What changes nothing is asked again after that: it may have died with the question."""
 _HOME_NS: Final = 5_000_000_000
 """How long a request waits for somebody to lead."""
+_INFO_NS: Final = 3_000_000_000
+"""The same of a question about a stream: an election takes less, and who asks waits 5 s for the answer."""
 
 
 class RequestApi:
@@ -71,7 +75,8 @@ class RequestApi:
         await self._services.link.serve(f"{self._prefix}.>", self._take_shared, queue=self._prefix)
 
     async def _take_shared(self, message: Msg) -> None:
-        if not message.subject.startswith(f"{self._prefix}.{NODE_WORD}."):  # that is for one node alone
+        for_one_node, for_all = f"{self._prefix}.{NODE_WORD}.", f"{self._prefix}.{DISCOVERY_WORD}"
+        if not message.subject.startswith(for_one_node) and message.subject != for_all:
             await self._take(message)
 
     async def _take(self, message: Msg) -> None:
@@ -113,7 +118,8 @@ class RequestApi:
         Raises:
             JetstreamError: the typed refusal, to be sent instead.
         """
-        gives_up_at = self._services.clock.monotonic() + _HOME_NS
+        patience_ns = _INFO_NS if isinstance(request, StreamInfoRequest) else _HOME_NS
+        gives_up_at = self._services.clock.monotonic() + patience_ns
         while True:
             try:
                 return await self._ask_home(request, suffix, data)
@@ -123,8 +129,17 @@ class RequestApi:
                     request, StreamInfoRequest
                 )
                 if not is_safe or self._services.clock.monotonic() > gives_up_at:
+                    if isinstance(request, StreamInfoRequest):
+                        return await self._last_known(request)
                     raise
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _last_known(self, request: StreamInfoRequest) -> bytes:
+        """Tell what this node knows of a stream whose leader does not answer: who was in sync, for one."""
+        info = await self._operations.answer(request)
+        if isinstance(info, StreamInfo) and info.leader not in (None, self._node_id):
+            info = info.model_copy(update={"reason": f"{info.leader}, its leader, does not answer"})
+        return encode_response(info)
 
     async def _ask_home(self, request: Request, suffix: str, data: bytes) -> bytes:
         home = home_of(request, self._metadata.catalog, self._metadata.leader)

@@ -34,6 +34,7 @@ from envelope.errors import InvalidConfig
 from envelope.limits import MIB
 from envelope.subjects import is_literal, validated_pattern
 from envelope.types import NodeId
+from metadata.formation.notices import EXPECTED_MAX
 from metadata.node.peers import Address
 
 ENV_PREFIX: Final = "JETSTREAM_NODE_"
@@ -183,18 +184,30 @@ class PeerTlsConfig(BaseModel):
     """PEM file of the authorities that vouch for nodes, and for nothing else."""
 
 
+_EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - what is listened on, and no address to dial
+
 CATCH_UP_BYTES_DEFAULT: Final = 100 * MIB
 """A second, of most a gigabit network; what is published meanwhile needs the rest."""
 
 
+Voters = Annotated[dict[Name, Annotated[Address, BeforeValidator(_address)]], Field(min_length=2)]
+"""Where each is dialled."""
+
+
 class PeersConfig(BaseModel):
-    """The nodes of the cluster: where they are, and how they know each other."""
+    """Who decides in the cluster, where this node is in it, and how nodes know each other."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    voters: Annotated[dict[Name, Annotated[Address, BeforeValidator(_address)]], Field(min_length=2)]
-    """Every node by its id and the address it is dialled at, the same on all of them and for ever: an odd
-    number, three or five."""
+    voters: Voters | None = None
+    """Every voter of the metadata log by its id and the address it is dialled at, the same on all nodes and
+    for ever: an odd number, three or five. A node that is none of them is a data node. None: the nodes find
+    each other, see ``bootstrap_expect``."""
+    bootstrap_expect: Annotated[int, Field(ge=2, le=EXPECTED_MAX)] | None = None
+    """So many nodes that find each other over NATS become the voters, once; later ones are data nodes."""
+    advertise: Annotated[Address, BeforeValidator(_address)] | None = None
+    """Where other nodes dial this one, if ``voters`` does not say; None: at the host and port where it
+    listens."""
     host: str | None = None
     """Where this node listens; None: on the host of its own address."""
     port: Port | None = None
@@ -212,9 +225,40 @@ class PeersConfig(BaseModel):
     def _consistent(self) -> Self:
         if self.token is not None and self.token_file is not None:
             raise ValueError("choose token or token_file, not both")
+        if (self.voters is None) == (self.bootstrap_expect is None):
+            raise ValueError("choose voters or bootstrap_expect")
+        if self.voters is None:
+            return self
         if len(set(self.voters.values())) < len(self.voters):
             raise ValueError("two voters have one address")
+        if self.advertise in self.voters.values():
+            raise ValueError("advertise is the address of a voter")
         return self
+
+    def address_of(self, node_id: NodeId) -> Address:
+        """Return where other nodes dial this one.
+
+        Raises:
+            InvalidConfig: it is none of the voters, and does not say.
+        """
+        voters = self.voters or {}
+        voter = voters.get(node_id)
+        if voter is not None:
+            if self.advertise is not None:
+                raise InvalidConfig(
+                    f"peers.advertise: node {node_id} is a voter, dialled as peers.voters says"
+                )
+            return voter
+        if self.advertise is not None:
+            return self.advertise
+        host, port = self.host, PEER_PORT if self.port is None else self.port
+        if host is None or host in _EVERYWHERE or port == 0:
+            known = f"is none of peers.voters ({', '.join(sorted(voters))}), and so a data node"
+            why = known if voters else "finds its cluster by itself"
+            raise InvalidConfig(
+                f"node {node_id} {why}: peers.advertise must say at which host:port other nodes reach it"
+            )
+        return Address(host, port)
 
 
 class NodeConfig(BaseSettings):
@@ -252,9 +296,15 @@ class NodeConfig(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _among_voters(self) -> Self:
-        if self.peers is not None and self.node_id not in self.peers.voters:
-            raise ValueError("node_id must be one of peers.voters")
+    def _reachable(self) -> Self:
+        if self.peers is None:
+            return self
+        if self.node_id is None:
+            raise ValueError("a node with peers needs a node_id")
+        try:
+            self.peers.address_of(self.node_id)
+        except InvalidConfig as error:
+            raise ValueError(error.description) from None
         return self
 
     @classmethod

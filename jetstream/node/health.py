@@ -39,12 +39,16 @@ def judge(
     stream_problems: Iterable[tuple[StreamName, JetstreamError]],
     *,
     is_started: bool = True,
+    metadata_problem: str | None = None,
 ) -> Health:
     """Judge by the NATS connections that are down and the streams that do not take or serve records.
+
+    A node that is out of touch with the metadata log is not ready, even if it leads nothing.
 
     A node that is still starting, or stopping already, is not ready either: nobody answers requests there.
     """
     starting = [] if is_started else ["the node is starting, or stopping"]
     connections = [f"the {role} connection to NATS is down" for role in lost_connections]
+    metadata = [] if metadata_problem is None else [metadata_problem]
     streams = [f"stream {name}: {error.err_code}: {error.description}" for name, error in stream_problems]
-    return Health((*starting, *connections, *streams))
+    return Health((*starting, *connections, *metadata, *streams))

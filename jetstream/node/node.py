@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Final, Self
 
-from envelope.errors import InternalError, UnavailableError
+from envelope.errors import InternalError, InvalidConfig, UnavailableError
 from envelope.subjects import matches
 from envelope.types import NodeId, StreamName
 from jetstream.log.identity import DirectoryIdentity
@@ -29,7 +29,9 @@ from jetstream.node.clock import Clock, SystemClock
 from jetstream.node.cluster_member import ClusterMember
 from jetstream.node.config import NodeConfig
 from jetstream.node.crash import Crash
+from jetstream.node.discovery import Discovery
 from jetstream.node.disk_thread import DiskThread
+from jetstream.node.finding_voters import METADATA_DIRECTORY, discovery_of, find_voters
 from jetstream.node.group_commit import GroupCommit
 from jetstream.node.health import judge
 from jetstream.node.housekeeper import Housekeeper
@@ -45,13 +47,14 @@ from jetstream.node.socket_server import SocketServer, SocketSettings
 from jetstream.node.socket_settings import socket_settings
 from jetstream.node.stream_files import STREAMS_DIRECTORY, StreamFiles
 from jetstream.node.streams import Streams
+from jetstream.node.task_group import task_group
+from jetstream.node.unsynced_witness import UnsyncedWitness, present_kernel
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import RegisterNode
 from metadata.node.metadata_group import MetadataGroup
 
 _log = logging.getLogger(__name__)
 
-_METADATA_DIRECTORY: Final = "metadata"
 _READER_THREADS: Final = 2
 
 
@@ -77,6 +80,8 @@ class Node:
         self.socket_host = ""
         self.socket_port = 0
         self.http_address: tuple[str, int] | None = None
+        self.removed = asyncio.Event()
+        """Set when the cluster has removed this node, which is then to be left."""
         self._is_ready = False
 
     @property
@@ -126,21 +131,29 @@ class Node:
         identity = DirectoryIdentity.open_or_create(disk)
         crash = Crash()
         disk_thread = DiskThread(SyncScheduler(disk), crash)
+        witness = UnsyncedWitness(disk, present_kernel())
         try:
+            unsynced_kept = witness.begin()
             self.node_id = NodeId(self.config.node_id or f"node-{identity.identity[:8]}")
-            peers = peer_settings(self.config, self.node_id)
+            voters = await find_voters(self.config, self.node_id, identity.identity, disk, self._clock)
+            peers = peer_settings(self.config, self.node_id, voters)
             # Streams without metadata are a loss to be told, not an empty cluster to begin (D13).
             is_new = not disk.exists(STREAMS_DIRECTORY)
-            group = await MetadataGroup.open(
-                disk,
-                _METADATA_DIRECTORY,
-                peers.identity,
-                peers.voters,
-                create=is_new,
-            )
+            group = await _metadata(disk, peers, is_new=is_new)
             async with _taking_part(group, peers, crash):
                 with ThreadPoolExecutor(_READER_THREADS, "jetstream-reader") as readers:
-                    parts = _Parts(disk, identity.identity, disk_thread, group, peers, crash, readers, socket)
+                    parts = _Parts(
+                        disk,
+                        identity.identity,
+                        disk_thread,
+                        group,
+                        peers,
+                        crash,
+                        readers,
+                        socket,
+                        witness,
+                        unsynced_kept=unsynced_kept,
+                    )
                     async with self._serve(parts):
                         yield
         finally:
@@ -150,16 +163,21 @@ class Node:
 
     @asynccontextmanager
     async def _serve(self, parts: "_Parts") -> AsyncIterator[None]:
-        async with _task_group() as tasks:
+        async with task_group() as tasks:
             tasks_of_node = [tasks.create_task(parts.crash.watch(), name="crash")]
             shell = self._assembled(parts, tasks)
+            is_registered = False
             try:
                 await self._listen(shell.server, shell.http)
                 await shell.ingest.open()
                 await shell.answers.open()
+                if shell.discovery is not None:
+                    await shell.discovery.listen()
                 tasks_of_node += [tasks.create_task(work) for work in shell.work(self.config)]
                 _warn_of_a_second_answerer(shell.answers)
                 await shell.cluster.join(self._registration(parts))
+                parts.witness.registered()
+                is_registered = True
                 await shell.streams.begin()
                 await shell.api.attach()
                 self._is_ready = True
@@ -173,8 +191,8 @@ class Node:
                 await shell.streams.drain()
                 await shell.server.stop()
                 await shell.http.stop()
-                if not parts.crash.reported:
-                    await shell.streams.close()
+                if not parts.crash.reported and await shell.streams.close() and is_registered:
+                    parts.witness.stopped()
                 await shell.ingest.close()
                 await shell.answers.close()
                 for task in tasks_of_node:
@@ -206,9 +224,12 @@ class Node:
         )
         self._streams = streams
         cluster.host(streams)
+        cluster.on_removed = self.removed.set
         identity = ServerIdentity(self.node_id, VERSION)
         server = SocketServer(streams, identity, parts.readers, clock, parts.socket)
-        told = ApiServices(clock, answers, lambda: ingest_watch.interruption, cluster.alive)
+        told = ApiServices(
+            clock, answers, lambda: ingest_watch.interruption, cluster.alive, cluster.ordered_election
+        )
         operations = ApiOperations(
             config.api_prefix, config.cluster, self.node_id, parts.metadata, streams, told
         )
@@ -221,8 +242,10 @@ class Node:
             streams,
             server,
             RequestApi(config.api_prefix, self.node_id, parts.metadata, operations, told),
-            Housekeeper(parts.disk_thread, clock, lambda: streams),
-            HttpServer(_pages(sources, lambda: self._is_ready)),
+            Housekeeper(parts.disk_thread, clock, lambda: streams, parts.witness),
+            HttpServer(_pages(sources, lambda: self._is_ready, lambda: parts.metadata.problem)),
+            discovery_of(config, parts.peers, parts.identity, answers),
+            clock,
         )
 
     async def _listen(self, server: SocketServer, http: HttpServer) -> None:
@@ -249,6 +272,7 @@ class Node:
             self.socket_port,
             http_port=None if self.http_address is None else self.http_address[1],
             version=VERSION,
+            unsynced_kept=parts.unsynced_kept,
             peer_host=None if address is None else address.host,
             peer_port=None if address is None else address.port,
             rack=self.config.rack,
@@ -267,6 +291,9 @@ class _Parts:
     crash: Crash
     readers: ThreadPoolExecutor
     socket: SocketSettings
+    witness: UnsyncedWitness
+    unsynced_kept: bool
+    """All that an earlier start wrote is there, also what it never synced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,10 +308,14 @@ class _Shell:
     api: RequestApi
     keeper: Housekeeper
     http: HttpServer
+    discovery: Discovery | None
+    """Tells nodes that look for the cluster of it; None of a node that is alone."""
+    clock: Clock
 
     def work(self, config: NodeConfig) -> tuple[Coroutine[Any, Any, None], ...]:
         """Return what runs as long as the node does."""
         return (
+            *((self.discovery.answer(self.clock),) if self.discovery is not None else ()),
             self.cluster.run(),
             self.ingest.supervise(),
             self.answers.supervise(),
@@ -293,17 +324,38 @@ class _Shell:
         )
 
 
+async def _metadata(disk: OsDisk, peers: PeerSettings, *, is_new: bool) -> MetadataGroup:
+    """Return the node's part of the metadata group; a data node keeps nothing of it on disk.
+
+    Raises:
+        InvalidConfig: the node had a vote, or was alone, when it wrote this directory, and is not now, or the
+            other way round.
+        Exception: as `MetadataGroup.open`.
+    """
+    if peers.is_voter:
+        return await MetadataGroup.open(disk, METADATA_DIRECTORY, peers.identity, peers.voters, create=is_new)
+    if disk.exists(METADATA_DIRECTORY):
+        raise InvalidConfig(
+            f"node {peers.identity.node_id} was a voter, or alone, and is none of peers.voters now: what its "
+            "directory holds of the metadata log may be needed there"
+        )
+    return MetadataGroup.observing(peers.identity, peers.voters)
+
+
 @asynccontextmanager
 async def _taking_part(group: MetadataGroup, peers: PeerSettings, crash: Crash) -> AsyncIterator[None]:
-    """Have the node's voter run inside; its failure stops the node. The metadata log is closed at the end."""
+    """Have the node's part of the metadata group run inside; its failure stops the node.
+
+    The metadata log is closed at the end.
+    """
 
     async def run() -> None:
         (failure,) = await asyncio.gather(group.run(listening), return_exceptions=True)
-        crash.report(failure or InternalError("the metadata voter has stopped"))
+        crash.report(failure or InternalError("the metadata log has stopped"))
 
     try:
         listening = peers.listening()
-        async with _task_group() as tasks:
+        async with task_group() as tasks:
             running = tasks.create_task(run(), name="metadata")
             try:
                 yield
@@ -311,18 +363,6 @@ async def _taking_part(group: MetadataGroup, peers: PeerSettings, crash: Crash) 
                 running.cancel()
     finally:
         await group.stop()
-
-
-@asynccontextmanager
-async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
-    """A task group that raises a single error as it is: callers handle typed errors, not groups of one."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            yield tasks
-    except BaseExceptionGroup as group:
-        if len(group.exceptions) == 1:
-            raise group.exceptions[0] from None
-        raise
 
 
 def _binds(catalog: Catalog) -> Callable[[str, str], bool]:
@@ -335,13 +375,20 @@ def _binds(catalog: Catalog) -> Callable[[str, str], bool]:
     return binds
 
 
-def _pages(sources: Sources, is_ready: Callable[[], bool]) -> dict[str, Callable[[], Awaitable[Page]]]:
+def _pages(
+    sources: Sources, is_ready: Callable[[], bool], metadata_problem: Callable[[], str | None]
+) -> dict[str, Callable[[], Awaitable[Page]]]:
     """Return what the HTTP port answers."""
     write_metrics = exposition(sources)
 
     async def healthz() -> Page:
         lost = [link.watch.role for link in sources.links if not link.connected]
-        health = judge(lost, sources.streams.problems(), is_started=is_ready())
+        health = judge(
+            lost,
+            sources.streams.problems(),
+            is_started=is_ready(),
+            metadata_problem=metadata_problem(),
+        )
         status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return Page(status, "application/json", json.dumps(health.document()).encode() + b"\n")
 

@@ -18,6 +18,7 @@ from jetstream.node.gaps import Gap
 from jetstream.node.hand_over import hand_over
 from jetstream.node.leading import LeadingStream
 from jetstream.node.recovery import begin_reign
+from jetstream.node.reign_check import ReignCheck
 from jetstream.node.replica_parts import ReplicaParts, StreamServices, log_state
 from jetstream.node.stream_files import StreamFiles
 from jetstream.node.sync_timer import SyncTimer
@@ -40,6 +41,7 @@ class StreamReplica:
         leading: while this node leads; None while it does not.
         following: while it does not, and the log is open.
         problem: why it does not serve at all; None once it does.
+        confirm: see `ReadableStream.confirm`.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class StreamReplica:
         self._parts: ReplicaParts | None = None
         self._was_opened = False
         self._forgone = NO_EPOCH
+        self.confirm = ReignCheck(row.incarnation, self.name, lambda: self.leader_epoch, services)
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -227,7 +230,7 @@ class StreamReplica:
         await following.settled()
         now = self._services.clock.wall()
         # A damaged log of which there is no other copy is read all the same.
-        can_begin = parts.log.failed is None or len(row.replicas) > 1
+        can_begin = parts.log.failed is None or len(row.holders) > 1
         if can_begin:
             try:
                 await self._services.disk.call(partial(begin_reign, parts.opened, row.leader_epoch, now))
@@ -253,8 +256,18 @@ class StreamReplica:
             await leading.attach()
         if row.leader_epoch > 1:
             since = max(parts.log.last_timestamp, row.created)
-            parts.gaps.add(Gap(GapKind.RESTART, since, self._services.clock.wall()))
+            kind = GapKind.UNCLEAN_ELECTION if _is_unclean(row) else GapKind.RESTART
+            parts.gaps.add(Gap(kind, since, self._services.clock.wall()))
         _log.info("reign begun stream=%s %s", self.name, leader)
+        if _is_unclean(row):
+            parts.counts["unclean_elections"] += 1
+            _log.error(
+                "leads without having been in sync stream=%s leader_epoch=%d: acked records from "
+                "offset=%d on may be lost runbook=RB-10",
+                self.name,
+                row.leader_epoch,
+                parts.log.epochs.starts[-1].start,
+            )
 
     def _leader_of(self, row: Stream, high_watermark: Offset) -> Leader:
         cluster, log, now = self._services.cluster, self.parts.log, self._services.clock.monotonic()
@@ -266,14 +279,19 @@ class StreamReplica:
             isr=row.isr_nodes,
             isr_version=row.isr_version,
             min_insync_replicas=row.config.insync_minimum,
+            read_replicas=row.read_replicas,
         )
         return Leader(appointment, log_state(log), high_watermark, now, cluster.lease, cluster.settings)
 
-    async def end(self) -> None:
-        """Leave the subject, finish what was received, close the log; for good."""
+    async def end(self) -> bool:
+        """Leave the subject, finish what was received, close the log; for good.
+
+        Returns:
+            Whether all that it has written is on disk.
+        """
         self._sync_timer.stop()
         if self._parts is None:
-            return
+            return True
         if self.leading is not None:
             await self.leading.detach()
             await self.leading.path.drained()
@@ -281,10 +299,17 @@ class StreamReplica:
             self.following.follow(None, self.leader_epoch)
             await self.following.settled()
         log = self._parts.log
+        is_well = log.failed is None
         try:
             await self._services.disk.call(log.close)
         except JetstreamError as error:
             _log.error("log not closed cleanly stream=%s error=%r runbook=RB-01", self.name, error)
+            return False
+        return is_well
+
+
+def _is_unclean(row: Stream) -> bool:
+    return row.last_unclean is not None and row.last_unclean.leader_epoch == row.leader_epoch
 
 
 def _reconfigure_log(parts: ReplicaParts, *, follows: bool) -> None:

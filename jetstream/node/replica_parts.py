@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from envelope.types import Incarnation, NodeEpoch, NodeId, Offset, StreamName
+from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName
 from jetstream.log.batch import Buffer
 from jetstream.log.log import Log
 from jetstream.log.readable_log import FileRange
@@ -24,6 +24,7 @@ from jetstream.replica.log_state import LogState
 from jetstream.replica.settings import ReplicaSettings
 from jetstream.replica.wire import Answer, FetchMessage
 from metadata.catalog.commands import Command
+from metadata.catalog.tables import UncleanElection
 from metadata.lease import Lease
 from metadata.node.replicated_catalog import Applied
 from metadata.stream_config import StreamConfig
@@ -87,6 +88,8 @@ class ClusterServices:
     """Has a command applied by the catalogue."""
     epoch_of: Callable[[NodeId], NodeEpoch]
     """Of the present start of a node."""
+    confirm: Callable[[Incarnation, StreamName, LeaderEpoch], Coroutine[Any, Any, None]]
+    """Returns if this node led a stream in that reign when it was called; otherwise raises StreamOffline."""
     settings: ReplicaSettings = field(default_factory=ReplicaSettings)
     catch_up: CatchUp = field(default_factory=CatchUp)
     node_epoch: NodeEpoch = _UNREGISTERED
@@ -144,6 +147,8 @@ class ReplicaParts:
     gaps: PossibleGaps = field(default_factory=PossibleGaps)
     counts: Counter[str] = field(default_factory=Counter)
     watchers: HighWatermarkWatchers = field(default_factory=HighWatermarkWatchers)
+    last_unclean: UncleanElection | None = None
+    """As the catalogue said when this node began to lead or to follow."""
 
     @property
     def name(self) -> StreamName:

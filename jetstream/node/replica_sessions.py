@@ -20,7 +20,8 @@ from jetstream.log.readable_log import FileRange
 from jetstream.node.replica_session_ends import FollowerEnd, LeaderEnd, SessionHost, SessionSettings
 from jetstream.node.replica_session_pulse import Verdict
 from jetstream.replica.wire import Answer, FetchMessage
-from metadata.node.peers import Address, PeerIdentity, PeerNetwork, keep_link
+from metadata.node.peer_server import PeerServer, Refusal
+from metadata.node.peers import Address, PeerIdentity, keep_link
 
 REPLICATION: Final = "replication"
 """Purpose of the connections."""
@@ -39,11 +40,11 @@ class ReplicaSessions:
         settings: SessionSettings,
         executor: Executor | None = None,
     ) -> None:
-        """Prepare to speak as ``identity`` with ``peers``, all other nodes.
+        """Prepare to speak as ``identity`` with ``peers``; others are met, and parted with, while it runs.
 
         Args:
             identity: this node's.
-            peers: where the others listen.
+            peers: where others listen.
             host: is told what arrives and who lives.
             settings: times.
             executor: reads what is not in the page cache; None is the loop's own.
@@ -51,33 +52,85 @@ class ReplicaSessions:
         assert identity.node_id not in peers, "a node does not follow itself"
         self._identity = identity
         self._peers = dict(peers)
+        self._links: dict[NodeId, asyncio.Task[None]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
         self._host = host
         self._settings = settings
         self._executor = executor
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._followed = {peer: FollowerEnd(peer, host, settings, self._crashed) for peer in peers}
+        self._followed = {peer: self._follower_end(peer) for peer in peers}
         self._led: dict[NodeId, LeaderEnd] = {}
 
-    async def run(self, network: PeerNetwork) -> None:
+    async def run(self, server: PeerServer) -> None:
         """Keep a session with every peer until cancelled; then cut them all. Once only.
 
         Args:
-            network: lets the peers in.
+            server: lets the peers in.
 
         Raises:
             ExceptionGroup: an error of ours, or of the host.
         """
         try:
-            with network.serve(REPLICATION, self._serve):
+            with server.serve(REPLICATION, self._serve, self._objection):
                 async with asyncio.TaskGroup() as tasks:
-                    for peer, end in self._followed.items():
-                        address = self._peers[peer]
-                        tasks.create_task(keep_link(self._identity, peer, address, REPLICATION, end))
+                    self._tasks = tasks
+                    for peer in self._followed:
+                        self._dial(peer, tasks)
                     tasks.create_task(self._watch())
                     tasks.create_task(self._fail())
         finally:
+            self._tasks = None
             for led in self._led.values():
                 led.close()
+
+    def meet(self, peer: NodeId, address: Address) -> None:
+        """Have a session with ``peer`` from now on, at this address; one at another address is cut."""
+        assert peer != self._identity.node_id, "a node does not follow itself"
+        if self._peers.get(peer) == address:
+            return
+        self._peers[peer] = address
+        if peer in self._followed:
+            self._hang_up(peer)
+        else:
+            self._followed[peer] = self._follower_end(peer)
+        if self._tasks is not None:
+            self._dial(peer, self._tasks)
+
+    def part(self, peer: NodeId) -> None:
+        """Have nothing to do with ``peer`` any more: it is no node of the cluster."""
+        if self._peers.pop(peer, None) is None:
+            return
+        self._hang_up(peer)
+        del self._followed[peer]
+        led = self._led.get(peer)
+        if led is not None:
+            led.close()
+
+    @property
+    def peers(self) -> frozenset[NodeId]:
+        """The nodes that there is, or is to be, a session with."""
+        return frozenset(self._peers)
+
+    def _follower_end(self, peer: NodeId) -> FollowerEnd:
+        return FollowerEnd(peer, self._host, self._settings, self._crashed)
+
+    def _dial(self, peer: NodeId, tasks: asyncio.TaskGroup) -> None:
+        link = keep_link(self._identity, peer, self._peers[peer], REPLICATION, self._followed[peer])
+        self._links[peer] = tasks.create_task(link)
+
+    def _hang_up(self, peer: NodeId) -> None:
+        """Cut what was dialled; who is cut so is not told by its link."""
+        link = self._links.pop(peer, None)
+        if link is not None:
+            link.cancel()
+        if self._followed[peer].is_connected:
+            self._host.disconnected(peer)
+
+    def _objection(self, source: NodeId) -> Refusal | None:
+        """Only nodes of the catalogue come here; one that has just registered may be ahead of this one."""
+        if source in self._peers:
+            return None
+        return Refusal(f"{source} is not known here as a node of this cluster", later=True)
 
     def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: FetchMessage) -> bool:
         """Ask ``peer`` for what it has of a stream; the handle in ``message`` does not matter.
@@ -85,7 +138,8 @@ class ReplicaSessions:
         Returns:
             False if there is no connection: nothing was sent.
         """
-        return self._followed[peer].fetch((name, incarnation), message)
+        end = self._followed.get(peer)
+        return end is not None and end.fetch((name, incarnation), message)
 
     def answer(
         self,
@@ -117,15 +171,18 @@ class ReplicaSessions:
 
     def is_connected(self, peer: NodeId) -> bool:
         """Tell whether ``peer`` can be asked now."""
-        return self._followed[peer].is_connected
+        end = self._followed.get(peer)
+        return end is not None and end.is_connected
 
     def is_dead(self, peer: NodeId) -> bool:
-        """Tell whether the process of ``peer`` is known to be gone."""
-        return self._followed[peer].pulse.verdict is Verdict.DEAD
+        """Tell whether the process of ``peer`` is known to be gone; nothing is known of a stranger."""
+        end = self._followed.get(peer)
+        return end is not None and end.pulse.verdict is Verdict.DEAD
 
     def is_lost(self, peer: NodeId) -> bool:
-        """Tell whether ``peer`` is known to be dead, or silent."""
-        return self._followed[peer].pulse.verdict is not Verdict.ALIVE
+        """Tell whether ``peer`` is known to be dead, or silent, or not known at all."""
+        end = self._followed.get(peer)
+        return end is None or end.pulse.verdict is not Verdict.ALIVE
 
     def _crashed(self, error: BaseException) -> None:
         if not self._failure.done():
@@ -158,7 +215,7 @@ class ReplicaSessions:
             # A pause of ours is no silence of others: what they said meanwhile is yet to be read.
             elapsed_ns = min(int((now - before) * 1e9), 2 * tick_ns)
             before = now
-            for followed in self._followed.values():
+            for followed in tuple(self._followed.values()):
                 followed.passed(elapsed_ns)
             for led in tuple(self._led.values()):
                 led.passed(elapsed_ns, timeout_ns)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, assert_never
 
 from envelope.errors import CorruptDataError, InternalError, JetstreamError, StorageError, StreamOffline
 from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
@@ -140,8 +140,14 @@ class RequestDispatcher:
                 self._look_up(pending, stream, lambda: stream.log.offset_for_timestamp(moment))
             case ListOffsets(txid=int(txid)):
                 self._look_up(pending, stream, lambda: offset_for_txid(stream.log, txid))
+            case _ if stream.leads:
+                # One that was cut off may not know yet that another leads, and acks.
+                self._when_done(pending, stream.confirm(), lambda _: self._answer_end(pending, stream))
             case _:
-                self._answer_offset(pending, stream, stream.log.log_end_offset)
+                self._answer_end(pending, stream)
+
+    def _answer_end(self, pending: Pending, stream: ReadableStream) -> None:
+        self._answer_offset(pending, stream, stream.log.log_end_offset)
 
     def _look_up(self, pending: Pending, stream: ReadableStream, find: Callable[[], Offset]) -> None:
         """Find an offset on a thread, then answer with it."""
@@ -242,13 +248,24 @@ class RequestDispatcher:
         then: Callable[..., None],
         body: Body | None = None,
     ) -> None:
-        """Run ``work`` on the executor, then answer; the connection's next requests wait for it."""
+        """Run ``work`` on the executor, then answer."""
+        self._when_done(pending, self._loop.run_in_executor(self._executor, work), then, body)
+
+    def _when_done(
+        self,
+        pending: Pending,
+        future: asyncio.Future[Any],
+        then: Callable[..., None],
+        body: Body | None = None,
+    ) -> None:
+        """Answer with what becomes of ``future``; the connection's next requests wait for it."""
         connection = pending.connection
         connection.preparing = True
-        future = self._loop.run_in_executor(self._executor, work)
 
-        def done(result: asyncio.Future[object]) -> None:
+        def done(result: asyncio.Future[Any]) -> None:
             connection.preparing = False
+            if result.cancelled():  # the node stops
+                return
             error = result.exception()
             if body is not None and (error is not None or connection.closed):
                 body.release()

@@ -1,5 +1,6 @@
 """What the socket server asks of the node's streams."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +21,7 @@ class Placement:
     """Of the present reign, or of the last one."""
     replicas: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
+    read_replicas: tuple[NodeId, ...] = ()
 
 
 class ReadableStream(Protocol):
@@ -52,6 +54,13 @@ class ReadableStream(Protocol):
     @property
     def high_watermark(self) -> Offset:
         """First offset that is not known here to be committed."""
+
+    def confirm(self) -> asyncio.Future[None]:
+        """Find out whether this node led the stream when this was called; done when that is known.
+
+        Whatever was acked before is known here then, as nobody else can have acked it. The future's error is
+        `StreamOffline`: it leads no more, or nobody can say whether it does.
+        """
 
     def subscribe(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
         """Call ``callback`` on the loop's thread with every new high watermark; returns the way to stop."""

@@ -64,6 +64,8 @@ class Streams:
         self._tasks: asyncio.TaskGroup = services.tasks
         self._removals: dict[Incarnation, asyncio.Task[None]] = {}
         self._began = False
+        self._knows_all = False
+        """Whether the catalogue was as new as this start of the node, so that what it lacks is not there."""
 
     def __iter__(self) -> Iterator[StreamReplica]:
         """Yield every replica whose log is open."""
@@ -80,14 +82,14 @@ class Streams:
 
         Raises:
             NotReplica: other nodes have it.
-            StreamOffline: its log is not open (yet).
+            StreamOffline: its log is not open (yet), or the node does not know yet what streams there are.
         """
-        row = self._catalog.stream(StreamName(name))
+        row = _row(self._catalog, name, knows_all=self._knows_all)
         if row is None:
             return None
-        if self._node_id not in row.replicas:
+        if self._node_id not in row.holders:
             detail = {} if row.leader is None else {"leader": row.leader}
-            raise NotReplica(f"stream {name} is on {', '.join(row.replicas)}", **detail)
+            raise NotReplica(f"stream {name} is on {', '.join(row.holders)}", **detail)
         replica = self._find(row.incarnation)
         if replica is None:
             raise StreamOffline(f"stream {name} is offline: it is being recovered")
@@ -96,11 +98,17 @@ class Streams:
         return replica
 
     def placement(self, name: str) -> Placement | None:
-        """Return where a stream is, or None if there is none."""
-        row = self._catalog.stream(StreamName(name))
+        """Return where a stream is, or None if there is none.
+
+        Raises:
+            StreamOffline: the node does not know yet what streams there are.
+        """
+        row = _row(self._catalog, name, knows_all=self._knows_all)
         if row is None:
             return None
-        return Placement(row.incarnation, row.leader, row.leader_epoch, row.replicas, row.isr_nodes)
+        return Placement(
+            row.incarnation, row.leader, row.leader_epoch, row.replicas, row.isr_nodes, row.read_replicas
+        )
 
     def names(self) -> Sequence[str]:
         """Return the names of all streams, ascending."""
@@ -109,7 +117,7 @@ class Streams:
     def problems(self) -> Iterator[tuple[StreamName, JetstreamError]]:
         """Yield every stream of this node that does not take or serve what it should, and why; ascending."""
         for row in self._catalog.streams():
-            if self._node_id not in row.replicas:
+            if self._node_id not in row.holders:
                 continue
             replica = self._find(row.incarnation)
             ailment = StreamOffline("it is being recovered") if replica is None else replica.ailment
@@ -130,7 +138,7 @@ class Streams:
 
         The node is registered, and knows of every reign before that.
         """
-        self._began = True
+        self._began = self._knows_all = True
         self.restored()
         await self.settled()
 
@@ -142,16 +150,11 @@ class Streams:
             match event:
                 case StreamDeleted(stream, removal):
                     self._delete(stream, removal)
-                case ReplicasReassigned(stream, _, removal):
+                case ReplicasReassigned(stream, _, removal) | StreamUpdated(stream, _, removal):
                     self._changed(stream)
                     if removal is not None and self._node_id in removal.pending:
                         self._begin_removal(removal)
-                case (
-                    StreamCreated(stream)
-                    | StreamUpdated(stream, _)
-                    | LeaderChanged(stream)
-                    | IsrChanged(stream)
-                ):
+                case StreamCreated(stream) | LeaderChanged(stream) | IsrChanged(stream):
                     self._changed(stream)
                 case _:
                     pass
@@ -174,7 +177,7 @@ class Streams:
             self._early.forget(row.incarnation)
         mover = self._movers.get(row.incarnation)
         if mover is None:
-            if self._node_id not in row.replicas:
+            if self._node_id not in row.holders:
                 return
             replica = StreamReplica(row, self._services, self._files, self._early.reign_begun)
             mover = self._movers[row.incarnation] = ReplicaMover(replica, self._services)
@@ -249,6 +252,14 @@ class Streams:
         await asyncio.gather(*(stream.detach() for stream in leading))
         await asyncio.gather(*(stream.path.drained() for stream in leading))
 
-    async def close(self) -> None:
-        """Sync and close every log."""
-        await asyncio.gather(*(mover.end() for mover in self._movers.values()))
+    async def close(self) -> bool:
+        """Sync and close every log; return whether all that was written is on disk."""
+        return all(await asyncio.gather(*(mover.end() for mover in self._movers.values())))
+
+
+def _row(catalog: Catalog, name: str, *, knows_all: bool) -> Stream | None:
+    row = catalog.stream(StreamName(name))
+    if row is None and not knows_all:
+        # Until a majority was heard the catalogue may be empty: readers would take that for an answer.
+        raise StreamOffline("this node is starting: it does not know yet which streams there are")
+    return row

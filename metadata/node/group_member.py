@@ -1,4 +1,4 @@
-"""One member of the metadata group as it runs: a voter, and its connections to the others."""
+"""One voter of the metadata group as it runs: with its connections to the others, and to observers."""
 
 import asyncio
 import contextlib
@@ -6,15 +6,19 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 
-from envelope.errors import NotLeader, Overloaded
-from envelope.types import NodeId
+from envelope.errors import DiskFull, NotLeader, Overloaded
+from envelope.types import LogIndex, NodeId, Term
 from metadata.limits import SNAPSHOT_LOG_BYTES_MIN
-from metadata.node.peers import Address, PeerIdentity, PeerNetwork
+from metadata.node.observers import Observers
+from metadata.node.peer_network import PeerNetwork
+from metadata.node.peer_server import PeerServer
+from metadata.node.peers import Address, PeerIdentity
 from metadata.node.storage import Storage
 from metadata.node.voter import StateMachine, Voter
 from metadata.node.wake_up import now
 from metadata.raft.machine import Raft
 from metadata.raft.node_messages import NodeMessage
+from metadata.raft.observer_messages import ObserverMessage
 from metadata.raft.settings import RaftSettings
 from metadata.raft.wire import Forwarded, Sent
 
@@ -22,13 +26,14 @@ _log = logging.getLogger(__name__)
 
 
 class GroupMember:
-    """Made on the event loop it runs on.
+    """A `Member` with a vote. Made on the event loop it runs on.
 
     Attributes:
         voter: what may be asked of the leader, and of this member.
-        network: the connections.
-        voters: all members.
+        network: the connections to the other voters.
+        voters: all of them.
         is_alone: whether the group has no other voter, and so no other can ever lead.
+        problem: None: who has a vote does not know more than that nobody leads.
     """
 
     def __init__(
@@ -44,7 +49,7 @@ class GroupMember:
 
         Args:
             identity: this member's; ``voters`` has its address too.
-            voters: all members, the same for all of them and for ever.
+            voters: all voters, the same for all of them and for ever.
             storage: belongs to the member from now on.
             machine: holds what the storage's snapshot says.
             settings: times and limits.
@@ -53,32 +58,62 @@ class GroupMember:
         others = {peer: address for peer, address in voters.items() if peer != identity.node_id}
         self.is_alone = not others
         self.voters = frozenset(voters)
+        self.problem: str | None = None
         self._node_id = identity.node_id
         self._machine = machine
         self._attendants: list[Callable[[NodeMessage], None]] = []
         raft = Raft(identity.node_id, frozenset(voters), settings, storage.load(), now())
         self.network = PeerNetwork(identity, others)
         self.voter = Voter(raft, storage, machine, self.network.send, sorted(others), snapshot_log_bytes_min)
+        self._observers = Observers(
+            identity.node_id,
+            self.voters,
+            self.voter.answer,
+            lambda: (self.leader, self.term),
+            settings.heartbeat_interval_ns,
+        )
+        self.voter.on_moved = self._observers.moved
+
+    @property
+    def server(self) -> PeerServer:
+        """See `Member.server`."""
+        return self.network.server
+
+    @property
+    def leader(self) -> NodeId | None:
+        """See `Member.leader`."""
+        return self.voter.leader
+
+    @property
+    def term(self) -> Term:
+        """See `Member.term`."""
+        return self.voter.term
+
+    @property
+    def disk_full(self) -> DiskFull | None:
+        """See `Member.disk_full`."""
+        return self.voter.disk_full
 
     async def run(self, listening: socket.socket | None) -> None:
-        """Take part until cancelled; the storage is closed when this returns.
-
-        Args:
-            listening: bound to this member's address; None if there are no others, and so no connections.
-
-        Raises:
-            ExceptionGroup: the error of the disk, or of ours, after which the voter is silent.
-        """
+        """See `Member.run`; the storage is closed when this returns."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                if listening is not None:
-                    tasks.create_task(self.network.run(listening, self))
                 tasks.create_task(self._fail_with_voter())
+                if listening is not None:
+                    tasks.create_task(self._connect(listening))
         finally:
             await self.voter.stop()
 
+    async def stop(self) -> None:
+        """See `Member.stop`."""
+        await self.voter.stop()
+
+    async def read(self) -> LogIndex:
+        """See `Member.read`."""
+        return await self.voter.read()
+
     def forward(self, payloads: tuple[bytes, ...]) -> None:
-        """Have payloads proposed by whoever leads, here or elsewhere; they may be lost on the way."""
+        """See `Member.forward`."""
         leader = self.voter.leader
         if leader == self._node_id:
             self._propose(payloads)
@@ -91,15 +126,17 @@ class GroupMember:
             self.voter.propose(payloads)
 
     def attend(self, told: Callable[[NodeMessage], None]) -> None:
-        """Have ``told`` called with everything that nodes say to this one, for as long as the member runs."""
+        """See `Member.attend`."""
         self._attendants.append(told)
 
     def tell(self, message: NodeMessage) -> None:
-        """Say something to a node; it may be lost on the way, to this node itself it is handed over."""
+        """See `Member.tell`."""
         if message.target == self._node_id:
             self._told(message)
-        else:
+        elif message.target in self.voters:
             self.network.send(message)
+        else:
+            self._observers.send(message)
 
     def _told(self, message: NodeMessage) -> None:
         for told in self._attendants:
@@ -116,12 +153,20 @@ class GroupMember:
                 _log.error("peer=%s forwards what this version cannot apply", message.source)
         elif isinstance(message, NodeMessage):
             self._told(message)
+        elif isinstance(message, ObserverMessage):
+            _log.error("peer=%s has a vote and observes", message.source)
         else:
             self.voter.received(message)
 
     def disconnected(self, peer: NodeId, *, refused: bool) -> None:
         """See `Listener.disconnected`."""
         self.voter.disconnected(peer, refused=refused)
+
+    async def _connect(self, listening: socket.socket) -> None:
+        with self._observers.served(self.server, self):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._observers.run())
+                tasks.create_task(self.network.run(listening, self))
 
     async def _fail_with_voter(self) -> None:
         await self.voter.failure

@@ -1,8 +1,7 @@
 """A node as a member of the cluster: keeps its lease, says whom it does not hear, and says when it stops.
 
-Everything is said to the metadata leader, and again: nothing is answered for but by what happens. A new
-metadata leader knows nothing and is told at once. What an answer is worth is decided elsewhere
-(`metadata.controller.tenure`); here are timers and messages.
+What is said when, and what an answer is worth, is decided elsewhere (`metadata.controller.presence`); here
+are timers and messages.
 """
 
 import asyncio
@@ -10,33 +9,25 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from envelope.errors import Fenced
-from envelope.types import MonotonicNs, NodeEpoch, NodeId
+from envelope.errors import Fenced, StreamOffline
+from envelope.types import LogIndex, MonotonicNs, NodeEpoch, NodeId
 from metadata.catalog.events import Events
+from metadata.controller.presence import Presence
 from metadata.controller.settings import ControllerSettings
-from metadata.controller.tenure import Tenure, streams_to_hand_over
+from metadata.controller.tenure import streams_to_hand_over
 from metadata.lease import Lease, unlimited
 from metadata.node.bell import Bell
 from metadata.node.metadata_group import MetadataGroup
 from metadata.node.wake_up import now
-from metadata.raft.node_messages import (
-    LeaseAsked,
-    LeaseGranted,
-    LeaseRefused,
-    NodeMessage,
-    NodeUnheard,
-    StopAnnounced,
-)
+from metadata.raft.node_messages import LeaseGranted, LeaseRefused, NodeMessage
 
 _log = logging.getLogger(__name__)
 
-_MS: Final = 1_000_000
-ASKS_PER_LEASE: Final = 6
-"""So often is a lease asked for within one: it outlives several lost messages, and a change of leaders."""
-REPEAT_NS: Final = 100 * _MS
-"""How often a lease is asked for until it is granted, and how often what ends reigns is repeated."""
 _HAND_OVER_LOOK_SECONDS: Final = 0.01
 """How often a node that stops looks at all streams while they change."""
+
+CONFIRM_SECONDS_MAX: Final = 1.0
+"""How long `Membership.confirmed` waits: an election of the metadata leader is over by then."""
 
 _DEFAULT_SETTINGS: Final = ControllerSettings()
 
@@ -63,31 +54,50 @@ class Membership:
         self.on_resumed: Callable[[], None] = lambda: None
         self._group = group
         self._node_id = node_id
-        self._ask_interval_ns = settings.lease_ns // ASKS_PER_LEASE
-        self._tenure = Tenure(self.lease)
+        self._presence = Presence(node_id, self.lease, settings)
         self._answers: list[LeaseGranted | LeaseRefused] = []
-        self._unheard: set[NodeId] = set()
-        self._is_stopping = False
+        self._waiting: set[tuple[MonotonicNs, asyncio.Future[LogIndex]]] = set()
         self._bell = Bell()
-        self._say_at = MonotonicNs(0)
         self._changed = asyncio.Event()
         group.subscribe(self)
         group.member.attend(self._told)
 
     def begin(self, node_epoch: NodeEpoch) -> None:
         """Ask for a lease from now on, as the start of the node that is registered so."""
-        self._tenure.begin(node_epoch)
-        self._say_soon()
+        self._presence.begin(node_epoch)
+        self._bell.ring()
 
     def unheard(self, node: NodeId) -> None:
         """Report that this node does not hear ``node``, now and again, until it is `heard`."""
-        if node not in self._unheard:
-            self._unheard.add(node)
-            self._say_soon()
+        self._presence.unheard(node)
+        self._bell.ring()
 
     def heard(self, node: NodeId) -> None:
         """Report no more that this node does not hear ``node``."""
-        self._unheard.discard(node)
+        self._presence.heard(node)
+
+    async def confirmed(self) -> None:
+        """Return when the catalogue here has all that was decided before this call.
+
+        One round to the metadata leader and its majority, shared by all who wait.
+
+        Raises:
+            StreamOffline: the metadata leader has not answered within `CONFIRM_SECONDS_MAX`.
+        """
+        if self._group.member.is_alone:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        waiting = (now(), waiter)
+        self._waiting.add(waiting)
+        self._presence.ask()
+        self._bell.ring()
+        try:
+            async with asyncio.timeout(CONFIRM_SECONDS_MAX):
+                await self._group.reached(await waiter)
+        except TimeoutError:
+            raise StreamOffline("nobody confirms that this node still leads") from None
+        finally:
+            self._waiting.discard(waiting)
 
     async def stop(self, deadline_seconds: float) -> bool:
         """Have others lead the streams that are led here; this node is elected for none any more.
@@ -98,8 +108,8 @@ class Membership:
         Returns:
             Whether it was not the deadline.
         """
-        self._is_stopping = True
-        self._say_soon()
+        self._presence.stop()
+        self._bell.ring()
         try:
             async with asyncio.timeout(deadline_seconds):
                 while streams_to_hand_over(self._group.catalog, self._node_id):
@@ -118,15 +128,11 @@ class Membership:
         Raises:
             Fenced: a newer start of this node has registered; this process is to stop.
         """
-        said_to = None
         while True:
             self._take_in()
-            led = (self._group.leader, self._group.member.voter.term)
-            if now() >= self._say_at or led != said_to:
-                self._say()
-                said_to = led
-                self._say_at = MonotonicNs(now() + REPEAT_NS)
-            await self._bell.heard(self._say_at, self._group.next_leader())
+            for message in self._presence.say(self._group.leader, self._group.term, now()):
+                self._group.member.tell(message)
+            await self._bell.heard(self._presence.say_at, self._group.next_leader())
 
     # --- the CatalogListener ----------------------------------------------------------------------
 
@@ -140,22 +146,6 @@ class Membership:
 
     # --- what is said and heard -------------------------------------------------------------------
 
-    def _say_soon(self) -> None:
-        self._say_at = MonotonicNs(0)
-        self._bell.ring()
-
-    def _say(self) -> None:
-        leader, node_epoch, tell = self._group.leader, self._tenure.node_epoch, self._group.member.tell
-        if leader is None:
-            return
-        if node_epoch is not None:
-            if self._is_stopping:
-                # Before the lease: else a new metadata leader might elect this node on hearing of it.
-                tell(StopAnnounced(self._node_id, leader, node_epoch))
-            tell(LeaseAsked(self._node_id, leader, node_epoch, now()))
-        for node in sorted(self._unheard):
-            tell(NodeUnheard(self._node_id, leader, node))
-
     def _told(self, message: NodeMessage) -> None:
         if isinstance(message, LeaseGranted | LeaseRefused):
             self._answers.append(message)
@@ -166,14 +156,19 @@ class Membership:
         for answer in answers:
             match answer:
                 case LeaseGranted():
-                    if not self._unheard and not self._is_stopping:
-                        self._say_at = MonotonicNs(answer.asked_at + self._ask_interval_ns)
-                    if self._tenure.granted(answer, now()):
+                    self._confirm(answer)
+                    if self._presence.granted(answer, now()):
                         _log.info("node=%s has a lease again", self._node_id)
                         self.on_resumed()
                 case LeaseRefused(node_epoch=node_epoch):
-                    if self._tenure.is_over(answer):
+                    if self._presence.is_over(answer):
                         raise Fenced(
                             f"node {self._node_id!r} has started again, as node_epoch {node_epoch}",
                             node_epoch=node_epoch,
                         )
+
+    def _confirm(self, grant: LeaseGranted) -> None:
+        """Tell those who wait what the catalogue has to have, if it was asked for after they came."""
+        for since, waiter in self._waiting:
+            if since <= grant.asked_at and not waiter.done():
+                waiter.set_result(grant.index)

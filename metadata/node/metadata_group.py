@@ -1,5 +1,7 @@
 """The replicated catalogue as a node uses it: any member takes commands and tells what became of them.
 
+A member is a voter or an observer (`metadata.node.member`), which makes no difference here.
+
 A command is named, sent to whoever leads, and sent again under the same name until it is seen in the log,
 which this member applies like every other: there is no answer that could be lost. The leader may die, or the
 command arrive twice; it is applied once.
@@ -19,18 +21,21 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from envelope.errors import DeadlinePassed, DiskFull, InvalidConfig, RequestError
-from envelope.types import NodeId
+from envelope.types import LogIndex, NodeId, Term
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, encode_command
 from metadata.limits import ENTRY_BYTES_MAX, SNAPSHOT_LOG_BYTES_MIN
 from metadata.node.disk_port import MetadataDisk
 from metadata.node.file_storage import FileStorage
 from metadata.node.group_member import GroupMember
+from metadata.node.member import Member
+from metadata.node.observer_member import ObserverMember
 from metadata.node.peers import Address, PeerIdentity
 from metadata.node.replicated_catalog import Applied, CatalogListener, ReplicatedCatalog, last_registration
 from metadata.node.storage import Storage, Stored
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_proposal
 from metadata.raft.settings import RaftSettings
+from metadata.raft.state import Snapshot
 
 _RETRY_SECONDS: Final = 0.25
 """After so long without an outcome a command is sent again, a new leader or not: it may be lost."""
@@ -45,15 +50,21 @@ class MetadataGroup:
         member: this node's part of the group; its ``run`` does the work.
     """
 
-    def __init__(
-        self,
+    def __init__(self, state: ReplicatedCatalog, member: Member) -> None:
+        """Use a member whose state machine is ``state``; `run` or `stop` closes it."""
+        self._state = state
+        self.member = member
+
+    @classmethod
+    def voting(
+        cls,
         identity: PeerIdentity,
         voters: Mapping[NodeId, Address],
         storage: Storage,
         settings: RaftSettings,
         snapshot_log_bytes_min: int = SNAPSHOT_LOG_BYTES_MIN,
-    ) -> None:
-        """Go on with what the storage holds, and own it; `run` or `stop` closes it.
+    ) -> "MetadataGroup":
+        """Go on with what a voter's storage holds, and own it; `run` or `stop` closes it.
 
         Args:
             identity: this member's.
@@ -65,10 +76,28 @@ class MetadataGroup:
         Raises:
             CorruptDataError: its snapshot is damaged.
         """
-        self._state = ReplicatedCatalog(storage.load().snapshot)
-        self.member = GroupMember(
-            identity, voters, storage, self._state, settings, snapshot_log_bytes_min=snapshot_log_bytes_min
+        state = ReplicatedCatalog(storage.load().snapshot)
+        member = GroupMember(
+            identity, voters, storage, state, settings, snapshot_log_bytes_min=snapshot_log_bytes_min
         )
+        return cls(state, member)
+
+    @classmethod
+    def observing(
+        cls,
+        identity: PeerIdentity,
+        voters: Mapping[NodeId, Address],
+        settings: RaftSettings = RaftSettings(),  # noqa: B008 - frozen
+    ) -> "MetadataGroup":
+        """Begin to keep up with a group without a vote in it; nothing of that is kept on disk.
+
+        Args:
+            identity: this member's.
+            voters: all voters with their addresses, this node none of them.
+            settings: times, those of the voters.
+        """
+        state = ReplicatedCatalog(Snapshot(LogIndex(0), Term(0), b""))
+        return cls(state, ObserverMember(identity, voters, state, settings))
 
     @classmethod
     async def open(
@@ -81,7 +110,7 @@ class MetadataGroup:
         *,
         create: bool,
     ) -> "MetadataGroup":
-        """Open the storage in ``directory``, on a thread, and go on with what it holds.
+        """Open a voter's storage in ``directory``, on a thread, and go on with what it holds.
 
         Args:
             disk: where.
@@ -110,7 +139,7 @@ class MetadataGroup:
         storage = await asyncio.to_thread(opened)
         with contextlib.ExitStack() as unless_made:
             unless_made.callback(storage.close)
-            group = cls(identity, voters, storage, settings)
+            group = cls.voting(identity, voters, storage, settings)
             unless_made.pop_all()
         return group
 
@@ -124,13 +153,28 @@ class MetadataGroup:
 
     @property
     def voters(self) -> frozenset[NodeId]:
-        """All members of the group."""
+        """All voters of the group; this node need not be one of them."""
         return self.member.voters
 
     @property
     def leader(self) -> NodeId | None:
         """Who leads the metadata log, as far as this member knows."""
-        return self.member.voter.leader
+        return self.member.leader
+
+    @property
+    def term(self) -> Term:
+        """The newest term that this member knows of; with the leader it tells one reign from another."""
+        return self.member.term
+
+    @property
+    def problem(self) -> str | None:
+        """Why this member is out of touch with the group, for people; None if it is not, or cannot tell."""
+        return self.member.problem
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this member has a vote, and so may lead."""
+        return isinstance(self.member, GroupMember)
 
     def subscribe(self, listener: CatalogListener) -> None:
         """Tell ``listener`` of everything that is applied here from now on; for as long as the group runs.
@@ -161,12 +205,12 @@ class MetadataGroup:
 
         `run` does so when it ends; this is for a group that may never have begun to run.
         """
-        await self.member.voter.stop()
+        await self.member.stop()
 
     async def led(self) -> NodeId:
         """Return who leads, once this member knows."""
         while (leader := self.leader) is None:
-            await self._state.next_leader()
+            await asyncio.shield(self._state.next_leader())  # others wait for it as well
         return leader
 
     def next_leader(self) -> "asyncio.Future[NodeId]":
@@ -192,8 +236,8 @@ class MetadataGroup:
         data = encode_command(command)
         if len(data) + PROPOSAL_ID_BYTES > ENTRY_BYTES_MAX:
             raise RequestError(f"a command of {len(data)} bytes exceeds {ENTRY_BYTES_MAX}")
-        if self.member.is_alone and self.member.voter.disk_full is not None:
-            raise DiskFull(self.member.voter.disk_full.description)
+        if self.member.is_alone and self.member.disk_full is not None:
+            raise DiskFull(self.member.disk_full.description)
         proposal_id = ProposalId(secrets.token_bytes(PROPOSAL_ID_BYTES))
         payloads = (encode_proposal(proposal_id, data),)
         outcome = self._state.outcome(proposal_id)
@@ -210,13 +254,17 @@ class MetadataGroup:
             ) from None
         return outcome.result()
 
+    async def reached(self, index: LogIndex) -> None:
+        """Return when everything up to ``index`` is applied here."""
+        await self._state.reached(index)
+
     async def read(self) -> Catalog:
         """Return the catalogue with everything that was committed before this call; ask the leader.
 
         Raises:
             NotLeader: this member does not lead.
         """
-        await self._state.reached(await self.member.voter.read())
+        await self._state.reached(await self.member.read())
         return self.catalog
 
 

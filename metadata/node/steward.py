@@ -1,60 +1,48 @@
-"""The controller (`metadata.controller.machine`) as it runs: on the voter that leads the metadata log.
+"""The steward (`metadata.controller.stewardship`) as it runs: on the voter that leads the metadata log.
 
-Theory of operation. Every voter has a steward; it is idle unless its voter leads. Its work begins when
-the catalogue here has all that was committed before the term: only then is there a controller. What nodes
-say meanwhile waits for it. Elections are proposed side by side, and the answer is the row that changes. A
-lease is granted only after a majority has confirmed, to a question that came later than the node's, that
-this voter still leads; all nodes that wait share one such question.
-
-That its term is over it notices at the next event or tick. Until then it can do no harm: its commands compare
-epochs, and nobody confirms it.
+Theory of operation. Every voter has a steward; it is idle unless its voter leads. Here are timers, reads of
+the metadata log and messages; what they mean is decided elsewhere. What is decided is proposed in this term
+or not at all, and the answer is the row that changes.
 """
 
 import asyncio
 import logging
+import secrets
+import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, assert_never
 
-from envelope.errors import JetstreamError, NotLeader
-from envelope.types import MonotonicNs, NodeId
-from metadata.catalog.commands import ChangeLeader, FinishReassignment
-from metadata.catalog.events import Events, LeaderChanged, ReplicasReassigned, UncleanlyElected
-from metadata.controller import events as controller_events
-from metadata.controller.events import (
-    Action,
-    Elect,
-    Finish,
-    GrantLease,
-    NodeHeard,
-    NodeStopping,
-    RefuseLease,
-    RowsChanged,
-    Tick,
-)
-from metadata.controller.machine import Controller
+from envelope.errors import NotLeader
+from envelope.types import MonotonicNs, NodeId, StreamName, TimestampUs
+from metadata.catalog.commands import ChangeLeader, FinishReassignment, encode_command
+from metadata.catalog.events import Events, LeaderChanged, Refused, ReplicasReassigned, UncleanlyElected
+from metadata.controller.events import RowsChanged, Tick
 from metadata.controller.settings import ControllerSettings
+from metadata.controller.stewardship import (
+    WAITING_MAX,
+    Action,
+    Answered,
+    Ask,
+    Decide,
+    Leads,
+    Replaced,
+    Said,
+    Stewardship,
+    Tell,
+    Told,
+)
 from metadata.node.bell import Bell
 from metadata.node.metadata_group import MetadataGroup
 from metadata.node.wake_up import now
-from metadata.raft.node_messages import (
-    LeaseAsked,
-    LeaseGranted,
-    LeaseRefused,
-    NodeMessage,
-    NodeUnheard,
-    StopAnnounced,
-)
+from metadata.raft.node_messages import NodeMessage
+from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_proposal
 from metadata.raft.settings import NEVER
 
 _log = logging.getLogger(__name__)
 
 TICK_NS: Final = 100_000_000
-_NS_PER_SECOND: Final = 1_000_000_000
-_WAITING_MAX: Final = 4096
-"""Most messages that wait for its work to begin; the oldest are dropped, as nodes repeat what they say."""
-
-_Said = LeaseAsked | NodeUnheard | StopAnnounced
 
 _DEFAULT_SETTINGS: Final = ControllerSettings()
 
@@ -74,78 +62,71 @@ class Steward:
         """
         self._group = group
         self._node_id = node_id
-        self._settings = settings
-        self._controller: Controller | None = None
-        self._said: deque[_Said] = deque(maxlen=_WAITING_MAX)
-        self._asked_at: dict[NodeId, MonotonicNs] = {}
-        self._grants: list[LeaseGranted] = []
-        self._proposals: list[ChangeLeader | FinishReassignment] = []
+        self._stewardship = Stewardship(group.catalog, node_id, settings)
+        self._said: deque[Said] = deque(maxlen=WAITING_MAX)
+        self._actions: list[Action] = []
         self._bell = Bell()
-        self._grant_bell = Bell()
         group.subscribe(self)
         group.member.attend(self._told)
 
     def alive(self) -> frozenset[NodeId] | None:
         """Return the nodes that hold a lease; None if this voter does not lead, or cannot know yet."""
-        if self._controller is None or not self._leads:
-            return None
-        return self._controller.alive(now())
+        controller = self._stewardship.controller
+        return None if controller is None or not self._leads else controller.alive(now())
+
+    def ordered_election(self, stream: StreamName, node: NodeId) -> ChangeLeader:
+        """Return the command that has ``node`` lead a stream that is offline, whatever it holds.
+
+        Raises:
+            NotLeader: this voter does not lead, or cannot know yet who is dead.
+            JetstreamError: the typed refusal.
+        """
+        controller = self._stewardship.controller
+        if controller is None or not self._leads:
+            raise NotLeader("only who leads the metadata log can say who is dead")
+        found = controller.ordered_election(stream, node, now())
+        if isinstance(found, Refused):
+            raise found.exception()
+        return _dated(found)
 
     async def run(self) -> None:
         """Be the controller whenever this voter leads, until cancelled."""
+        tick_at = MonotonicNs(0)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._grant_when_confirmed())
             while True:
-                if self._leads:
-                    await self._serve_term(tasks)
-                    again_at = MonotonicNs(now() + TICK_NS)
-                else:
-                    self._said.clear()
-                    again_at = NEVER
-                await self._bell.heard(again_at, self._group.next_leader())
+                self._look()
+                while self._said:
+                    self._do(self._stewardship.handle(Told(self._said.popleft()), now()))
+                if self._leads and now() >= tick_at:
+                    tick_at = MonotonicNs(now() + TICK_NS)
+                    self._do(self._stewardship.handle(Tick(), now()))
+                self._perform(tasks)
+                await self._bell.heard(tick_at if self._leads else NEVER, self._group.next_leader())
 
     @property
     def _leads(self) -> bool:
         return self._group.leader == self._node_id
 
-    async def _serve_term(self, tasks: asyncio.TaskGroup) -> None:
-        """Be the controller of this term until it ends, or the whole catalogue is replaced."""
-        term = self._group.member.voter.term
-        try:
-            await self._group.read()
-        except NotLeader as error:
-            _log.debug("no steward of metadata term=%d: %s", term, error.description)
-            return
-        controller = self._controller = Controller(self._group.catalog, now(), self._settings)
-        _log.info("steward of metadata term=%d streams=%d", term, self._group.catalog.count_streams())
-        tick_at = MonotonicNs(now() + TICK_NS)
-        try:
-            while self._controller is controller and self._leads and self._group.member.voter.term == term:
-                self._take_in(controller)
-                if now() >= tick_at:
-                    tick_at = MonotonicNs(now() + TICK_NS)
-                    self._perform(controller.handle(Tick(), now()))
-                for command in self._proposals:
-                    tasks.create_task(self._propose(command))
-                self._proposals.clear()
-                await self._bell.heard(tick_at)
-        finally:
-            self._controller = None
-            self._grants.clear()
-            self._proposals.clear()
-            _log.info("steward no more of metadata term=%d", term)
+    def _look(self) -> None:
+        """Take in whether this voter leads now; what a term that is over wants is not done any more."""
+        before = self._stewardship.term
+        term = self._group.term if self._leads else None
+        if before not in (None, term):
+            _log.info("steward no more of metadata term=%d", before)
+            self._actions.clear()
+        self._do(self._stewardship.handle(Leads(term), now()))
 
     # --- the CatalogListener ----------------------------------------------------------------------
 
     def applied(self, events: Events) -> None:
         """See `CatalogListener.applied`."""
-        if self._controller is None:
+        if self._stewardship.controller is None:
             return
         for event in events:
             if isinstance(event, UncleanlyElected):
                 _log.error(
                     "stream=%s leader=%s leader_epoch=%d was not in sync and is elected uncleanly: committed "
-                    "records may be lost; in sync were %s",
+                    "records may be lost runbook=RB-10; in sync were %s",
                     event.stream.name,
                     event.stream.leader,
                     event.stream.leader_epoch,
@@ -157,68 +138,65 @@ class Steward:
             elif isinstance(event, ReplicasReassigned):
                 replicas, target = ",".join(event.stream.replicas), ",".join(event.stream.target or ())
                 _log.info("stream=%s replicas=%s target=%s", event.stream.name, replicas, target)
-        self._perform(self._controller.handle(RowsChanged(events), now()))
+        self._do(self._stewardship.handle(RowsChanged(events), now()))
 
     def restored(self) -> None:
-        """See `CatalogListener.restored`: what the controller derived from rows is void."""
-        self._controller = None
-        self._bell.ring()
+        """See `CatalogListener.restored`."""
+        self._do(self._stewardship.handle(Replaced(), now()))
 
-    # --- what nodes say ---------------------------------------------------------------------------
+    # --- events and actions -----------------------------------------------------------------------
 
     def _told(self, message: NodeMessage) -> None:
-        if self._leads and isinstance(message, _Said):
+        if self._leads and isinstance(message, Said):
             self._said.append(message)
             self._bell.ring()
 
-    def _take_in(self, controller: Controller) -> None:
-        while self._said:
-            match self._said.popleft():
-                case LeaseAsked(source, _, node_epoch, asked_at):
-                    self._asked_at[source] = asked_at
-                    event: controller_events.Event = NodeHeard(source, node_epoch)
-                case NodeUnheard(source, _, node):
-                    event = controller_events.NodeUnheard(node, reporter=source)
-                case StopAnnounced(source, _, node_epoch):
-                    event = NodeStopping(source, node_epoch)
-                case unknown:
-                    assert_never(unknown)
-            self._perform(controller.handle(event, now()))
+    def _do(self, actions: Iterable[Action]) -> None:
+        """Note what is to be done by `run`, in order: nothing may be proposed while entries are applied."""
+        self._actions.extend(actions)
+        if self._actions:
+            self._bell.ring()
 
-    # --- actions ----------------------------------------------------------------------------------
-
-    def _perform(self, actions: Iterable[Action]) -> None:
+    def _perform(self, tasks: asyncio.TaskGroup) -> None:
+        actions, self._actions = self._actions, []
         for action in actions:
             match action:
-                case Elect(command) | Finish(command):
-                    self._proposals.append(command)
-                    self._bell.ring()
-                case GrantLease(node, node_epoch, duration_ns):
-                    self._grants.append(
-                        LeaseGranted(self._node_id, node, node_epoch, self._asked_at[node], duration_ns)
-                    )
-                    self._grant_bell.ring()
-                case RefuseLease(node, node_epoch):
-                    self._group.member.tell(LeaseRefused(self._node_id, node, node_epoch))
+                case Ask(number):
+                    tasks.create_task(self._ask(number))
+                case Tell(message):
+                    self._group.member.tell(message)
+                case Decide(ChangeLeader(unclean=True) as command):
+                    self._propose(_dated(command))
+                case Decide(command):
+                    self._propose(command)
                 case _:
                     assert_never(action)
 
-    async def _grant_when_confirmed(self) -> None:
-        while True:
-            await self._grant_bell.heard(NEVER)
-            grants, self._grants = self._grants, []
-            try:
-                await self._group.read()
-            except NotLeader as error:
-                _log.debug("leases=%d are not granted: %s", len(grants), error.description)
-                continue
-            for grant in grants:
-                self._group.member.tell(grant)
-
-    async def _propose(self, command: ChangeLeader | FinishReassignment) -> None:
-        """Propose what the controller has decided; it does so again if nothing comes of it."""
+    async def _ask(self, number: int) -> None:
         try:
-            applied = await self._group.propose(command, self._settings.retry_interval_ns / _NS_PER_SECOND)
-            applied.answer()
-        except JetstreamError as error:
-            _log.debug("stream=%s refused: %s error=%s", command.stream, type(command).__name__, error)
+            await self._group.read()
+            leads = True
+        except NotLeader as error:
+            _log.debug("question=%d of the steward is not answered: %s", number, error.description)
+            leads = False
+        self._look()
+        begun = self._stewardship.controller
+        self._do(self._stewardship.handle(Answered(number, leads), now()))
+        if self._stewardship.controller is not begun:
+            streams = self._group.catalog.count_streams()
+            _log.info("steward of metadata term=%d streams=%d", self._stewardship.term, streams)
+
+    def _propose(self, command: ChangeLeader | FinishReassignment) -> None:
+        """Propose what the controller has decided, here or not at all; it decides again if that is lost.
+
+        Forwarded to another metadata leader, it would be the decision of one that is none any more: on an old
+        view of who is alive.
+        """
+        if self._leads:
+            proposal_id = ProposalId(secrets.token_bytes(PROPOSAL_ID_BYTES))
+            self._group.member.forward((encode_proposal(proposal_id, encode_command(command)),))
+
+
+def _dated(election: ChangeLeader) -> ChangeLeader:
+    """Note when an unclean election is proposed; people are told, and nothing is reckoned with it."""
+    return replace(election, unclean_at=TimestampUs(time.time_ns() // 1000))

@@ -50,6 +50,7 @@ from metadata.raft.events import (
 )
 from metadata.raft.machine import Raft
 from metadata.raft.messages import Message
+from metadata.raft.observer_messages import Observe, ObserverAnswer
 from metadata.raft.state import Entry, Snapshot
 
 _log = logging.getLogger(__name__)
@@ -110,6 +111,8 @@ class Voter:
         self._is_stopped = False
         self.failure: asyncio.Future[None] = self._loop.create_future()
         """Raises the error that stopped the voter; cancelled when it is stopped."""
+        self.on_moved: Callable[[], None] = lambda: None
+        """Called when something was applied, or who leads has changed."""
         self.disk_full: DiskFull | None = None
         """Why a write waits, while one waits for space."""
         self._disk = VoterDisk(storage, self._persisted, self._stalled, self._fail)
@@ -180,6 +183,10 @@ class Voter:
             self._reads.refuse_all()
         return await index
 
+    def answer(self, question: Observe) -> ObserverAnswer | None:
+        """Return what an observer lacks of what was applied here; None while that is nothing."""
+        return self._raft.answer(question) if self._runs else None
+
     def transfer(self, target: NodeId) -> None:
         """Hand leadership over, if this voter leads; may not succeed."""
         self._handle(Transfer(target))
@@ -215,12 +222,15 @@ class Voter:
                 self._disk.write(action)
             case Apply(entries):
                 self._state.apply(entries)
+                self.on_moved()
                 self._compact_if_due()
             case Restore(snapshot):
                 self._state.restore(snapshot)
+                self.on_moved()
             case LeaderChanged(leader, term):
                 _log.info("metadata leader=%s term=%s", leader, term)
                 self._state.leader_changed(leader, term)
+                self.on_moved()
             case Proposed() | ProposalRefused():
                 self._answer = action
             case ReadReady(tokens, index):

@@ -55,6 +55,7 @@ from metadata.raft.messages import (
     Message,
     SnapshotRequest,
 )
+from metadata.raft.observer_messages import Committed, CommittedState, Observe, ObserverAnswer
 from metadata.raft.output import Output
 from metadata.raft.quorum import Group
 from metadata.raft.settings import RaftSettings
@@ -168,6 +169,22 @@ class Raft:
         self._settle(now)
         return (*self._output.flush(self._election.hard_state, self._log), *self._applicable())
 
+    def answer(self, question: Observe) -> ObserverAnswer | None:
+        """Return what an observer lacks of what was applied here; None while that is nothing.
+
+        That is committed, so that no later leader has another history, whether or not this voter leads.
+        """
+        after, snapshot = question.after, self._log.snapshot
+        if after >= self._applied or self._applied < snapshot.index:
+            return None  # a snapshot that was received is not applied before it is durable
+        if after < snapshot.index:
+            return CommittedState(self._group.node_id, question.source, snapshot)
+        previous_term = self._log.term_at(after)
+        assert previous_term is not None, f"R3: entry {after} is not in the log: {self}"
+        entries = self._log.within_bytes(LogIndex(after + 1), self._settings.append_bytes_max)
+        entries = entries[: self._applied - after]
+        return Committed(self._group.node_id, question.source, after, previous_term, entries)
+
     # --- events -------------------------------------------------------------------------------------------
 
     def _tick(self, now: MonotonicNs) -> None:
@@ -239,7 +256,11 @@ class Raft:
         if self._leadership is not None:
             assert self._leadership.term == self.term, f"R2: a reign of {self._leadership.term}: {self}"
             self._leadership.proceed(now)
-        self._tell_leader()
+        # Who leads is told if that is news; a term without a known leader is none.
+        now_known = LeaderChanged(self.leader, self.term)
+        if now_known != self._told and (now_known.leader, self._told.leader) != (None, None):
+            self._output.tell(now_known)
+        self._told = now_known
 
     def _end_leadership(self) -> None:
         if self._leadership is None:
@@ -248,13 +269,6 @@ class Raft:
         if tokens:
             self._output.tell(ReadRefused(tokens, self.leader))
         self._leadership = None
-
-    def _tell_leader(self) -> None:
-        """Tell who leads if that is news; a term without a known leader is none."""
-        now_known = LeaderChanged(self.leader, self.term)
-        if now_known != self._told and (now_known.leader, self._told.leader) != (None, None):
-            self._output.tell(now_known)
-        self._told = now_known
 
     def _applicable(self) -> list[Action]:
         """Return what the state machine may have now: what is committed, and durable here."""

@@ -1,12 +1,12 @@
 """What nodes and the leader of the metadata group say to each other about who is alive.
 
-None of it is Raft's; it goes over the connections of the voters, and may be lost as their messages may. Who
-said what is repeated until it has had its effect.
+None of it is Raft's; it goes over the connections of voters and observers, and may be lost as their messages
+may. Who said what is repeated until it has had its effect.
 """
 
 from dataclasses import dataclass
 
-from envelope.types import MonotonicNs, NodeEpoch, NodeId
+from envelope.types import LogIndex, MonotonicNs, NodeEpoch, NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class LeaseGranted:
     node_epoch: NodeEpoch
     asked_at: MonotonicNs
     lease_ns: int
+    index: LogIndex
+    """A catalogue that is applied so far knows everything that was decided before ``asked_at``."""
 
 
 @dataclass(frozen=True, slots=True)

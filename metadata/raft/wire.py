@@ -1,4 +1,4 @@
-"""The bytes of a message between two voters.
+"""The bytes of a message between two voters, or a voter and an observer.
 
 Who speaks to whom is agreed once for a connection and not repeated. All numbers are little-endian:
 
@@ -13,7 +13,8 @@ Who speaks to whom is agreed once for a connection and not repeated. All numbers
 
 The kinds from 12 on are no messages of Raft's and have no term: payloads that somebody would like to be
 proposed (`Forwarded`), each length u32, bytes; and what nodes say about who is alive
-(`metadata.raft.node_messages`), where a node that is named, in UTF-8, takes what is left.
+(`metadata.raft.node_messages`), where a node that is named, in UTF-8, takes what is left. The kinds from 18
+on are between voters and observers (`metadata.raft.observer_messages`), with entries or a snapshot as above.
 
 `encode` and `MessageReader` are each other's inverse. What arrives damaged, or is no message, is an error:
 nothing that follows on that connection can be told apart any more.
@@ -52,6 +53,13 @@ from metadata.raft.node_messages import (
     NodeUnheard,
     StopAnnounced,
 )
+from metadata.raft.observer_messages import (
+    Committed,
+    CommittedState,
+    Observe,
+    ObserverMessage,
+    VoterStatus,
+)
 from metadata.raft.state import Entry, Snapshot
 
 MESSAGE_BYTES_MAX: Final = SNAPSHOT_BYTES_MAX + MIB
@@ -67,7 +75,7 @@ class Forwarded:
     payloads: tuple[bytes, ...]
 
 
-Sent = Message | Forwarded | NodeMessage
+Sent = Message | Forwarded | NodeMessage | ObserverMessage
 
 _FRAME: Final = struct.Struct("<II")
 _ENTRY: Final = struct.Struct("<QQI")
@@ -92,6 +100,10 @@ _KINDS: Final[dict[int, type[Sent]]] = {
     15: LeaseRefused,
     16: NodeUnheard,
     17: StopAnnounced,
+    18: Observe,
+    19: Committed,
+    20: CommittedState,
+    21: VoterStatus,
 }
 _KIND_OF: Final = {message: number for number, message in _KINDS.items()}
 _ELSEWHERE: Final = frozenset(("source", "target", "entries", "snapshot", "payloads", "node"))
@@ -116,15 +128,15 @@ def encode(message: Sent) -> bytes:
     numbers = [getattr(message, name) for name in _NAMES[kind]]
     parts = [_NUMBERS[kind].pack(_KIND_OF[kind], *numbers)]
     match message:
-        case AppendRequest(entries=entries):
+        case AppendRequest(entries=entries) | Committed(entries=entries):
             for entry in entries:
                 parts += (_ENTRY.pack(entry.index, entry.term, len(entry.payload)), entry.payload)
-        case SnapshotRequest(snapshot=snapshot):
+        case SnapshotRequest(snapshot=snapshot) | CommittedState(snapshot=snapshot):
             parts += (_SNAPSHOT.pack(snapshot.index, snapshot.term), snapshot.payload)
         case Forwarded(payloads=payloads):
             for payload in payloads:
                 parts += (_LENGTH.pack(len(payload)), payload)
-        case NodeUnheard(node=node):
+        case NodeUnheard(node=node) | VoterStatus(node=node):
             parts.append(node.encode())
         case _:
             pass
@@ -136,8 +148,9 @@ def encode(message: Sent) -> bytes:
 class MessageReader:
     """Puts the messages of one connection together from whatever pieces arrive."""
 
-    def __init__(self, source: NodeId, target: NodeId) -> None:
-        """Read what ``source`` sends to ``target``."""
+    def __init__(self, source: NodeId, target: NodeId, bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        """Read what ``source`` sends to ``target``; what is longer than ``bytes_max`` is no message."""
+        self._bytes_max = bytes_max
         self._source = source
         self._target = target
         self._buffer = bytearray()
@@ -151,7 +164,7 @@ class MessageReader:
         self._buffer += data
         while len(self._buffer) >= _FRAME.size:
             length, checksum = _FRAME.unpack_from(self._buffer)
-            if length > MESSAGE_BYTES_MAX:
+            if length > self._bytes_max:
                 raise RemoteProtocolError(f"a message of {length} bytes from {self._source}")
             end = _FRAME.size + length
             if len(self._buffer) < end:
@@ -175,31 +188,31 @@ class MessageReader:
             ) from error
         numbered = dict(zip(_NAMES[kind], numbers, strict=True))
         message = kind(source=self._source, target=self._target, **numbered, **rest)
-        if isinstance(message, AppendRequest) and not _follow_each_other(message):
+        if isinstance(message, AppendRequest | Committed) and not _follow_each_other(message):
             raise RemoteProtocolError(f"entries from {self._source} do not follow each other")
         return message
 
 
-def _follow_each_other(message: AppendRequest) -> bool:
-    """Tell whether a leader can have such entries: without a gap, under terms that never decrease."""
+def _follow_each_other(message: AppendRequest | Committed) -> bool:
+    """Tell whether a log can have such entries: without a gap, under terms that never decrease."""
     index, term = message.previous_index, message.previous_term
     for entry in message.entries:
-        if entry.index != index + 1 or not term <= entry.term <= message.term:
+        if entry.index != index + 1 or entry.term < term:
             return False
         index, term = entry.index, entry.term
-    return True
+    return not isinstance(message, AppendRequest) or not message.entries or term <= message.term
 
 
 def _rest(kind: type[Sent], data: bytes) -> dict[str, Any]:
     """Return what follows the numbers, by the name of its field."""
-    if kind is AppendRequest:
+    if kind in (AppendRequest, Committed):
         return {"entries": tuple(_entries(data))}
-    if kind is SnapshotRequest:
+    if kind in (SnapshotRequest, CommittedState):
         index, term = _SNAPSHOT.unpack_from(data)
         return {"snapshot": Snapshot(LogIndex(index), Term(term), data[_SNAPSHOT.size :])}
     if kind is Forwarded:
         return {"payloads": tuple(_payloads(data))}
-    if kind is NodeUnheard:
+    if kind in (NodeUnheard, VoterStatus):
         return {"node": NodeId(data.decode())}
     if data:
         raise IndexError(f"{len(data)} bytes too many")

@@ -15,7 +15,6 @@ from nats.aio.client import Client
 
 import jetstream
 from jetstream.client.replica_choice import ReadFrom
-from metadata.controller.settings import ControllerSettings
 from tests.chaos.administrator import Administrator
 from tests.chaos.aftermath import (
     problems_of_churned,
@@ -47,9 +46,6 @@ _PLANS: Final = (
 )
 """At most 230 messages a second in all."""
 _READ_FROM: Final[tuple[ReadFrom, ...]] = ("auto", "any", "leader")
-_STALE_SECONDS: Final = 2 * ControllerSettings().lease_ns / 1e9
-"""A leader that was replaced may tell the end that it knows until its lease is over. Cut off together with
-the leader of the metadata log, which takes a moment to step down, it has a younger one."""
 _START_SECONDS: Final = 60.0
 _AFTERMATH_SECONDS: Final = 120.0
 
@@ -109,7 +105,7 @@ class ChaosRun:
                 finally:
                     await client.close()
                     cluster.keep_small_disk()
-            problems += [str(anomaly) for anomaly in anomalies(recorder.events, stale_s=_STALE_SECONDS)]
+            problems += [str(anomaly) for anomaly in anomalies(recorder.events)]
         for name in cluster.nodes:
             problems += traces(cluster.nodes[name].log)
         return _verdict(recorder, problems, nemesis.counts)

@@ -28,9 +28,21 @@ class Cluster:
     nodes: dict[str, dict[str, Any]]
 
 
-def start(data: Path, *arguments: str) -> Cluster:
+def start(data: Path, *arguments: str, nodes: str = "3") -> Cluster:
     process = CommandProcess(
-        *("up", "--nodes", "3", "--data", str(data), "--port", "0", "--nats-port", "0", "--json", *arguments)
+        *(
+            "up",
+            "--nodes",
+            nodes,
+            "--data",
+            str(data),
+            "--port",
+            "0",
+            "--nats-port",
+            "0",
+            "--json",
+            *arguments,
+        )
     )
     cluster = Cluster(process, "", {})
     while (event := next_event(process))["event"] != "ready":
@@ -185,3 +197,21 @@ def test_a_node_that_does_not_live_is_given_up_and_the_others_are_stopped(tmp_pa
     assert [event["node"] for event in json_lines(output) if event["event"] == "stopped"] == ["a", "b"]
     given_up = json.loads(error.splitlines()[-1])["error"]["description"]
     assert "given up after 5 deaths within 60 s" in given_up
+
+
+def test_a_data_node_is_shown_drained_and_removed(tmp_path: Path) -> None:
+    cluster = start(tmp_path / "data", "--voters", "3", nodes="4")
+    with cluster.process:
+        info = json.loads(succeeded("cluster", "info", "--json", nats=cluster.nats))
+        roles = {node["id"]: node["role"] for node in info["cluster"]["nodes"]}
+        assert roles == {"a": "voter", "b": "voter", "c": "voter", "d": "data"}
+        assert " data " in succeeded("cluster", "info", nats=cluster.nats)
+        refused = jetstream("cluster", "remove", "a", nats=cluster.nats)
+        assert refused.exit_code != 0
+        assert "is a voter of the metadata log" in refused.stderr
+        succeeded("cluster", "drain", "d", nats=cluster.nats)
+        succeeded("cluster", "remove", "d", nats=cluster.nats)
+        event = next_event(cluster.process)
+        assert (event["event"], event["node"]) == ("removed", "d")
+        info = json.loads(succeeded("cluster", "info", "--json", nats=cluster.nats))
+        assert [node["id"] for node in info["cluster"]["nodes"]] == ["a", "b", "c"]

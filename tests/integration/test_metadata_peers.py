@@ -11,7 +11,8 @@ import pytest
 from pydantic import SecretStr
 
 from envelope.types import LogIndex, NodeId, Term
-from metadata.node.peers import Address, PeerIdentity, PeerNetwork
+from metadata.node.peer_network import PeerNetwork
+from metadata.node.peers import Address, PeerIdentity
 from metadata.raft.messages import Heartbeat, SnapshotRequest
 from metadata.raft.state import Snapshot
 from metadata.raft.wire import Sent, encode
@@ -147,7 +148,7 @@ def test_a_peer_that_does_not_read_costs_little_memory() -> None:
             assert json.loads(await loop.sock_recv(connection, 4096)) == GREETING
             await loop.sock_sendall(connection, b"{}\n")
             large = SnapshotRequest(A, B, Term(1), Snapshot(LogIndex(1), Term(1), bytes(1 << 20)))
-            await until(lambda: B in a.network._links)
+            await until(lambda: B in a.network._outlets)
             before = a.network.dropped
             for _ in range(100):
                 a.network.send(large)
@@ -215,7 +216,7 @@ def test_a_purpose_is_served_while_somebody_serves_it_and_told_to_come_again_oth
             line = json.dumps(GREETING | {"purpose": "other"}).encode() + b"\n"
             later = {"error": "other is not served here now", "later": True}
             assert json.loads(await greeted(b, line)) == later
-            with b.network.serve("other", talk):
+            with b.network.server.serve("other", talk, lambda source: None):
                 assert json.loads(await greeted(b, line)) == {}
                 assert json.loads(await greeted(b, line.replace(b'"s"', b'"wrong"'))) != {}
             assert json.loads(await greeted(b, line)) == later
@@ -322,7 +323,7 @@ def test_what_is_sent_on_a_connection_that_was_cut_a_moment_ago_is_dropped() -> 
         async with two() as (a, b):
             await said(a, b, 0)
             before = a.network.dropped
-            a.network._links[B].transport.abort()
+            a.network._outlets._writers[B].transport.abort()
             a.network.send(beat(1))  # nobody has heard yet that the connection is gone
             assert a.network.dropped == before + 1
 

@@ -39,7 +39,7 @@ class Running:
 
     def start(self, voters: dict[NodeId, Address]) -> None:
         storage = FileStorage.open(OsDisk(self._root), "metadata")
-        self.group = MetadataGroup(PeerIdentity("test", self.node_id), voters, storage, FAST)
+        self.group = MetadataGroup.voting(PeerIdentity("test", self.node_id), voters, storage, FAST)
         self._task = asyncio.create_task(self.group.member.run(listening(self.address)))
 
     async def stop(self) -> None:
@@ -56,7 +56,7 @@ async def three(root: Path) -> AsyncIterator[list[Running]]:
     for member in members:
         member.start(voters)
     try:
-        await until(lambda: all(member.metadata.member.voter.leader is not None for member in members))
+        await until(lambda: all(member.metadata.leader is not None for member in members))
         yield members
     finally:
         for member in members:
@@ -64,7 +64,7 @@ async def three(root: Path) -> AsyncIterator[list[Running]]:
 
 
 def leader_of(members: list[Running]) -> Running:
-    [leader] = [member for member in members if member.node_id == member.metadata.member.voter.leader]
+    [leader] = [member for member in members if member.node_id == member.metadata.leader]
     return leader
 
 
@@ -127,7 +127,7 @@ def test_every_command_is_applied_once_while_leaders_come_and_go(tmp_path: Path)
                     await until(lambda before=count: count > before + 5)  # type: ignore[misc] # as above
                     stop.set()
                 leader.start(voters)
-                await until(lambda: all(m.metadata.member.voter.leader for m in members))
+                await until(lambda: all(m.metadata.leader for m in members))
             catalog = await leader_of(members).metadata.read()
             node = catalog.node(NodeId("n1"))
             assert node is not None

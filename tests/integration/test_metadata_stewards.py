@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from envelope.errors import Fenced
-from envelope.types import NodeEpoch, NodeId
+from envelope.errors import Fenced, StreamOffline
+from envelope.types import LogIndex, NodeEpoch, NodeId
 from metadata.node.wake_up import now
 from metadata.raft.node_messages import LeaseGranted
-from tests.support.catalogs import register
+from tests.support.catalogs import create, register
 from tests.support.metadata_members import MS
 from tests.support.sockets import run
 from tests.support.stewarded_nodes import LONG, SHORT, StewardedNodes, nodes
@@ -84,6 +84,32 @@ def test_a_killed_nodes_streams_get_leaders_when_the_others_report_it(
             await cluster.until(lambda: all(cluster.row(f"s{number}").leader == B for number in range(20)))
             assert cluster.row("other").leader == C, "who is heard keeps its streams"
             assert cluster.row("other").leader_epoch == 1
+
+    run(test())
+
+
+def test_whoever_is_confirmed_knows_of_everything_that_was_decided_before(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with nodes("abc", tmp_path, LONG) as cluster:
+            leader = cluster.leader
+            for number in range(20):
+                applied = await leader.group.propose(create(f"s{number}", nodes="abc"))
+                applied.answer()
+                decided = leader.group.catalog.applied
+                await asyncio.gather(*(node.membership.confirmed() for node in cluster.all))
+                assert all(node.group.catalog.applied >= decided for node in cluster.all)
+
+    run(test())
+
+
+def test_who_cannot_be_confirmed_is_told_so(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with nodes("abc", tmp_path, LONG) as cluster:
+            await cluster.led_by(B)
+            for node in (B, C):
+                await cluster.node(node).stop()
+            with pytest.raises(StreamOffline, match="nobody confirms"):
+                await cluster.node(A).membership.confirmed()
 
     run(test())
 
@@ -171,6 +197,7 @@ def test_a_steward_knows_nothing_before_a_majority_has_confirmed_its_term(tmp_pa
 async def has_it_all_handed_over(cluster: StewardedNodes, stopping: NodeId) -> None:
     for number in range(20):
         await cluster.create(f"s{number}", "abc" if number % 2 else "bca")
+    await cluster.until(lambda: cluster.leader.group.catalog.count_streams() == 20)
     epochs = {
         row.name: row.leader_epoch for row in cluster.leader.group.catalog.streams() if row.leader == stopping
     }
@@ -278,8 +305,8 @@ def test_a_node_alone_has_a_lease_without_end_and_leads_its_streams(tmp_path: Pa
 
 def test_an_unclean_election_is_told_loudly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        async with nodes("abc", tmp_path, replace(SHORT, unclean_election=True)) as cluster:
-            await cluster.create("orders", "ab")
+        async with nodes("abc", tmp_path, SHORT) as cluster:
+            await cluster.create("orders", "ab", unclean_election=True)
             await cluster.shrink(to="a")
             await cluster.led_by(C)
             await cluster.node(A).stop()
@@ -289,6 +316,7 @@ def test_an_unclean_election_is_told_loudly(tmp_path: Path, caplog: pytest.LogCa
         run(test())
     [told] = caplog.messages
     assert "stream=orders leader=b" in told
+    assert "runbook=RB-10" in told
     assert told.endswith("in sync were a")
 
 
@@ -308,7 +336,7 @@ def test_a_grant_for_another_start_is_worth_nothing(tmp_path: Path) -> None:
         async with nodes("abc", tmp_path, LONG) as cluster:
             node = cluster.node(A)
             node.membership.lease.until = now()
-            node.group.member.tell(LeaseGranted(B, A, NodeEpoch(7), now(), LONG.lease_ns))
+            node.group.member.tell(LeaseGranted(B, A, NodeEpoch(7), now(), LONG.lease_ns, LogIndex(0)))
             node.membership.unheard(NodeId("nobody"))
             await cluster.until(lambda: node.resumed == 2)
             assert node.membership.lease.until <= node.grants[-1].asked_at + LONG.lease_ns * 15 // 16

@@ -389,3 +389,55 @@ def test_an_error_of_ours_ends_the_sessions_and_is_told(loop: str) -> None:
             assert not b.sessions._led
 
     run(test(), loop)
+
+
+# --- who comes and goes ---------------------------------------------------------------------------------
+
+
+def test_a_node_that_comes_later_is_met_and_one_that_goes_is_parted_with(loop: str) -> None:
+    async def test() -> None:
+        a, b, c = SessionNode(A), SessionNode(B), SessionNode(C)
+        c.start({A: a.address})
+        async with connected(a, b):
+            try:
+                assert not a.sessions.fetch(C, NAME, LIFE, fetch_from(0)), "nobody has told of it"
+                assert a.sessions.is_lost(C)
+                assert not a.sessions.is_dead(C)
+                assert not a.sessions.is_connected(C)
+                a.sessions.meet(C, c.address)
+                await a.story.until_told("connected", of=C)
+                await c.story.until_told("connected", of=A)  # it was told to come again until then
+                assert not a.sessions.is_lost(C)
+                assert a.sessions.fetch(C, NAME, LIFE, fetch_from(3))
+                await c.story.until_fetched(1)
+                a.sessions.part(C)
+                await a.story.until_told("connected", "disconnected", of=C)
+                await c.story.until_told("connected", "disconnected", of=A)
+                assert a.sessions.peers == {B}
+                assert not a.sessions.fetch(C, NAME, LIFE, fetch_from(3))
+                a.sessions.part(C)
+                assert a.story.of(B) == [], "others notice nothing"
+            finally:
+                await c.stop()
+
+    run(test(), loop)
+
+
+def test_a_node_at_another_address_is_dialled_there(loop: str) -> None:
+    async def test() -> None:
+        a, b = SessionNode(A), SessionNode(B)
+        async with connected(a, b):
+            moved = SessionNode(B)
+            moved.start({A: a.address})
+            try:
+                a.sessions.meet(B, b.address)
+                assert a.story.of(B) == [], "that is where it is"
+                a.sessions.meet(B, moved.address)
+                await a.story.until_told("disconnected", "connected", of=B)
+                assert a.sessions.fetch(B, NAME, LIFE, fetch_from(3))
+                await moved.story.until_fetched(1)
+                assert not b.story.fetches
+            finally:
+                await moved.stop()
+
+    run(test(), loop)

@@ -12,6 +12,7 @@ from envelope.types import LogIndex, NodeId, Term
 from metadata.raft import messages
 from metadata.raft.messages import AppendRequest, Heartbeat, SnapshotRequest
 from metadata.raft.node_messages import NodeMessage
+from metadata.raft.observer_messages import Committed, ObserverMessage
 from metadata.raft.state import Entry, Snapshot
 from metadata.raft.wire import MESSAGE_BYTES_MAX, Forwarded, MessageReader, Sent, encode
 
@@ -29,6 +30,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
 KINDS: list[type[Any]] = [
     Forwarded,
     *get_args(NodeMessage),
+    *get_args(ObserverMessage),
     *(
         kind
         for kind in vars(messages).values()
@@ -50,13 +52,18 @@ def appends(draw: st.DrawFn) -> AppendRequest:
     return AppendRequest(A, B, Term(term), LogIndex(previous), Term(previous_term), entries, commit)
 
 
-MESSAGES: st.SearchStrategy[Any] = appends() | st.sampled_from(
-    sorted(set(KINDS) - {AppendRequest}, key=str)
-).flatmap(lambda kind: st.builds(kind, **{name: SPECIAL.get(name, NUMBERS) for name in kind.__match_args__}))
+COMMITTED = appends().map(lambda a: Committed(A, B, a.previous_index, a.previous_term, a.entries))
+MESSAGES: st.SearchStrategy[Any] = (
+    appends()
+    | COMMITTED
+    | st.sampled_from(sorted(set(KINDS) - {AppendRequest, Committed}, key=str)).flatmap(
+        lambda kind: st.builds(kind, **{name: SPECIAL.get(name, NUMBERS) for name in kind.__match_args__})
+    )
+)
 
 
 def test_every_kind_of_message_has_bytes() -> None:
-    assert len(KINDS) == 17
+    assert len(KINDS) == 21
 
 
 @given(st.lists(MESSAGES, max_size=5), st.lists(st.integers(1, 60)))
@@ -92,13 +99,17 @@ def test_entries_that_no_leader_has_are_refused(entries: list[tuple[int, int]]) 
     append = AppendRequest(A, B, Term(7), LogIndex(2), Term(4), made, LogIndex(0))
     with pytest.raises(RemoteProtocolError, match="do not follow each other"):
         list(MessageReader(A, B).feed(encode(append)))
+    if max(term for _, term in entries) < append.term:  # a voter that gives entries names no term of its own
+        committed = Committed(A, B, append.previous_index, append.previous_term, made)
+        with pytest.raises(RemoteProtocolError, match="do not follow each other"):
+            list(MessageReader(A, B).feed(encode(committed)))
 
 
 @pytest.mark.parametrize(
     ("frame", "problem"),
     [
         (b"", "no known kind"),
-        (b"\x12" + bytes(8), "no known kind"),
+        (b"\x16" + bytes(8), "no known kind"),
         (b"\x10\xff", "makes no sense"),
         (b"\x0d" + bytes(8), "makes no sense"),
         (b"\x11" + bytes(9), "1 bytes too many"),

@@ -164,7 +164,6 @@ class StreamHistory:
 
     name: str
     window_s: float
-    stale_s: float
     sends: dict[str, list[Sent]] = field(default_factory=lambda: defaultdict(list))
     acks: dict[str, list[Acked]] = field(default_factory=lambda: defaultdict(list))
     refused: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -338,10 +337,10 @@ def acks_before(stream: StreamHistory) -> Iterator[tuple[str, str]]:
 
 
 def ends_told(stream: StreamHistory) -> Iterator[tuple[str, str]]:
-    """Who asks for the end is told one behind all that anybody had heard of ``stale_s`` before."""
+    """Who asks for the end is told one behind all that anybody had heard of before."""
     events: list[tuple[float, int, int, str]] = [
-        *((at + stream.stale_s, 1, offset + 1, "") for at, offset in stream.heard),
-        *((told.at + stream.stale_s, 1, told.end, "") for told in stream.ends),
+        *((at, 1, offset + 1, "") for at, offset in stream.heard),
+        *((told.at, 1, told.end, "") for told in stream.ends),
         *((told.asked_at, 0, told.end, told.reader) for told in stream.ends),
     ]
     known = 0
@@ -376,27 +375,24 @@ CHECKERS: Final[tuple[Checker, ...]] = (
 )
 
 
-def by_stream(events: Iterable[Event], window_s: float, stale_s: float) -> Mapping[str, StreamHistory]:
+def by_stream(events: Iterable[Event], window_s: float) -> Mapping[str, StreamHistory]:
     """Sort a history by streams; see `anomalies`."""
     streams: dict[str, StreamHistory] = {}
     for event in events:
         if not isinstance(event, Note):
-            streams.setdefault(event.stream, StreamHistory(event.stream, window_s, stale_s)).add(event)
+            streams.setdefault(event.stream, StreamHistory(event.stream, window_s)).add(event)
     return streams
 
 
-def anomalies(
-    events: Iterable[Event], window_s: float = DEDUPE_WINDOW_S, stale_s: float = 0.0
-) -> list[Anomaly]:
+def anomalies(events: Iterable[Event], window_s: float = DEDUPE_WINDOW_S) -> list[Anomaly]:
     """Judge a history; of many anomalies of one kind the first are told, with their number.
 
     Args:
         events: in the order of time.
         window_s: seconds for which the streams remember message ids.
-        stale_s: seconds for which a leader that was replaced may not know it, and tell its end.
     """
     found: list[Anomaly] = []
-    for stream in by_stream(events, window_s, stale_s).values():
+    for stream in by_stream(events, window_s).values():
         texts: dict[str, list[str]] = defaultdict(list)
         for checker in CHECKERS:
             for kind, text in checker(stream):

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, TimestampUs
+from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, StreamName, TimestampUs
 from jetstream.log.disk import Disk
 from jetstream.node.clock import Clock
 from jetstream.node.config import NatsConfig
@@ -63,6 +63,9 @@ def lone_services(
     async def propose(command: Command) -> Applied:
         raise AssertionError(f"the only replica proposes {command}")
 
+    async def confirm(_incarnation: Incarnation, _name: StreamName, _epoch: LeaderEpoch) -> None:
+        """Nobody else can be elected."""
+
     return StreamServices(
         clock,
         disk,
@@ -71,7 +74,13 @@ def lone_services(
         hear,
         lambda _stream, _subject: False,
         ClusterServices(
-            NodeId("sole"), unlimited(), NoSessions(), Timers(clock), propose, lambda _node: NodeEpoch(1)
+            NodeId("sole"),
+            unlimited(),
+            NoSessions(),
+            Timers(clock),
+            propose,
+            lambda _node: NodeEpoch(1),
+            confirm,
         ),
         asyncio.TaskGroup(),
         crash,

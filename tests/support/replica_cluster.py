@@ -202,3 +202,19 @@ class ReplicaCluster:
                 if offset >= member.log.log_start:
                     assert logs[name].get(offset) == record, f"{name} is in the ISR without {offset} {record}"
                     assert offset < member.log.synced_end, f"{name} has {offset} in memory only"
+
+
+def committed_of(cluster: ReplicaCluster) -> list[str]:
+    return [value for _, (_, value) in sorted(cluster.committed.items())]
+
+
+def agree(cluster: ReplicaCluster, *values: str) -> None:
+    """All that are up have exactly these values."""
+    for member in cluster.members.values():
+        if member.is_up:
+            assert member.log.values() == list(values), f"{member.name}: {member.machine}"
+
+
+def come_together(cluster: ReplicaCluster, *, cut_off: tuple[NodeId, ...] = ()) -> None:
+    """Let enough time pass for lost fetches to be repeated, and everything flow."""
+    cluster.pass_time(RETRY + 2 * HEARTBEAT, cut_off=cut_off)

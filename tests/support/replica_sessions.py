@@ -25,7 +25,8 @@ from jetstream.replica.wire import (
     WireMessage,
     WireReader,
 )
-from metadata.node.peers import Address, PeerIdentity, PeerNetwork
+from metadata.node.peer_network import PeerNetwork
+from metadata.node.peers import Address, PeerIdentity
 from metadata.raft.wire import Sent
 from tests.support.metadata_members import WAIT_SECONDS, listening
 
@@ -214,7 +215,7 @@ class SessionNode:
         self._sessions = ReplicaSessions(self.identity, peers, self.story, self._settings, self._executor)
         self._running = [
             asyncio.create_task(network.run(self.socket, Deaf())),
-            asyncio.create_task(self._sessions.run(network)),
+            asyncio.create_task(self._sessions.run(network.server)),
         ]
 
     def listen_again(self) -> None:

@@ -62,7 +62,9 @@ def rows(catalog: Catalog) -> tuple[object, ...]:
 def opened(storage: Storage, snapshot_log_bytes_min: int = MIB) -> MetadataGroup:
     """The group of one over a storage."""
     voters = {N1: Address("", 0)}
-    return MetadataGroup(PeerIdentity("test", N1), voters, storage, RaftSettings(), snapshot_log_bytes_min)
+    return MetadataGroup.voting(
+        PeerIdentity("test", N1), voters, storage, RaftSettings(), snapshot_log_bytes_min
+    )
 
 
 @asynccontextmanager

@@ -118,6 +118,12 @@ class LiveStream:
         self.watchers.add(callback)
         return lambda: self.watchers.discard(callback)
 
+    def confirm(self) -> asyncio.Future[None]:
+        """See `ReadableStream.confirm`: nobody else can lead it."""
+        confirmed = asyncio.get_running_loop().create_future()
+        confirmed.set_result(None)
+        return confirmed
+
     def reign(self, epoch: int) -> None:
         """Begin a leader epoch, unless it is the present one."""
         self.leader_epoch = LeaderEpoch(epoch)

@@ -13,10 +13,12 @@ from metadata.catalog.events import NodeRegistered
 from metadata.catalog.tables import Stream
 from metadata.controller.settings import ControllerSettings
 from metadata.node.file_storage import FileStorage
+from metadata.node.group_member import GroupMember
 from metadata.node.membership import Membership
 from metadata.node.metadata_group import MetadataGroup
 from metadata.node.peers import Address, PeerIdentity
 from metadata.node.steward import Steward
+from metadata.node.voter import Voter
 from metadata.node.wake_up import now
 from metadata.raft.node_messages import LeaseGranted, NodeMessage, NodeUnheard
 from tests.support.catalogs import create, register
@@ -58,6 +60,11 @@ class StewardedNode:
         return self._parts[0]
 
     @property
+    def voter(self) -> Voter:
+        assert isinstance(self.group.member, GroupMember), f"{self.node_id} has no vote"
+        return self.group.member.voter
+
+    @property
     def membership(self) -> Membership:
         assert self._parts is not None, f"{self.node_id} does not run"
         return self._parts[1]
@@ -77,7 +84,7 @@ class StewardedNode:
 
     def start(self, voters: dict[NodeId, Address]) -> None:
         storage = FileStorage.open(OsDisk(self._root), "metadata")
-        group = MetadataGroup(PeerIdentity("test", self.node_id), voters, storage, FAST)
+        group = MetadataGroup.voting(PeerIdentity("test", self.node_id), voters, storage, FAST)
         membership = Membership(group, self.node_id, self._settings)
         membership.on_resumed = self._on_resumed
         self._parts = (group, membership, Steward(group, self.node_id, self._settings))
@@ -140,7 +147,7 @@ class StewardedNodes:
     def leader(self) -> StewardedNode:
         """The metadata leader; a former one may not know yet."""
         claims = [node for node in self.running if node.group.leader == node.node_id]
-        return max(claims, key=lambda node: node.group.member.voter.term)
+        return max(claims, key=lambda node: node.group.term)
 
     def node(self, node_id: NodeId | None) -> StewardedNode:
         return next(node for node in self.all if node.node_id == node_id)
@@ -161,9 +168,10 @@ class StewardedNodes:
                     async with asyncio.timeout(_LOOK_SECONDS):
                         await self._moved.wait()
 
-    async def create(self, name: str, nodes: str) -> None:
+    async def create(self, name: str, nodes: str, *, unclean_election: bool = False) -> None:
         """Create a stream on these nodes, the first one leading."""
-        applied = await self.running[0].group.propose(create(name, nodes=nodes, min_insync_replicas=1))
+        command = create(name, nodes=nodes, min_insync_replicas=1, unclean_election=unclean_election)
+        applied = await self.running[0].group.propose(command)
         applied.answer()
 
     async def shrink(self, to: str) -> None:
@@ -182,7 +190,7 @@ class StewardedNodes:
         def does_lead() -> bool:
             for node in self.running:
                 if node.node_id != metadata_leader:
-                    node.group.member.voter.transfer(metadata_leader)
+                    node.voter.transfer(metadata_leader)
             return all(node.group.leader == metadata_leader for node in self.running)
 
         await self.until(does_lead)

@@ -23,6 +23,23 @@ def test_the_nodes_and_their_peer_ports_stay(tmp_path: Path) -> None:
     assert len(set(first.peers.values())) == 3
 
 
+def test_of_four_nodes_the_first_three_can_be_the_voters_and_stay_it(tmp_path: Path) -> None:
+    with cluster_directory(tmp_path, 4, 3) as directory:
+        names = list(directory.peers)
+        directory.write_settings(dict.fromkeys(names, NodePorts(7000, None)), "info")
+        configs = [load_config(directory.settings_file(node)) for node in names]
+    assert names == list("abcd")
+    for config in configs:
+        assert config.peers is not None
+        assert config.peers.voters is not None
+        assert list(config.peers.voters) == NODES
+        assert config.node_id is not None
+        assert config.peers.address_of(config.node_id).port == directory.peers[config.node_id]
+    for count, voters, said in ((5, 3, "4 nodes"), (4, 1, "3 voters")):
+        with pytest.raises(InvalidConfig, match=said), cluster_directory(tmp_path, count, voters):
+            pass
+
+
 def test_a_directory_is_used_by_one_command_at_a_time(tmp_path: Path) -> None:
     with (
         cluster_directory(tmp_path, 3),
@@ -42,9 +59,9 @@ def test_the_settings_are_what_a_node_takes(tmp_path: Path, monkeypatch: pytest.
     assert [config.data for config in configs] == [data.resolve() / name for name in NODES]
     assert [config.socket.port for config in configs] == [7000, 7001, 7002]
     assert [config.http.port for config in configs if config.http] == [8000, 8001, 8002]
-    peers = [config.peers for config in configs if config.peers]
-    assert len(peers) == 3
-    assert all({node: where.port for node, where in one.voters.items()} == directory.peers for one in peers)
+    voters = [config.peers.voters for config in configs if config.peers and config.peers.voters]
+    assert len(voters) == 3
+    assert all({node: where.port for node, where in one.items()} == directory.peers for one in voters)
 
 
 def test_a_nodes_environment_says_nats_and_nothing_that_is_decided_for_each(

@@ -99,7 +99,8 @@ def test_the_settings_in_the_page_are_a_configuration(
         settings.write_text(sample)
         config = load_config(settings)
         if config.peers is not None:
-            assert config.node_id in config.peers.voters
+            assert config.node_id is not None
+            assert config.peers.address_of(config.node_id).port
         else:
             assert config.socket.advertise == "log1.example.com"
             assert config.socket.tls is not None

@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from envelope.types import MonotonicNs, NodeEpoch, NodeId
+from envelope.types import LogIndex, MonotonicNs, NodeEpoch, NodeId
 from metadata.catalog.commands import Command
 from metadata.controller.tenure import Tenure, streams_to_hand_over
 from metadata.lease import Lease, unlimited
@@ -24,7 +24,7 @@ def begun(until: int = 0) -> tuple[Tenure, Lease]:
 
 
 def grant(asked_at: int, node_epoch: int = 3) -> LeaseGranted:
-    return LeaseGranted(B, A, NodeEpoch(node_epoch), MonotonicNs(asked_at), LEASE_NS)
+    return LeaseGranted(B, A, NodeEpoch(node_epoch), MonotonicNs(asked_at), LEASE_NS, LogIndex(0))
 
 
 def test_a_lease_counts_from_when_it_was_asked_for_less_a_margin() -> None:

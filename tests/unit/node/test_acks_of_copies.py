@@ -22,8 +22,7 @@ from jetstream.node.following import FollowingStream
 from jetstream.node.group_commit import GroupCommit
 from jetstream.node.leading import LeadingStream
 from jetstream.node.recovery import begin_reign, open_log
-from jetstream.node.replica_parts import ClusterServices, ReplicaParts, StreamServices, log_state
-from jetstream.node.timers import Timers
+from jetstream.node.replica_parts import ReplicaParts, StreamServices, log_state
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.leader import Appointment, Leader
 from jetstream.replica.leader_events import FetchArrived
@@ -116,10 +115,8 @@ async def replica(node: NodeId) -> AsyncIterator[Replica]:
     async def propose(command: Command) -> Applied:
         raise AssertionError(f"nobody lags or joins here: {command}")
 
-    cluster = ClusterServices(
-        node, unlimited(), said, Timers(clock), propose, lambda _node: START, node_epoch=START
-    )
     alone = lone_services(clock, thread, GroupCommit(thread, lambda: None, crash), crash, hear)
+    cluster = replace(alone.cluster, node_id=node, sessions=said, propose=propose, node_epoch=START)
     services = replace(alone, cluster=cluster)
     opened = open_log(disk, "stream", CONFIG, clock.wall(), "tail")
     upkeep = Upkeep(opened.log, clock, lambda: Offset(0), opened.txid)

@@ -61,6 +61,24 @@ def test_a_node_may_listen_elsewhere_than_it_is_dialled(tmp_path: Path) -> None:
     assert settings.address == Address("h1", 9300)
 
 
+@pytest.mark.parametrize(
+    ("where", "listen", "address"),
+    [
+        ('advertise = "h9"', Address("h9", 9294), Address("h9", 9294)),
+        ('advertise = "h9:1"\nhost = "0.0.0.0"\nport = 2', Address("0.0.0.0", 2), Address("h9", 1)),
+        ('host = "h9"', Address("h9", 9294), Address("h9", 9294)),
+        ('host = "h9"\nport = 2', Address("h9", 2), Address("h9", 2)),
+    ],
+)
+def test_a_node_that_is_no_voter_says_where_it_is(
+    tmp_path: Path, where: str, listen: Address, address: Address
+) -> None:
+    config = config_of(tmp_path, THREE.replace("n1", "n9", 1) + where)
+    settings = peer_settings(config, NodeId("n9"))
+    assert (settings.listen, settings.address, settings.is_voter) == (listen, address, False)
+    assert settings_of(tmp_path, THREE).is_voter
+
+
 def test_the_environment_can_say_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JETSTREAM_NODE_NODE_ID", "n1")
     monkeypatch.setenv("JETSTREAM_NODE_RACK", "a")
@@ -76,10 +94,17 @@ def test_the_environment_can_say_all_of_it(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (THREE.removeprefix('node_id = "n1"'), "node_id must be one of peers.voters"),
-        (THREE.replace("n1", "n9", 1), "node_id must be one of peers.voters"),
+        (THREE.removeprefix('node_id = "n1"'), "a node with peers needs a node_id"),
+        (THREE.replace("n1", "n9", 1), "node n9 is none of peers.voters .n1, n2, n3., and so a data node"),
+        (THREE.replace("n1", "n9", 1) + 'host = "0.0.0.0"', "peers.advertise must say"),
+        (THREE.replace("n1", "n9", 1) + 'host = "h9"\nport = 0', "peers.advertise must say"),
+        (THREE.replace("n1", "n9", 1) + 'advertise = "h2"', "advertise is the address of a voter"),
+        (THREE + 'advertise = "h9"', "node n1 is a voter, dialled as peers.voters says"),
         ('node_id = "n1"\n[peers]\nvoters = {n1 = "h1"}', "peers.voters"),
-        ('node_id = "n1"\n[peers]', "peers.voters"),
+        ('node_id = "n1"\n[peers]', "choose voters or bootstrap_expect"),
+        (f"{THREE}bootstrap_expect = 3", "choose voters or bootstrap_expect"),
+        ('node_id = "n1"\n[peers]\nbootstrap_expect = 3', "node n1 finds its cluster by itself: peers.adver"),
+        ('node_id = "n1"\n[peers]\nbootstrap_expect = 1\nhost = "h"', "peers.bootstrap_expect"),
         (THREE.replace("h2", "h1:9300"), "two voters have one address"),
         (THREE.replace("h2", "h2:0"), "not between 1 and 65535"),
         (THREE.replace("h2", "h2:65536"), "not between 1 and 65535"),

@@ -182,12 +182,6 @@ def test_an_answer_that_was_asked_for_before_is_not_too_early() -> None:
     assert anomalies([sent(1, "a"), acked(3, "a", 0), told(2.9, 0)]) == []
 
 
-def test_an_end_may_be_as_stale_as_a_replaced_leader_and_no_staler() -> None:
-    events: list[Event] = [sent(1, "a"), acked(2, "a", 0), told(3, 0)]
-    assert anomalies(events, stale_s=1.5) == []
-    assert [anomaly.kind for anomaly in anomalies(events, stale_s=0.5)] == ["early-end"]
-
-
 def test_a_value_that_was_refused_once_and_not_again_may_be_stored() -> None:
     refused = Refused(2, "s", "a", 1, "not_enough_replicas")
     assert anomalies([sent(1, "a"), refused, sent(3, "a", 2), read(4, "r", "a")]) == []

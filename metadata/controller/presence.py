@@ -1,0 +1,99 @@
+"""A node's side of the conversation with the metadata leader: what it says of itself and others, and when.
+
+Everything is said again until it has had its effect, and at once to a new metadata leader, which knows
+nothing.
+"""
+
+from typing import Final
+
+from envelope.types import MonotonicNs, NodeEpoch, NodeId, Term
+from metadata.controller.settings import ControllerSettings
+from metadata.controller.tenure import Tenure
+from metadata.lease import Lease
+from metadata.raft.node_messages import (
+    LeaseAsked,
+    LeaseGranted,
+    LeaseRefused,
+    NodeMessage,
+    NodeUnheard,
+    StopAnnounced,
+)
+
+_MS: Final = 1_000_000
+ASKS_PER_LEASE: Final = 6
+"""So often is a lease asked for within one: it outlives several lost messages, and a change of leaders."""
+REPEAT_NS: Final = 100 * _MS
+"""How often a lease is asked for until it is granted, and how often what ends reigns is repeated."""
+
+
+class Presence:
+    """One start of a node; times are of its own clock."""
+
+    def __init__(self, node_id: NodeId, lease: Lease, settings: ControllerSettings) -> None:
+        """Have nothing to say until `begin`, but of nodes that are not heard.
+
+        Args:
+            node_id: this node.
+            lease: its lease, which only this prolongs.
+            settings: the same on all nodes.
+        """
+        self._node_id = node_id
+        self._ask_interval_ns = settings.lease_ns // ASKS_PER_LEASE
+        self._tenure = Tenure(lease)
+        self._unheard: set[NodeId] = set()
+        self._is_stopping = False
+        self._said_to: tuple[NodeId | None, Term] | None = None
+        self.say_at = MonotonicNs(0)
+        """When there will be something to say, if nothing happens before."""
+
+    def begin(self, node_epoch: NodeEpoch) -> None:
+        """Ask for a lease from now on, as the start of the node that is registered so."""
+        self._tenure.begin(node_epoch)
+        self.say_at = MonotonicNs(0)
+
+    def unheard(self, node: NodeId) -> None:
+        """Say that ``node`` is not heard here, until it is `heard`."""
+        if node not in self._unheard:
+            self._unheard.add(node)
+            self.say_at = MonotonicNs(0)
+
+    def heard(self, node: NodeId) -> None:
+        """Say no more that ``node`` is not heard here."""
+        self._unheard.discard(node)
+
+    def stop(self) -> None:
+        """Say from now on that this node is about to stop."""
+        self._is_stopping = True
+        self.say_at = MonotonicNs(0)
+
+    def ask(self) -> None:
+        """Ask for a lease at once: the grant says what is to be applied to know of everything until now."""
+        self.say_at = MonotonicNs(0)
+
+    def say(self, leader: NodeId | None, term: Term, now: MonotonicNs) -> tuple[NodeMessage, ...]:
+        """Return what is to be said now to ``leader``, who leads the metadata log in ``term``."""
+        if now < self.say_at and (leader, term) == self._said_to:
+            return ()
+        self._said_to = (leader, term)
+        self.say_at = MonotonicNs(now + REPEAT_NS)
+        if leader is None:
+            return ()
+        messages: list[NodeMessage] = []
+        node_epoch = self._tenure.node_epoch
+        if node_epoch is not None:
+            if self._is_stopping:
+                # Before the lease: else a new metadata leader might elect this node on hearing of it.
+                messages.append(StopAnnounced(self._node_id, leader, node_epoch))
+            messages.append(LeaseAsked(self._node_id, leader, node_epoch, now))
+        messages.extend(NodeUnheard(self._node_id, leader, node) for node in sorted(self._unheard))
+        return tuple(messages)
+
+    def granted(self, grant: LeaseGranted, now: MonotonicNs) -> bool:
+        """Prolong the lease; return whether it had lapsed, or was never there, and is valid again."""
+        if not self._unheard and not self._is_stopping:
+            self.say_at = MonotonicNs(grant.asked_at + self._ask_interval_ns)
+        return self._tenure.granted(grant, now)
+
+    def is_over(self, refusal: LeaseRefused) -> bool:
+        """Tell whether a newer start of the node has registered, so that this process is to stop."""
+        return self._tenure.is_over(refusal)

@@ -1,0 +1,245 @@
+"""An observer of the metadata log: has all that was committed, and no vote.
+
+Theory of operation. An observer speaks with every voter, and asks one of them for what follows the entry that
+it applied last: the leader if it is heard, else the one it asked before, else any. Voters give only what is
+committed and applied on their side, so nothing that an observer has is ever taken back: it may go on at any
+other voter when one falls silent, and what comes twice is passed over. The state machine of an observer so is
+that of the voters, at most a message behind.
+
+Nothing here needs to be durable. An observer promises nothing to anybody, so that one that starts begins with
+nothing and is given the state; what it has forgotten no quorum has counted.
+
+Every voter says at short intervals who leads. The newest term that is heard of a voter that is not silent
+counts.
+
+Source: Ongaro, "Consensus: Bridging Theory and Practice", section 4.2.1 (servers without a vote); the
+observers of ZooKeeper. docs/adr/0010 says why these are none that the leader replicates to.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from envelope.errors import CorruptDataError, RemoteProtocolError
+from envelope.types import LogIndex, MonotonicNs, NodeId, Term
+from metadata.raft.events import Apply, LeaderChanged, Restore
+from metadata.raft.observer_messages import (
+    Committed,
+    CommittedState,
+    Observe,
+    ObserverAnswer,
+    ObserverMessage,
+    VoterStatus,
+)
+from metadata.raft.settings import NEVER, RaftSettings
+
+_NO_TERM = Term(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """``voter`` can be spoken to; what was said to it before is lost."""
+
+    voter: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """``voter`` cannot be spoken to any more."""
+
+    voter: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A voter has said this."""
+
+    message: ObserverMessage
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """To be given when ``wake_at`` is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Say this to its target; lost only with the connection."""
+
+    question: Observe
+
+
+ObserverEvent = Connected | Disconnected | Heard | TimePassed
+ObserverAction = Ask | Apply | Restore | LeaderChanged
+
+
+@dataclass(slots=True)
+class _Voter:
+    """A voter that is connected."""
+
+    heard_at: MonotonicNs
+    is_silent: bool = False
+    term: Term = _NO_TERM
+    leader: NodeId | None = None
+
+
+class Observer:
+    """One observer; see the module.
+
+    Invariants:
+        O1: entries are applied in the order of their indexes, without a gap, each once.
+        O2: at most one voter owes an answer that is waited for.
+    """
+
+    def __init__(self, node_id: NodeId, voters: Collection[NodeId], settings: RaftSettings) -> None:
+        """Begin with nothing, in touch with nobody.
+
+        Args:
+            node_id: this observer, none of ``voters``.
+            voters: all voters of the group.
+            settings: of the voters; one that says nothing for an election timeout is silent.
+        """
+        assert node_id not in voters, f"{node_id} is a voter"
+        self._node_id = node_id
+        self._voters = frozenset(voters)
+        self._silence_ns = settings.election_timeout_ns
+        self._links: dict[NodeId, _Voter] = {}
+        self._asked: NodeId | None = None
+        self._applied = LogIndex(0)
+        self._applied_term = _NO_TERM
+        self._told = LeaderChanged(None, _NO_TERM)
+
+    def __str__(self) -> str:
+        heard = ",".join(sorted(self._links)) or "nobody"
+        return (
+            f"{self._node_id} observes t{self.term} leader={self.leader} applied={self.applied} hears {heard}"
+        )
+
+    @property
+    def applied(self) -> LogIndex:
+        """The last entry it has given to the state machine."""
+        return self._applied
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Who leads, as far as the voters that are heard know."""
+        return self._told.leader
+
+    @property
+    def term(self) -> Term:
+        """The term of that leader; without one the newest that was told of."""
+        return self._told.term
+
+    @property
+    def hears_voters(self) -> bool:
+        """Whether any voter is connected and not silent, as of the last event."""
+        return any(not voter.is_silent for voter in self._links.values())
+
+    @property
+    def wake_at(self) -> MonotonicNs:
+        """When it wants `TimePassed`, if nothing happens before."""
+        heard_at = (voter.heard_at for voter in self._links.values() if not voter.is_silent)
+        first = min(heard_at, default=None)
+        return NEVER if first is None else MonotonicNs(first + self._silence_ns)
+
+    def handle(self, event: ObserverEvent, now: MonotonicNs) -> tuple[ObserverAction, ...]:
+        """Take in one event; return what the shell must do, in that order.
+
+        Raises:
+            RemoteProtocolError: a voter says what answers nothing; nothing has changed.
+            CorruptDataError: a voter has another history than what was applied here. The observer is of no
+                more use: begun anew, it takes that history.
+        """
+        actions: list[ObserverAction] = []
+        match event:
+            case Connected(voter):
+                assert voter in self._voters, f"{voter} is no voter"
+                self._links[voter] = _Voter(now)
+                self._expect_nothing_of(voter)
+            case Disconnected(voter):
+                self._links.pop(voter, None)
+            case Heard(message):
+                actions += self._heard(message, now)
+            case TimePassed():
+                pass
+        self._find_silent(now)
+        actions += self._leader_news()
+        actions += self._questions()
+        return tuple(actions)
+
+    # --- what is heard ------------------------------------------------------------------------------------
+
+    def _heard(self, message: ObserverMessage, now: MonotonicNs) -> list[ObserverAction]:
+        voter = self._links.get(message.source)
+        if voter is None:
+            return []  # of a connection that is over
+        applied: list[ObserverAction] = []
+        match message:
+            case VoterStatus(term=term, node=node):
+                voter.term, voter.leader = term, node or None
+            case Committed() | CommittedState():
+                applied = self._take_in(message)
+                self._expect_nothing_of(message.source)
+            case _:
+                raise RemoteProtocolError(f"a voter does not say {type(message).__name__}")
+        voter.heard_at, voter.is_silent = now, False
+        return applied
+
+    def _take_in(self, answer: ObserverAnswer) -> list[ObserverAction]:
+        if isinstance(answer, CommittedState):
+            snapshot = answer.snapshot
+            if snapshot.index <= self._applied:
+                return []
+            self._applied, self._applied_term = snapshot.index, snapshot.term
+            return [Restore(snapshot)]
+        previous = answer.previous_index
+        if previous > self._applied:
+            raise RemoteProtocolError(
+                f"entries behind {previous} from {answer.source}, asked for what is behind {self._applied}"
+            )
+        known = answer.entries[: self._applied - previous]
+        if previous + len(known) < self._applied:
+            return []  # all of it was applied, and more
+        term = known[-1].term if known else answer.previous_term
+        if term != self._applied_term:
+            raise CorruptDataError(
+                f"metadata entry {self._applied} is of term {self._applied_term} here, and of term {term} on "
+                f"{answer.source}: that is another log"
+            )
+        new = answer.entries[len(known) :]
+        if not new:
+            return []
+        assert new[0].index == self._applied + 1, f"O1: entry {new[0].index} after {self._applied}"
+        self._applied, self._applied_term = new[-1].index, new[-1].term
+        return [Apply(new)]
+
+    # --- what follows from any event ----------------------------------------------------------------------
+
+    def _expect_nothing_of(self, voter: NodeId) -> None:
+        """Take in that this voter owes no answer: it has given it, or the question was lost."""
+        if self._asked == voter:
+            self._asked = None
+
+    def _find_silent(self, now: MonotonicNs) -> None:
+        for voter in self._links.values():
+            voter.is_silent = voter.is_silent or now >= voter.heard_at + self._silence_ns
+
+    def _leader_news(self) -> list[ObserverAction]:
+        """Tell who leads if that is news; as for a voter, a term without a known leader is none."""
+        heard = [voter for voter in self._links.values() if not voter.is_silent]
+        newest = max((voter for voter in heard if voter.leader), key=lambda voter: voter.term, default=None)
+        if newest is None:
+            known = LeaderChanged(None, max((voter.term for voter in heard), default=self._told.term))
+        else:
+            known = LeaderChanged(newest.leader, newest.term)
+        is_news = known != self._told and (known.leader, self._told.leader) != (None, None)
+        self._told = known
+        return [known] if is_news else []
+
+    def _questions(self) -> list[ObserverAction]:
+        """Ask whoever is best asked, unless that one owes an answer already (O2)."""
+        live = sorted(name for name, voter in self._links.items() if not voter.is_silent)
+        best = next((name for name in (self.leader, self._asked) if name in live), live[0] if live else None)
+        if best is None or best == self._asked:
+            return []
+        self._asked = best
+        return [Ask(Observe(self._node_id, best, self._applied))]
