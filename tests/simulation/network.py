@@ -99,6 +99,12 @@ class Network(Generic[MessageT]):
             if link in self._clogged:
                 self._clogged[link] = []
 
+    def break_all(self) -> None:
+        """Lose everything that is under way."""
+        for number, one in enumerate(self._receivers):
+            for other in list(self._receivers)[number + 1 :]:
+                self.break_off(one, other)
+
     def heal(self) -> None:
         """End every partition and clog."""
         self._blocked.clear()

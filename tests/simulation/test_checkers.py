@@ -72,7 +72,8 @@ def _committed(*disks: LogImage) -> Commits:
 
 
 def _applied(*entries: Entry) -> tuple[Applied, Tally]:
-    applied, tally = Applied(), Tally()
+    tally = Tally()
+    applied = Applied(tally.state)
     applied.started(A, tally)
     for entry in entries:
         applied.applied(A, entry, tally, tally.apply(entry))

@@ -6,13 +6,15 @@ from random import Random
 import pytest
 
 from envelope.types import LeaderEpoch, NodeId, Offset, StreamName
+from tests.simulation.disk_state import DiskState
 from tests.simulation.network import Network, Weather
 from tests.simulation.replica.bus import Bus
 from tests.simulation.replica.log_image import Batch, LogImage
 from tests.simulation.replica.messages import BusMessage, Message, Ping, Publish
+from tests.simulation.replica.service_world import ServiceWorld
 from tests.simulation.replica.swarm import LEASE, draw
 from tests.simulation.replica.world import World
-from tests.simulation.replica.writer import DiskSpeed, Done, Full, LogWriter, Report, Sync, Write
+from tests.simulation.replica.writer import Done, Full, LogWriter, Report, Sync, Write
 from tests.simulation.timeline import Timeline
 from tests.simulation.trace import Trace
 
@@ -34,12 +36,12 @@ def _image(*batches: Batch) -> LogImage:
     return image
 
 
-def _writer(seed: int) -> tuple[World, LogImage, LogWriter, DiskSpeed, list[Report]]:
+def _writer(seed: int) -> tuple[World, LogImage, LogWriter, DiskState, list[Report]]:
     rng = Random(seed)
-    world = World(rng, draw(rng, frugal=False), Trace())
-    image, speed, reports = LogImage(StreamName("s1")), DiskSpeed(rng, 1_000), list[Report]()
-    writer = LogWriter(world, image, speed, reports.append)
-    return world, image, writer, speed, reports
+    world = ServiceWorld(rng, draw(rng, frugal=False), Trace())
+    image, disk, reports = LogImage(StreamName("s1")), DiskState(), list[Report]()
+    writer = LogWriter(world, image, disk, reports.append)
+    return world, image, writer, disk, reports
 
 
 def test_a_power_loss_leaves_what_was_synced_and_a_prefix_of_whole_batches() -> None:
@@ -92,18 +94,18 @@ def test_records_are_found_by_offset_also_after_the_log_start_has_moved() -> Non
 def test_a_write_is_told_before_its_sync_and_a_full_disk_refuses_what_was_asked_for_until_it_is_told() -> (
     None
 ):
-    world, image, writer, speed, reports = _writer(1)
+    world, image, writer, disk, reports = _writer(1)
     one, other = _batches(2, 1)
     writer.append((one,))
     while world.timeline.take_next(_LONG // 1000) and len(reports) < 2:
         pass
     assert [type(report.job) for report in reports if isinstance(report, Done)] == [Write, Sync]
-    speed.full = True
+    disk.full = True
     writer.append((other,))
     while len(reports) < 3:
         assert world.timeline.take_next(_LONG)
     assert isinstance(reports[2], Full)
-    speed.full = False
+    disk.full = False
     writer.append((Batch(other.next, other.epoch, ("later",)),))
     writer.told(reports[2])
     while len(reports) < 5 and world.timeline.take_next(_LONG):
@@ -131,7 +133,7 @@ def _connected(**nodes: _Node) -> tuple[World, list[Message]]:
     names = tuple(NodeId(name) for name in nodes)
     weather = Weather(1_000, in_order=True)
     swarm = replace(draw(rng, frugal=False), nodes=names, streams=(), reliable=True, weather=weather)
-    world, received = World(rng, swarm, Trace()), list[Message]()
+    world, received = ServiceWorld(rng, swarm, Trace()), list[Message]()
     world.connections.nodes = dict(zip(names, nodes.values(), strict=True))
     for name in nodes:
         world.network.connect(

@@ -53,7 +53,7 @@ class Faults:
                 world.timeline.after(self._links.moment() // 20, self._notice_death, other, name)
         world.timeline.after(self._links.moment(), self._restart, self._voters[name])
 
-    def heal(self) -> None:
+    def end(self) -> None:
         """End every fault; but sometimes a minority stays dead until `revive`."""
         world, rng = self._world, self._world.rng
         minority = (len(self._voters) - 1) // 2
@@ -133,7 +133,7 @@ class Faults:
     def _slow_disk(self) -> None:
         victim = self._some(1)[0]
         self._note("slow_disk", victim.name)
-        victim.writer.slowness = self._world.rng.choice((3, 30))
+        victim.writer.disk.slowness = self._world.rng.choice((3, 30))
 
     def _transfer(self) -> None:
         for leader in self._leaders():

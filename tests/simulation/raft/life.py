@@ -23,8 +23,6 @@ from metadata.raft.machine import Raft
 from tests.simulation.raft.checkers.answers import check_answers
 from tests.simulation.raft.checkers.stability import Stability
 from tests.simulation.raft.description import event_text
-from tests.simulation.raft.swarm import ELECTION_TIMEOUT
-from tests.simulation.raft.tally import Tally
 from tests.simulation.raft.world import World
 from tests.simulation.violation import Violation
 
@@ -39,16 +37,17 @@ class Life:
     def __init__(self, world: World, name: NodeId, now: MonotonicNs, put_write: PutWrite) -> None:
         self._disk = disk = world.disks[name]
         self._world, self.name, self._put_write = world, name, put_write
-        self._tally = Tally.decode(disk.snapshot)
+        self.machine = world.new_machine(name)
+        self.machine.restore(disk.snapshot)
         self._asked = disk.copy()
         self._proposing: tuple[int, Answer] | None = None
         self._proposals: dict[tuple[LogIndex, Term], Answer] = {}
         self._reads: dict[int, Answer] = {}
         self._ready: list[tuple[LogIndex, int]] = []
-        self._stability = Stability(name, world.swarm.voters, ELECTION_TIMEOUT)
+        self._stability = Stability(name, world.swarm.voters, world.swarm.election_timeout)
         self.leading = False
         world.checks.asked[name] = self._asked
-        world.checks.applied.started(name, self._tally)
+        world.checks.applied.started(name, self.machine)
         self.raft = Raft(name, frozenset(world.swarm.voters), world.settings, disk.stored(), now)
         self._commit: LogIndex = self.raft.commit
         self._trace(f"starts: {self.raft}")
@@ -56,15 +55,15 @@ class Life:
     @property
     def applied(self) -> int:
         """How far the state machine is."""
-        return self._tally.index
+        return self.machine.index
 
     def tell(self, event: Event, now: MonotonicNs) -> None:
         """Give an event to the machine, and perform what it wants."""
         self._handle(event, now)
         entries = self._world.swarm.compact_entries
-        if entries and self._tally.index - self._asked.snapshot.index >= entries:
+        if entries and self.machine.index - self._asked.snapshot.index >= entries:
             self._world.trace.counts["compacted"] += 1
-            self._handle(Compact(LogIndex(self._tally.index), self._tally.encode()), now)
+            self._handle(Compact(self.machine.index, self.machine.encode()), now)
 
     def propose(self, payloads: tuple[bytes, ...], answer: Answer, now: MonotonicNs) -> None:
         """Propose for a client; answered when the last payload is applied, or refused at once."""
@@ -109,8 +108,8 @@ class Life:
             case Restore(snapshot):
                 if self._disk.snapshot.index < snapshot.index:
                     raise Violation(f"{self.name} restores {snapshot.index} before it is durable here")
-                self._tally = Tally.decode(snapshot)
-                self._world.checks.applied.restored(self.name, self._tally)
+                self.machine.restore(snapshot)
+                self._world.checks.applied.restored(self.name, self.machine)
                 self._world.trace.counts["restored"] += 1
                 self._answer_reads()
             case LeaderChanged(leader, term):
@@ -128,6 +127,7 @@ class Life:
             checks.commits.elected(self.name, term)
             self._world.trace.counts["elected"] += 1
         self.leading = leader == self.name
+        self.machine.leader_changed(leader, term)
 
     def _answer_proposal(self, action: Proposed | ProposalRefused) -> None:
         if self._proposing is None:
@@ -153,11 +153,11 @@ class Life:
     def _answer_reads(self) -> None:
         if not self._ready:
             return
-        due = [token for index, token in self._ready if index <= self._tally.index]
-        self._ready = [(index, token) for index, token in self._ready if index > self._tally.index]
+        due = [token for index, token in self._ready if index <= self.machine.index]
+        self._ready = [(index, token) for index, token in self._ready if index > self.machine.index]
         for token in due:
             self._world.trace.counts["read"] += 1
-            self._reads.pop(token)(self._tally.count, None)
+            self._reads.pop(token)(self.machine.count, None)
 
     def _commit_moved(self) -> None:
         if self.raft.commit < self._commit:
@@ -170,12 +170,12 @@ class Life:
         for entry in action.entries:
             if not self._disk.holds(entry.index, entry.term):
                 raise Violation(f"{self.name} applies {entry.index} before it is durable here")
-            command = self._tally.apply(entry)
-            self._world.checks.applied.applied(self.name, entry, self._tally, command)
+            command = self.machine.apply(entry)
+            self._world.checks.applied.applied(self.name, entry, self.machine, command)
             answer = self._proposals.pop((entry.index, entry.term), None)
             if answer is not None:
                 self._world.trace.counts["written"] += 1
-                answer(self._tally.count, None)
+                answer(self.machine.count, None)
         self._answer_reads()
 
     def _trace(self, what: str) -> None:

@@ -70,6 +70,7 @@ class Swarm:
     """Entries behind the snapshot at which a voter compacts; 0: never."""
     safety_end: int
     """When faults end and everything must converge."""
+    election_timeout: int = ELECTION_TIMEOUT
 
 
 def draw(rng: Random) -> Swarm:

@@ -4,7 +4,7 @@ import struct
 from typing import Final
 from zlib import crc32
 
-from envelope.types import LogIndex
+from envelope.types import LogIndex, NodeId, Term
 from metadata.raft.proposals import (
     PROPOSAL_ID_BYTES,
     AppliedProposals,
@@ -34,18 +34,18 @@ class Tally:
         self._checksum = 0
         self._proposals = AppliedProposals()
 
-    @classmethod
-    def decode(cls, snapshot: Snapshot) -> "Tally":
-        """Return the state machine after the snapshot's last entry."""
-        tally = cls()
+    def restore(self, snapshot: Snapshot) -> None:
+        """Become the state machine after the snapshot's last entry."""
         if snapshot.index:
-            tally.index = snapshot.index
-            tally.count, tally._checksum = _STATE.unpack_from(snapshot.payload)
-            tally._proposals = AppliedProposals.decode(snapshot.payload[_STATE.size :])
-        return tally
+            self.index = snapshot.index
+            self.count, self._checksum = _STATE.unpack_from(snapshot.payload)
+            self._proposals = AppliedProposals.decode(snapshot.payload[_STATE.size :])
+
+    def leader_changed(self, leader: NodeId | None, term: Term) -> None:
+        """Take no notice."""
 
     def encode(self) -> bytes:
-        """Return what `decode` takes."""
+        """Return the payload of the snapshot that `restore` takes."""
         return _STATE.pack(self.count, self._checksum) + self._proposals.encode()
 
     @property

@@ -1,10 +1,12 @@
 """One voter's machine: its disk, its clock and timer, and the lives of its process."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Collection
 
 from envelope.types import NodeId
-from metadata.raft.events import Event, Persist, Persisted, Received, Tick
+from metadata.raft.events import Event, Persist, Persisted, Received, Tick, Transfer
 from tests.simulation.clock import DriftingClock
+from tests.simulation.disk_state import DiskState
 from tests.simulation.raft.description import persist_text
 from tests.simulation.raft.life import Answer, Life
 from tests.simulation.raft.timer import Timer
@@ -16,17 +18,32 @@ from tests.simulation.violation import Violation
 class Voter:
     """Can be killed, started, paused and resumed; ``died`` is told when it dies by itself."""
 
-    def __init__(self, world: World, name: NodeId, died: Callable[[NodeId], None]) -> None:
-        rng = world.rng
-        self._world, self.name, self._died = world, name, died
-        clock = DriftingClock(rng.randint(0, 10**12), rng.randint(-1, 1) * world.swarm.drift_ppm)
+    def __init__(
+        self,
+        world: World,
+        name: NodeId,
+        died: Callable[[NodeId], None],
+        clock: DriftingClock,
+        disk: DiskState | None = None,
+    ) -> None:
+        """Be dead, with an empty log.
+
+        Args:
+            world: where.
+            name: its own.
+            died: told when it dies by itself.
+            clock: the machine's.
+            disk: the machine's; None: one that nobody else writes to, and that is well after each restart.
+        """
+        self._world, self.name, self._died, self._disk = world, name, died, disk
         self.timer = Timer(world.timeline, clock, self._wake)
+        others = [voter for voter in world.swarm.voters if voter != name]
+        self._heirs = itertools.cycle(others)
         self._held: list[Callable[[], None]] = []
         self.paused = False
         world.network.connect(name, lambda message: self.tell(Received(message)))
         self.life: Life | None = None
         self.writer = self._new_writer()
-        self.start()
 
     @property
     def alive(self) -> bool:
@@ -98,13 +115,22 @@ class Voter:
 
     def _new_writer(self) -> DiskWriter:
         world = self._world
-        return DiskWriter(world.timeline, world.rng, world.swarm, self._write, self._report, self._fail)
+        writer = DiskWriter(world.timeline, world.rng, world.swarm, self._write, self._report, self._fail)
+        writer.disk = self._disk or writer.disk
+        writer.stalled = self._stalled
+        return writer
 
     def _write(self, persist: Persist) -> None:
         if self._world.trace.on:
             text = f"disk: {persist_text(persist)}"
             self._world.trace.line(self._world.timeline.now, self.name, text)
         self._world.checks.write(self.name, persist)
+
+    def _stalled(self) -> None:
+        """Ask another to lead, as a voter does whose disk is full."""
+        heir = next(self._heirs, None)
+        if heir is not None:
+            self.tell(Transfer(heir))
 
     def _report(self, done: Writes) -> None:
         if self.paused:
@@ -137,3 +163,21 @@ class Voter:
         self.life.tell(Tick(), self.timer.now())
         if self.timer.is_due(self.life.raft.wake_at):
             raise Violation(f"{self.name} wants a tick at {self.life.raft.wake_at}, which has been")
+
+
+def is_one_group(voters: Collection[Voter], left_dead: int) -> bool:
+    """Tell whether all but ``left_dead`` live, know one leader and have applied all that it has."""
+    leaders = [voter for voter in voters if voter.leading]
+    if len(leaders) != 1:
+        return False
+    leader = leaders[0].life
+    assert leader is not None, "a leader is alive"
+    lives = [voter.life for voter in voters if voter.life is not None]
+    return len(lives) == len(voters) - left_dead and all(
+        life.raft.leader == leader.name and life.applied == leader.raft.last_index for life in lives
+    )
+
+
+def group_text(voters: Collection[Voter]) -> str:
+    """Return what every voter is now."""
+    return "; ".join(f"{voter.name}: {voter.life and voter.life.raft}" for voter in voters)

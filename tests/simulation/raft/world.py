@@ -1,5 +1,6 @@
 """What the parts of one run share."""
 
+from collections.abc import Callable
 from random import Random
 
 from envelope.types import NodeId
@@ -15,7 +16,9 @@ from tests.simulation.raft.checkers.log_matching import LogMatching
 from tests.simulation.raft.checkers.promises import Promises
 from tests.simulation.raft.checkers.reads import History, Reads
 from tests.simulation.raft.disk import LogImage
-from tests.simulation.raft.swarm import ELECTION_TIMEOUT, Swarm
+from tests.simulation.raft.state_machine import State, StateMachine
+from tests.simulation.raft.swarm import Swarm
+from tests.simulation.raft.tally import Tally
 from tests.simulation.timeline import Timeline
 from tests.simulation.trace import Trace
 
@@ -23,7 +26,7 @@ from tests.simulation.trace import Trace
 class Checks:
     """Every checker, told of what concerns several of them in one call."""
 
-    def __init__(self, disks: dict[NodeId, LogImage]) -> None:
+    def __init__(self, disks: dict[NodeId, LogImage], beginning: State) -> None:
         self.disks = disks
         self.asked: dict[NodeId, LogImage] = {}
         """The logs of the voters that are alive as they want them, ahead of their disks."""
@@ -31,7 +34,7 @@ class Checks:
         self.log_matching = LogMatching()
         self.commits = Commits(disks)
         self.promises = Promises(disks)
-        self.applied = Applied()
+        self.applied = Applied(beginning)
         self.reads = Reads()
         self.history = History()
 
@@ -64,19 +67,36 @@ class Checks:
 class World:
     """One run's time, chance, network, disks and checkers."""
 
-    def __init__(self, rng: Random, swarm: Swarm, trace: Trace) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        swarm: Swarm,
+        trace: Trace,
+        timeline: Timeline | None = None,
+        new_machine: Callable[[NodeId], StateMachine] = lambda voter: Tally(),
+    ) -> None:
+        """Begin empty.
+
+        Args:
+            rng: all chance.
+            swarm: what kind of world it is.
+            trace: takes what happens.
+            timeline: where others take part too.
+            new_machine: returns a voter's state machine, before the first entry, for a new life of it.
+        """
         self.rng, self.swarm, self.trace = rng, swarm, trace
-        self.timeline = Timeline()
+        self.timeline = timeline or Timeline()
+        self.new_machine = new_machine
         self.network: Network[Message] = Network(self.timeline, rng, swarm.weather)
         self.settings = RaftSettings(
-            election_timeout_ns=ELECTION_TIMEOUT,
+            election_timeout_ns=swarm.election_timeout,
             heartbeat_interval_ns=swarm.heartbeat_interval,
             append_bytes_max=swarm.append_bytes_max,
             appends_in_flight_max=swarm.appends_in_flight_max,
             entries_in_flight_max=swarm.entries_in_flight_max,
         )
         self.disks = {name: LogImage() for name in swarm.voters}
-        self.checks = Checks(self.disks)
+        self.checks = Checks(self.disks, new_machine(swarm.voters[0]).state)
         self.steps = 0
         self.healing = False
         self._tokens = 0

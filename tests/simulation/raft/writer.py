@@ -9,6 +9,7 @@ from collections.abc import Callable
 from random import Random
 
 from metadata.raft.events import Persist
+from tests.simulation.disk_state import DiskState
 from tests.simulation.raft.swarm import Swarm
 from tests.simulation.timeline import Timeline
 
@@ -19,7 +20,7 @@ class DiskWriter:
     """Makes the writes of one life in their order; a restarted voter gets another writer.
 
     ``write`` makes one durable, ``report`` tells the voter of those done together, ``fail`` that a sync
-    failed.
+    failed. While the disk is full a write waits, and ``stalled`` is told again and again.
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class DiskWriter:
         self._last_report = 0
         self._closed = False
         self._calm = False
-        self.slowness = 1
+        self._has_contents = False
+        self.disk = DiskState()
+        self.stalled: Callable[[], None] = lambda: None
 
     def put(self, persist: Persist) -> None:
         """Write ``persist`` after all before it."""
@@ -54,22 +57,28 @@ class DiskWriter:
 
     def calm(self) -> None:
         """Neither fail nor be slow from now on."""
-        self._calm, self.slowness = True, 1
+        self._calm, self.disk.slowness = True, 1
 
     def _begin(self) -> None:
         self._under_way = len(self._waiting) if self._swarm.coalesced_writes else 1
-        contents = any(
+        self._has_contents = any(
             persist.hard_state or persist.snapshot or persist.entries
             for persist in itertools.islice(self._waiting, self._under_way)
         )
-        mean = self._swarm.write_mean * self.slowness if contents else 0
+        mean = self._swarm.write_mean * self.disk.slowness if self._has_contents else 0
         self._timeline.after(int(mean * (0.5 + self._rng.random())), self._end)
 
     def _end(self) -> None:
         if self._closed:
             return
         rng, swarm = self._rng, self._swarm
-        if not self._calm and rng.random() < swarm.failing_sync:
+        if self._has_contents and self.disk.full:
+            self._timeline.after(10 * swarm.write_mean, self._end)
+            self.stalled()
+            return
+        is_failing = self._has_contents and self.disk.failing
+        if is_failing or (not self._calm and rng.random() < swarm.failing_sync):
+            self.disk.failing = False
             self._fail("sync_failed")
             return
         done = tuple(self._waiting.popleft() for _ in range(self._under_way))

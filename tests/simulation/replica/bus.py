@@ -12,10 +12,14 @@ class Bus:
 
     def __init__(self, network: Network[BusMessage]) -> None:
         self.network = network
+        self._names: list[str] = []
         self._subscribers: dict[StreamName, list[NodeId]] = {}
+        self._away: set[str] = set()
+        """Who has lost the connection, and is not back yet."""
 
     def connect(self, name: str, receive: Callable[[BusMessage], None]) -> None:
         """Deliver what is for ``name`` to ``receive``."""
+        self._names.append(name)
         self.network.connect(name, receive)
 
     def subscribe(self, node: NodeId, stream: StreamName) -> None:
@@ -33,8 +37,22 @@ class Bus:
     def publish(self, message: Publish) -> None:
         """Send to whoever is subscribed now."""
         for node in self._subscribers.get(message.stream, ()):
-            self.network.send((message.publisher, node), message)
+            self._send(message.publisher, node, message)
 
     def answer(self, node: NodeId, message: BusMessage, publisher: str) -> None:
         """Send to the one publisher."""
-        self.network.send((node, publisher), message)
+        self._send(node, publisher, message)
+
+    def restart(self) -> list[str]:
+        """Lose all connections and what is under way; return who has to come back."""
+        self.network.break_all()
+        self._away.update(self._names)
+        return list(self._names)
+
+    def come_back(self, name: str) -> None:
+        """Connect and subscribe again."""
+        self._away.discard(name)
+
+    def _send(self, source: str, target: str, message: BusMessage) -> None:
+        if source not in self._away and target not in self._away:
+            self.network.send((source, target), message)

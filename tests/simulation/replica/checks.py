@@ -4,6 +4,7 @@ from envelope.types import LeaderEpoch, NodeId, Offset, StreamName
 from metadata.catalog.catalog import Catalog
 from tests.simulation.replica.checkers.committed import Committed
 from tests.simulation.replica.checkers.copies import check_count, check_members
+from tests.simulation.replica.checkers.history import History
 from tests.simulation.replica.checkers.leases import Leases
 from tests.simulation.replica.checkers.log_matching import LogMatching
 from tests.simulation.replica.checkers.publishing import Publishing
@@ -20,6 +21,7 @@ class Checks:
         self.images: dict[StreamName, dict[str, LogImage]] = {name: {} for name in names}
         self.committed = {name: Committed() for name in names}
         self.publishing = {name: Publishing(self.committed[name]) for name in names}
+        self.histories = {name: History() for name in names}
         self.log_matching = LogMatching()
         self.reigns = Reigns()
         self.leases = Leases(LEASE * 3 * swarm.drift_ppm // 1_000_000)

@@ -1,7 +1,8 @@
 """What goes wrong with disks, short of their loss."""
 
+from collections.abc import Callable
+
 from envelope.types import Offset
-from tests.simulation.replica.link_faults import LinkFaults
 from tests.simulation.replica.node import SimulatedNode
 from tests.simulation.replica.targets import Targets
 from tests.simulation.replica.world import World
@@ -10,8 +11,8 @@ from tests.simulation.replica.world import World
 class DiskFaults:
     """Slow and full disks, and retention."""
 
-    def __init__(self, world: World, targets: Targets, links: LinkFaults) -> None:
-        self._world, self._targets, self._links = world, targets, links
+    def __init__(self, world: World, targets: Targets, moment: Callable[[], int]) -> None:
+        self._world, self._targets, self._moment = world, targets, moment
 
     def slow_down(self, kind: str, slowness: int) -> None:
         """Slow any disk down by that factor for a moment."""
@@ -19,10 +20,14 @@ class DiskFaults:
         self._world.fault(kind, victim.name)
         self.slow_one_down(victim, slowness)
 
+    def slow_any_down(self) -> None:
+        """Slow any disk down a little for a moment."""
+        self.slow_down("slow_disk", self._world.rng.choice((3, 10)))
+
     def slow_one_down(self, node: SimulatedNode, slowness: int) -> None:
         """Slow this disk down by that factor for a moment."""
         node.disk.slowness = slowness
-        self._world.timeline.after(self._links.moment(), self._hurry, node)
+        self._world.timeline.after(self._moment(), self._hurry, node)
 
     def _hurry(self, node: SimulatedNode) -> None:
         node.disk.slowness = 1
@@ -32,7 +37,7 @@ class DiskFaults:
         victim = self._targets.some()[0]
         self._world.fault("full_disk", victim.name)
         victim.disk.full = True
-        self._world.timeline.after(self._links.moment(), self._make_space, victim)
+        self._world.timeline.after(self._moment(), self._make_space, victim)
 
     def _make_space(self, node: SimulatedNode) -> None:
         node.disk.full = False

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from envelope.types import NodeId
 from tests.simulation.network import Link
+from tests.simulation.partitions import all_links, both_ways, one_way
 from tests.simulation.replica.messages import METADATA
 from tests.simulation.replica.swarm import LEASE
 from tests.simulation.replica.world import World
@@ -25,8 +26,7 @@ class LinkFaults:
         outside: list[str] = [name for name in self._nodes if name not in inside]
         if self._world.rng.random() < 0.5:
             outside.append(METADATA)
-        there = [(one, other) for one in inside for other in outside]
-        self._cut(kind, there + [(other, one) for one, other in there])
+        self._cut(kind, both_ways([(one, other) for one in inside for other in outside]))
 
     def cut_metadata(self, kind: str, inside: Sequence[NodeId]) -> None:
         """Cut these off from the metadata service, in one direction or both."""
@@ -36,9 +36,7 @@ class LinkFaults:
 
     def cut_one_way(self) -> None:
         """Cut any links between nodes, each in one direction."""
-        links = self._links()
-        if links:
-            self._cut("one_way", self._world.rng.sample(links, self._world.rng.randint(1, len(links))))
+        self._cut("one_way", one_way(self._world.rng, self._nodes))
 
     def cut_bus(self, nodes: Sequence[NodeId], publishers: Sequence[str]) -> None:
         """Cut nodes off from publishers, in one direction or both."""
@@ -76,7 +74,7 @@ class LinkFaults:
         self._held.clear()
 
     def _links(self) -> Sequence[Link]:
-        return [(one, other) for one in self._nodes for other in self._nodes if one != other]
+        return all_links(self._nodes)
 
     def _cut(self, kind: str, links: Sequence[Link]) -> None:
         if links:

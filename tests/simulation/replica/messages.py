@@ -117,19 +117,10 @@ class Notice:
     index: int
 
 
-Message = (
-    ToReplica
-    | Request
-    | Answer
-    | Heartbeat
-    | LeaseGranted
-    | LeaseRefused
-    | LeaderSilent
-    | Stopping
-    | Ping
-    | Pong
-    | Notice
-)
+ToMetadata = Request | Answer | Heartbeat | LeaseGranted | LeaseRefused | LeaderSilent | Stopping | Notice
+"""What a metadata group that is a service says and is told."""
+
+Message = ToReplica | Ping | Pong | ToMetadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ from tests.simulation.replica.swarm import LEASE
 from tests.support.catalogs import create, register
 
 if TYPE_CHECKING:
-    from tests.simulation.replica.world import World
+    from tests.simulation.replica.service_world import ServiceWorld
 
 _TICK: Final = LEASE // 10
 _CALM_DELAY: Final = LEASE // 50
@@ -68,7 +68,7 @@ _NO_TIME: Final = MonotonicNs(0)
 class MetadataService:
     """Applies commands one after the other, remembers every change, elects leaders."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "ServiceWorld") -> None:
         swarm = world.swarm
         self._world = world
         self.catalog = Catalog()
@@ -114,12 +114,12 @@ class MetadataService:
     def _note(self, command: Command) -> Events:
         events = self.catalog.apply(LogIndex(self.catalog.applied + 1), command)
         self.catalog.audit()
-        self._changes.append(_rows(events))
+        self._changes.append(rows_of(events))
         if self._world.trace.on:
             outcome = (
                 events[0].description
                 if isinstance(events[0], Refused)
-                else " ".join(map(row_text, _rows(events)))
+                else " ".join(map(row_text, rows_of(events)))
             )
             self._world.note(METADATA, f"{self.index}: {type(command).__name__} {outcome}")
         if isinstance(command, ChangeIsr):
@@ -211,7 +211,7 @@ class MetadataService:
                 case Elect(command):
                     stream = self.catalog.stream(command.stream)
                     assert stream is not None, f"{command.stream} exists"
-                    if not (self._world.swarm.moves and _is_wanted(stream, command.leader)):
+                    if not (self._world.swarm.moves and is_wanted(stream, command.leader)):
                         self._world.checks.leases.replaced(stream)
                     if not self._is_lossy():
                         delay = self._delay(self._world.swarm.metadata_delay)
@@ -237,7 +237,7 @@ def is_registered(catalog: Catalog, member: InSyncReplica) -> bool:
     return row is not None and row.directory == member.directory
 
 
-def _is_wanted(stream: Stream, leader: NodeId) -> bool:
+def is_wanted(stream: Stream, leader: NodeId) -> bool:
     """Tell whether a leader that is well may be replaced by this one: all it needs is in sync."""
     if stream.target is not None:
         return leader in stream.target and is_ready(stream)
@@ -253,7 +253,8 @@ def row_text(row: Row) -> str:
     return f"{row.node_id}: node_epoch {row.node_epoch} on {row.directory}"
 
 
-def _rows(events: Events) -> tuple[Row, ...]:
+def rows_of(events: Events) -> tuple[Row, ...]:
+    """Return the rows that a command has changed."""
     rows: list[Row] = []
     for event in events:
         if isinstance(event, LeaderChanged | IsrChanged | StreamCreated | StreamUpdated | ReplicasReassigned):

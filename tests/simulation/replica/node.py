@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from envelope.types import MonotonicNs, NodeId, Offset, StreamName
 from tests.simulation.clock import DriftingClock
+from tests.simulation.disk_state import DiskState
 from tests.simulation.replica.life import Life
 from tests.simulation.replica.log_image import LogImage
 from tests.simulation.replica.messages import Ack, BusMessage, Message, Publish, Refusal
 from tests.simulation.replica.world import World
-from tests.simulation.replica.writer import DiskSpeed
 
 
 class SimulatedNode:
@@ -17,8 +17,8 @@ class SimulatedNode:
     def __init__(self, world: World, name: NodeId, died: Callable[[NodeId], None]) -> None:
         rng = world.rng
         self._world, self.name, self._died = world, name, died
-        self._clock = DriftingClock(rng.randint(0, 10**12), rng.randint(-1, 1) * world.swarm.drift_ppm)
-        self.disk = DiskSpeed(rng, world.swarm.write_mean)
+        self.clock = DriftingClock(rng.randint(0, 10**12), rng.randint(-1, 1) * world.swarm.drift_ppm)
+        self.disk = DiskState()
         self._disks = 0
         self.directory = f"disk-of-{name}"
         self.images = {
@@ -53,11 +53,11 @@ class SimulatedNode:
 
     def now(self) -> MonotonicNs:
         """Return what the machine's clock shows."""
-        return self._clock.local(self._world.timeline.now)
+        return self.clock.local(self._world.timeline.now)
 
     def jump(self, by: int) -> None:
         """Let the clock skip ``by`` ns."""
-        self._clock.jump(self._world.timeline.now, by)
+        self.clock.jump(self._world.timeline.now, by)
 
     def known_high_watermark(self, stream: StreamName) -> Offset:
         """Return the high watermark that was on disk when the last life ended."""

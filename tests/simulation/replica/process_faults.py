@@ -1,10 +1,9 @@
 """What goes wrong with processes, their clocks and whole machines."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from envelope.types import NodeId
 from tests.simulation.replica.disk_faults import DiskFaults
-from tests.simulation.replica.link_faults import LinkFaults
 from tests.simulation.replica.node import SimulatedNode
 from tests.simulation.replica.swarm import LEASE
 from tests.simulation.replica.targets import Targets
@@ -14,14 +13,14 @@ from tests.simulation.replica.world import World
 class ProcessFaults:
     """Kills, stops, restarts, pauses and wipes."""
 
-    def __init__(self, world: World, targets: Targets, links: LinkFaults, disks: DiskFaults) -> None:
-        self._world, self._targets, self._links, self._disks = world, targets, links, disks
+    def __init__(self, world: World, targets: Targets, moment: Callable[[], int], disks: DiskFaults) -> None:
+        self._world, self._targets, self._moment, self._disks = world, targets, moment, disks
         self.left_dead: list[SimulatedNode] = []
         """Not to be started again for now."""
 
     def died(self, name: NodeId) -> None:
         """A process ends: its peers notice sooner or later, and it is started again."""
-        world, rng, moment = self._world, self._world.rng, self._links.moment
+        world, rng, moment = self._world, self._world.rng, self._moment
         self._targets.nodes[name].kill(power=rng.random() < world.swarm.power)
         for other in self._targets.nodes.values():
             if other.name != name and rng.random() < world.swarm.breaks_off:
@@ -46,8 +45,8 @@ class ProcessFaults:
         for node in self._targets.some():
             if node.life is not None and not node.paused:
                 self._world.fault("stop", node.name)
-                node.life.stop()
-                self._world.timeline.after(self._links.moment(), self.kill, [node])
+                node.life.link.stop()
+                self._world.timeline.after(self._moment(), self.kill, [node])
 
     def restart_at_once(self) -> None:
         """Quickly: the leader may not even notice."""
@@ -66,7 +65,7 @@ class ProcessFaults:
             if victim.alive and not victim.paused:
                 self._world.fault("pause", victim.name)
                 victim.pause()
-                self._world.timeline.after(self._links.moment(), self._resume, victim)
+                self._world.timeline.after(self._moment(), self._resume, victim)
 
     def _resume(self, node: SimulatedNode) -> None:
         if node.paused:
@@ -88,6 +87,6 @@ class ProcessFaults:
 
     def jump(self) -> None:
         """Let a clock skip a moment."""
-        victim, by = self._targets.some()[0], self._links.moment()
+        victim, by = self._targets.some()[0], self._moment()
         self._world.fault("clock_jump", f"{victim.name} by {by / 1e6:.0f} ms")
         victim.jump(by)

@@ -59,6 +59,7 @@ class Publisher:
         publish = Publish(self._name, self._stream, value.name, len(value.attempts) + 1)
         value.attempts.append(publish)
         world.checks.publishing[self._stream].sent(publish)
+        world.checks.histories[self._stream].send(self._name, value.name)
         world.bus.publish(publish)
         timeout = _TIMEOUTS[min(publish.attempt, len(_TIMEOUTS)) - 1]
         world.timeline.after(timeout, self._timed_out, publish)
@@ -77,6 +78,7 @@ class Publisher:
     def _receive(self, message: BusMessage) -> None:
         if isinstance(message, Ack):
             self._world.checks.publishing[self._stream].heard(message.publish, message.offset)
+            self._world.checks.histories[self._stream].acked(message.publish.value, message.offset)
             if self._open.pop(message.publish.value, None) is not None:
                 self.acked += 1
         elif isinstance(message, Refusal):

@@ -13,8 +13,10 @@ from tests.simulation.violation import Violation
 class Reader:
     """Remembers what it saw: it must be there in the end."""
 
-    def __init__(self, world: World, shape: StreamShape, nodes: Mapping[NodeId, SimulatedNode]) -> None:
-        self._world, self._shape, self._nodes = world, shape, nodes
+    def __init__(
+        self, world: World, name: str, shape: StreamShape, nodes: Mapping[NodeId, SimulatedNode]
+    ) -> None:
+        self._world, self._name, self._shape, self._nodes = world, name, shape, nodes
         self._cursor = Offset(0)
         self._seen: list[tuple[Offset, str]] = []
         world.timeline.after(self._think(), self._read)
@@ -43,9 +45,10 @@ class Reader:
             raise Violation(
                 f"{replica.title} cannot serve {start} to {high_watermark}: {len(records)} are there"
             )
-        for row, (_, value) in enumerate(records):
-            self._seen.append((Offset(start + row), value))
+        seen = [(Offset(start + row), value) for row, (_, value) in enumerate(records)]
+        self._seen.extend(seen)
         if records:
+            self._world.checks.histories[self._shape.name].poll(self._name, seen)
             self._world.trace.counts["read"] += 1
             self._cursor = high_watermark
 

@@ -170,7 +170,7 @@ class Reign:
             proposal.expected_isr_version,
             proposal.isr,
         )
-        self._life.propose(self._image.stream, proposal, command)
+        self._life.link.propose(proposal, command)
 
     def _serve(self, serve: Serve) -> None:
         if not self._image.is_boundary(serve.log_end):

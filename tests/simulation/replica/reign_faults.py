@@ -4,15 +4,15 @@ from envelope.types import NodeId, StreamName
 from metadata.catalog.commands import CancelReassignment, ReassignReplicas
 from tests.simulation.replica.link_faults import LinkFaults
 from tests.simulation.replica.metadata_service import is_registered
+from tests.simulation.replica.service_world import ServiceWorld
 from tests.simulation.replica.swarm import LEASE
 from tests.simulation.replica.targets import Targets
-from tests.simulation.replica.world import World
 
 
 class ReignFaults:
     """Hands over, there and back, and takes the metadata group away."""
 
-    def __init__(self, world: World, targets: Targets, links: LinkFaults) -> None:
+    def __init__(self, world: ServiceWorld, targets: Targets, links: LinkFaults) -> None:
         self._world, self._targets, self._links = world, targets, links
 
     def disconnect(self) -> None:

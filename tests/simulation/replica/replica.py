@@ -11,7 +11,7 @@ from metadata.catalog.tables import Stream
 from tests.simulation.replica.checkers.watermarks import Watermark
 from tests.simulation.replica.description import event_text
 from tests.simulation.replica.log_image import Batch, LogImage
-from tests.simulation.replica.messages import METADATA, LeaderSilent, Publish, ToReplica
+from tests.simulation.replica.messages import Publish, ToReplica
 from tests.simulation.replica.reign import Reign
 from tests.simulation.replica.writer import BeginEpoch, Cut, Done, Full, LogWriter, Report, Sync, Write
 from tests.simulation.violation import Violation
@@ -199,9 +199,7 @@ class Replica:
         if row is None or row.leader is None:
             return
         self._looked_at = self.life.now()
-        self.life.world.network.send(
-            (self.life.name, METADATA), LeaderSilent(self.life.name, row.name, row.leader_epoch)
-        )
+        self.life.link.silent(row)
 
     # --- following --------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """What kind of cluster a seed gets: drawn once, so that most clusters lack most faults (swarm testing)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
@@ -112,9 +113,13 @@ class Swarm:
     """Streams are moved to other nodes, and go back to their preferred leaders."""
 
 
-def draw(rng: Random, *, frugal: bool) -> Swarm:
+_SIZES: Final = (3, 20, 55, 12, 10)
+"""How often a cluster has one node, two, and so on."""
+
+
+def draw(rng: Random, *, frugal: bool, sizes: Sequence[int] = _SIZES) -> Swarm:
     """Draw a cluster; ``frugal``: its followers ask for what comes next when they acknowledge."""
-    count = rng.choices((1, 2, 3, 4, 5), (3, 20, 55, 12, 10))[0]
+    count = rng.choices((1, 2, 3, 4, 5), sizes)[0]
     nodes = tuple(NodeId(f"n{number}") for number in range(1, count + 1))
     style = rng.random()
     if style < 0.25:

@@ -20,7 +20,7 @@ class Targets:
 
     def stream(self) -> Stream:
         """Return any stream, as the catalogue has it."""
-        return self._world.rng.choice(self._world.metadata.catalog.streams())
+        return self._world.rng.choice(self._world.checks.catalog.streams())
 
     def leaders(self) -> list[SimulatedNode]:
         """Return the nodes that believe they lead some stream."""
@@ -33,7 +33,7 @@ class Targets:
 
     def is_spare(self, node: SimulatedNode) -> bool:
         """Tell whether every stream has another member in its ISR whose disk is there."""
-        for stream in self._world.metadata.catalog.streams():
+        for stream in self._world.checks.catalog.streams():
             others = [
                 member
                 for member in stream.isr

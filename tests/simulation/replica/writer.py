@@ -3,30 +3,15 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
 from typing import TYPE_CHECKING
 
 from envelope.types import LeaderEpoch, Offset
 from jetstream.replica.log_state import LogState
+from tests.simulation.disk_state import DiskState
 from tests.simulation.replica.log_image import Batch, LogImage
 
 if TYPE_CHECKING:
     from tests.simulation.replica.world import World
-
-
-@dataclass(slots=True)
-class DiskSpeed:
-    """How fast one node's disk is, and whether it takes anything more; times in virtual ns."""
-
-    rng: Random
-    mean: int
-    slowness: int = 1
-    full: bool = False
-
-    def draw(self, job: "Job") -> int:
-        """Return how long a job takes; to write takes less than to sync."""
-        share = 0.2 if isinstance(job, Write) else 1.0
-        return int(self.mean * self.slowness * share * (0.5 + self.rng.random()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +64,9 @@ class LogWriter:
     """Performs jobs on ``image`` and hands reports to ``tell``, in order and some of them late."""
 
     def __init__(
-        self, world: "World", image: LogImage, speed: "DiskSpeed", tell: Callable[[Report], None]
+        self, world: "World", image: LogImage, disk: DiskState, tell: Callable[[Report], None]
     ) -> None:
-        self._world, self._image, self._speed, self._tell = world, image, speed, tell
+        self._world, self._image, self._disk, self._tell = world, image, disk, tell
         self._jobs: deque[Job] = deque()
         self._under_way = False
         self._untold = 0
@@ -139,13 +124,20 @@ class LogWriter:
 
     def _begin(self) -> None:
         self._under_way = True
-        self._world.timeline.after(self._speed.draw(self._jobs[0]), self._end)
+        # To write takes less than to sync.
+        mean = self._world.swarm.write_mean * self._disk.slowness
+        share = 0.2 if isinstance(self._jobs[0], Write) else 1.0
+        self._world.timeline.after(int(mean * share * (0.5 + self._world.rng.random())), self._end)
 
     def _end(self) -> None:
         if self._closed:
             return
+        if self._disk.failing and isinstance(self._jobs[0], Sync):
+            self._disk.failing = False
+            self._disk.failed()
+            return
         job = self._jobs.popleft()
-        if isinstance(job, Write) and job.batches and (self._refusing or self._speed.full):
+        if isinstance(job, Write) and job.batches and (self._refusing or self._disk.full):
             if not self._refusing:
                 self._refusing = True
                 self._report(Full())

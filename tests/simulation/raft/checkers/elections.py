@@ -19,6 +19,11 @@ class Elections:
         if known != leader:
             raise Violation(f"term {term} has two leaders: {known} and {leader}")
 
+    @property
+    def newest(self) -> Term:
+        """The highest term that anybody led in."""
+        return max(self._leaders, default=Term(0))
+
     def leads(self, name: NodeId, term: Term) -> bool:
         """Tell whether ``name`` is known as the leader of ``term``."""
         return self._leaders.get(term) == name

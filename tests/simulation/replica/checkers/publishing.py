@@ -60,11 +60,16 @@ class Publishing:
         """
         unclear = 0
         for value, refused in self._refused.items():
-            stored = value in self._committed.offset_of
-            attempts = self._attempts[value]
-            if not stored or len(refused) < len(attempts):
+            if value not in self._committed.offset_of or len(refused) < len(self._attempts[value]):
                 continue
-            if all(received == {refused[attempt]} for attempt, received in attempts.items()):
+            if self._is_certain(value, refused):
                 raise Violation(f"{value} was refused, and is at {self._committed.offset_of[value]}")
             unclear += 1
         return unclear
+
+    def certainly_refused(self) -> list[str]:
+        """Return the values of which every attempt was refused by the only process that received it."""
+        return [value for value, refused in self._refused.items() if self._is_certain(value, refused)]
+
+    def _is_certain(self, value: str, refused: dict[int, Process]) -> bool:
+        return all(received == {refused.get(attempt)} for attempt, received in self._attempts[value].items())

@@ -1,0 +1,139 @@
+"""The deliberate bugs in what only a whole cluster has together, with a seed that finds each.
+
+Searched and tested as those in the Raft core: see `tests.simulation.mutants`.
+"""
+
+from typing import Final
+
+from tests.simulation.mutation import Mutant
+
+_STEWARDSHIP: Final = "metadata.controller.stewardship"
+_STEWARDSHIP_TEST: Final = "tests/unit/metadata/test_stewardship.py"
+_PRESENCE: Final = "metadata.controller.presence"
+_TENURE: Final = "metadata.controller.tenure"
+_LEASES: Final = "metadata.controller.leases"
+_LEADERSHIP: Final = "metadata.catalog.leadership"
+_SNAPSHOT: Final = "metadata.catalog.snapshot"
+_REPLICATED: Final = "metadata.node.replicated_catalog"
+
+
+def _mutant(
+    name: str, module: str, snippet: str, instead: str, first: int = 0, scenario: str | None = None
+) -> Mutant:
+    return Mutant(name, module, snippet, instead, first, "cluster", scenario)
+
+
+_STEWARDS: Final = (
+    _mutant(
+        "lease_without_a_question",
+        _STEWARDSHIP,
+        "                    yield from self._ask_for_grants()",
+        "                    yield Tell(self._grants.pop())",
+        scenario=f"{_STEWARDSHIP_TEST}::test_a_lease_waits_for_a_question_that_was_asked_later",
+    ),
+    _mutant(
+        "lease_granted_though_nobody_confirms",
+        _STEWARDSHIP,
+        "granted = self._granting[1] if leads else []",
+        "granted = self._granting[1]",
+        scenario=f"{_STEWARDSHIP_TEST}::test_nothing_is_granted_if_nobody_confirms_or_the_term_is_over",
+    ),
+    _mutant(
+        "lease_for_an_earlier_question",
+        _STEWARDSHIP,
+        "        if self._granting is not None or not self._grants:\n            return ()",
+        "        if self._granting is not None:\n            self._granting[1].extend(self._grants)\n"
+        "            self._grants = []\n        if not self._grants:\n            return ()",
+        scenario=f"{_STEWARDSHIP_TEST}::test_a_node_that_asks_while_others_wait_waits_for_the_next_question",
+    ),
+    _mutant(
+        "controller_before_the_first_answer",
+        _STEWARDSHIP,
+        "        self._first_question = ask.number\n",
+        "        self._controller = Controller(self._catalog, MonotonicNs(0), self._settings)\n",
+        scenario=f"{_STEWARDSHIP_TEST}::test_there_is_a_controller_once_a_majority_has_confirmed_the_term",
+    ),
+    _mutant(
+        "controller_of_no_catalogue",
+        _STEWARDSHIP,
+        "        self._controller = Controller(self._catalog, now, self._settings)",
+        "        self._controller = Controller(Catalog(), now, self._settings)",
+    ),
+    _mutant(
+        "controller_outlives_its_term",
+        _STEWARDSHIP,
+        "        self._end_work()\n        self._said.clear()\n        self._term = term",
+        "        self._said.clear()\n        self._term = term",
+        first=20,
+    ),
+    _mutant(
+        "controller_forgets_leases",
+        _LEASES,
+        "self._unheard_until = MonotonicNs(now + lease_ns)",
+        "self._unheard_until = now",
+        first=2,
+    ),
+    _mutant(
+        "never_asks_again",
+        _PRESENCE,
+        "        if now < self.say_at and (leader, term) == self._said_to:",
+        "        if (leader, term) == self._said_to:",
+    ),
+    _mutant(
+        "lease_counts_from_its_arrival",
+        _TENURE,
+        "MonotonicNs(grant.asked_at + usable_ns)",
+        "MonotonicNs(now + usable_ns)",
+        first=125,
+    ),
+)
+_CATALOGUE: Final = (
+    _mutant(
+        "isr_without_its_version",
+        _LEADERSHIP,
+        "if stream.isr_version != command.expected_isr_version:",
+        "if False:",
+        first=22,
+    ),
+    _mutant("isr_with_another_start", _LEADERSHIP, "if current == node_epoch:", "if True:", first=100),
+    _mutant(
+        "same_epoch_for_the_next_leader",
+        _LEADERSHIP,
+        "leader_epoch=LeaderEpoch(stream.leader_epoch + 1), departed=()",
+        "departed=()",
+    ),
+    _mutant(
+        "snapshot_forgets_isr_versions",
+        _SNAPSHOT,
+        "                catalog.streams(),\n",
+        "                tuple(__import__('dataclasses').replace(row, isr_version=1)"
+        " for row in catalog.streams()),\n",
+    ),
+    _mutant(
+        "snapshot_forgets_node_epochs",
+        _SNAPSHOT,
+        "                catalog.nodes(),\n",
+        "                tuple(__import__('dataclasses').replace(row, node_epoch=1)"
+        " for row in catalog.nodes()),\n",
+    ),
+    _mutant(
+        "retry_decided_on_again",
+        _REPLICATED,
+        "        if index is not None:\n            self._catalog.pass_over",
+        "        if False:\n            self._catalog.pass_over",
+    ),
+    _mutant(
+        "restore_forgets_proposals",
+        _REPLICATED,
+        "        catalog, self._proposals = _decoded(snapshot)\n        self._catalog.become",
+        "        catalog, _ = _decoded(snapshot)\n        self._catalog.become",
+    ),
+    _mutant(
+        "restore_keeps_the_old_catalogue",
+        _REPLICATED,
+        "        self._catalog.become(catalog)",
+        "        self._catalog = catalog",
+    ),
+)
+_ALL: Final[tuple[Mutant, ...]] = (*_STEWARDS, *_CATALOGUE)
+MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

@@ -1,0 +1,144 @@
+"""A node's link to a metadata group that is a service on the network."""
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from envelope.types import MonotonicNs, NodeId, StreamName
+from jetstream.replica.leader_events import ProposeIsr
+from metadata.catalog.commands import ChangeIsr, ConfirmRemoval
+from metadata.catalog.events import NodeRegistered, Refused, RemovalConfirmed
+from metadata.catalog.tables import Node, Stream
+from tests.simulation.replica.messages import (
+    METADATA,
+    Answer,
+    Heartbeat,
+    LeaderSilent,
+    LeaseGranted,
+    LeaseRefused,
+    Message,
+    Notice,
+    Request,
+    RequestId,
+    Stopping,
+    ToMetadata,
+)
+from tests.simulation.replica.swarm import LEASE
+from tests.support.catalogs import register
+
+if TYPE_CHECKING:
+    from tests.simulation.replica.life import Life
+    from tests.simulation.replica.service_world import ServiceWorld
+
+_REGISTRATION_RETRY = LEASE // 2
+_HEARTBEATS_PER_LEASE = 5
+
+
+class ServiceLink:
+    """See `tests.simulation.replica.link.Link`."""
+
+    def __init__(self, world: "ServiceWorld", life: "Life") -> None:
+        self._world, self._life = world, life
+        self._confirmations = count(-1, -1)
+        self._index = -1
+        self._requests = 0
+        self._proposals: dict[RequestId, tuple[StreamName, int, int]] = {}
+        self._heartbeat_at = life.now()
+
+    def begin(self) -> None:
+        """Register, again and again until it is answered."""
+        life = self._life
+        if life.over or life.node_epoch:
+            return
+        self._send(Request((life.name, life.number, 0), register(life.name, life.node.directory)))
+        self._world.timeline.after(_REGISTRATION_RETRY, life.hold, self.begin)
+
+    def propose(self, proposal: ProposeIsr, command: ChangeIsr) -> None:
+        """Send an ISR that a leader proposes."""
+        self._requests += 1
+        request_id = (self._life.name, self._life.number, self._requests)
+        self._proposals[request_id] = command.stream, proposal.leader_epoch, proposal.number
+        self._send(Request(request_id, command))
+
+    def silent(self, row: Stream) -> None:
+        """Report a leader once."""
+        self._send(LeaderSilent(self._life.name, row.name, row.leader_epoch))
+
+    def heard(self, peer: NodeId) -> None:
+        """Nothing was promised to the service about a node that is not heard."""
+
+    def stop(self) -> None:
+        """Say so once."""
+        if self._life.node_epoch:
+            self._send(Stopping(self._life.name, self._life.node_epoch))
+
+    def tick(self) -> None:
+        """Ask for a lease, and confirm what was removed."""
+        life, now = self._life, self._life.now()
+        if life.node_epoch and now >= self._heartbeat_at:
+            self._heartbeat_at = MonotonicNs(now + LEASE // _HEARTBEATS_PER_LEASE)
+            self._send(Heartbeat(life.name, life.node_epoch, now))
+            for incarnation in sorted(life.owed):
+                command = ConfirmRemoval(life.name, incarnation)
+                self._send(Request((life.name, life.number, next(self._confirmations)), command))
+
+    def receive(self, message: ToMetadata) -> None:
+        """Take in what the service says."""
+        life = self._life
+        match message:
+            case Answer():
+                self._answered(message)
+            case LeaseGranted(node_epoch, until, index):
+                if node_epoch == life.node_epoch:
+                    self._catch_up(index)
+                    self._renew(until)
+            case LeaseRefused(node_epoch):
+                if life.node_epoch and node_epoch > life.node_epoch:
+                    life.node.superseded()
+            case Notice(index):
+                self._catch_up(index)
+            case _:
+                raise AssertionError(f"not for a node: {message}")
+
+    def _send(self, message: Message) -> None:
+        self._world.network.send((self._life.name, METADATA), message)
+
+    def _answered(self, answer: Answer) -> None:
+        life = self._life
+        if answer.request_id[1] != life.number:
+            return
+        if isinstance(answer.event, NodeRegistered):
+            self._registered(answer.event.node, answer)
+            return
+        if isinstance(answer.event, RemovalConfirmed):
+            life.owed.discard(answer.event.incarnation)
+            return
+        proposal = self._proposals.pop(answer.request_id, None)
+        if proposal is not None and isinstance(answer.event, Refused):
+            life.refused(*proposal, answer.event)
+
+    def _registered(self, node: Node, answer: Answer) -> None:
+        life = self._life
+        if life.node_epoch:
+            return
+        life.node_epoch = node.node_epoch
+        self._index = answer.index
+        life.learn(answer.rows)
+
+    def _catch_up(self, index: int) -> None:
+        """See what the catalogue has changed up to ``index``."""
+        if not self._life.node_epoch or index <= self._index:
+            return
+        rows = self._world.metadata.rows_after(self._index, index)
+        self._index = index
+        if self._world.swarm.coalesced_notices:
+            newest = {(type(row), row.name if isinstance(row, Stream) else row.node_id): row for row in rows}
+            rows = list(newest.values())
+        self._life.learn(rows)
+
+    def _renew(self, until: MonotonicNs) -> None:
+        life = self._life
+        if until > life.lease.until and not life.over:
+            had_lapsed = not life.lease.is_valid(life.now())
+            life.lease.until = until
+            if had_lapsed:
+                life.lease_resumed()

@@ -1,0 +1,34 @@
+"""Every deliberate bug in what only clusters have is found: by the checkers alone, without assertions.
+
+What each takes, and how to look for other seeds, is in docs/testing.md.
+"""
+
+import pytest
+
+from tests.simulation.cluster.cluster import run
+from tests.simulation.cluster.mutants import MUTANTS
+from tests.simulation.mutant_runs import check_found, check_found_anew, check_sound, directed, simulated
+from tests.simulation.mutation import Mutant
+from tests.simulation.search import fails_scenario
+
+_mutants = pytest.mark.parametrize("mutant", simulated(MUTANTS).values(), ids=simulated(MUTANTS))
+
+
+@_mutants
+def test_the_simulator_finds_the_mutant_of_clusters(mutant: Mutant) -> None:
+    check_found(mutant)
+
+
+@pytest.mark.parametrize("mutant", directed(MUTANTS).values(), ids=directed(MUTANTS))
+def test_a_directed_test_finds_the_mutant_of_clusters_that_is_too_rare_for_seeds(mutant: Mutant) -> None:
+    assert fails_scenario(mutant)
+
+
+@pytest.mark.deep
+@_mutants
+def test_the_simulator_finds_the_mutant_of_clusters_from_any_seed_on(mutant: Mutant) -> None:
+    check_found_anew(mutant, seeds_max=3_000)
+
+
+def test_the_seeds_that_find_a_mutant_find_nothing_in_clusters() -> None:
+    check_sound(MUTANTS, run)

@@ -1,0 +1,39 @@
+"""Whole clusters that nobody has seen before find nothing wrong with voters and replicas together."""
+
+import pytest
+
+from tests.simulation.cluster.cluster import run
+from tests.simulation.cluster.swarm import FAULTS
+from tests.simulation.seed_runs import DEEP, check_determinism, check_replay, counted, first_seed, run_all
+
+_SEEDS = 250
+_DEEP_SEEDS = 5_000
+_FIRST = first_seed(3)
+
+_STRUCK = ("kill", "stop", "pause", "resume", "wipe", "sync_failed", "crash_after_write", "strike_reassign")
+_ALONE = ("cut_all", "cut_raft_alone", "cut_saying_alone", "cut_replication_alone")
+_METADATA = ("elected", "steward", "compacted", "restored", "truncated", "command_refused")
+_REPLICAS = ("reign", "diverging", "start_over", "fetch_other_leader_epoch", "fetch_no_lease", "removed")
+_CLIENTS = ("acked", "read", "retried", "duplicate", "given_up", "refused", "history")
+
+
+def test_new_seeds_of_clusters_keep_every_law_and_converge_and_go_through_every_fault() -> None:
+    outcomes = run_all("cluster", run, range(_FIRST, _FIRST + _SEEDS))
+    counts = counted(outcomes)
+    wanted = (*(f"strike_{kind}" for kind in FAULTS), *_STRUCK, *_ALONE, *_METADATA, *_REPLICAS, *_CLIENTS)
+    assert not [kind for kind in wanted if counts[kind] < 5], counts
+    empty = [outcome.seed for outcome in outcomes if outcome.committed == 0]
+    assert len(empty) <= counts["stream_lost"], f"nothing was committed and no disk was lost: {empty}"
+
+
+@pytest.mark.deep
+def test_thousands_of_new_seeds_of_clusters_keep_every_law_and_converge() -> None:
+    assert run_all("cluster", run, range(_FIRST + DEEP, _FIRST + DEEP + _DEEP_SEEDS))
+
+
+def test_a_seed_of_a_cluster_is_the_same_run_in_every_process_event_by_event() -> None:
+    check_determinism("cluster")
+
+
+def test_a_failing_seed_of_clusters_prints_the_one_command_that_replays_it_with_a_trace() -> None:
+    check_replay("cluster", "retry_decided_on_again")
