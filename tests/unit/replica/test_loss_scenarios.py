@@ -7,7 +7,7 @@ known.
 
 import pytest
 
-from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset, SyncMode
+from envelope.types import LeaderEpoch, MonotonicNs, Offset, SyncMode
 from jetstream.replica import follower_events as following
 from jetstream.replica.leader_events import FetchArrived, FetchRefusal, FollowerLost
 from metadata.catalog.commands import ChangeLeader
@@ -27,6 +27,9 @@ from tests.support.replica_cluster import (
     D,
     E,
     ReplicaCluster,
+    agree,
+    come_together,
+    committed_of,
 )
 from tests.support.replica_log import Batch, ReplicaLog
 
@@ -38,22 +41,6 @@ def written(*runs: tuple[int, str]) -> ReplicaLog:
         log.append(Batch(log.log_end, LeaderEpoch(epoch), (value,)))
     log.sync()
     return log
-
-
-def committed_of(cluster: ReplicaCluster) -> list[str]:
-    return [value for _, (_, value) in sorted(cluster.committed.items())]
-
-
-def agree(cluster: ReplicaCluster, *values: str) -> None:
-    """All that are up have exactly these values."""
-    for member in cluster.members.values():
-        if member.is_up:
-            assert member.log.values() == list(values), f"{member.name}: {member.machine}"
-
-
-def come_together(cluster: ReplicaCluster, *, cut_off: tuple[NodeId, ...] = ()) -> None:
-    """Let enough time pass for lost fetches to be repeated, and everything flow."""
-    cluster.pass_time(RETRY + 2 * HEARTBEAT, cut_off=cut_off)
 
 
 def test_d1_kip101_s1_fast_failover_after_follower_restart() -> None:
