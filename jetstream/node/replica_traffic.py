@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable
 
-from envelope.types import Incarnation, NodeId, StreamName
+from envelope.types import Incarnation, LeaderEpoch, NodeId, StreamName
 from jetstream.node.leading import LeadingStream
 from jetstream.node.replica import StreamReplica
 from jetstream.node.replica_parts import ClusterServices
@@ -30,14 +30,28 @@ class EarlyFetches:
         """Keep one until the reign begins, or another does."""
         self._fetches.setdefault(incarnation, {})[fetch.follower] = fetch
 
-    def forget(self, incarnation: Incarnation) -> None:
-        """Drop those of a stream that others lead: whoever asked will ask them."""
+    def forget(self, incarnation: Incarnation, leader_epoch: LeaderEpoch) -> None:
+        """Drop those of a stream that others lead, or nobody, in that reign: whoever asked will ask again.
+
+        Followers may be ahead of this node: what they ask of a later reign may still be this node's to answer.
+        """
+        fetches = self._fetches.pop(incarnation, {})
+        kept = {node: fetch for node, fetch in fetches.items() if fetch.leader_epoch > leader_epoch}
+        if kept:
+            self._fetches[incarnation] = kept
+
+    def drop(self, incarnation: Incarnation) -> None:
+        """Drop those of a stream that is gone."""
         self._fetches.pop(incarnation, None)
 
     def reign_begun(self, leading: LeadingStream) -> None:
         """Answer those of a reign that has begun."""
-        for fetch in self._fetches.pop(leading.parts.incarnation, {}).values():
+        for fetch in self.taken(leading.parts.incarnation):
             leading.reign.tell(fetch)
+
+    def taken(self, incarnation: Incarnation) -> tuple[FetchArrived, ...]:
+        """Return those of a stream, and keep them no more."""
+        return tuple(self._fetches.pop(incarnation, {}).values())
 
 
 class ReplicaTraffic:

@@ -174,7 +174,7 @@ class Streams:
 
     def _changed(self, row: Stream) -> None:
         if row.leader != self._node_id:
-            self._early.forget(row.incarnation)
+            self._early.forget(row.incarnation, row.leader_epoch)
         mover = self._movers.get(row.incarnation)
         if mover is None:
             if self._node_id not in row.holders:
@@ -184,7 +184,7 @@ class Streams:
         mover.changed(row)
 
     def _delete(self, stream: Stream, removal: Removal) -> None:
-        self._early.forget(stream.incarnation)
+        self._early.drop(stream.incarnation)
         if self._node_id in removal.pending:
             self._begin_removal(removal)
         elif stream.incarnation in self._movers:
