@@ -33,7 +33,7 @@ class EarlyFetches:
     def forget(self, incarnation: Incarnation, leader_epoch: LeaderEpoch) -> None:
         """Drop those of a stream that others lead, or nobody, in that reign: whoever asked will ask again.
 
-        Followers may be ahead of this node: what they ask of a later reign may still be this node's to answer.
+        Followers may be ahead of this node: what they ask of a later reign may be this node's to answer.
         """
         fetches = self._fetches.pop(incarnation, {})
         kept = {node: fetch for node, fetch in fetches.items() if fetch.leader_epoch > leader_epoch}

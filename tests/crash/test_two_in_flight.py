@@ -230,6 +230,7 @@ class Life:
                 self.owner.path.deliver(group.block())
                 await asyncio.sleep(0)  # the loop's next turn begins the group
                 assert self._group_commit.in_flight == count, "handed over, and not ended"
+                await asyncio.sleep(0)  # and the one after it hands it to the disk thread
                 await gate.reached.wait()
             if is_checkpointed:
                 beside.append(self._thread.call(self.owner.parts.upkeep.checkpoint))

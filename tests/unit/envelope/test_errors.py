@@ -48,6 +48,7 @@ GIVEN_BY_US = {
     "not_enough_replicas": 60023,
     "removal_pending": 60024,
     "node_in_use": 60025,
+    "stream_has_leader": 60026,
 }
 
 
