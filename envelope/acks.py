@@ -2,8 +2,12 @@ r"""The answers to a publisher: a superset of NATS JetStream's PubAck, written a
 
     {"stream":"orders","seq":43,"offset":42,"epoch":3}
     {"stream":"orders","seq":43,"offset":42,"epoch":3,"duplicate":true}
+    {"stream":"orders","seq":43,"offset":42,"epoch":3,"first_offset":33,"count":10,"correlation_id":"c-1"}
+    {"stream":"orders","seq":0,"epoch":3,"duplicate":true}
     {"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 5"},"stream":"orders","seq":0}
 
+The third one is that of a batch: ``seq`` and ``offset`` are its last record's, as in NATS's own batches. The
+fourth is that of a repeat in a session, of a message so old that its offset is forgotten.
 ``seq`` is ``offset`` + 1, so that the official clients, whose streams begin at 1, read a number they know.
 ``error`` holds exactly NATS's three keys: clients build their exception from all that is in it. The
 ``err_code`` there is the error's ``ack_code``, by which our own client tells the errors apart.
@@ -13,7 +17,7 @@ Source: nats-server ``JSPubAckResponse`` and ``ApiError``.
 
 import json
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
 from envelope.errors import JetstreamError
 from envelope.types import LeaderEpoch, Offset, StreamName
@@ -26,6 +30,35 @@ def publish_command(reply: bytes, body: bytes) -> bytes:
     return b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body)
 
 
+class EchoingReply(bytes):
+    """A reply subject whose answer says more than others: what an envelope asked to have echoed.
+
+    Attributes:
+        records: how many the answer is about, if it is one to a batch, be it of a single record; their
+            offsets end with the one that is acked.
+        correlation_id: sent back as it came, None if there is none.
+    """
+
+    records: int | None
+    correlation_id: str | None
+
+    def __new__(cls, reply: bytes, records: int | None, correlation_id: str | None) -> Self:
+        """Answer on ``reply``."""
+        self = super().__new__(cls, reply)
+        self.records = records
+        self.correlation_id = correlation_id
+        return self
+
+    def echo(self, offset: Offset | None) -> bytes:
+        """Return what the JSON of an answer ends with; ``offset`` is that of the last record, if any."""
+        more: dict[str, int | str] = {}
+        if self.records is not None and offset is not None:
+            more = {"first_offset": offset - self.records + 1, "count": self.records}
+        if self.correlation_id is not None:
+            more["correlation_id"] = self.correlation_id
+        return b"," + json.dumps(more, separators=_SEPARATORS).encode()[1:] if more else b"}"
+
+
 class AckWriter:
     """Writes the answers of one stream during one leader epoch."""
 
@@ -35,9 +68,14 @@ class AckWriter:
         name = json.dumps(stream).replace("%", "%%")
         self._ack = f'{{"stream":{name},"seq":%d,"offset":%d,"epoch":{leader_epoch}}}'.encode()
         self._duplicate = self._ack[:-1] + b',"duplicate":true}'
+        forgotten = {"stream": stream, "seq": 0, "epoch": leader_epoch, "duplicate": True}
+        self._forgotten = json.dumps(forgotten, separators=_SEPARATORS).encode()
 
     def acks(self, replies: Sequence[bytes], base: Offset) -> bytes:
-        """Return the commands that ack records ``base``, ``base + 1``, … to ``replies``, in that order."""
+        """Return the commands that ack records ``base``, ``base + 1``, … to ``replies``, in that order.
+
+        None of them may be an `EchoingReply`.
+        """
         end = base + len(replies)
         commands: list[bytes] = []
         while base < end:
@@ -58,20 +96,26 @@ class AckWriter:
 
     def ack(self, reply: bytes, offset: Offset) -> bytes:
         """Return the command that acks one record."""
-        return publish_command(reply, self._ack % (offset + 1, offset))
+        return publish_command(reply, _echoing(reply, self._ack % (offset + 1, offset), offset))
 
-    def duplicate(self, reply: bytes, offset: Offset) -> bytes:
-        """Return the command that acks a repeated message with the offset of its original."""
-        return publish_command(reply, self._duplicate % (offset + 1, offset))
+    def duplicate(self, reply: bytes, offset: Offset | None) -> bytes:
+        """Return the command that acks a repeated message with the offset of its original, if it is known."""
+        if offset is None:
+            return publish_command(reply, _echoing(reply, self._forgotten, None))
+        return publish_command(reply, _echoing(reply, self._duplicate % (offset + 1, offset), offset))
 
     def refusal(self, reply: bytes, error: JetstreamError) -> bytes:
         """Return the command that tells a publisher why its message is not stored."""
-        return publish_command(reply, refusal_body(self._stream, error))
+        return publish_command(reply, _echoing(reply, refusal_body(self._stream, error), None))
 
     def refusals(self, replies: Sequence[bytes], error: JetstreamError) -> bytes:
         """Return the commands that tell many publishers the same."""
         body = refusal_body(self._stream, error)
-        return b"".join([publish_command(reply, body) for reply in replies])
+        return b"".join([publish_command(reply, _echoing(reply, body, None)) for reply in replies])
+
+
+def _echoing(reply: bytes, body: bytes, offset: Offset | None) -> bytes:
+    return body[:-1] + reply.echo(offset) if isinstance(reply, EchoingReply) else body
 
 
 def refusal_body(stream: StreamName, error: JetstreamError) -> bytes:

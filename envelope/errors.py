@@ -148,6 +148,23 @@ class InvalidHeader(RequestError):
     ack_code = 60_006
 
 
+class InvalidEnvelope(RequestError):
+    """An envelope whose checksum fits and whose header or payload is not what the format says."""
+
+    err_code = "invalid_envelope"
+    ack_code = 60_030
+
+
+class StreamReadOnly(RequestError):
+    """The stream is ``read_only``: it takes no messages until that is switched off; nothing was stored.
+
+    NATS's own number is that of its sealed streams, which never take messages again.
+    """
+
+    err_code = "stream_read_only"
+    ack_code = 10_109
+
+
 class WrongExpectedStream(RequestError):
     """``Nats-Expected-Stream`` names a stream that is not bound to the subject."""
 
@@ -174,6 +191,37 @@ class TxidDecreasing(RequestError):
 
     err_code = "txid_decreasing"
     ack_code = 60_007
+
+
+class SequencePassed(RequestError):
+    """A later message of the session is stored, and it is not known whether this one ever was.
+
+    It was stored so long ago that it is forgotten, or it was lost or refused and left behind: its session has
+    left out numbers, or has messages that do not name the one before them.
+    """
+
+    err_code = "sequence_passed"
+    status = 409
+    ack_code = 60_028
+
+
+class OffsetForgotten(RequestError):
+    """The message is stored, since so long that its offset is forgotten.
+
+    Raised by the client library, where the answer is an ack without an offset.
+    """
+
+    err_code = "offset_forgotten"
+    status = 409
+    ack_code = 60_031
+
+
+class SessionExpired(RequestError):
+    """The session is not known: it is over since long, was pushed out by others, or never began."""
+
+    err_code = "session_expired"
+    status = 409
+    ack_code = 60_029
 
 
 class Unsupported(RequestError):
@@ -224,6 +272,17 @@ class DiskFull(UnavailableError):
     ack_code = 10_047
 
 
+class SequenceGap(UnavailableError):
+    """The message before this one in its session is not stored: it was lost, or refused itself.
+
+    The same message can be stored once that one is; ``description`` says what the session's last one is.
+    """
+
+    err_code = "sequence_gap"
+    status = 409
+    ack_code = 60_027
+
+
 class StreamOffline(UnavailableError):
     """The stream's log is closed or refused by this node; ``description`` says why."""
 
@@ -253,10 +312,17 @@ class NotEnoughReplicas(UnavailableError):
 
 
 class RemovalPending(UnavailableError):
-    """The node has yet to remove its former replica of the stream before it can take a new one."""
+    """A former replica of the stream, or the objects of a deleted one, are still to be removed first."""
 
     err_code = "removal_pending"
     ack_code = 60_024
+
+
+class TierUnavailable(UnavailableError):
+    """Offsets ``base`` to ``next`` are in the object store alone, and it does not give them now."""
+
+    err_code = "tier_unavailable"
+    ack_code = 60_032
 
 
 class NoResponders(UnavailableError):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from envelope.errors import InvalidHeader, JetstreamError, Unsupported
-from envelope.limits import KIB, MESSAGE_ID_BYTES_MAX
+from envelope.limits import KIB, MESSAGE_ID_BYTES_MAX, SESSION_ID_BYTES_MAX
 from envelope.types import AckPolicy
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
@@ -22,6 +22,11 @@ KEY: Final = "Jetstream-Key"
 TXID: Final = "Jetstream-Txid"
 ACK: Final = "Jetstream-Ack"
 TOMBSTONE: Final = "Jetstream-Tombstone"
+SESSION: Final = "Jetstream-Session"
+SEQUENCE: Final = "Jetstream-Sequence"
+SEQUENCE_AFTER: Final = "Jetstream-Sequence-After"
+BATCH_RECORDS: Final = "Jetstream-Batch-Records"
+"""Written by the node, on the last record of a batch that came in one envelope: how many they are."""
 
 UNSUPPORTED_HEADERS: Final = frozenset(
     {
@@ -50,11 +55,23 @@ _OURS: Final = frozenset(
         TXID,
         ACK,
         TOMBSTONE,
+        SESSION,
+        SEQUENCE,
+        SEQUENCE_AFTER,
+        BATCH_RECORDS,
     }
     | UNSUPPORTED_HEADERS
 )
+MESSAGE_HEADERS: Final = _OURS
+"""What is said of a message as a whole: so not of one record of a batch."""
+
+_ONLY_MESSAGE_ID: Final = re.compile(
+    rb"NATS/1\.0\r\nNats-Msg-Id: ([^ \t\r\n][^\r\n]{0,%d})\r\n\r\n" % (MESSAGE_ID_BYTES_MAX - 1)
+)
+_AROUND_MESSAGE_ID: Final = len(b"NATS/1.0\r\nNats-Msg-Id: \r\n\r\n")
 _SEQUENCE: Final = re.compile(rb"[0-9]{1,20}")
 _INTEGER: Final = re.compile(rb"-?[0-9]{1,19}")
+_SESSION_SEQUENCE: Final = re.compile(rb"[0-9]{1,19}")
 _INT64_MAX: Final = (1 << 63) - 1
 _FLAGS: Final = {b"": True, b"1": True, b"true": True, b"0": False, b"false": False}
 _ACK_POLICIES: Final = {policy.value.encode(): policy for policy in AckPolicy}
@@ -86,6 +103,34 @@ def parse_header_block(raw: bytes) -> list[tuple[str, bytes]]:
     return headers
 
 
+def only_message_ids(blocks: Sequence[bytes | None]) -> list[bytes] | None:
+    """Return the message ids of header blocks that have one each and nothing else; None if one is another.
+
+    They are what `parse_header_block` and `publish_headers` find, at a tenth of the cost.
+    """
+    if None in blocks:
+        return None
+    ids: list[bytes] = _ONLY_MESSAGE_ID.findall(b"".join(blocks))  # type: ignore[arg-type]  # None is not in it
+    # What was found ends where each block does, and so is all that there is.
+    if list(map(len, blocks)) != [len(message_id) + _AROUND_MESSAGE_ID for message_id in ids]:  # type: ignore[arg-type]
+        return None
+    return ids
+
+
+class SessionPlace(NamedTuple):
+    """Where in its publisher's session a message stands.
+
+    A message that names the one before it is stored only behind that one: so a publisher may have many on
+    their way, and lose none. One that names none is stored behind whatever has a lower number.
+    """
+
+    session: bytes
+    sequence: int
+    """From 1; increases from message to message of a session."""
+    after: int | None
+    """The number of the message before it, 0 if there is none: then it begins the session."""
+
+
 class PublishHeaders(NamedTuple):
     """What a message asks for in its headers; None where it does not.
 
@@ -101,6 +146,7 @@ class PublishHeaders(NamedTuple):
     txid: int | None = None
     ack: AckPolicy | None = None
     tombstone: bool = False
+    session: SessionPlace | None = None
     problem: JetstreamError | None = None
     """Why no stream may store the message."""
     bad_expectation: JetstreamError | None = None
@@ -123,7 +169,8 @@ def publish_headers(headers: Sequence[tuple[str, bytes]]) -> PublishHeaders:
         return NO_HEADERS
     if len(found) == 1 and 0 < len(found.get(MESSAGE_ID, b"")) <= MESSAGE_ID_BYTES_MAX:
         return PublishHeaders(found[MESSAGE_ID])  # the common case, at a third of the cost
-    problem = _problem(found)
+    session, problem = _session(found)
+    problem = _problem(found) or problem
     bad_expectation = _bad_expectation(found)
     txid, last_sequence = found.get(TXID), found.get(EXPECTED_LAST_SEQUENCE)
     return PublishHeaders(
@@ -136,9 +183,45 @@ def publish_headers(headers: Sequence[tuple[str, bytes]]) -> PublishHeaders:
         # A message that names a policy unknown to us does ask for an answer: that it is unknown.
         ack=_ACK_POLICIES.get(found[ACK], AckPolicy.ALL) if ACK in found else None,
         tombstone=_FLAGS.get(found[TOMBSTONE], False) if TOMBSTONE in found else False,
+        session=None if problem else session,
         problem=problem,
         bad_expectation=bad_expectation,
     )
+
+
+def session_place(found: Mapping[str, bytes]) -> SessionPlace | None:
+    """Return the place in a session that the headers in ``found`` name, None if they name no session.
+
+    Raises:
+        InvalidHeader: a value is outside its grammar, or a header lacks another.
+    """
+    session, sequence, after = found.get(SESSION), found.get(SEQUENCE), found.get(SEQUENCE_AFTER)
+    if session is None:
+        if sequence is not None or after is not None:
+            raise InvalidHeader(f"a sequence is one of a session: {SESSION} is missing")
+        return None
+    if not 0 < len(session) <= SESSION_ID_BYTES_MAX:
+        raise InvalidHeader(
+            f"{SESSION} has {len(session)} bytes, there are at least 1 and at most {SESSION_ID_BYTES_MAX}"
+        )
+    if not _SESSION_SEQUENCE.fullmatch(sequence or b"") or not 1 <= int(sequence or b"") <= _INT64_MAX:
+        raise InvalidHeader(f"{SEQUENCE} must be a number from 1 to {_INT64_MAX}")
+    place = SessionPlace(session, int(sequence or b""), None)
+    if after is None:
+        return place
+    if not _SESSION_SEQUENCE.fullmatch(after) or int(after) >= place.sequence:
+        raise InvalidHeader(f"{SEQUENCE_AFTER} must be a number from 0 that is below the {SEQUENCE}")
+    return place._replace(after=int(after))
+
+
+def _session(found: Mapping[str, bytes]) -> tuple[SessionPlace | None, InvalidHeader | None]:
+    try:
+        place = session_place(found)
+    except InvalidHeader as error:
+        return None, error
+    if place is not None and found.get(MESSAGE_ID):
+        return None, InvalidHeader(f"a message has a {MESSAGE_ID} or a {SESSION}, not both")
+    return place, None
 
 
 def _problem(found: Mapping[str, bytes]) -> InvalidHeader | None:
@@ -151,6 +234,8 @@ def _problem(found: Mapping[str, bytes]) -> InvalidHeader | None:
         return InvalidHeader(f"{ACK} must be none, leader or all")
     if found.get(TOMBSTONE, b"true") not in _FLAGS:
         return InvalidHeader(f"{TOMBSTONE} must be true or false")
+    if BATCH_RECORDS in found:
+        return InvalidHeader(f"{BATCH_RECORDS} is written by the node alone")
     return None
 
 

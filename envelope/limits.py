@@ -27,9 +27,27 @@ GROUP_MESSAGES_MAX: Final = 16_384
 """Messages sequenced into one append, so that one group never stalls the event loop for long."""
 
 DEDUPE_IDS_MAX: Final = 500_000
-"""Message ids remembered by one stream; the effective window is visible in its info."""
+"""Message ids and places in sessions remembered by one stream, if its configuration does not say otherwise;
+the effective window is visible in its info."""
 
 MESSAGE_ID_BYTES_MAX: Final = 1024
+SESSIONS_MAX: Final = 10_000
+"""Publisher sessions of one stream, some hundred bytes each: all of them are in one note on the disk, and in
+one message to a replica that begins anew."""
+
+SESSION_ID_BYTES_MAX: Final = 128
+ENVELOPE_HEADER_BYTES_MAX: Final = 64 * KIB
+"""Header of one envelope: as much as a block of NATS headers."""
+
+ACK_INBOX_BYTES_MAX: Final = 512
+"""Subject to answer on, named in an envelope: far below the control line that every server takes."""
+
+CORRELATION_ID_BYTES_MAX: Final = 256
+"""Echoed in an answer."""
+
+ENVELOPE_RECORDS_MAX: Final = 65_536
+"""Records of one batch envelope: a group has four times `GROUP_MESSAGES_MAX` at most through one."""
+
 STREAM_NAME_CHARS_MAX: Final = 255
 SUBJECT_BYTES_MAX: Final = 4096
 """nats-server's default ``max_control_line``."""

@@ -13,6 +13,7 @@ GIVEN_BY_NATS = {
     "record_too_large": 10054,
     "stream_exists": 10058,
     "stream_not_found": 10059,
+    "stream_read_only": 10109,
     "wrong_expected_stream": 10060,
     "wrong_last_msg_id": 10070,
     "wrong_last_sequence": 10071,
@@ -49,6 +50,12 @@ GIVEN_BY_US = {
     "removal_pending": 60024,
     "node_in_use": 60025,
     "stream_has_leader": 60026,
+    "sequence_gap": 60027,
+    "sequence_passed": 60028,
+    "tier_unavailable": 60032,
+    "session_expired": 60029,
+    "invalid_envelope": 60030,
+    "offset_forgotten": 60031,
 }
 
 

@@ -1,16 +1,32 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envelope.errors import InvalidHeader, Unsupported
 from envelope.headers import (
     HEADER_BLOCK_BYTES_MAX,
     NO_HEADERS,
     UNSUPPORTED_HEADERS,
+    PublishHeaders,
+    only_message_ids,
     parse_header_block,
     publish_headers,
 )
 from envelope.limits import MESSAGE_ID_BYTES_MAX
 from envelope.types import AckPolicy
 from tests.support.messages import header_block
+
+PIECES = (
+    b"NATS/1.0",
+    b"\r\n",
+    b"\r\n\r\n",
+    b"Nats-Msg-Id",
+    b": ",
+    b":",
+    b"x",
+    b"NATS/1.0\r\nNats-Msg-Id: a\r\n\r\n",
+    b"",
+)
 
 
 def test_names_and_values_keep_order_and_repetitions() -> None:
@@ -160,3 +176,31 @@ def test_a_tombstone_is_said_in_five_words(value: str, meant: bool) -> None:
     asked = publish_headers([("Jetstream-Tombstone", value.encode())])
     assert asked.tombstone is meant
     assert asked.problem is None
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=6).map(lambda value: b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % value),
+            st.lists(st.sampled_from(PIECES), max_size=9).map(b"".join),
+            st.none(),
+        ),
+        max_size=4,
+    )
+)
+def test_blocks_with_a_message_id_alone_are_told_from_all_others(blocks: list[bytes | None]) -> None:
+    ids = only_message_ids(blocks)
+    if ids is not None:
+        headers = [parse_header_block(block) for block in blocks if block is not None]
+        assert headers == [[("Nats-Msg-Id", message_id)] for message_id in ids]
+        assert [publish_headers(each) for each in headers] == [PublishHeaders(each) for each in ids]
+
+
+def test_the_ids_of_the_usual_blocks_are_found() -> None:
+    ids = [b"a", b"with space ", b"x" * MESSAGE_ID_BYTES_MAX]
+    assert only_message_ids([b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % each for each in ids]) == ids
+    assert (
+        only_message_ids([b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % (b"x" * (MESSAGE_ID_BYTES_MAX + 1))])
+        is None
+    )
+    assert only_message_ids([]) == []
