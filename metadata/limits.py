@@ -11,6 +11,9 @@ REPLICAS_MAX: Final = 15
 READ_REPLICAS_MAX: Final = 64
 """Copies of one stream that only serve reads; the leader sends each of them everything."""
 
+DEDUPE_IDS_CEILING: Final = 20_000_000
+"""Message ids that one stream may be told to remember: some 3 GB."""
+
 DURATION_MAX: Final = timedelta(days=36_525)
 """A hundred years: every duration fits 64-bit microseconds with room to add it to any date."""
 

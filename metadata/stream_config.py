@@ -25,6 +25,7 @@ from pydantic_core import PydanticCustomError
 
 from envelope.errors import InvalidConfig
 from envelope.limits import (
+    DEDUPE_IDS_MAX,
     RECORD_BYTES_MAX,
     SEGMENT_BYTES_DEFAULT,
     SEGMENT_BYTES_MIN,
@@ -32,8 +33,9 @@ from envelope.limits import (
     SUBJECT_BYTES_MAX,
 )
 from envelope.subjects import overlap, validated_pattern, validated_stream_name
-from envelope.types import AckPolicy, Compression, SyncMode
+from envelope.types import AckPolicy, Compact, Compression, SyncMode
 from metadata.limits import (
+    DEDUPE_IDS_CEILING,
     DURATION_MAX,
     LABEL_KEY_CHARS_MAX,
     LABEL_VALUE_CHARS_MAX,
@@ -109,6 +111,8 @@ ReadReplicas = Annotated[int, Strict(), Field(ge=0, le=READ_REPLICAS_MAX)]
 Switch = Annotated[bool, Strict()]
 SegmentBytes = Annotated[int, Strict(), Field(ge=SEGMENT_BYTES_MIN, le=1 << 40)]
 RecordBytes = Annotated[int, Strict(), Field(ge=1, le=RECORD_BYTES_MAX)]
+DedupeIds = Annotated[int, Strict(), Field(ge=1, le=DEDUPE_IDS_CEILING)]
+DirtyRatio = Annotated[float, Strict(), Field(gt=0, le=1)]
 RetainedBytes = Annotated[int, Strict(), Field(ge=SEGMENT_BYTES_MIN, le=1 << 62)]
 RetainedMessages = Annotated[int, Strict(), Field(ge=1, le=1 << 62)]
 # Lengths of names and subjects are checked with their grammar, so that one typed error tells both.
@@ -146,6 +150,9 @@ class StreamConfig(BaseModel):
         default=False,
         description="a replica that is not in sync may lead if all in sync are dead: records may be lost",
     )
+    read_only: Switch = Field(
+        default=False, description="messages are refused; reading, retention, truncation and deletion go on"
+    )
     ack: AckPolicy = Field(default=AckPolicy.ALL, description="when a publisher is answered")
     sync: SyncMode = Field(default=SyncMode.ALWAYS, description="when appended bytes are forced to disk")
     sync_interval: Duration = Field(default=timedelta(seconds=1), description="with sync: interval")
@@ -154,8 +161,40 @@ class StreamConfig(BaseModel):
     segment_age: Duration | None = Field(default=None, description="a segment rolls at; None: by bytes only")
     record_bytes_max: RecordBytes = Field(default=RECORD_BYTES_MAX, description="largest payload taken")
     retention: Retention = Field(default=Retention(), description="when old segments go; default: never")
+    tier: Switch = Field(
+        default=False, description="sealed segments are copied to the nodes' object store, and stay readable"
+    )
+    local_retention: Duration | None = Field(
+        default=None,
+        description="with tier: how long what was copied stays on the nodes' disks; default: as long as all",
+    )
+    local_retention_bytes: RetainedBytes | None = Field(
+        default=None, description="with tier: bytes that stay on the nodes' disks at least"
+    )
+    compact: Compact = Field(
+        default=Compact.NONE, description="key: only the last record of each key is kept"
+    )
+    compact_dirty_ratio: DirtyRatio = Field(
+        default=0.5, description="compacted once so much of what can be has not been"
+    )
+    compact_age_max: Duration = Field(
+        default=timedelta(days=1), description="compacted at this age anyway; a segment rolls at it, too"
+    )
+    tombstone_retention: Duration = Field(
+        default=timedelta(days=1), description="how long a tombstone stays once what it deletes is gone"
+    )
+    rewrite_after: DurationOrZero = Field(
+        default=timedelta(hours=1),
+        description="small batches of a sealed segment are merged at this age of its records; 0: never",
+    )
     dedupe_window: DurationOrZero = Field(
         default=timedelta(minutes=2), description="how long a message id is remembered; 0: not at all"
+    )
+    dedupe_ids_max: DedupeIds = Field(
+        default=DEDUPE_IDS_MAX, description="message ids, and messages of sessions, that are remembered"
+    )
+    session_window: Duration = Field(
+        default=timedelta(days=7), description="how long a publisher's session is kept after its last message"
     )
     group: Name | None = Field(default=None, description="streams of one group share their subject")
     labels: dict[LabelKey, LabelValue] = Field(

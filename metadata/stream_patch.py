@@ -17,9 +17,11 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from envelope.errors import InvalidConfig
-from envelope.types import AckPolicy, Compression, SyncMode
+from envelope.types import AckPolicy, Compact, Compression, SyncMode
 from metadata.limits import LABELS_MAX
 from metadata.stream_config import (
+    DedupeIds,
+    DirtyRatio,
     Duration,
     DurationOrZero,
     LabelKey,
@@ -61,6 +63,7 @@ class StreamPatch(BaseModel):
     min_insync_replicas: Replicas | None = None
     read_replicas: ReadReplicas | None = None
     unclean_election: Switch | None = None
+    read_only: Switch | None = None
     ack: AckPolicy | None = None
     sync: SyncMode | None = None
     sync_interval: Duration | None = None
@@ -69,7 +72,17 @@ class StreamPatch(BaseModel):
     segment_age: Duration | None = None
     record_bytes_max: RecordBytes | None = None
     retention: RetentionPatch | None = None
+    tier: Switch | None = None
+    local_retention: Duration | None = None
+    local_retention_bytes: RetainedBytes | None = None
+    compact: Compact | None = None
+    compact_dirty_ratio: DirtyRatio | None = None
+    compact_age_max: Duration | None = None
+    tombstone_retention: Duration | None = None
+    rewrite_after: DurationOrZero | None = None
     dedupe_window: DurationOrZero | None = None
+    dedupe_ids_max: DedupeIds | None = None
+    session_window: Duration | None = None
     group: Name | None = None
     labels: dict[LabelKey, LabelValue | None] | None = Field(default=None, max_length=2 * LABELS_MAX)
 

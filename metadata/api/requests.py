@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model
 from envelope.errors import RequestError
 from envelope.subjects import validated_stream_name, validated_subject
 from metadata.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, READ_REPLICAS_MAX, REPLICAS_MAX
-from metadata.stream_config import Name, StreamConfig, Subject
+from metadata.stream_config import Name, Replicas, StreamConfig, Subject
 from metadata.stream_patch import StreamPatch
 
 StreamNameField = Annotated[Name, AfterValidator(validated_stream_name)]
@@ -31,6 +31,14 @@ class CreateStreamRequest(StreamConfig):
     def config(self) -> StreamConfig:
         """The configuration that is asked for."""
         return StreamConfig.model_validate({name: getattr(self, name) for name in StreamConfig.model_fields})
+
+
+class RestoreStreamRequest(_Request):
+    """Make a stream again from what the object store alone has of it; it goes on behind that."""
+
+    name: StreamNameField
+    incarnation: str | None = Field(default=None, description="which life of it; null: the newest")
+    replicas: Replicas | None = Field(default=None, description="null: as many as it had")
 
 
 class UpdateStreamRequest(StreamPatch):
@@ -139,6 +147,7 @@ class RemoveNodeRequest(_Request):
 
 Request = (
     CreateStreamRequest
+    | RestoreStreamRequest
     | UpdateStreamRequest
     | DeleteStreamRequest
     | StreamInfoRequest
@@ -155,6 +164,7 @@ Request = (
 
 REQUESTS: Final[dict[str, type[Request]]] = {
     "stream.create": CreateStreamRequest,
+    "stream.restore": RestoreStreamRequest,
     "stream.update": UpdateStreamRequest,
     "stream.delete": DeleteStreamRequest,
     "stream.info": StreamInfoRequest,

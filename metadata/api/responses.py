@@ -71,11 +71,16 @@ class PossibleGap(_Response):
 
 
 class DedupeInfo(_Response):
-    """What the stream remembers of message ids."""
+    """What the stream remembers of message ids and of publishers' sessions."""
 
-    ids: int = Field(description="remembered now")
+    ids: int = Field(description="message ids, and messages of sessions, that are remembered now")
     effective_window: DurationOrZero = Field(
         description="how far back the memory reaches; shorter than configured if ids came too fast"
+    )
+    sessions: int = Field(default=0, description="publishers' sessions that are known now")
+    effective_session_window: DurationOrZero = Field(
+        default=timedelta(0),
+        description="how long one is kept when idle; shorter than configured if there are too many",
     )
 
 
@@ -111,6 +116,24 @@ class UncleanElectionInfo(_Response):
     given_up: list[str] = Field(description="who was in sync before")
 
 
+class CompactionInfo(_Response):
+    """How far a stream with ``compact: key`` is compacted on the node that was asked."""
+
+    dirty_ratio: float = Field(description="how much of what can be compacted has not been, by bytes")
+    cleaned_end: int = Field(description="below it no record is left that a later one below it replaces")
+    purged_end: int = Field(description="below it tombstones may be gone")
+
+
+class TierInfo(_Response):
+    """What of a stream is in the object store, as the node that was asked has heard."""
+
+    start: int | None = Field(description="first offset of the stream; null: nothing was uploaded yet")
+    end: int | None = Field(description="what is below it is in the object store, read back and verified")
+    manifest: str | None = Field(description="the object that lists the segments; null: there are none")
+    local_start_offset: int = Field(description="first offset on this node's disk")
+    problem: str | None = Field(default=None, description="why the last upload failed; null: it did not")
+
+
 class StreamInfo(_Response):
     """A stream's configuration and its live state on the node that leads it."""
 
@@ -141,6 +164,12 @@ class StreamInfo(_Response):
     bytes: int = Field(description="on this node's disk")
     segments: int
     dedupe: DedupeInfo
+    compaction: CompactionInfo | None = Field(default=None, description="null: the stream is not compacted")
+    rewritten_end: int | None = Field(
+        default=None,
+        description="below it small batches have been merged where that pays; null: they are not",
+    )
+    tier: TierInfo | None = Field(default=None, description="null: the stream has none")
     possible_gaps: list[PossibleGap] = Field(default_factory=list)
     corrupt_ranges: list[OffsetRange] = Field(
         default_factory=list, description="refused to readers, never cut"
@@ -311,6 +340,7 @@ Response = (
 
 RESPONSES: Final[dict[str, type[Response]]] = {
     "stream.create": CreateStreamResponse,
+    "stream.restore": CreateStreamResponse,
     "stream.update": UpdateStreamResponse,
     "stream.delete": DeleteStreamResponse,
     "stream.info": StreamInfo,

@@ -14,8 +14,10 @@ from metadata.api.requests import (
     DeleteStreamRequest,
     DrainNodeRequest,
     ElectLeaderRequest,
+    ReassignStreamRequest,
     RebalanceRequest,
     Request,
+    RestoreStreamRequest,
     StreamInfoRequest,
     TruncateStreamRequest,
     UpdateStreamRequest,
@@ -41,8 +43,16 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
             | StreamInfoRequest(name=name)
         ):
             row = catalog.stream(StreamName(name))
-            return None if row is None else row.leader
-        case ClusterInfoRequest() | DrainNodeRequest() | RebalanceRequest() | ElectLeaderRequest():
+            # What was created a moment ago may not be in this node's catalogue yet.
+            return metadata_leader if row is None else row.leader
+        case (
+            ReassignStreamRequest()
+            | ClusterInfoRequest()
+            | DrainNodeRequest()
+            | RebalanceRequest()
+            | RestoreStreamRequest()
+            | ElectLeaderRequest()
+        ):
             return metadata_leader
         case _:
             return None

@@ -26,7 +26,6 @@ from metadata.validation import Problem, first_problem
 ResponseModel = TypeVar("ResponseModel", bound=BaseModel)
 
 _LATER: Final[dict[str, object]] = {
-    "compact": "none",
     "partitions": 1,
     "partition_by": None,
 }

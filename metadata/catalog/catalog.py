@@ -6,7 +6,7 @@ cannot be is refused by a value, so that every replica refuses alike.
 One thread applies. Every row is immutable and every read takes one consistent look at one table, so
 other threads may read while it does; two reads may see two states.
 
-Invariants: K1 to K8 in `metadata.catalog.tables`, and
+Invariants: K1 to K8 and K10 in `metadata.catalog.tables`, and
     K9: entries are applied without a gap, each once.
 """
 
@@ -15,6 +15,7 @@ from typing import Final, assert_never
 from envelope.subjects import matches
 from envelope.types import LogIndex, NodeEpoch, NodeId, StreamName
 from metadata.catalog.commands import (
+    AdvanceTier,
     CancelReassignment,
     ChangeIsr,
     ChangeLeader,
@@ -24,6 +25,7 @@ from metadata.catalog.commands import (
     DeleteStream,
     FinishReassignment,
     ForgetNode,
+    LedCommand,
     Reassignment,
     ReassignReplicas,
     RegisterNode,
@@ -35,6 +37,7 @@ from metadata.catalog.nodes import forget_node, register_node
 from metadata.catalog.reassignment import reassign
 from metadata.catalog.streams import confirm_removal, create_stream, delete_stream, update_stream
 from metadata.catalog.tables import Node, Removal, Stream, Tables
+from metadata.catalog.tiers import advance_tier
 
 NO_INDEX: Final = LogIndex(0)
 """Before the first entry."""
@@ -133,9 +136,7 @@ def _decide(tables: Tables, command: Command) -> Events:
             return _decide_rarer(tables, command)
 
 
-def _decide_rarer(
-    tables: Tables, command: ConfirmRemoval | ChangeLeader | ChangeIsr | ForgetNode | Reassignment
-) -> Events:
+def _decide_rarer(tables: Tables, command: ConfirmRemoval | LedCommand | ForgetNode | Reassignment) -> Events:
     match command:
         case ForgetNode():
             return forget_node(tables, command)
@@ -147,5 +148,7 @@ def _decide_rarer(
             return change_leader(tables, command)
         case ChangeIsr():
             return change_isr(tables, command)
+        case AdvanceTier():
+            return advance_tier(tables, command)
         case _:
             assert_never(command)

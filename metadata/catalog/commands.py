@@ -12,6 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from envelope.errors import CorruptDataError, JetstreamError
 from envelope.types import Incarnation, LeaderEpoch, LogIndex, NodeEpoch, NodeId, StreamName, TimestampUs
+from metadata.catalog.tables import TierMark
 from metadata.stream_config import API_PREFIX_DEFAULT, StreamConfig
 from metadata.stream_patch import StreamPatch
 
@@ -56,6 +57,10 @@ class CreateStream:
     api_prefix: str = API_PREFIX_DEFAULT
     """Of the node that took the request, so that a replay decides as it did."""
     read_replicas: tuple[NodeId, ...] = ()
+    leader_epoch: LeaderEpoch = LeaderEpoch(1)  # noqa: RUF009 - a number
+    """Of the first reign; above all that wrote what ``tier`` speaks of."""
+    tier: TierMark | None = None
+    """What an earlier life of the stream has left in the object store, from which this one goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,20 @@ class ChangeIsr:
 
 
 @dataclass(frozen=True, slots=True)
+class AdvanceTier:
+    """A leader's new mark of what is in the object store; compare-and-set on its reign and the version."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    stream: StreamName
+    incarnation: Incarnation
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    mark: TierMark
+    """Its version is one above that of the present mark; neither end of it goes back."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReassignReplicas:
     """Have other nodes hold the stream, or the same in another order; replaces a reassignment under way.
 
@@ -193,7 +212,8 @@ class ForgetNode:
 
 
 Reassignment = ReassignReplicas | FinishReassignment | CancelReassignment
-StreamCommand = CreateStream | UpdateStream | DeleteStream | ChangeLeader | ChangeIsr | Reassignment
+LedCommand = ChangeLeader | ChangeIsr | AdvanceTier
+StreamCommand = CreateStream | UpdateStream | DeleteStream | LedCommand | Reassignment
 Command = RegisterNode | ForgetNode | ConfirmRemoval | StreamCommand
 
 _KINDS: Final[dict[str, TypeAdapter[Command]]] = {
@@ -204,6 +224,7 @@ _KINDS: Final[dict[str, TypeAdapter[Command]]] = {
     "confirm_removal": TypeAdapter(ConfirmRemoval),
     "change_leader": TypeAdapter(ChangeLeader),
     "change_isr": TypeAdapter(ChangeIsr),
+    "advance_tier": TypeAdapter(AdvanceTier),
     "reassign_replicas": TypeAdapter(ReassignReplicas),
     "finish_reassignment": TypeAdapter(FinishReassignment),
     "cancel_reassignment": TypeAdapter(CancelReassignment),
@@ -217,6 +238,7 @@ _KIND_OF: Final[dict[type, str]] = {
     ConfirmRemoval: "confirm_removal",
     ChangeLeader: "change_leader",
     ChangeIsr: "change_isr",
+    AdvanceTier: "advance_tier",
     ReassignReplicas: "reassign_replicas",
     FinishReassignment: "finish_reassignment",
     CancelReassignment: "cancel_reassignment",

@@ -27,11 +27,19 @@ def directory_of(name: StreamName, incarnation: Incarnation) -> str:
     no stream name, so no name can imitate another's directory.
     """
     assert is_incarnation(incarnation), f"incarnation {incarnation!r} is not validated"
-    readable = name.replace("/", ".")[:_READABLE_CHARS_MAX]
-    return f"{readable}{_SEPARATOR}{incarnation}"
+    return f"{_readable(name)}{_SEPARATOR}{incarnation}"
+
+
+def may_be_of(directory: str, name: StreamName) -> bool:
+    """Tell whether a directory can be that of a life of a stream; of very long names others look alike."""
+    return incarnation_of(directory) is not None and directory.rpartition(_SEPARATOR)[0] == _readable(name)
 
 
 def incarnation_of(directory: str) -> Incarnation | None:
     """Return the incarnation that a directory belongs to, or None if it is not a stream's."""
     _, separator, incarnation = directory.rpartition(_SEPARATOR)
     return Incarnation(incarnation) if separator and is_incarnation(incarnation) else None
+
+
+def _readable(name: StreamName) -> str:
+    return name.replace("/", ".")[:_READABLE_CHARS_MAX]

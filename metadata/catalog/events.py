@@ -78,6 +78,13 @@ class IsrChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class TierAdvanced:
+    """The mark in ``stream`` is in force."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicasReassigned:
     """A reassignment has begun, ended or been cancelled, or the read replicas are others.
 
@@ -120,6 +127,7 @@ Event = (
     | LeaderChanged
     | UncleanlyElected
     | IsrChanged
+    | TierAdvanced
     | ReplicasReassigned
     | NodeForgotten
     | Refused

@@ -83,12 +83,9 @@ def change_isr(tables: Tables, command: ChangeIsr) -> Events:
     stream = living(tables, command.stream, command.incarnation)
     if stream is None:
         return unknown_stream(command.stream)
-    if (stream.leader, stream.leader_epoch) != (command.leader, command.leader_epoch):
-        return refused(
-            Fenced,
-            f"stream {stream.name!r} is led by {stream.leader!r} at leader_epoch {stream.leader_epoch}",
-            leader_epoch=stream.leader_epoch,
-        )
+    refusal = deposed(stream, command.leader, command.leader_epoch)
+    if refusal is not None:
+        return refusal
     if stream.isr_version != command.expected_isr_version:
         return refused(
             Fenced,
@@ -108,6 +105,17 @@ def change_isr(tables: Tables, command: ChangeIsr) -> Events:
     changed = replace(stream, isr=isr, isr_version=stream.isr_version + 1, blank=blank)
     tables.put(changed)
     return (IsrChanged(changed),)
+
+
+def deposed(stream: Stream, leader: NodeId, leader_epoch: LeaderEpoch) -> Events | None:
+    """Return the refusal of a command by who does not lead in that reign, None if it does."""
+    if (stream.leader, stream.leader_epoch) == (leader, leader_epoch):
+        return None
+    return refused(
+        Fenced,
+        f"stream {stream.name!r} is led by {stream.leader!r} at leader_epoch {stream.leader_epoch}",
+        leader_epoch=stream.leader_epoch,
+    )
 
 
 def _membership_refusal(tables: Tables, stream: Stream, isr: tuple[NodeAtEpoch, ...]) -> Events | None:

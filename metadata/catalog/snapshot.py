@@ -25,10 +25,11 @@ from metadata.catalog.commands import canonical_json
 from metadata.catalog.tables import Node, Removal, Stream, Tables
 from metadata.limits import SNAPSHOT_BYTES_MAX
 
-FORMAT_VERSION: Final = 4
-READABLE_VERSIONS: Final = (1, 2, 3, 4)
+FORMAT_VERSION: Final = 5
+READABLE_VERSIONS: Final = (1, 2, 3, 4, 5)
 """Format 1 knew no racks and no addresses for peers: its nodes have none. Format 2 knew no reassignments,
-format 3 neither read replicas nor what an unclean election leaves behind, and no forgotten nodes."""
+format 3 neither read replicas nor what an unclean election leaves behind, and no forgotten nodes, format 4
+no object store."""
 
 MAGIC: Final = b"JSCS"
 

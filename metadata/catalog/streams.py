@@ -14,7 +14,7 @@ from envelope.errors import (
     UnknownStream,
 )
 from envelope.limits import STREAMS_MAX
-from envelope.types import Incarnation, LeaderEpoch, NodeId, StreamName, SyncMode
+from envelope.types import Incarnation, NodeId, StreamName, SyncMode
 from metadata.catalog.commands import ConfirmRemoval, CreateStream, DeleteStream, UpdateStream
 from metadata.catalog.directories import is_incarnation
 from metadata.catalog.events import (
@@ -28,7 +28,7 @@ from metadata.catalog.events import (
 )
 from metadata.catalog.holders import HoldersPut, put_holders, read_replicas_refusal, too_many_removals
 from metadata.catalog.nodes import unknown_nodes
-from metadata.catalog.tables import InSyncReplica, Stream, Tables
+from metadata.catalog.tables import InSyncReplica, Stream, Tables, TierMark
 from metadata.stream_config import StreamConfig, reserved_refusal
 from metadata.stream_patch import patched
 from metadata.validation import first_problem
@@ -49,10 +49,11 @@ def create_stream(tables: Tables, command: CreateStream) -> Events:
         created=command.created,
         replicas=command.replicas,
         leader=command.leader,
-        leader_epoch=LeaderEpoch(1),
+        leader_epoch=command.leader_epoch,
         isr=tuple(InSyncReplica(node_id, tables.nodes[node_id].directory) for node_id in command.replicas),
         isr_version=1,
         read_replicas=command.read_replicas,
+        tier=command.tier,
     )
     tables.put(stream)
     return (StreamCreated(stream),)
@@ -92,9 +93,24 @@ def _creation_refusal(tables: Tables, command: CreateStream) -> Events | None:
         return refused(InvalidConfig, f"leader: {command.leader!r} is no replica", field="leader")
     return (
         _incarnation_refusal(tables, command.incarnation)
+        or _history_refusal(command)
         or _miscounted(config, command.read_replicas)
         or read_replicas_refusal(tables, command.incarnation, command.read_replicas, command.replicas)
     )
+
+
+def _history_refusal(command: CreateStream) -> Events | None:
+    """Return why a stream cannot go on from what an earlier life has left, None if it can."""
+    if command.leader_epoch < 1:
+        return refused(InvalidConfig, f"leader_epoch: {command.leader_epoch}", field="leader_epoch")
+    return refused_mark(command.tier) if command.tier is not None else None
+
+
+def refused_mark(mark: TierMark) -> Events | None:
+    """Return why no stream can have this mark, None if one can."""
+    if mark.version >= 1 and 0 <= mark.start <= mark.end:
+        return None
+    return refused(InvalidConfig, f"tier: {mark} is no range", field="tier")
 
 
 def _miscounted(config: StreamConfig, read_replicas: tuple[NodeId, ...]) -> Events | None:

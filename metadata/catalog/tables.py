@@ -11,13 +11,14 @@ Invariants (checked by `Tables.problems`, after every command in tests and after
     K6: every leader_epoch, isr_version and node_epoch is at least 1.
     K7: no directory is registered by two nodes.
     K8: a removal waits for at least one registered node.
+    K10: a tier's mark begins at or below its end, and has a version of at least 1.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, StreamName, TimestampUs
+from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName, TimestampUs
 from metadata.limits import REMOVALS_MAX
 from metadata.stream_config import StreamConfig
 
@@ -66,6 +67,23 @@ class UncleanElection:
 
 
 @dataclass(frozen=True, slots=True)
+class TierMark:
+    """How far a stream is in the object store: what is below ``end`` was read back from there, verified."""
+
+    version: int
+    """One more with every change, which names it: compare-and-set."""
+    start: Offset
+    """The stream's first offset; objects that lie wholly below it are to be deleted."""
+    end: Offset
+    last_epoch: LeaderEpoch = LeaderEpoch(0)  # noqa: RUF009 - a number
+    """Leader epoch of the last record below ``end``; 0: there is none."""
+    last_txid: int | None = None
+    """The last transaction id in the store; None: there is none."""
+    manifest: str | None = None
+    """The object that lists the segments; None: there are none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """One stream: what it is told to be, where it lives and who leads it."""
 
@@ -91,6 +109,8 @@ class Stream:
     """Who may count records that it has not forced to disk, though ``sync`` is ``always``: it was not when
     the node started."""
     last_unclean: UncleanElection | None = None
+    tier: TierMark | None = None
+    """None: nothing of it was ever in the object store."""
 
     @property
     def name(self) -> StreamName:
@@ -112,6 +132,14 @@ class Stream:
         """All nodes that have files of the stream: replicas, then read replicas."""
         return self.replicas + self.read_replicas
 
+    def is_unclean_from(self, last_epoch: LeaderEpoch) -> bool:
+        """Tell whether a leader whose log ends in ``last_epoch`` begins what an unclean election gave it.
+
+        One that died before it began is in sync with itself and elected again, cleanly: its log is the same.
+        """
+        unclean = self.last_unclean
+        return unclean is not None and unclean.leader == self.leader and last_epoch < unclean.leader_epoch
+
 
 @dataclass(frozen=True, slots=True)
 class Removal:
@@ -123,6 +151,8 @@ class Removal:
     name: StreamName
     incarnation: Incarnation
     pending: tuple[NodeId, ...]
+    is_tiered: bool = False
+    """The stream is gone and had objects in the object store, which go first."""
 
 
 @dataclass(slots=True)
@@ -160,7 +190,9 @@ class Tables:
         """Have these nodes remove their files of a stream's life, beside those that already are to."""
         owed = self.removals.get(stream.incarnation)
         pending = (*(owed.pending if owed is not None else ()), *nodes)
-        removal = self.removals[stream.incarnation] = Removal(stream.name, stream.incarnation, pending)
+        is_tiered = stream.tier is not None and stream.incarnation not in self.incarnations
+        removal = Removal(stream.name, stream.incarnation, pending, is_tiered)
+        self.removals[stream.incarnation] = removal
         return removal
 
     def may_owe_removal(self, stream: Stream) -> bool:
@@ -222,6 +254,10 @@ class Tables:
             yield f"K5: leader {stream.leader} is not in isr {members} with its registered directory"
         if stream.leader_epoch < 1 or stream.isr_version < 1:
             yield f"K6: leader_epoch {stream.leader_epoch}, isr_version {stream.isr_version}"
+        if stream.tier is not None and not (
+            stream.tier.version >= 1 and 0 <= stream.tier.start <= stream.tier.end
+        ):
+            yield f"K10: {stream.tier}"
 
     def _removal_problems(self) -> Iterator[str]:
         for incarnation, removal in self.removals.items():

@@ -247,9 +247,9 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             assert isinstance(event, Refused)
 
     def _become(self, known: ModelStream, event: object, replicas: tuple[str, ...]) -> bool:
-        """Take in other replicas, if some of them are in sync; return whether they are in force."""
+        """Take in other replicas, unless all who are in sync would leave; tell whether they are in force."""
         isr = {node: disk for node, disk in known["isr"].items() if node in replicas}
-        if not any(self.disks[node] == disk for node, disk in isr.items()):
+        if isr != known["isr"] and not any(self.disks[node] == disk for node, disk in isr.items()):
             assert isinstance(event, Refused)
             return False
         assert isinstance(event, ReplicasReassigned)

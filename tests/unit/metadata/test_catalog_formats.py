@@ -104,10 +104,10 @@ def test_a_snapshot_does_not_depend_on_the_order_in_which_rows_or_labels_came() 
 
 
 def test_the_format_of_a_snapshot_is_pinned() -> None:
-    """Format 4: a reader of this version must read these bytes for ever."""
+    """Format 5: a reader of this version must read these bytes for ever."""
     at_home = replace(register(), peer_host="n1.internal", peer_port=9294, rack="a")
     data = snapshot.encode(catalog_of(at_home, create("a", "l1")))
-    assert data[:8] == b"JSCS\x04\x00\x00\x00"
+    assert data[:8] == b"JSCS\x05\x00\x00\x00"
     assert int.from_bytes(data[8:16], "little") == len(data) - snapshot.HEADER_BYTES
     assert json.loads(data[20:]) == {
         "applied": 2,
@@ -133,7 +133,7 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                     "replicas": 1,
                     "min_insync_replicas": None,
                     "read_replicas": 0,
-                    "unclean_election": False,
+                    **dict.fromkeys(("unclean_election", "read_only", "tier"), False),
                     "ack": "all",
                     "sync": "always",
                     "sync_interval": "PT1S",
@@ -142,7 +142,15 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                     "segment_age": None,
                     "record_bytes_max": 67108864,
                     "retention": {"age": None, "bytes": None, "messages": None},
+                    **dict.fromkeys(("local_retention", "local_retention_bytes")),
+                    "compact": "none",
+                    "compact_dirty_ratio": 0.5,
+                    "compact_age_max": "P1D",
+                    "tombstone_retention": "P1D",
+                    "rewrite_after": "PT1H",
                     "dedupe_window": "PT2M",
+                    "dedupe_ids_max": 500000,
+                    "session_window": "P7D",
                     "group": None,
                     "labels": {},
                 },
@@ -159,6 +167,7 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                 "blank": [],
                 "unsynced": [],
                 "last_unclean": None,
+                "tier": None,
             }
         ],
         "removals": [],
@@ -193,7 +202,7 @@ def resealed(body: dict[str, object], version: int = 1) -> bytes:
 
 
 def test_a_snapshot_of_another_format_is_refused() -> None:
-    for version in (0, 5):
+    for version in (0, 6):
         with pytest.raises(CorruptDataError, match=f"format {version}"):
             snapshot.decode(resealed({}, version=version))
 

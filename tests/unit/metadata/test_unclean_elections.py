@@ -14,7 +14,7 @@ from envelope.types import LeaderEpoch, NodeEpoch, NodeId, StreamName, Timestamp
 from metadata.catalog.commands import ChangeLeader, ReassignReplicas
 from metadata.catalog.events import LeaderChanged, Refused, UncleanlyElected
 from metadata.catalog.tables import UncleanElection
-from metadata.controller.events import NodeStopping
+from metadata.controller.events import Elect, NodeStopping
 from tests.support.catalogs import CREATED, apply, catalog_of, create, refusal, register, update
 from tests.unit.metadata.test_controller import LEASE, ORDERS, A, B, C, Term, elections
 
@@ -165,6 +165,26 @@ def test_a_stream_remembers_its_last_unclean_election() -> None:
     assert [type(event) for event in changed] == [LeaderChanged, UncleanlyElected]
     assert row.last_unclean == UncleanElection(B, row.leader_epoch, CREATED, (C,))
     assert row.blank == (A,), "the leader's log is what the stream holds now"
+
+
+def test_who_died_before_it_began_begins_uncleanly_when_it_is_elected_again() -> None:
+    term = Term(unclean_election=True)
+    first = term.row.leader_epoch
+    assert not term.row.is_unclean_from(first)
+    term.shrink(A)
+    term.after(LEASE, B, C)
+    term.apply(term.election(B, unclean=True).command)
+    given = term.row.leader_epoch
+    assert term.row.is_unclean_from(first)
+    [again] = [action for action in term.apply(register("b")) if isinstance(action, Elect)]
+    assert (again.command.leader, again.command.unclean) == (B, False), "it is in sync with itself"
+    term.apply(again.command)
+    assert term.row.leader_epoch > given
+    assert term.row.is_unclean_from(first)
+    assert not term.row.is_unclean_from(given), "it had begun"
+    term.shrink(B, C)
+    term.apply(term.election(C).command)
+    assert not term.row.is_unclean_from(first), "what nobody wrote to, its followers may not have heard of"
 
 
 def test_an_elected_read_replica_changes_places_with_the_first_that_was_in_sync() -> None:

@@ -155,7 +155,7 @@ def test_an_update_keeps_null_and_absent_apart() -> None:
         ("stream.create", '{"name":"a","subject":"a","segment_bytes":1}', InvalidConfig, "segment_bytes: "),
         ("stream.create", '{"name":"a","subject":"a","segment_age":"x"}', InvalidConfig, "segment_age: "),
         ("stream.create", '{"name":"a","subject":"a","min_insync_replicas":2}', InvalidConfig, "min_insync"),
-        ("stream.create", '{"name":"a","subject":"a","compact":"key"}', Unsupported, "compact: this version"),
+        ("stream.create", '{"name":"a","subject":"a","partitions":2}', Unsupported, "partitions: this"),
         (
             "stream.create",
             '{"name":"a","subject":"a","partitions":true}',

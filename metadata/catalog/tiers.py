@@ -1,0 +1,32 @@
+"""How far streams are in the object store: a leader's compare-and-set."""
+
+from dataclasses import replace
+
+from envelope.errors import Fenced, InvalidConfig
+from metadata.catalog.commands import AdvanceTier
+from metadata.catalog.events import Events, TierAdvanced, refused
+from metadata.catalog.leadership import deposed
+from metadata.catalog.streams import living, refused_mark, unknown_stream
+from metadata.catalog.tables import Tables
+
+
+def advance_tier(tables: Tables, command: AdvanceTier) -> Events:
+    """Put the mark in force if its proposer still leads, and no other mark came in between."""
+    stream = living(tables, command.stream, command.incarnation)
+    if stream is None:
+        return unknown_stream(command.stream)
+    refusal = deposed(stream, command.leader, command.leader_epoch)
+    if refusal is not None:
+        return refusal
+    before, mark = stream.tier, command.mark
+    version = before.version if before is not None else 0
+    if mark.version != version + 1:
+        return refused(Fenced, f"the tier of {stream.name!r} is at version {version}", tier_version=version)
+    refusal = refused_mark(mark)
+    if refusal is not None:
+        return refusal
+    if before is not None and (mark.start < before.start or mark.end < before.end):
+        return refused(InvalidConfig, f"tier: {mark} goes back from {before}", field="tier")
+    advanced = replace(stream, tier=mark)
+    tables.put(advanced)
+    return (TierAdvanced(advanced),)
