@@ -21,7 +21,7 @@ Source: Apache Arrow columnar format; Kafka's record batch v2 (a CRC over everyt
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntFlag
 from typing import Final, Literal
 
@@ -87,6 +87,9 @@ class BatchHeader:
     max_timestamp: TimestampUs
     crc: int
 
+
+_FLAGS: Final = tuple(map(BatchFlags, range(4)))
+"""All that this version writes: to look one up is quicker than to make it."""
 
 SealedBatch = tuple[BatchHeader, memoryview]
 """A finished batch and its header."""
@@ -176,6 +179,52 @@ def encode_selected(
     timestamp = TimestampUs(records.column(1)[last].value)
     header = BatchHeader(FORMAT_VERSION, BatchFlags(0), base, end, leader_epoch, timestamp, 0)
     return _encoded(records, header, Compression.NONE).seal(BatchFlags(0))
+
+
+def encode_kept(records: pa.RecordBatch, header: BatchHeader, compression: Compression) -> memoryview:
+    """Encode what is kept of a batch, nothing perhaps, as a finished batch under ``header``, CRC anew."""
+    assert records.num_rows <= header.next - header.base, "only fewer records than offsets are kept"
+    return _encoded(records, header, compression).seal(header.flags)
+
+
+def with_header(frame: Buffer, header: BatchHeader) -> memoryview:
+    """Return a copy of a good batch under another header, CRC anew."""
+    copy = memoryview(bytearray(frame))
+    digits = _found(copy).digits
+    copy[digits : digits + ENTRY_DIGITS] = digits_of(header)
+    return UnsealedBatch(copy, digits, header).seal(header.flags)
+
+
+def tail_of(frame: Buffer, offset: Offset, later: TimestampUs) -> tuple[BatchHeader, memoryview]:
+    """Return the part of one good batch from ``offset``, which is in its range, on as a batch of its own.
+
+    Args:
+        frame: the batch.
+        offset: where the part begins.
+        later: the first timestamp of what follows the batch. A part without records takes it: those that
+            compaction has removed may be there still where the part is to go, later than all that stay here.
+
+    Raises:
+        CorruptDataError, Unsupported: as `decode`.
+    """
+    header, records = decode(frame)
+    assert header.base <= offset < header.next, f"{offset} is not inside [{header.base}, {header.next})"
+    kept = records.slice(int(records.column(0).to_numpy().searchsorted(offset)))
+    timestamp = header.max_timestamp if kept.num_rows else later
+    header = replace(header, base=offset, flags=BatchFlags(0), max_timestamp=timestamp)
+    return header, encode_kept(kept, header, Compression.NONE)
+
+
+def first_timestamp(frame: Buffer) -> TimestampUs:
+    """Return the timestamp of the first record that one good batch still has; its own if it has none.
+
+    Compaction may take records from it, but the first timestamp of what is left is never earlier.
+
+    Raises:
+        CorruptDataError, Unsupported: as `decode`.
+    """
+    header, records = decode(frame)
+    return TimestampUs(records.column(1)[0].value) if records.num_rows else header.max_timestamp
 
 
 def _encoded(records: pa.RecordBatch, header: BatchHeader, compression: Compression) -> UnsealedBatch:
@@ -316,8 +365,9 @@ def header_at(data: Buffer, frame: Frame) -> BatchHeader:
     version, flags, base, end, epoch, timestamp, crc = _FIELDS.unpack(bytes.fromhex(digits.decode()))
     if not base < end <= _SIGNED_MAX or timestamp > _SIGNED_MAX or epoch > _SIGNED_MAX:
         raise CorruptDataError(f"a header entry claims the range [{base}, {end})")
+    known = _FLAGS[flags] if flags < len(_FLAGS) else BatchFlags(flags)
     return BatchHeader(
-        version, BatchFlags(flags), Offset(base), Offset(end), LeaderEpoch(epoch), TimestampUs(timestamp), crc
+        version, known, Offset(base), Offset(end), LeaderEpoch(epoch), TimestampUs(timestamp), crc
     )
 
 

@@ -138,11 +138,12 @@ class BatchIndex:
         self.verified.append(verified)
         self.nexts.append(entry.next)
 
-    def truncate(self, count: int) -> None:
-        """Forget all entries but the first ``count``; no reader may be looking."""
-        for column in (self.nexts, self.bases, self.positions, self.lengths, self.epochs, self.timestamps):
-            del column[count:]
-        del self.verified[count:]
+    def head(self, count: int) -> "BatchIndex":
+        """Return a copy of the first ``count`` entries."""
+        index = BatchIndex()
+        for name in self.__slots__:
+            setattr(index, name, getattr(self, name)[:count])
+        return index
 
     def find(self, offset: Offset) -> int:
         """Return the row of the first batch that ends after ``offset``; `len` if there is none."""

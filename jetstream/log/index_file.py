@@ -2,7 +2,7 @@
 
 import contextlib
 
-from envelope.errors import CorruptDataError, DiskFull
+from envelope.errors import CorruptDataError, DiskFull, StorageError
 from envelope.types import Offset
 from jetstream.log.batch_index import (
     HEADER_BYTES,
@@ -35,16 +35,29 @@ def read_index(disk: Disk, path: str, base: Offset, segment: File) -> BatchIndex
 
     They fit if they tile from its base on and the last one describes a good batch exactly.
     """
-    if not disk.exists(path):
+    content = _content(disk, path)
+    if content is None:
         return None
     try:
-        summary, index = decode_index(read_whole(disk, path))
+        summary, index = decode_index(content)
         last = index[len(index) - 1]
         header, length = read_batch(FileWindow(segment, segment.size()), last.position)
     except CorruptDataError:
         return None
     fits = summary.base == base and IndexEntry.of(header, last.position, length) == last
     return index if fits else None
+
+
+def _content(disk: Disk, path: str) -> bytes | None:
+    """Return what is in a file, None if it is missing: compaction removes it under whoever reads."""
+    if not disk.exists(path):
+        return None
+    try:
+        return read_whole(disk, path)
+    except StorageError:
+        if disk.exists(path):
+            raise
+        return None
 
 
 def write_index(disk: Disk, path: str, index: BatchIndex, rows: int) -> None:

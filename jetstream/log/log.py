@@ -11,6 +11,7 @@ from dataclasses import replace
 from envelope.errors import DiskFull, OffsetOutOfRange, StorageError, StreamOffline
 from envelope.types import FilePosition, Offset, TimestampUs
 from jetstream.log.checkpoint import Checkpoint
+from jetstream.log.compaction_state import COMPACTION_FILE, CompactionState
 from jetstream.log.disk import Disk, parent_of
 from jetstream.log.epochs import EpochHistory
 from jetstream.log.index_file import remove_index
@@ -18,16 +19,20 @@ from jetstream.log.log_config import LogConfig
 from jetstream.log.ranges import above, below
 from jetstream.log.readable_log import FileRange, Location
 from jetstream.log.recovery import Recovery, RecoveryReport, Verify
+from jetstream.log.replacement import RewrittenSegment
 from jetstream.log.reset import begin_reset, finish_reset
 from jetstream.log.retention import retained_start
+from jetstream.log.rewrite_state import write_rewritten_end
 from jetstream.log.segment import Segment
 from jetstream.log.segment_writer import SegmentWriter, remove
+from jetstream.log.state_file import write_state
 from jetstream.log.witnesses import Witnesses
 from jetstream.log.writable_log import WritableLog
 
 __all__ = ["FileRange", "Location", "Log", "LogConfig", "RecoveryReport", "Segment"]
 
 _DELETED_SUFFIX = ".deleted"
+_NOTHING = Offset(0)
 
 
 class Log(WritableLog):
@@ -117,8 +122,8 @@ class Log(WritableLog):
     ) -> None:
         """Make ``offset`` the log's start; returns when that is durable. Below the start: does nothing.
 
-        Segments that lie wholly below it are removed, readers keep what they hold. ``about_to`` is called
-        first if anything will be removed; if it raises, nothing is.
+        Segments that lie wholly below it are removed, a follower's active one when it rolls; readers keep
+        what they hold. ``about_to`` is called first if anything will be removed; if it raises, nothing is.
 
         Raises:
             OffsetOutOfRange: ``offset`` is above ``high_watermark``.
@@ -137,8 +142,10 @@ class Log(WritableLog):
         about_to()
         if offset > self.durable_end:
             self.sync()
-        gone = [segment for segment in self._segments[:-1] if segment.next <= offset]
         with self._writing():
+            if offset == self.log_end_offset and not self._writer.is_empty:
+                self._begin_segment()
+            gone = [segment for segment in self._segments[:-1] if segment.next <= offset]
             for segment in gone:
                 # They are derived, and first: even a full disk has space for the checkpoint then.
                 remove_index(self._disk, segment.index_path)
@@ -153,25 +160,36 @@ class Log(WritableLog):
             self._disk.sync_dir(self.directory)
 
     def apply_retention(
-        self, now: TimestampUs, high_watermark: Offset, about_to: Callable[[], None] = lambda: None
+        self,
+        now: TimestampUs,
+        high_watermark: Offset,
+        about_to: Callable[[], None] = lambda: None,
+        *,
+        droppable_end: Offset | None = None,
     ) -> None:
         """Remove the oldest whole segments that the configuration no longer keeps.
 
-        Only committed ones; the active one is sealed first if all it holds is too old. ``about_to``: as
-        `truncate_before`.
+        Only committed ones, and only below ``droppable_end`` if that is given; the active one is sealed first
+        if all it holds is too old. ``about_to``: as `truncate_before`.
 
         Raises:
             As `truncate_before`.
         """
         with self._writing():
             expired = self._writer.expired(now, self.config) and self.log_end_offset <= high_watermark
-            if expired and not self._witnesses.followed:  # a follower rolls where its leader does
-                # On a full disk the older segments still go; this one follows when there is space.
-                with contextlib.suppress(DiskFull):
-                    self._roll()
-            start = retained_start(self._segments, high_watermark, now, self.config)
+            if expired:
+                self._begin_segment()
+            end = high_watermark if droppable_end is None else min(high_watermark, droppable_end)
+            start = retained_start(self._segments, end, now, self.config)
         if start > self.log_start_offset:
             self.truncate_before(start, high_watermark, about_to)
+
+    def _begin_segment(self) -> None:
+        """Seal the active segment, so that it can be removed; a follower rolls where its leader does."""
+        if not self._witnesses.followed:
+            # On a full disk the older segments still go; this one follows when there is space.
+            with contextlib.suppress(DiskFull):
+                self._roll()
 
     def truncate_to(self, offset: Offset) -> None:
         """Cut the log at the last batch boundary not above ``offset``; returns when that is durable.
@@ -199,22 +217,25 @@ class Log(WritableLog):
             self._witnesses.write_epochs(epochs, followed=self._witnesses.followed)
             self.epochs = epochs
             if offset < log_end_offset:
-                self._segments = self._writer.cut(self._segments, offset)
-        self.durable_end = self.log_end_offset = offset
+                self._cut(offset)
         self.corrupt_ranges = below(self.corrupt_ranges, offset)
+        was, self.compaction = self.compaction, self.compaction.cut(offset)
+        if self.compaction != was:
+            self.note_compaction(self.compaction)
+        self._look_again_from(offset)
 
-    def reset_to(self, offset: Offset) -> None:
+    def reset_to(self, offset: Offset, purged_end: Offset = _NOTHING) -> None:
         """Remove everything and begin an empty log without epochs at ``offset``; durable on return.
 
-        For a follower that has nothing to build on. After a crash the old log is there whole, or the new one.
-        Readers keep the segments they hold.
+        For a follower that has nothing to build on; ``purged_end`` is that of the log it will copy. After a
+        crash the old log is there whole, or the new one. Readers keep the segments they hold.
 
         Raises:
             DiskFull: nothing has changed.
             StorageError, FsyncFailed, StreamOffline: the log has failed; the next opening finds either.
         """
         with self._writing():
-            begin_reset(self._disk, self.directory, offset)
+            begin_reset(self._disk, self.directory, offset, purged_end)
             self._writer.close()
             for segment in self._segments:
                 segment.retire()
@@ -227,6 +248,8 @@ class Log(WritableLog):
         self._writer = SegmentWriter(self._disk, self.directory, segment, file)
         self._witnesses = Witnesses(self._disk, self.directory, checkpoint, followed=False)
         self.epochs = EpochHistory()
+        self.compaction = CompactionState(purged_end=purged_end)
+        self.rewritten_end = _NOTHING
         # In this order: whoever plans a read meanwhile finds nothing to read, in the old log or the new.
         if offset > self.log_end_offset:
             self.log_start_offset = offset
@@ -236,7 +259,87 @@ class Log(WritableLog):
         self.mark_synced()
         self.corrupt_ranges = ()
 
+    # --- writing anew -----------------------------------------------------------------------------
+
+    def note_compaction(self, state: CompactionState) -> None:
+        """Put on record how far the log is compacted; returns when that is durable.
+
+        Raises:
+            DiskFull: what was on record still is.
+            StorageError, FsyncFailed, StreamOffline: the log has failed.
+        """
+        with self._writing():
+            write_state(self._disk, f"{self.directory}/{COMPACTION_FILE}", state.encode())
+        self.compaction = state
+
+    def note_rewritten(self, end: Offset) -> None:
+        """Put on record how far the sealed rewrite has looked at the log; raises as `note_compaction`."""
+        with self._writing():
+            write_rewritten_end(self._disk, self.directory, end)
+        self.rewritten_end = end
+
+    def replace_segment(
+        self,
+        rewritten: RewrittenSegment,
+        about_to: Callable[[], None] = lambda: None,
+        *,
+        since: CompactionState | None = None,
+    ) -> bool:
+        """Put a rewritten segment in its place; returns when that is durable.
+
+        After a crash the old file is there whole, or the new one. Readers keep the file that they hold.
+
+        Args:
+            rewritten: written and synced.
+            about_to: as `truncate_before`.
+            since: compaction's state, as it was on record, before it looked at the log. What superseded a
+                record of the old segment may have been cut off since. None: it has all records.
+
+        Returns:
+            False: the old segment is not there any more as it was, or the log was cut since; the new one is
+                removed.
+
+        Raises:
+            DiskFull: the old segment is still in place.
+            StorageError, FsyncFailed, StreamOffline: the log has failed; the next opening finds either.
+        """
+        old, new = rewritten.old, rewritten.new
+        temporary = new.temporary_path
+        assert temporary is not None, "it has no place yet"
+        was_cut = since is not None and since is not self.compaction
+        if was_cut or old not in self._segments or not old.sealed:
+            self._disk.unlink(temporary)
+            return False
+        about_to()
+        if rewritten.records:  # what is left of the batches may be small
+            self._look_again_from(old.base)
+        with self._writing():
+            # First, and durably: the old entries must not be taken for those of the new file.
+            remove_index(self._disk, old.index_path)
+            self._disk.sync_dir(self.directory)
+            segments = self._segments
+            # Found at its temporary path at once, so that whoever plans a read meanwhile can read.
+            self._segments = tuple(new if segment is old else segment for segment in segments)
+            old.retire(is_replaced=True)
+            try:
+                self._disk.rename(temporary, new.path)
+            except DiskFull:
+                old.come_back()
+                self._segments = segments
+                raise
+            new.temporary_path = None
+            self._disk.sync_dir(self.directory)
+            assert new.index is not None, "it was written a moment ago"
+            new.save_index(len(new.index))
+        self._indexes.count(new)
+        return True
+
     # --- inside -----------------------------------------------------------------------------------
+
+    def _look_again_from(self, offset: Offset) -> None:
+        """Have the sealed rewrite look at what is above ``offset``, durably."""
+        if self.rewritten_end > offset:
+            self.note_rewritten(offset)
 
     def _boundary_below(self, offset: Offset) -> Offset:
         """Return the base of the batch that holds ``offset``."""

@@ -3,7 +3,26 @@
 from dataclasses import dataclass
 
 from envelope.limits import SEGMENT_BYTES_DEFAULT
-from envelope.types import SyncMode
+from envelope.types import Compression, SyncMode
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionConfig:
+    """How a log that keeps the last record of each key is compacted.
+
+    Attributes:
+        dirty_ratio: cleaned once so much of what can be cleaned has not been.
+        age_us: cleaned whatever the ratio is once a segment that has not been is so old.
+        tombstone_retention_us: tombstones stay for so long once what they delete is gone.
+        lag_us: records as young as that, in the log's own time, are not cleaned.
+        codec: of batches that are encoded anew.
+    """
+
+    dirty_ratio: float
+    age_us: int
+    tombstone_retention_us: int
+    lag_us: int = 0
+    codec: Compression = Compression.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +36,11 @@ class LogConfig:
         sync: what `Log.synced_end` means, and so when a record may be acknowledged.
         retention_age_us: segments whose newest record is older are removed.
         retention_bytes: the oldest segments are removed while the rest holds at least this much.
-        retention_messages: the oldest segments are removed while the rest holds at least this many records.
+        retention_messages: the oldest segments are removed while the rest holds at least this many offsets.
+        retention_lag_us: segments whose newest record is not older go neither for bytes nor for messages.
+        compaction: of a log that keeps the last record of each key; None: it keeps all.
+        rewrite_after_us: small batches of sealed segments are merged once the newest record is so old; None:
+            never.
     """
 
     segment_bytes: int = SEGMENT_BYTES_DEFAULT
@@ -26,3 +49,6 @@ class LogConfig:
     retention_age_us: int | None = None
     retention_bytes: int | None = None
     retention_messages: int | None = None
+    retention_lag_us: int = 0
+    compaction: CompactionConfig | None = None
+    rewrite_after_us: int | None = None

@@ -35,10 +35,11 @@ _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
 _U16: Final = struct.Struct("<H")
 _I64: Final = struct.Struct("<q")
+_EXTENT: Final = struct.Struct("<qq")
 _METADATA_V5: Final = 4
 _RECORD_BATCH: Final = 3
 _VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH, _CUSTOM_METADATA = 0, 1, 2, 3, 4
-_ROW_COUNT, _NODES, _BUFFERS = 0, 1, 2
+_ROW_COUNT, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3
 _KEY, _VALUE = 0, 1
 
 assert _PREFIX.size == PREFIX_BYTES
@@ -127,6 +128,37 @@ def record_batch_fields(message: bytes) -> RecordBatchFields:
         PREFIX_BYTES + _field(metadata, batch, _ROW_COUNT),
         *(PREFIX_BYTES + vector for vector in vectors),
     )
+
+
+def is_compressed(metadata: bytes) -> bool:
+    """Tell whether a RecordBatch message, whoever wrote it, has a compressed body.
+
+    ``metadata`` is the flatbuffer alone.
+
+    Raises:
+        CorruptDataError, struct.error: it points outside itself.
+    """
+    root = _U32.unpack_from(metadata, 0)[0]
+    batch = _follow(metadata, _field(metadata, root, _HEADER))
+    return _field(metadata, batch, _COMPRESSION) != 0
+
+
+def decoded_bytes(message: bytes | bytearray | memoryview) -> int:
+    """Return how many bytes the buffers of a whole RecordBatch message with a compressed body decode to.
+
+    Each buffer that is not empty begins with its decoded length, -1 if it is stored as it is.
+
+    Raises:
+        struct.error: it points outside itself.
+    """
+    length = _U32.unpack_from(message, 4)[0]
+    buffers = record_batch_fields(bytes(message[: PREFIX_BYTES + length])).buffers
+    body, total = PREFIX_BYTES + length, 0
+    for number in range(_U32.unpack_from(message, buffers - 4)[0]):
+        start, stored = _EXTENT.unpack_from(message, buffers + _EXTENT.size * number)
+        decoded = _I64.unpack_from(message, body + start)[0] if stored else 0
+        total += stored if decoded < 0 else decoded
+    return total
 
 
 def _find_entry(metadata: bytes, message: int) -> int:

@@ -90,19 +90,39 @@ def no_headers(count: int) -> "pa.ListArray[Any]":
     return pa.ListArray.from_arrays(offsets, _EMPTY_HEADERS, mask=is_null)  # type: ignore[call-overload,no-any-return]  # stubs lack lists of structs
 
 
-Records = pa.RecordBatch | PlainRecords
-"""What a batch is made of."""
+Run = pa.RecordBatch | PlainRecords
+"""Records that share their batches with no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs that are appended together, one behind the other."""
+
+    runs: tuple[Run, ...]
+
+
+Records = Run | Runs
+"""What batches are made of."""
 
 
 def arrow_records(records: Records) -> pa.RecordBatch:
     """Return ``records`` as Arrow arrays."""
+    if isinstance(records, Runs):
+        runs = pa.Table.from_batches([arrow_records(run) for run in records.runs], SCHEMA)
+        return runs.combine_chunks().to_batches()[0]
     return records.to_records() if isinstance(records, PlainRecords) else records
 
 
 def encode_records(
     records: Records, base: Offset, leader_epoch: LeaderEpoch, compression: Compression = Compression.NONE
 ) -> tuple[UnsealedBatch, ...]:
-    """Encode as `encode_group`, plain records the quick way."""
+    """Encode as `encode_group`, plain records the quick way, and each run by itself."""
+    if isinstance(records, Runs):
+        batches: list[UnsealedBatch] = []
+        for run in records.runs:
+            batches += encode_records(run, base, leader_epoch, compression)
+            base = batches[-1].next
+        return tuple(batches)
     if isinstance(records, PlainRecords) and compression is Compression.NONE:
         batch = encode_plain(records, leader_epoch)
         if batch.size <= BATCH_BYTES_MAX or batch.next - batch.base == 1:

@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from envelope.errors import CorruptDataError, JetstreamError, OffsetOutOfRange, UnavailableError
 from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import decode
+from jetstream.log.batch import BatchHeader, decode, first_timestamp, read_header, tail_of
 from jetstream.log.batch_index import BatchIndex, IndexEntry
 from jetstream.log.corrupt_ranges import CorruptRanges
 from jetstream.log.epochs import EpochHistory
 from jetstream.log.loaded_indexes import LoadedIndexes
 from jetstream.log.ranges import OffsetRange
 from jetstream.log.scan import FileWindow, read_batch
-from jetstream.log.segment import Segment
+from jetstream.log.segment import PlanAgain, Segment
 
 _NO_ENTRIES: Final = BatchIndex()
 
@@ -32,7 +32,7 @@ class IndexUnloaded(UnavailableError):
     """A read cannot be planned without reading an index file first: let a thread plan it that may wait."""
 
 
-class IndexRebuilt(UnavailableError):
+class IndexRebuilt(PlanAgain):
     """An index file was wrong and has been derived anew; the data is good, plan the read again."""
 
 
@@ -133,6 +133,11 @@ class ReadableLog:
         return len(self._segments)
 
     @property
+    def all_segments(self) -> tuple[Segment, ...]:
+        """The segments as they are now, oldest first; the last one is being written."""
+        return self._segments
+
+    @property
     def last_epoch(self) -> LeaderEpoch:
         """The newest leader epoch, 0 before the first."""
         return self.epochs.last
@@ -224,7 +229,8 @@ class ReadableLog:
         try:
             file_range = self.plan_read(offset, max_bytes, end)
             self.verify_range(file_range)
-        except IndexRebuilt:
+            return self.read_range(file_range)
+        except PlanAgain:
             file_range = self.plan_read(offset, max_bytes, end)
             self.verify_range(file_range)
         return self.read_range(file_range)
@@ -246,22 +252,29 @@ class ReadableLog:
             if segment.next == segment.base or segment.max_timestamp < timestamp:
                 continue
             index = self._indexes.of(segment)
-            row = index.find_timestamp(timestamp)
-            if row < len(index):
-                return self._offset_in(index[row], timestamp)
+            for row in range(index.find_timestamp(timestamp), len(index)):
+                found = self._offset_in(index[row], timestamp)
+                if found is not None:
+                    return found
         return self.log_end_offset
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _offset_in(self, entry: IndexEntry, timestamp: TimestampUs) -> Offset:
-        """Return the first offset of a batch that reaches ``timestamp``, or of the damage before it."""
+    def _offset_in(self, entry: IndexEntry, timestamp: TimestampUs) -> Offset | None:
+        """Return the first offset of a batch that reaches ``timestamp``, or of the damage before it.
+
+        None: compaction has left no such record there.
+        """
         if entry.next <= self.log_start_offset:
             return self.log_start_offset
         for start, end in self.corrupt_ranges:
             if end == entry.base:
                 return start
-        _, records = decode(self.read(max(entry.base, self.log_start_offset), 1, entry.next))
+        # Whole, whatever its end: compaction may have given the batch a longer range meanwhile.
+        _, records = decode(self.read(max(entry.base, self.log_start_offset), 1, self.log_end_offset))
         row = int(np.searchsorted(records.column(1).cast(pa.int64()).to_numpy(), timestamp))
+        if row == records.num_rows:
+            return None
         return max(Offset(records.column(0)[row].as_py()), self.log_start_offset)
 
     def _locate(self, offset: Offset, index_of: Callable[[Segment], BatchIndex]) -> Location:
@@ -274,7 +287,8 @@ class ReadableLog:
         index = index_of(segment)
         row = index.find(offset)
         self._corrupt.refuse(offset)  # L6: what a scan found since is refused, and the entries go around it.
-        assert row < len(index), f"L2: offset {offset} in segment {segment.base}"
+        if row == len(index):
+            raise PlanAgain(f"offset {offset} has been cut off")  # since the end was looked at
         return Location(segment, index, row, index[row])
 
     def _segment_with(self, offset: Offset) -> tuple[Segment, BatchIndex]:
@@ -292,6 +306,7 @@ class ReadableLog:
         if found == entry:
             index.verified[row] = True
             return
+        segment.check_present()
         if not segment.sealed:
             self._corrupt.add(entry.base, entry.next)
             segment.index_doubtful = True
@@ -323,3 +338,26 @@ def _out_of_range(offset: Offset, start: Offset, end: Offset) -> OffsetOutOfRang
         log_start_offset=start,
         log_end_offset=end,
     )
+
+
+def read_tail(log: ReadableLog, offset: Offset, end: Offset) -> tuple[BatchHeader, memoryview]:
+    """Return the part from ``offset`` on of the batch that holds it, as a batch of its own; reads files.
+
+    Args:
+        log: where compaction has given the batch a longer range than others know.
+        offset: inside the batch's range.
+        end: the batch does not reach beyond.
+
+    Raises:
+        PlanAgain: the log was written anew meanwhile.
+        OffsetOutOfRange, CorruptDataError: as `ReadableLog.read`.
+    """
+    frame = log.read(offset, 1, end)
+    follows = read_header(frame).next
+    if follows == log.log_end_offset:
+        return tail_of(frame, offset, log.last_timestamp)
+    # Not the last timestamp of what follows: its record may go, and an earlier one be what comes next.
+    following = log.read(follows, 1, log.log_end_offset)
+    if read_header(following).base != follows:
+        raise PlanAgain(f"batch {follows} was joined with the one before")
+    return tail_of(frame, offset, first_timestamp(following))

@@ -24,11 +24,13 @@ from envelope.errors import CorruptDataError, JetstreamError
 from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch_index import BatchIndex
 from jetstream.log.checkpoint import CHECKPOINT_FILE, Checkpoint, decode_checkpoint
+from jetstream.log.compaction_state import CompactionState, recovered_compaction
 from jetstream.log.disk import Disk, File, make_directories
 from jetstream.log.epochs import EPOCHS_FILE, EpochHistory, EpochStart, decode_epochs, is_followed
 from jetstream.log.index_file import read_index, read_summary, remove_index
 from jetstream.log.ranges import OffsetRange, above, with_range
 from jetstream.log.reset import finish_reset, is_resetting
+from jetstream.log.rewrite_state import recovered_rewritten_end
 from jetstream.log.scan import FIRST_BATCH, Damage, SegmentScan, scan_segment
 from jetstream.log.schema import END_OF_STREAM
 from jetstream.log.segment import Segment, base_of
@@ -70,6 +72,8 @@ class Recovery:
         epochs: the epoch history.
         followed: the last batches may have been written by a follower.
         checkpoint: the one that was found.
+        compaction: how far the log is compacted.
+        rewritten_end: below it the sealed rewrite has been.
         report: for people.
     """
 
@@ -87,6 +91,8 @@ class Recovery:
         self.epochs = EpochHistory()
         self.followed = False
         self.checkpoint: Checkpoint | None = None
+        self.compaction = CompactionState()
+        self.rewritten_end = Offset(0)
         self.report = RecoveryReport(now)
 
     def run(self) -> None:
@@ -114,6 +120,14 @@ class Recovery:
         else:
             self._begin()
         self._recover_epochs()
+        self.compaction, problem = recovered_compaction(self._disk, self._directory, self.log_end_offset)
+        if problem is not None:
+            self._note(problem)
+        self.rewritten_end, problem = recovered_rewritten_end(
+            self._disk, self._directory, self.log_end_offset
+        )
+        if problem is not None:
+            self._note(problem)
         self.corrupt_ranges = above(self.corrupt_ranges, self.log_start_offset)
 
     # --- state files ------------------------------------------------------------------------------
@@ -248,7 +262,7 @@ class Recovery:
         if torn is not None:
             size = self._cut(segment, file, torn)
             scan.damages = [damage for damage in scan.damages if damage.base < synced_end]
-            scan.index.truncate(scan.index.find(torn.base))
+            scan.index = scan.index.head(scan.index.find(torn.base))
             scan.next, scan.sealed = torn.base, False
             scan.data_end = FilePosition(min(scan.data_end, size))
         segment.describe_scan(scan, size)

@@ -36,10 +36,36 @@ def base_of(name: str) -> Offset | None:
     return Offset(int(stem))
 
 
+def _open_present(disk: Disk, temporary_path: str | None, path: str) -> File:
+    """Open a file where it is, also while it is being given its name."""
+    if temporary_path is not None:
+        try:
+            return disk.open(temporary_path)
+        except StorageError:
+            if disk.exists(temporary_path):
+                raise
+    return disk.open(path)
+
+
+class PlanAgain(UnavailableError):
+    """What a read was planned by is no longer so; the data is there, plan it again."""
+
+
+class SegmentReplaced(PlanAgain):
+    """Another file is in the place of the segment's, or the segment was cut."""
+
+
+def _gone(base: Offset, *, is_replaced: bool) -> UnavailableError:
+    if is_replaced:
+        return SegmentReplaced(f"segment {base} has been rewritten or cut")
+    return UnavailableError(f"segment {base} is gone")
+
+
 class Segment:
     """A segment file with what is known of it; the writer changes it, readers may look meanwhile.
 
     Attributes:
+        directory: of its log.
         base: first offset.
         next: offset after the last one; the next segment's base.
         data_end: position after the last batch.
@@ -49,6 +75,7 @@ class Segment:
         max_timestamp: of all batches.
         index: the entries; None for a sealed segment whose entries are not loaded.
         damages: what a scan of the file found that is not a good batch.
+        temporary_path: where the file lies until it takes the place of another; None: at ``path``.
         index_doubtful: the index file must not be trusted at the next start.
 
     Invariants:
@@ -60,11 +87,13 @@ class Segment:
         "_disk",
         "_file",
         "_leases",
+        "_replaced",
         "_retired",
         "_verified",
         "base",
         "damages",
         "data_end",
+        "directory",
         "index",
         "index_doubtful",
         "index_path",
@@ -74,6 +103,7 @@ class Segment:
         "path",
         "sealed",
         "size",
+        "temporary_path",
     )
 
     def __init__(self, disk: Disk, directory: str, base: Offset) -> None:
@@ -81,10 +111,12 @@ class Segment:
         self._disk = disk
         self._file: File | None = None
         self._leases = 0
-        self._retired = False
+        self._retired = self._replaced = False
         self._verified = bytearray()
+        self.directory = directory
         self.base = base
         self.path = segment_path(directory, base)
+        self.temporary_path: str | None = None
         self.index_path = self.path.removesuffix(SEGMENT_SUFFIX) + INDEX_SUFFIX
         self.next = base
         self.data_end = FilePosition(0)
@@ -113,8 +145,8 @@ class Segment:
         """
         if self._file is None:
             self._file = self._opened()
-        elif self._retired:
-            raise self._gone()
+        else:
+            self.check_present()
         self._leases += 1
         return self._file
 
@@ -140,22 +172,31 @@ class Segment:
         finally:
             file.close()
 
-    def retire(self) -> None:
-        """Give no more leases."""
-        self._retired = True
+    def retire(self, *, is_replaced: bool = False) -> None:
+        """Give no more leases; ``is_replaced``: another segment is about to lie at this one's path."""
+        self._replaced, self._retired = is_replaced, True
+
+    def come_back(self) -> None:
+        """Take `retire` back: the file has kept its name."""
+        self._replaced = self._retired = False
+
+    def check_present(self) -> None:
+        """Raise UnavailableError if the segment is retired; plan again."""
+        if self._retired:
+            raise _gone(self.base, is_replaced=self._replaced)
 
     def _opened(self) -> File:
-        if self._retired:
-            raise self._gone()
+        self.check_present()
         try:
-            return self._disk.open(self.path)
+            file = _open_present(self._disk, self.temporary_path, self.path)
         except StorageError:
             if self._retired:  # and removed, since it was looked at
-                raise self._gone() from None
+                raise _gone(self.base, is_replaced=self._replaced) from None
             raise
-
-    def _gone(self) -> UnavailableError:
-        return UnavailableError(f"segment {self.base} is gone")
+        if self._replaced:  # since it was looked at: this may be the other file
+            file.close()
+            raise _gone(self.base, is_replaced=self._replaced)
+        return file
 
     # --- what is known ----------------------------------------------------------------------------
 
@@ -169,14 +210,23 @@ class Segment:
         self.max_timestamp = entry.max_timestamp
         self.next = entry.next
 
-    def forget_from(self, row: int) -> None:
-        """Forget the batches from ``row`` on, whose bytes are being cut off; the segment is active again."""
+    def cut(self, offset: Offset) -> "Segment":
+        """Return what this is once its batches from ``offset`` on are cut off, and it is the active one.
+
+        It is another segment, with entries of its own: whoever looks at this one meanwhile, or writes it
+        anew, takes nothing that comes to lie there later for what was there.
+
+        Raises:
+            StorageError: the disk refused.
+        """
         index = self.load_index()
-        index.truncate(row)
-        self.index = index
-        self._describe(index)
-        self.size = self.data_end
-        self.sealed = False
+        left = Segment(self._disk, self.directory, self.base)
+        left.index = index.head(index.find(offset))
+        left.damages = tuple(damage for damage in self.damages if damage.base < offset)
+        left.index_doubtful = self.index_doubtful
+        left._describe(left.index)
+        left.size = left.data_end
+        return left
 
     def describe_scan(self, scan: SegmentScan, size: int) -> None:
         """Take over what a scan of the whole file found."""
@@ -232,6 +282,8 @@ class Segment:
             return None
         with self.leased() as file:
             index = read_index(self._disk, self.index_path, self.base, file)
+        if self._replaced:  # the index file may be the other one's
+            raise _gone(self.base, is_replaced=self._replaced)
         if index is None or index.nexts[-1] != self.next:
             return None
         if len(self._verified) == len(index):

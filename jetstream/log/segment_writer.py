@@ -149,23 +149,24 @@ class SegmentWriter:
         self.segment, self._file = segment, file
         return segment
 
-    def cut(self, segments: tuple[Segment, ...], offset: Offset) -> tuple[Segment, ...]:
-        """Cut all batches from ``offset`` on, durably; return the segments that are left, the last active."""
+    def cut(self, segments: tuple[Segment, ...], left: tuple[Segment, ...]) -> None:
+        """Cut from the files of ``segments`` what `left_of` does not have, durably; its last one is active.
+
+        Raises:
+            StorageError, FsyncFailed: some of it may be cut.
+        """
         self.close()
-        while segments[-1].base >= offset and len(segments) > 1:
-            # One after the other from the end: after a crash no hole is left that would read as damage. Also
-            # one that becomes empty: whether the next batch begins a segment is for its writer to say.
-            remove(self._disk, segments[-1])
+        for segment in reversed(segments[len(left) :]):
+            # One after the other from the end: after a crash no hole is left that would read as damage.
+            remove(self._disk, segment)
             self._disk.sync_dir(self._directory)
-            segments = segments[:-1]
-        self.segment = segments[-1]
-        self._file = file = self._disk.open(self.segment.path)
-        remove_index(self._disk, self.segment.index_path)
+        segments[len(left) - 1].retire(is_replaced=True)
+        self.segment = segment = left[-1]
+        self._file = file = self._disk.open(segment.path)
+        remove_index(self._disk, segment.index_path)
         self._disk.sync_dir(self._directory)
-        self.segment.forget_from(self.segment.load_index().find(offset))
-        file.truncate(self.segment.size)
+        file.truncate(segment.size)
         file.sync()
-        return segments
 
     def close(self) -> None:
         """Close the file, if that was not done before."""
@@ -187,6 +188,16 @@ class SegmentWriter:
             self.file.sync()
         except DiskFull as error:
             raise StorageError("a write that the disk had no space for could not be undone") from error
+
+
+def left_of(segments: tuple[Segment, ...], offset: Offset) -> tuple[Segment, ...]:
+    """Return what is left of segments once all batches from ``offset`` on are cut; at least one.
+
+    None that becomes empty, if there are others: whether the next batch begins a segment is for its writer to
+    say. Raises as `Segment.cut`.
+    """
+    kept = [segments[0], *(segment for segment in segments[1:] if segment.base < offset)]
+    return (*kept[:-1], kept[-1].cut(offset))
 
 
 def remove(disk: Disk, segment: Segment) -> None:

@@ -53,7 +53,10 @@ def _probe(log: ReadableLog, middle: Offset, end: Offset) -> _Probe:
     start = log.log_start_offset  # retention goes on meanwhile
     offset = max(middle, start)
     while offset < end:
-        for frame in iter_frames(log.read(offset, _READ_BYTES, end)):
+        # ``end`` may lie inside a batch by now, as compaction joins their ranges.
+        for frame in iter_frames(log.read(offset, _READ_BYTES, log.log_end_offset)):
+            if offset >= end:
+                break
             header, records = decode(frame)
             begin = header.base if begin is None else begin
             if header.base < start:

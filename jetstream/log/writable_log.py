@@ -24,7 +24,7 @@ from jetstream.log.readable_log import ReadableLog
 from jetstream.log.recovery import Recovery
 from jetstream.log.scan import FOLLOWED_GROUPS_MAX
 from jetstream.log.segment import Segment
-from jetstream.log.segment_writer import SegmentWriter, remove
+from jetstream.log.segment_writer import SegmentWriter, left_of, remove
 from jetstream.log.witnesses import Witnesses
 
 
@@ -33,6 +33,8 @@ class WritableLog(ReadableLog):
 
     Attributes:
         config: may be replaced at any time.
+        compaction: how far the log is compacted, as it is on record; another object after every cut.
+        rewritten_end: below it all segments have been looked at by the sealed rewrite.
         recovery: what opening found and did.
         durable_end: offset after the last batch that is known to be synced.
 
@@ -43,7 +45,17 @@ class WritableLog(ReadableLog):
         L7: of a leader's groups, a follower has at most FOLLOWED_GROUPS_MAX written and not synced.
     """
 
-    __slots__ = ("_disk", "_followed_groups", "_witnesses", "_writer", "config", "durable_end", "recovery")
+    __slots__ = (
+        "_disk",
+        "_followed_groups",
+        "_witnesses",
+        "_writer",
+        "compaction",
+        "config",
+        "durable_end",
+        "recovery",
+        "rewritten_end",
+    )
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, recovery: Recovery) -> None:
         """Take over what ``recovery`` found; use `Log.open`."""
@@ -53,6 +65,8 @@ class WritableLog(ReadableLog):
         self._witnesses = Witnesses(disk, directory, recovery.checkpoint, followed=recovery.followed)
         self._followed_groups = 0
         self.config = config
+        self.compaction = recovery.compaction
+        self.rewritten_end = recovery.rewritten_end
         self.recovery = recovery.report
         self.log_start_offset = recovery.log_start_offset
         self.log_end_offset = recovery.log_end_offset
@@ -203,10 +217,20 @@ class WritableLog(ReadableLog):
         if BatchFlags.ROLL not in first.flags and segment.next == first.base:
             if self._writer.is_empty and len(self._segments) > 1:
                 # Begun by whoever led before, and its first batch never came: the segment before it goes on.
-                self._segments = self._writer.cut(self._segments, first.base)
+                self._cut(first.base)
             self._writer.unseal()
         elif segment.sealed or not self._writer.is_empty:
             self._roll()
+
+    def _cut(self, offset: Offset) -> None:
+        """Cut all batches from ``offset`` on; returns when that is durable."""
+        segments = self._segments
+        left = left_of(segments, offset)
+        # In this order: whoever plans a read meanwhile finds what is left, and no end beyond it.
+        self.durable_end = min(self.durable_end, offset)
+        self.log_end_offset = offset
+        self._segments = left
+        self._writer.cut(segments, left)
 
     # --- durability -------------------------------------------------------------------------------
 
@@ -242,6 +266,11 @@ class WritableLog(ReadableLog):
         if self.failed is None:
             self.failed = error
 
+    @property
+    def may_lack_writes(self) -> bool:
+        """Whether a write or a sync has failed; a log that has only been closed has all that it was given."""
+        return self.failed is not None and not isinstance(self.failed, StreamOffline)
+
     # --- inside -----------------------------------------------------------------------------------
 
     def _begin_epoch(self, epoch: LeaderEpoch, now: TimestampUs, *, followed: bool) -> None:
@@ -270,6 +299,10 @@ class WritableLog(ReadableLog):
         sealed = self._writer.segment
         self._segments = (*self._segments, self._writer.start(self.log_end_offset))
         self._indexes.count(sealed)
+        if sealed.next <= self.log_start_offset:  # truncated while it was being written
+            self._segments = self._segments[-1:]
+            remove(self._disk, sealed)
+            self._disk.sync_dir(self.directory)
 
 
 def _runs(batches: Sequence[SealedBatch]) -> Iterator[Sequence[SealedBatch]]:

@@ -46,7 +46,7 @@ EPOCH: Final = LeaderEpoch(3)
 SEGMENT_BYTES: Final = 24_000
 """Now the first of two groups begins a segment, now the second (less than a stream may be configured to)."""
 
-ROUNDS: Final = ((20, 64), (1, 64), (128, 64), (3, 70))
+ROUNDS: Final = ((20, 64), (1, 64), (85, 64), (3, 70))
 """How many messages the two groups of each round have."""
 
 REFUSED_FULL: Final = f"error {DiskFull.ack_code}"

@@ -79,6 +79,8 @@ def workload(disk: MemoryDisk, oracle: Oracle) -> None:
         lambda log: oracle.truncate(log, min(11, log.synced_end)),
         Log.checkpoint,
         lambda log: oracle.group(log, 2, 900),
+        lambda log: oracle.truncate(log, log.synced_end),
+        lambda log: oracle.group(log, 2),
         Log.close,
     ]
     for _ in range(2):

@@ -114,12 +114,12 @@ def test_entries_must_follow_each_other() -> None:
             index.append(wrong, verified=True)
 
 
-def test_truncating_forgets_the_later_entries() -> None:
+def test_the_head_of_an_index_is_another_index() -> None:
     index = index_of(entry(0, 5, 600), entry(5, 6, 700))
     index.verified[0] = True
-    index.truncate(1)
-    assert len(index) == 1
-    assert index[0] == entry(0, 5, 600)
-    assert bytes(index.verified) == b"\1"
-    index.append(entry(5, 9, 700), verified=False)
-    assert index.find(Offset(8)) == 1
+    head = index.head(1)
+    assert [head[row] for row in range(len(head))] == [entry(0, 5, 600)]
+    assert bytes(head.verified) == b"\1"
+    head.append(entry(5, 9, 700), verified=False)
+    assert head.find(Offset(8)) == 1
+    assert [index[row] for row in range(len(index))] == [entry(0, 5, 600), entry(5, 6, 700)]

@@ -379,6 +379,22 @@ def test_an_epoch_that_begins_at_the_end_is_cut_off_though_no_record_is(records:
     assert list(stored_values(found)) == list(range(records))
 
 
+def test_a_follower_keeps_what_was_truncated_until_its_leader_begins_a_segment() -> None:
+    disk = MemoryDisk()
+    leader, follower = filled(MemoryDisk(), 3), opened(disk, SMALL)
+    follower.append_sealed(verified_batches(b"".join(frames_of(leader))), NOW)
+    follower.sync()
+    for log in (leader, follower):
+        log.truncate_before(Offset(3), Offset(3))
+    assert (leader.segments, leader._segments[0].base, follower._segments[0].base) == (1, 3, 2)
+    append(leader, [b"3"], NOW + 3)
+    leader.sync()
+    follower.append_sealed(verified_batches(b"".join(frames_of(leader, 3))), NOW)
+    follower.sync()
+    assert_equal_files(follower, leader)
+    assert stored_values(opened(disk.power_loss(nothing_survives), SMALL)) == {3: b"3"}
+
+
 def test_a_log_is_cut_between_batches_and_not_below_its_start() -> None:
     log = begun(MemoryDisk(), SMALL)
     for _ in range(4):

@@ -80,6 +80,7 @@ def test_truncating_to_the_end_leaves_an_empty_log_that_remembers_its_end() -> N
     disk = MemoryDisk()
     log = filled(disk, 4)
     log.truncate_before(Offset(4), Offset(4))
+    assert (log.segments, log.bytes) == (1, 0), "what was truncated is off the disk"
     found = opened(disk.power_loss(nothing_survives), SMALL)
     assert (found.log_start_offset, found.log_end_offset) == (4, 4)
     assert stored_values(found) == {}
@@ -112,6 +113,9 @@ def test_a_reader_keeps_a_segment_that_is_removed() -> None:
         ({"retention_age_us": 4}, 2),
         ({"retention_age_us": 100}, 0),
         ({"retention_age_us": 100, "retention_messages": 3}, 4),
+        ({"retention_bytes": 1, "retention_lag_us": 4}, 2),
+        ({"retention_messages": 1, "retention_lag_us": 4}, 2),
+        ({"retention_age_us": 2, "retention_lag_us": 4}, 4),
     ],
 )
 def test_retention_removes_whole_segments_from_the_start(changes: dict[str, int], start: int) -> None:
@@ -120,6 +124,19 @@ def test_retention_removes_whole_segments_from_the_start(changes: dict[str, int]
     log.apply_retention(TimestampUs(NOW + 7), Offset(7))
     assert log.log_start_offset == start
     assert log._segments[0].base == start
+
+
+def test_a_clock_that_was_set_back_removes_nothing_early() -> None:
+    """The clock had gone too fast: records are stamped by it, and those that follow not before them."""
+    log = filled(MemoryDisk(), 7, replace(SMALL, retention_age_us=100))
+    newest = log.last_timestamp
+    for now in (0, newest - 1_000_000, newest, newest + 94):
+        log.apply_retention(TimestampUs(now), Offset(7))
+        assert log.log_start_offset == 0, now
+    append(log, [b"after"], newest)
+    log.sync()
+    log.apply_retention(TimestampUs(newest + 101), Offset(8))
+    assert log.log_start_offset == 8, "by the time of the records"
 
 
 def test_retention_leaves_what_is_not_committed() -> None:

@@ -1,0 +1,232 @@
+"""Compaction, and the sealed rewrite between its passes, against a list of all records ever written.
+
+By the five guarantees of Kafka's documentation:
+
+1. Who keeps up with the head sees every record. 2. The order never changes. 3. Offsets never change. 4. Who
+reads from the start sees at least the last state of every key, in order. 5. And every tombstone, if he comes
+to the head within the tombstones' retention.
+
+Source: Kafka's documentation, "Log Compaction", "What guarantees does log compaction provide?".
+"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from envelope.types import LeaderEpoch, Offset, TimestampUs
+from jetstream.log.batch import decode, iter_frames
+from jetstream.log.inspection import inspect_stream
+from jetstream.log.latest_offsets import ENTRY_BYTES
+from jetstream.log.log import Log
+from jetstream.log.memory_disk import MemoryDisk, everything_survives, nothing_survives, random_survival
+from tests.support.compaction import COMPACTED, EAGER, Stored, append_records, compact, latest, stored_records
+from tests.support.logs import DIRECTORY, NOW, Record, opened
+from tests.support.rewriting import rewrite
+
+KEYS = (None, b"", b"a", b"b", b"c", b"d" * 300)
+BATCHES = st.lists(st.tuples(st.sampled_from(KEYS), st.booleans()), min_size=1, max_size=4)
+CONFIG = replace(COMPACTED, segment_bytes=2500)
+RETENTION = EAGER.tombstone_retention_us
+
+
+class SlowReader:
+    """Reads from the start, now and then, and keeps the last state of each key."""
+
+    def __init__(self, start: int, now: int) -> None:
+        self.begun_at = now
+        self.offset = start
+        self.state: dict[bytes, tuple[int, bytes]] = {}
+
+    def read(self, log: Log, batches: int) -> None:
+        """Go on where it stands."""
+        for _ in range(batches):
+            if self.offset >= log.log_end_offset:
+                return
+            frame = next(iter_frames(log.read(Offset(self.offset), 1, log.log_end_offset)))
+            header, records = decode(frame)
+            for row in records.to_pylist():
+                if row["offset"] < self.offset or row["key"] is None:
+                    continue
+                self.state.pop(row["key"], None)
+                if row["value"] is not None:
+                    self.state[row["key"]] = (row["offset"], row["value"])
+            self.offset = header.next
+
+
+class CompactionModel(RuleBasedStateMachine):
+    """``records`` is all that was ever written, by offset from 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = MemoryDisk()
+        self.log: Log
+        self.now = int(NOW)
+        self.records: list[Stored] = []
+        self.committed = 0
+        self.cleaned_max = 0
+        self.purgeable = 0
+        self.reader: SlowReader | None = None
+
+    @initialize(batches=st.lists(BATCHES, min_size=20, max_size=20))
+    def create(self, batches: list[list[tuple[bytes | None, bool]]]) -> None:
+        self.log = opened(self.disk, CONFIG)
+        self.begin_epoch()
+        self.append(batches, 1)
+
+    # --- writing -------------------------------------------------------------------------------------
+
+    def append(self, batches: list[list[tuple[bytes | None, bool]]], later: int) -> None:
+        for batch in batches:
+            self.now += later
+            base = len(self.records)
+            written = [
+                Record(None if deletes else b"%d" % (base + row), key=key, timestamp=self.now + row)
+                for row, (key, deletes) in enumerate(batch)
+            ]
+            self.now += len(batch)
+            append_records(self.log, written)
+            self.records.extend(Stored(r.key, r.value, r.timestamp, self.log.last_epoch) for r in written)
+
+    @rule()
+    def begin_epoch(self) -> None:
+        self.log.begin_epoch(LeaderEpoch(self.log.last_epoch + 1), NOW)
+
+    @precondition(lambda self: len(self.records) > self.committed)
+    @rule(data=st.data())
+    def cut_back(self, data: st.DataObject) -> None:
+        bases = {base for segment in self.log._segments for base in segment.load_index().bases}
+        above = sorted(base for base in bases if base >= max(self.committed, self.log.log_start_offset))
+        if not above:
+            return
+        offset = data.draw(st.sampled_from(above))
+        self.log.truncate_to(Offset(offset))
+        del self.records[offset:]
+        self.reader = None
+        self.begin_epoch()
+
+    @rule(batches=st.lists(BATCHES, min_size=1, max_size=8), later=st.integers(0, 60))
+    def append_only(self, batches: list[list[tuple[bytes | None, bool]]], later: int) -> None:
+        self.append(batches, later)
+
+    # --- compacting ----------------------------------------------------------------------------------
+
+    @rule(
+        committed=st.sampled_from((1.0, 0.9, 0.5)),
+        passed=st.sampled_from((1.0, 0.6, 0)),
+        keys=st.sampled_from((1, 2, 1000)),
+        later=st.sampled_from((0, 50, 150, -1000)),
+        more=st.lists(BATCHES, max_size=6),
+    )
+    def compact(
+        self,
+        committed: float,
+        passed: float,
+        keys: int,
+        later: int,
+        more: list[list[tuple[bytes | None, bool]]],
+    ) -> None:
+        self.append(more, 1)
+        self.committed = max(self.committed, int(committed * len(self.records)))
+        self.now += max(later, 0)
+        passed_by_all = int(passed * self.committed)
+        compact(
+            self.disk,
+            self.log,
+            self.now + min(later, 0),
+            high_watermark=self.committed,
+            passed_by_all=passed_by_all,
+            key_bytes=keys * ENTRY_BYTES,
+        )
+        self.purgeable = max(self.purgeable, passed_by_all)
+        self.cleaned_max = self.committed
+
+    @rule(passed=st.sampled_from((1.0, 0.6)))
+    def merge_small_batches(self, passed: float) -> None:
+        before, end = stored_records(self.log), self.log.rewritten_end
+        passed_by_all = int(passed * self.committed)
+        rewrite(self.disk, self.log, high_watermark=self.committed, passed_by_all=passed_by_all)
+        assert stored_records(self.log) == before
+        assert end <= self.log.rewritten_end <= max(end, passed_by_all)
+
+    @rule(data=st.data())
+    def truncate_before(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(0, self.committed))
+        self.log.truncate_before(Offset(offset), Offset(self.committed))
+        self.reader = None
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    @rule(batches=st.integers(1, 8))
+    def read(self, batches: int) -> None:
+        reader = self.reader = self.reader or SlowReader(self.log.log_start_offset, self.now)
+        reader.read(self.log, batches)
+        if reader.offset < len(self.records):
+            return
+        if self.now - reader.begun_at < RETENTION:
+            assert reader.state == self.expected(), "guarantees 4 and 5"
+        self.reader = None
+
+    def expected(self) -> dict[bytes, tuple[int, bytes]]:
+        """What is left of the log's keys, of what is not truncated."""
+        start = self.log.log_start_offset
+        return latest({offset: record for offset, record in enumerate(self.records) if offset >= start})
+
+    @rule(at=st.integers(0, 1000))
+    def look_up_a_time(self, at: int) -> None:
+        timestamp = TimestampUs(NOW + at)
+        found = self.log.offset_for_timestamp(timestamp)
+        stored = stored_records(self.log)
+        wanted = next((o for o in sorted(stored) if stored[o].timestamp >= timestamp), len(self.records))
+        assert found == wanted or (found == self.log.log_start_offset and found <= wanted)
+
+    # --- starting again ------------------------------------------------------------------------------
+
+    @rule(full=st.booleans())
+    def restart(self, full: bool) -> None:
+        self.log.close()
+        assert inspect_stream(self.disk, DIRECTORY).healthy
+        self.log = opened(self.disk, CONFIG, full=full)
+        self.begin_epoch()
+
+    @rule(survival=st.sampled_from((nothing_survives, everything_survives, random_survival(7))))
+    def lose_power(self, survival: object) -> None:
+        self.disk = self.disk.power_loss(survival)  # type: ignore[arg-type]  # one of three of that type
+        self.log = opened(self.disk, CONFIG)
+        assert self.log.corrupt_ranges == ()
+        self.begin_epoch()
+
+    # --- what holds always ---------------------------------------------------------------------------
+
+    @invariant()
+    def keeps_what_it_must(self) -> None:
+        if not self.records:
+            return
+        stored = stored_records(self.log)
+        start = self.log.log_start_offset
+        assert start == len(self.records) or len(self.records) - 1 in stored, "the log's last record stays"
+        for offset, record in stored.items():
+            assert record == self.records[offset], "guarantee 3"
+        assert latest(stored) == self.expected(), "guarantee 4"
+        last = {record.key: offset for offset, record in enumerate(self.records[: self.cleaned_max])}
+        for offset in range(start, len(self.records)):
+            record = self.records[offset]
+            if offset in stored:
+                continue
+            assert offset < self.cleaned_max, "guarantee 1: what is not committed is there"
+            assert record.key is not None, "records without a key stay"
+            is_purged = record.value is None and offset < self.purgeable
+            assert last[record.key] > offset or is_purged, f"{offset} is the last of its key"
+
+
+TestCompaction = CompactionModel.TestCase
+TestCompaction.settings = settings(max_examples=50, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.deep
+class TestCompactionForLong(CompactionModel.TestCase):  # type: ignore[misc,valid-type]  # made by hypothesis
+    """The same, longer."""
+
+    settings = settings(max_examples=1500, stateful_step_count=60, deadline=None)

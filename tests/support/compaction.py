@@ -1,0 +1,111 @@
+"""Compacting logs in tests, and what must be left of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from envelope.types import Compression, Offset, TimestampUs
+from jetstream.log.batch import decode, encode, iter_frames
+from jetstream.log.compaction import KEY_BYTES_DEFAULT, CompactionPass
+from jetstream.log.compaction_plan import CompactionBounds, plan_compaction
+from jetstream.log.disk import Disk
+from jetstream.log.log import Log, LogConfig
+from jetstream.log.log_config import CompactionConfig
+from tests.support.logs import Record, records_batch
+
+EAGER = CompactionConfig(dirty_ratio=0.01, age_us=10**15, tombstone_retention_us=100)
+"""Cleans whatever can be."""
+
+COMPACTED = LogConfig(segment_bytes=4000, compaction=EAGER)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a reader sees of a record."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    epoch: int
+
+
+def no_pace(size: int) -> None:
+    """Go on at once."""
+    assert size > 0, "a chunk has bytes"
+
+
+def append_records(log: Log, records: Sequence[Record]) -> None:
+    """Append one batch and sync it."""
+    batch = encode(records_batch(records, log.log_end_offset), log.log_end_offset, log.last_epoch)
+    log.append(batch, batch.max_timestamp)
+    log.sync()
+
+
+def compact(
+    disk: Disk,
+    log: Log,
+    now: int,
+    *,
+    high_watermark: int | None = None,
+    passed_by_all: int | None = None,
+    key_bytes: int = KEY_BYTES_DEFAULT,
+) -> bool:
+    """Do one pass as a node does, on one thread; tell whether anything was due."""
+    config = log.config.compaction
+    assert config is not None, "the log is to be compacted"
+    end = log.log_end_offset
+    bounds = CompactionBounds(
+        Offset(end if high_watermark is None else high_watermark),
+        Offset(end if passed_by_all is None else passed_by_all),
+        TimestampUs(now),
+    )
+    plan = plan_compaction(log._segments, log.compaction, bounds, config)
+    if plan is None:
+        return False
+    run = CompactionPass(log, disk, plan, Compression.NONE, no_pace, key_bytes)
+    run.gather()
+    log.note_compaction(log.compaction.purged(plan.purge_end))
+    state = log.compaction
+    for segment in plan.segments:
+        rewritten = run.rewritten(segment)
+        if rewritten is not None:
+            assert log.replace_segment(rewritten, since=state)
+    log.note_compaction(run.outcome(log.compaction, bounds.now))
+    return True
+
+
+def stored_records(log: Log, max_bytes: int = 1 << 20) -> dict[int, Stored]:
+    """Return every record by offset, after checking that the ranges tile."""
+    found: dict[int, Stored] = {}
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        for frame in iter_frames(log.read(offset, max_bytes, log.log_end_offset)):
+            header, records = decode(frame)
+            assert header.base <= offset < header.next, "ranges tile"
+            columns = (
+                records.column(0),
+                records.column(3),
+                records.column(6),
+                records.column(1).cast(pa.int64()),
+            )
+            for at, key, value, timestamp in zip(*(part.to_pylist() for part in columns), strict=True):
+                assert header.base <= at < header.next, "a record lies in its batch's range"
+                if at >= log.log_start_offset:
+                    assert at not in found, "a record appears once"
+                    found[at] = Stored(key, value, timestamp, header.leader_epoch)
+            offset = header.next
+    return found
+
+
+def latest(records: Mapping[int, Stored]) -> dict[bytes, tuple[int, bytes]]:
+    """Return offset and value of the last record of each key, without those that are deleted."""
+    found: dict[bytes, tuple[int, bytes]] = {}
+    for offset in sorted(records):
+        record = records[offset]
+        if record.key is None:
+            continue
+        found.pop(record.key, None)
+        if record.value is not None:
+            found[record.key] = (offset, record.value)
+    return found

@@ -1,0 +1,34 @@
+"""The sealed rewrite in tests."""
+
+from envelope.types import Offset, TimestampUs
+from jetstream.log.disk import Disk
+from jetstream.log.log import Log
+from jetstream.log.rewrite_plan import RewriteBounds, due_segments
+from jetstream.log.sealed_rewrite import rewritten
+from jetstream.node.clock import SystemClock
+from jetstream.node.upkeep import Upkeep
+from tests.support.compaction import no_pace
+
+LATE = TimestampUs(10**17)
+
+
+def rewrite(
+    disk: Disk, log: Log, *, high_watermark: int | None = None, passed_by_all: int | None = None
+) -> int:
+    """Do all that is due as a node does, on one thread; return how many segments were replaced."""
+    end = log.log_end_offset
+    bounds = RewriteBounds(
+        Offset(end if high_watermark is None else high_watermark),
+        Offset(end if passed_by_all is None else passed_by_all),
+        LATE,
+    )
+    upkeep = Upkeep(log, SystemClock(), lambda: bounds.high_watermark)
+    replaced = 0
+    for segment in due_segments(log.all_segments, log.rewritten_end, bounds, 0):
+        found = rewritten(log, disk, segment, no_pace)
+        if found is None:
+            upkeep.pass_rewritten(segment)
+        else:
+            assert upkeep.take_rewritten(found)
+            replaced += 1
+    return replaced
