@@ -1,116 +1,268 @@
-"""Which message ids a stream has stored lately, so that a retry is answered instead of stored again.
+"""What a stream has stored lately, by the names its publishers gave it, so that a retry is not stored again.
 
-Ids leave by age, counted in the log's own timestamps, so that a clock set back brings none back and a restart
-remembers what was remembered before; and by count, so that memory is bounded. Neither happens while an append
-is in flight: a rollback finds all that it takes back at the young end.
+A name is a message id, or a place in a publisher's session (`jetstream.ingest.sessions`). Names leave by age,
+counted in the log's own timestamps, so that a clock set back brings none back and a restart remembers what
+was remembered before; and by count, so that memory is bounded. A rollback finds all that it takes back, and
+that has not left, at the young end.
+
+Names lie in generations of `GENERATION_NAMES`, newest first, each with a dictionary of its own, which the
+interpreter never has to let grow: 30 bytes a name, where one that names leave singly comes to 84. Its values
+are positions, whose objects all dictionaries share; what is known of a name is in arrays at its position. The
+oldest generation is dropped as a whole. So that not every generation has to be asked, a byte for each value
+of some bits of a name's hash tells which one got such a name last; nothing depends on it but speed.
+
+A name costs 46 bytes, its share of that table and of what is not dropped yet, and itself: 64 to 80 bytes as
+an object. Longer ids are remembered by a digest, 47 bytes of BLAKE2b, a length that no id has that is kept as
+it is: nobody is able to find two ids with one digest.
 """
 
-from collections import deque
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from hashlib import blake2b
+from itertools import repeat
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from envelope.headers import MESSAGE_ID
 from envelope.types import Offset, TimestampUs
 
+GENERATION_NAMES: Final = (1 << 15) * 2 // 3
+"""A dictionary of 2**15 places takes so many before it grows; to drop one takes a millisecond or two."""
+
+DIGEST_BYTES: Final = 47
+"""An object of so many bytes takes 80 in the interpreter's allocator, one of more takes 96."""
+
+_TAGS: Final = 1 << 22
+_TAGS_MASK: Final = _TAGS - 1
+_TAG_VALUES: Final = 255
+"""Tags are given out in turn, from 1 on; 0 is that of no generation."""
+
+_BEFORE_ALL: Final = -(1 << 62)
+"""Earlier than any timestamp, microseconds."""
+
 _MICROSECOND: Final = timedelta(microseconds=1)
+_POSITIONS: Final = tuple(range(GENERATION_NAMES))
+"""An object for each position, made once."""
+
+Name = bytes | int
+"""A message id as `name_of` makes it, or a place in a session."""
+
+
+def name_of(message_id: bytes) -> bytes:
+    """Return what a message id is remembered as."""
+    if len(message_id) < DIGEST_BYTES:
+        return message_id
+    return blake2b(message_id, digest_size=DIGEST_BYTES).digest()
+
+
+def names_of(message_ids: Sequence[bytes]) -> Sequence[bytes]:
+    """Return what each is remembered as."""
+    if max(map(len, message_ids), default=0) < DIGEST_BYTES:
+        return message_ids
+    return [name_of(message_id) for message_id in message_ids]
+
+
+@dataclass(slots=True)
+class _Generation:
+    """Names that came one after the other; one that came twice is found at its later position."""
+
+    tag: int
+    first: int
+    """How many names of the window came before."""
+    positions: dict[Name, int] = field(default_factory=dict)
+    offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    timestamps: "array[int]" = field(default_factory=lambda: array("q"))
+
+    @property
+    def end(self) -> int:
+        """How many names of the window came up to its last."""
+        return self.first + len(self.offsets)
+
+    def take_back_from(self, offset: Offset) -> None:
+        """Take back all names of records at ``offset`` and after."""
+        offsets, positions = self.offsets, self.positions
+        while offsets and offsets[-1] >= offset:
+            offsets.pop()
+            self.timestamps.pop()
+            if positions:
+                name, position = positions.popitem()
+                if position != len(offsets):
+                    positions[name] = position  # of an older record: the last one's name came again
 
 
 class DedupeWindow:
-    """Message ids by offset, oldest first.
+    """Names by offset.
 
     Invariants:
-        D1: every remembered id is in the queue with its offset.
-        D2: offsets and timestamps never decrease along the queue.
+        D1: a name that is found is that of a record within the window, the last that has it.
+        D2: offsets and timestamps never decrease from name to name.
     """
 
-    def __init__(self, window_us: int, ids_max: int) -> None:
-        """Remember the ``ids_max`` newest ids for ``window_us`` microseconds of log time (0: none)."""
-        assert window_us >= 0, "a window does not reach into the future"
-        assert ids_max > 0, "use a window of 0 to remember nothing"
-        self._window_us = window_us
-        self._ids_max = ids_max
-        self._offsets: dict[bytes, Offset] = {}
-        self._queue: deque[tuple[TimestampUs, Offset, bytes]] = deque()
-        self._forgotten: TimestampUs | None = None
+    def __init__(self, window_us: int, names_max: int) -> None:
+        """Remember the ``names_max`` newest names for ``window_us`` microseconds of log time (0: none)."""
+        self._expired_us = _BEFORE_ALL  # names as old as this are forgotten
+        self._forgotten_us = _BEFORE_ALL  # so are some as old as this, by count
+        self._last_offset = -1
+        self._first = 0  # names that came before this one are forgotten by count
+        self._newest_first = [_Generation(1, 0)]
+        self._tags: bytearray | None = None  # once there are two generations
+        self.resize(window_us, names_max)
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return sum(max(0, each.end - self._first_kept(each)) for each in self._newest_first)
+
+    def _first_kept(self, generation: _Generation) -> int:
+        expired = bisect_right(generation.timestamps, self._expired_us)
+        return max(self._first, generation.first + expired)
 
     @property
     def window_us(self) -> int:
         """The configured window, microseconds."""
         return self._window_us
 
+    @property
+    def names_max(self) -> int:
+        """The configured number."""
+        return self._names_max
+
     def effective_window_us(self, now: TimestampUs) -> int:
-        """Return how far back a repeat is surely found: less than the window if ids left by count."""
-        if self._forgotten is None:
-            return self._window_us
-        return max(0, min(self._window_us, now - self._forgotten))
+        """Return how far back a repeat is surely found: less than the window if names left by count."""
+        return max(0, min(self._window_us, now - max(self._expired_us, self._forgotten_us)))
 
-    def resize(self, window_us: int) -> None:
+    def resize(self, window_us: int, names_max: int) -> None:
         """Change the window from now on; what is forgotten stays forgotten."""
+        assert window_us >= 0, "a window does not reach into the future"
+        assert names_max > 0, "use a window of 0 to remember nothing"
         self._window_us = window_us
+        self._names_max = names_max
+        self._generation_max = min(GENERATION_NAMES, names_max)
 
-    def lookup(self, message_id: bytes) -> Offset | None:
-        """Return the offset of the record with that id, None if it is not remembered."""
-        return self._offsets.get(message_id)
+    def lookup(self, name: Name) -> Offset | None:
+        """Return the offset of the record with that name, None if it is not remembered."""
+        generations = self._newest_first
+        if self._tags is not None:
+            tag = self._tags[hash(name) & _TAGS_MASK]
+            if not tag:
+                return None
+            age = (generations[0].tag - tag) % _TAG_VALUES
+            if age:  # a later one has no such name
+                if age >= len(generations):
+                    return None
+                generations = generations[age:]
+        for generation in generations:
+            position = generation.positions.get(name)
+            if position is not None:
+                is_kept = generation.timestamps[position] > self._expired_us
+                if is_kept and generation.first + position >= self._first:
+                    return Offset(generation.offsets[position])
+                return None
+        return None
 
-    def remember(self, message_id: bytes, offset: Offset, timestamp: TimestampUs) -> None:
-        """Note that the record at ``offset`` has that id; an earlier record with it no longer counts."""
-        if self._window_us == 0:
+    def remember(self, name: Name, offset: Offset, timestamp: TimestampUs) -> None:
+        """Note that the record at ``offset`` has that name; an earlier record with it no longer counts."""
+        if not self._window_us:
             return
-        assert not self._queue or self._queue[-1][0] <= timestamp, "D2: timestamps never decrease"
-        assert not self._queue or self._queue[-1][1] < offset, "D2: offsets increase"
-        self._offsets[message_id] = offset
-        self._queue.append((timestamp, offset, message_id))
+        newest = self._newest_first[0]
+        offsets, positions = newest.offsets, newest.positions
+        count = len(offsets)
+        if count >= self._generation_max:
+            self._begin_generation()
+            self.remember(name, offset, timestamp)
+            return
+        assert offset > self._last_offset, "D2: offsets increase"
+        self._last_offset = offset
+        position = _POSITIONS[count]
+        if positions.setdefault(name, position) is not position:
+            del positions[name]  # so that the dictionary is in the order of the positions
+            positions[name] = position
+        offsets.append(offset)
+        newest.timestamps.append(timestamp)
+        if self._tags is not None:
+            self._tags[hash(name) & _TAGS_MASK] = newest.tag
+
+    def are_new(self, names: Sequence[Name]) -> bool:
+        """Tell whether surely none of ``names`` is remembered, and no two are the same.
+
+        False may be said of names that are forgotten.
+        """
+        if not self._window_us:
+            return True
+        generations = self._newest_first
+        newest = generations[0]
+        if len(set(names)) < len(names) or not newest.positions.keys().isdisjoint(names):
+            return False
+        if self._tags is None:
+            return True
+        tags, tag, live = self._tags, newest.tag, len(generations)
+        doubtful = [name for name in names if (tag - tags[hash(name) & _TAGS_MASK]) % _TAG_VALUES < live]
+        return not any(self.lookup(name) is not None for name in doubtful)
+
+    def remember_new(self, names: Sequence[Name], base: Offset, timestamp: TimestampUs) -> None:
+        """Note that the records from ``base`` on have ``names``, of which `are_new` has just been told."""
+        newest = self._newest_first[0]
+        count = len(newest.offsets)
+        if not self._window_us or count + len(names) > self._generation_max:
+            for offset, name in enumerate(names, base):
+                self.remember(name, Offset(offset), timestamp)
+            return
+        assert base > self._last_offset, "D2: offsets increase"
+        end = Offset(base + len(names))
+        self._last_offset = end - 1
+        positions, known = newest.positions, len(newest.positions)
+        positions.update(zip(names, _POSITIONS[count : count + len(names)], strict=True))
+        assert len(positions) == known + len(names), "D1: they are new"
+        newest.offsets.extend(range(base, end))
+        newest.timestamps.extend(repeat(timestamp, len(names)))
+        if self._tags is not None:
+            tags, tag = self._tags, newest.tag
+            for name in names:
+                tags[hash(name) & _TAGS_MASK] = tag
+
+    def _begin_generation(self) -> None:
+        newest = self._newest_first[0]
+        if self._tags is None:
+            self._tags = bytearray(_TAGS)
+            for name in newest.positions:
+                self._tags[hash(name) & _TAGS_MASK] = newest.tag
+        self._newest_first.insert(0, _Generation(newest.tag % _TAG_VALUES + 1, newest.end))
 
     def forget_from(self, log_end_offset: Offset) -> None:
-        """Take back all ids of records at ``log_end_offset`` and after: these were not stored."""
-        while self._queue and self._queue[-1][1] >= log_end_offset:
-            self._remove(*self._queue.pop())
+        """Take back all names of records at ``log_end_offset`` and after: these were not stored."""
+        self._last_offset = min(self._last_offset, log_end_offset - 1)
+        generations = self._newest_first
+        age = 0
+        generations[0].take_back_from(log_end_offset)
+        while not generations[age].offsets and age + 1 < len(generations):
+            age += 1
+            generations[age].take_back_from(log_end_offset)
+        # Those that are empty now stay, as there are names tagged as theirs.
+        for generation in generations[:age]:
+            generation.first = generations[age].end
+        # Names that had left by count may have been taken back, too; those that come now have not left.
+        self._first = min(self._first, generations[0].end)
 
     def expire(self, now: TimestampUs) -> None:
         """Forget what is a window old or older at the log's time ``now``, and what is too much."""
-        oldest = now - self._window_us
-        queue = self._queue
-        while queue and (queue[0][0] <= oldest or len(queue) > self._ids_max):
-            self._forgotten = queue[0][0]
-            self._remove(*queue.popleft())
-        assert len(self._offsets) <= len(queue) <= self._ids_max, "D1: an entry for each id, and a limit"
+        self._expired_us = max(self._expired_us, now - self._window_us)
+        generations = self._newest_first
+        first = generations[0].end - self._names_max
+        if first > self._first:
+            self._first = first
+            self._forgotten_us = self._timestamp_of(first - 1)
+        while len(generations) > 1 and self._is_forgotten(generations[-1]):
+            generations.pop()
 
-    def _remove(self, _: TimestampUs, offset: Offset, message_id: bytes) -> None:
-        if self._offsets[message_id] == offset:
-            del self._offsets[message_id]
+    def _timestamp_of(self, number: int) -> int:
+        """Return the timestamp of the name before which ``number`` others came, unless that has expired."""
+        for generation in self._newest_first:
+            if generation.first <= number < generation.end:
+                return generation.timestamps[number - generation.first]
+        return _BEFORE_ALL
 
-    def recover(self, records: pa.RecordBatch) -> None:
-        """Remember the ids in a stored batch; batches come in log order."""
-        found = message_ids(records)
-        if not found:
-            return
-        rows = pa.array([row for row, _ in found])
-        offsets: list[int] = records["offset"].take(rows).to_numpy().tolist()
-        timestamps: list[int] = records["timestamp"].take(rows).cast(pa.int64()).to_numpy().tolist()
-        for (_, message_id), offset, timestamp in zip(found, offsets, timestamps, strict=True):
-            self.remember(message_id, Offset(offset), TimestampUs(timestamp))
-        self.expire(TimestampUs(timestamps[-1]))
-
-
-def message_ids(records: pa.RecordBatch) -> list[tuple[int, bytes]]:
-    """Return (row, id) of the records that carry a message id, in order."""
-    headers = records["headers"]
-    fields = pc.list_flatten(headers)
-    if len(fields) == 0:
-        return []
-    is_id = pc.equal(pc.struct_field(fields, "key"), pa.scalar(MESSAGE_ID))
-    rows: list[int] = pc.filter(pc.list_parent_indices(headers), is_id).to_numpy().tolist()
-    values: list[bytes | None] = pc.filter(pc.struct_field(fields, "value"), is_id).to_pylist()
-    found: dict[int, bytes] = {}
-    for row, value in zip(rows, values, strict=True):
-        found.setdefault(row, value or b"")  # the first of a repeated header counts
-    return [(row, value) for row, value in found.items() if value]
+    def _is_forgotten(self, generation: _Generation) -> bool:
+        timestamps = generation.timestamps  # none if all its names were taken back
+        return not timestamps or generation.end <= self._first or timestamps[-1] <= self._expired_us
 
 
 def window_us(window: timedelta) -> int:

@@ -1,17 +1,29 @@
 """One message looked at alone: what it asks for, who answers it, and whether it can be stored at all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
+from envelope.acks import EchoingReply
+from envelope.envelopes import Envelope, Kind, decode
 from envelope.errors import (
+    InvalidEnvelope,
     InvalidHeader,
     InvalidSubject,
     JetstreamError,
     RecordTooLarge,
     WrongExpectedStream,
 )
-from envelope.headers import NO_HEADERS, PublishHeaders, parse_header_block, publish_headers
+from envelope.headers import (
+    KEY,
+    MESSAGE_ID,
+    NO_HEADERS,
+    TXID,
+    PublishHeaders,
+    only_message_ids,
+    parse_header_block,
+    publish_headers,
+)
 from envelope.types import AckPolicy, StreamName
 from jetstream.ingest.messages import MessageBlock
 from metadata.stream_config import StreamConfig
@@ -33,9 +45,10 @@ class Addressee(Enum):
 
 
 class InspectedMessage(NamedTuple):
-    """A message with its headers read."""
+    """A message with its headers read, those of NATS and those of an envelope."""
 
     headers: list[tuple[str, bytes]] | None
+    """To be stored."""
     asked: PublishHeaders
     addressee: Addressee
     policy: AckPolicy
@@ -44,6 +57,13 @@ class InspectedMessage(NamedTuple):
     """Reply subject of who hears what becomes of it, empty if nobody does."""
     refusal: JetstreamError | None
     """Why this stream cannot store it, whatever the log holds."""
+    envelope: Envelope | None = None
+    """What the payload is; None: the payload itself."""
+
+    @property
+    def records(self) -> int:
+        """How many it becomes."""
+        return 1 if self.envelope is None else self.envelope.records
 
 
 class Intake:
@@ -60,13 +80,18 @@ class Intake:
         """When a message that does not say is answered."""
         return self._config.ack
 
+    @property
+    def record_bytes_max(self) -> int:
+        """Largest record taken."""
+        return self._config.record_bytes_max
+
     def reconfigure(self, config: StreamConfig) -> None:
         """Read by ``config`` from now on."""
         self._config = config
 
     def places_to_inspect(self, messages: MessageBlock) -> list[int]:
-        """Return the places of messages with headers or faults, ascending; the others are plain and fine."""
-        places: set[int] = set()
+        """Return the places of messages with headers, cookies or faults, ascending; the others are plain."""
+        places: set[int] = set(messages.cookies())
         if messages.headers.count(None) != len(messages):
             places.update(place for place, header in enumerate(messages.headers) if header is not None)
         bytes_max = self._config.record_bytes_max
@@ -80,22 +105,51 @@ class Intake:
             places.update(place for place, subject in enumerate(messages.subjects) if not _is_utf8(subject))
         return sorted(places)
 
+    def only_identified(self, messages: MessageBlock) -> Sequence[bytes] | None:
+        """Return the ids of messages that have nothing else to be looked at; None if one has, or has none."""
+        headers = messages.headers
+        if not headers or headers[0] is None or messages.size_bytes > self._config.record_bytes_max:
+            return None
+        if messages.cookies() or not _is_utf8(b"\n".join(messages.subjects)):
+            return None
+        return only_message_ids(headers)
+
     def inspect(self, messages: MessageBlock, place: int) -> InspectedMessage:
         """Read the message at ``place``."""
         headers, asked, unreadable = _read_headers(messages.headers[place])
+        envelope, misused = _opened(messages.payloads[place])
+        payload_bytes, reply = len(messages.payloads[place]), messages.replies[place]
+        if envelope is not None:
+            headers, asked, misused = _merged(headers, envelope)
+            payload_bytes = envelope.size_bytes
+            asked, reply = self._answered(asked, envelope, reply)
         subject = messages.subjects[place]
         addressee = self._addressee(asked, subject)
         silent = addressee is Addressee.ANOTHER_STREAM
         policy = AckPolicy.NONE if silent else asked.ack or self._config.ack
-        told = b"" if policy is AckPolicy.NONE else messages.replies[place]
-        refusal = self._size_problem(messages, place) or unreadable or asked.problem
+        told = b"" if policy is AckPolicy.NONE else reply
+        refusal = self._size_problem(messages, place, envelope) or unreadable or misused or asked.problem
         if not _is_utf8(subject):
             refusal = InvalidSubject("the subject is not UTF-8")
         elif addressee is Addressee.UNKNOWN_STREAM:
             refusal = WrongExpectedStream("expected stream does not match")
-        elif asked.tombstone and messages.payloads[place]:
+        elif asked.tombstone and payload_bytes:
             refusal = refusal or InvalidHeader("a tombstone has no payload")
-        return InspectedMessage(headers, asked, addressee, policy, told, refusal)
+        return InspectedMessage(headers, asked, addressee, policy, told, refusal, envelope)
+
+    def _answered(
+        self, asked: PublishHeaders, envelope: Envelope, reply: bytes
+    ) -> tuple[PublishHeaders, bytes]:
+        """Return where to answer, and what that asks for: who names an inbox asks this stream."""
+        if not reply and envelope.ack_inbox is not None:
+            reply = envelope.ack_inbox
+            if asked.ack is None and self._config.answers_only_on_request:
+                asked = asked._replace(ack=AckPolicy.ALL)
+        # Of every batch, also of one record: a count is how a publisher knows that its envelope was opened.
+        records = envelope.records if envelope.kind is Kind.BATCH else None
+        if reply and (envelope.correlation_id is not None or records is not None):
+            reply = EchoingReply(reply, records, envelope.correlation_id)
+        return asked, reply
 
     def _addressee(self, asked: PublishHeaders, subject: bytes) -> Addressee:
         if asked.expected_stream is None:
@@ -107,8 +161,14 @@ class Intake:
         bound = self._binds(named, subject.decode(errors="replace"))
         return Addressee.ANOTHER_STREAM if bound else Addressee.UNKNOWN_STREAM
 
-    def _size_problem(self, messages: MessageBlock, place: int) -> RecordTooLarge | None:
+    def _size_problem(
+        self, messages: MessageBlock, place: int, envelope: Envelope | None
+    ) -> RecordTooLarge | None:
         size = len(messages.payloads[place]) + len(messages.headers[place] or b"")
+        if envelope is not None:
+            if envelope.kind is Kind.BATCH:
+                return None  # the limit is for each of its records
+            size = max(size, envelope.size_bytes)
         if size <= self._config.record_bytes_max:
             return None
         limit = self._config.record_bytes_max
@@ -125,6 +185,49 @@ def _read_headers(
     except InvalidHeader as error:
         return None, NO_HEADERS, error
     return headers or None, publish_headers(headers), None
+
+
+def _opened(payload: bytes) -> tuple[Envelope | None, JetstreamError | None]:
+    """Return the envelope that ``payload`` is; None if it is none, or one that cannot be taken."""
+    try:
+        return decode(payload), None
+    except JetstreamError as error:
+        return None, error
+
+
+def _merged(
+    headers: list[tuple[str, bytes]] | None, envelope: Envelope
+) -> tuple[list[tuple[str, bytes]] | None, PublishHeaders, InvalidEnvelope | None]:
+    """Return all headers, what they and the envelope ask for, and where these contradict each other.
+
+    The message id is among the headers that are stored: so it is found again by whoever reads the log.
+    """
+    merged = [*(headers or ()), *envelope.headers]
+    asked = publish_headers(merged)
+    if envelope.message_id is not None and asked.message_id is None:
+        # Whoever reads the log takes the first one: an empty one, which says nothing, would hide it.
+        merged = [(name, value) for name, value in merged if name != MESSAGE_ID]
+        merged.append((MESSAGE_ID, envelope.message_id))
+    said = (asked.message_id, asked.key, asked.txid, asked.ack)
+    fields = (envelope.message_id, envelope.key, envelope.txid, envelope.ack)
+    contradicted = any(
+        field is not None and header not in (None, field) for field, header in zip(fields, said, strict=True)
+    )
+    misused: InvalidEnvelope | None = None
+    if contradicted:
+        misused = InvalidEnvelope("the envelope and a header contradict each other")
+    if envelope.message_id is not None and asked.session is not None:
+        misused = InvalidEnvelope("a message has a message id or a session, not both")
+    if envelope.kind is Kind.BATCH and (asked.key is not None or asked.txid is not None or asked.tombstone):
+        misused = InvalidEnvelope(f"a batch has no {KEY}, {TXID} or tombstone: its columns say that")
+    asked = asked._replace(
+        message_id=asked.message_id or envelope.message_id,
+        key=asked.key if asked.key is not None else envelope.key,
+        txid=asked.txid if asked.txid is not None else envelope.txid,
+        ack=asked.ack or envelope.ack,
+        tombstone=asked.tombstone or envelope.tombstone,
+    )
+    return merged or None, asked, misused
 
 
 def _is_utf8(text: bytes) -> bool:

@@ -20,11 +20,13 @@ from envelope.errors import JetstreamError, Overloaded, StreamOffline
 from envelope.limits import MAILBOX_MESSAGES_MAX
 from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.ingest.dedupe import DedupeWindow, window_us
+from jetstream.ingest.gathering import FULL_GROUP_BYTES, FULL_GROUP_MESSAGES, Gathering
 from jetstream.ingest.history import History
 from jetstream.ingest.intake import Binds, Intake
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import PendingAcks
 from jetstream.ingest.sequencer import Duplicate, Group, Refused, Sequencer
+from jetstream.ingest.sessions import StoredPlace
 from jetstream.log.plain_batch import Records
 from metadata.stream_config import StreamConfig
 
@@ -35,9 +37,7 @@ APPENDS_IN_FLIGHT_MAX: Final = 2
 """One on the disk, one that waits for it: a third would only wait longer."""
 
 NEXT_GROUP_MESSAGES_MIN: Final = 64
-NEXT_GROUP_SHARE: Final = 2
-"""A second append has at least so many messages, and one for so many in the first: a group has its price,
-whatever its size, and messages that wait a little longer share it."""
+"""A second append in flight has at least so many messages, unless it is full."""
 
 # --- events -------------------------------------------------------------------------------------------
 
@@ -97,6 +97,8 @@ class Append:
     records: Records
     base: Offset
     leader_epoch: LeaderEpoch
+    places: Sequence[StoredPlace] = ()
+    """Those of them that are of a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,7 @@ class StreamIngest:
         self._high_watermark = history.high_watermark
         self._appended_end = log_end_offset
         self._in_flight: deque[Group] = deque()
+        self._gathering = Gathering()
         self._doomed = 0  # appends in flight behind one that failed: nobody waits for their outcome
         self._offline: StreamOffline | None = None
         self._suspended: JetstreamError | None = None
@@ -195,23 +198,35 @@ class StreamIngest:
         """Publishers that wait for an answer."""
         return len(self._pending)
 
-    def wants_group(self, waiting: int, others_in_flight: int) -> bool:
-        """Tell whether ``waiting`` messages should be received now, or should gather.
+    def wants_group(self, waiting: int, others_in_flight: int, waiting_bytes: int = 0) -> bool:
+        """Tell whether ``waiting`` messages should be received now, or should gather (docs/adr/0011).
 
-        ``others_in_flight`` appends of other streams keep the disk busy, and no second one of this is needed.
+        Every event, `reconfigure`, `suspend` and `hurry` may change the answer. ``others_in_flight`` appends
+        of other streams keep the disk busy, and no second one of this is needed.
         """
         in_flight = len(self._in_flight) + self._doomed
-        if in_flight == 0:
-            return waiting > 0
-        if in_flight >= APPENDS_IN_FLIGHT_MAX or self._doomed or others_in_flight:
+        if in_flight >= APPENDS_IN_FLIGHT_MAX or waiting == 0:
             return False
-        newest = self._in_flight[-1]
-        return waiting >= NEXT_GROUP_MESSAGES_MIN and waiting * NEXT_GROUP_SHARE >= newest.end - newest.base
+        is_full = waiting >= FULL_GROUP_MESSAGES or waiting_bytes >= FULL_GROUP_BYTES
+        if in_flight:
+            if self._doomed or others_in_flight:
+                return False
+            is_cheap = waiting < NEXT_GROUP_MESSAGES_MIN or self._gathering.is_small(waiting)
+            if is_cheap and not is_full:
+                return False
+        if is_full or self._offline or self._suspended or self._intake.policy is not AckPolicy.ALL:
+            return True  # where the replicas do not decide, nothing gathers for them
+        return not self._gathering.waits(waiting)
+
+    def hurry(self) -> None:
+        """Begin every group as soon as it can be from now on: few messages come any more."""
+        self._gathering.hurries = True
 
     def reconfigure(self, config: StreamConfig) -> None:
         """Follow a changed configuration from the next group on."""
         self._intake.reconfigure(config)
-        self.dedupe.resize(window_us(config.dedupe_window))
+        self.dedupe.resize(window_us(config.dedupe_window), config.dedupe_ids_max)
+        self._sequencer.sessions.resize(window_us(config.session_window))
 
     def suspend(self, reason: JetstreamError | None) -> None:
         """Refuse new messages for ``reason``, from the next group on; with None take them again."""
@@ -248,8 +263,9 @@ class StreamIngest:
         actions = self._answer(group.refused, group.duplicates)
         if group.records is not None:
             self._in_flight.append(group)
+            self._gathering.begin(group.base, group.end, len(messages))
             self._pending.add(group.leader, group.committed)
-            actions.append(Append(group.records, group.base, self._leader_epoch))
+            actions.append(Append(group.records, group.base, self._leader_epoch, group.places))
         return actions
 
     def _answer(self, refused: Sequence[Refused], duplicates: Sequence[Duplicate]) -> list[Action]:
@@ -260,9 +276,10 @@ class StreamIngest:
             if not repeat.reply:
                 continue
             if repeat.original < self._high_watermark:
-                answers.append(self._writer.duplicate(repeat.reply, repeat.original))
+                original = repeat.original if repeat.is_exact else None
+                answers.append(self._writer.duplicate(repeat.reply, original))
             else:
-                self._pending.add_duplicate(repeat.original, repeat.reply)
+                self._pending.add_duplicate(repeat.original, repeat.reply, is_exact=repeat.is_exact)
         return [
             *_publish(b"".join(answers), len(answers)),
             *_count(CountKind.REFUSED, told),
@@ -278,12 +295,11 @@ class StreamIngest:
         places = self._intake.places_to_inspect(messages)
         for place in places:
             message = self._intake.inspect(messages, place)
-            message_id = message.asked.message_id
-            original = None if message_id is None else self.dedupe.lookup(message_id)
-            if original is None:
+            repeat = self._sequencer.repeat(message)
+            if repeat is None:
                 refused.append(Refused(message.told, message.refusal or error))
-            elif self._is_answerable(original):
-                duplicates.append(Duplicate(message.told, original))
+            elif self._is_answerable(repeat.original):
+                duplicates.append(repeat)
             else:
                 unanswered += 1
         inspected = set(places)
@@ -318,9 +334,11 @@ class StreamIngest:
             return []
         groups = self._give_up_appends()
         asked = sum(len(group.leader) + len(group.committed) for group in groups)
-        unheard = groups[-1].end - groups[0].base - asked
+        unheard = sum(group.messages for group in groups) - asked
         replies = self._pending.take_back(groups[0].base)
-        self._sequencer.roll_back(groups[0])
+        self._gathering.take_back(groups[0].base)
+        for group in reversed(groups):
+            self._sequencer.roll_back(group)
         assert self.log_end_offset == groups[0].base, "M2: rolled back"
         return [
             *_publish(self._writer.refusals(replies, error), len(replies)),
@@ -348,6 +366,7 @@ class StreamIngest:
     def _committed(self, high_watermark: Offset) -> list[Action]:
         assert high_watermark >= self._high_watermark, "M2: the high watermark never goes back"
         self._high_watermark = high_watermark
+        self._gathering.commit(high_watermark)
         return _publish(*self._pending.release(high_watermark))
 
 

@@ -66,7 +66,8 @@ class Mailbox:
         """Take out messages from the front: at most ``messages_max``, at least one if any waits.
 
         This is where a batch gets its limit: what is drained together is appended together, and its encoded
-        batch has at most ``bytes_max`` bytes, unless a single message is larger.
+        batch has at most ``bytes_max`` bytes, unless a single message is larger. What its envelopes hold is
+        bounded likewise, so that a few small ones cannot fill the memory when they are opened.
         """
         assert messages_max > 0, "drain asks for something"
         if not self._blocks:
@@ -79,6 +80,9 @@ class Mailbox:
             self._blocks.appendleft(rest)
         else:
             self._add_whole_blocks(taken, messages_max, bytes_max)
+        if (fitting := taken.count_unpacked_within(bytes_max)) < len(taken):
+            taken, rest = taken.split(fitting)
+            self._blocks.appendleft(rest)
         self._count -= len(taken)
         self._size_bytes -= taken.size_bytes
         assert self._count >= 0 <= self._size_bytes, "B3: no message leaves twice"

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from itertools import accumulate, compress
 from typing import Final
 
+from envelope.envelopes import AFTER_COOKIE, COOKIE, claimed, may_be_batch
+from envelope.limits import KIB
+
 MESSAGE_OVERHEAD_BYTES: Final = 64
 """Counted for each message beside its bytes: fixed-width columns, offsets and validity in a batch."""
 
@@ -16,6 +19,17 @@ BATCH_FIXED_BYTES: Final = 2048
 
 HEADER_EXPANSION: Final = 3
 """A header block of one-letter names grows up to so many times when it becomes Arrow columns."""
+
+
+BATCH_ENVELOPE_BYTES_MIN: Final = 64 * KIB
+"""Counted for each batch envelope at least: it takes as long as so many bytes of plain messages."""
+
+
+def unpacked_bytes(subject: bytes, payload: bytes) -> int:
+    """Return an upper bound of what an envelope adds to a log when it is opened, as far as it tells."""
+    records, size = claimed(payload)
+    opened = size + records * (len(subject) + MESSAGE_OVERHEAD_BYTES)
+    return max(opened, BATCH_ENVELOPE_BYTES_MIN) if may_be_batch(payload) else opened
 
 
 def message_bytes(subject: bytes, payload: bytes, header: bytes | None) -> int:
@@ -37,7 +51,7 @@ class MessageBlock:
         I1: the four lists have one length.
     """
 
-    __slots__ = ("headers", "payloads", "replies", "size_bytes", "subjects")
+    __slots__ = ("_cookies", "headers", "payloads", "replies", "size_bytes", "subjects")
 
     def __init__(
         self,
@@ -51,6 +65,7 @@ class MessageBlock:
         self.replies = replies if replies is not None else []
         self.payloads = payloads if payloads is not None else []
         self.headers = headers if headers is not None else []
+        self._cookies: list[int] | None = None
         count = len(self.subjects)
         assert len(self.replies) == len(self.payloads) == len(self.headers) == count, "I1: one length"
         size = sum(map(len, self.payloads)) + sum(map(len, self.subjects)) + MESSAGE_OVERHEAD_BYTES * count
@@ -68,6 +83,7 @@ class MessageBlock:
         self.payloads.append(payload)
         self.headers.append(header)
         self.size_bytes += message_bytes(subject, payload, header)
+        self._cookies = None
 
     def extend(self, other: "MessageBlock") -> None:
         """Append the messages of ``other``, which stays as it is."""
@@ -76,17 +92,22 @@ class MessageBlock:
         self.payloads += other.payloads
         self.headers += other.headers
         self.size_bytes += other.size_bytes
+        self._cookies = None
 
     def split(self, count: int) -> tuple["MessageBlock", "MessageBlock"]:
         """Return the first ``count`` messages and the rest, as two new blocks."""
-        head = MessageBlock(
-            self.subjects[:count], self.replies[:count], self.payloads[:count], self.headers[:count]
-        )
-        tail = MessageBlock(
-            self.subjects[count:], self.replies[count:], self.payloads[count:], self.headers[count:]
-        )
+        head, tail = self.part(0, count), self.part(count, len(self))
         assert head.size_bytes + tail.size_bytes == self.size_bytes, "I2: a split loses nothing"
         return head, tail
+
+    def part(self, start: int, end: int) -> "MessageBlock":
+        """Return the messages at ``[start, end)`` as a new block."""
+        return MessageBlock(
+            self.subjects[start:end],
+            self.replies[start:end],
+            self.payloads[start:end],
+            self.headers[start:end],
+        )
 
     def select(self, keep: Sequence[bool]) -> "MessageBlock":
         """Return the messages whose place in ``keep`` is true, in order, as a new block."""
@@ -107,3 +128,27 @@ class MessageBlock:
             if end > bytes_max:
                 return count
         raise AssertionError("I4: size_bytes is the sum of the messages' sizes")
+
+    def cookies(self) -> list[int]:
+        """Return the places of payloads that may be envelopes, ascending; the same list until it changes."""
+        if self._cookies is None:
+            # Nearly always there is none, and one comparison for each payload tells: so places come second.
+            if [payload for payload in self.payloads if COOKIE <= payload < AFTER_COOKIE]:
+                self._cookies = [
+                    place for place, payload in enumerate(self.payloads) if payload.startswith(COOKIE)
+                ]
+            else:
+                self._cookies = []
+        return self._cookies
+
+    def count_unpacked_within(self, bytes_max: int) -> int:
+        """Return how many messages from the front may be opened at once, one at least.
+
+        Their envelopes hold at most ``bytes_max`` together, or there is one.
+        """
+        unpacked = 0
+        for place in self.cookies():
+            unpacked += unpacked_bytes(self.subjects[place], self.payloads[place])
+            if unpacked > bytes_max and place:
+                return place
+        return len(self)

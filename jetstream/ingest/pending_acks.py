@@ -16,6 +16,8 @@ class Acks:
 
     offsets: Sequence[int] = ()
     replies: Sequence[bytes] = ()
+    echoing: bool = False
+    """Whether an `EchoingReply` may be among the replies."""
 
     def __len__(self) -> int:
         return len(self.replies)
@@ -23,15 +25,15 @@ class Acks:
     def split(self, end: Offset) -> tuple["Acks", "Acks"]:
         """Return the acks of records below ``end`` and the others."""
         count = bisect_left(self.offsets, end)
-        return Acks(self.offsets[:count], self.replies[:count]), Acks(
-            self.offsets[count:], self.replies[count:]
+        return Acks(self.offsets[:count], self.replies[:count], self.echoing), Acks(
+            self.offsets[count:], self.replies[count:], self.echoing
         )
 
     def written(self, writer: AckWriter) -> bytes:
         """Return the commands that send the acks."""
         if not self.replies:
             return b""
-        if self.offsets[-1] - self.offsets[0] + 1 == len(self.offsets):
+        if not self.echoing and self.offsets[-1] - self.offsets[0] + 1 == len(self.offsets):
             return writer.acks(self.replies, Offset(self.offsets[0]))
         return b"".join(map(writer.ack, self.replies, map(Offset, self.offsets)))
 
@@ -53,7 +55,8 @@ class PendingAcks:
         self._writer = writer
         self._flying: deque[tuple[Acks, Acks]] = deque()  # of each append in flight: its own, and at commit
         self._waiting: deque[Acks] = deque()
-        self._duplicates: list[tuple[Offset, int, bytes]] = []  # a heap; the number keeps arrival order
+        # A heap; the number keeps arrival order.
+        self._duplicates: list[tuple[Offset, int, bytes, bool]] = []
         self._duplicates_seen = 0
         self._count = 0
 
@@ -65,9 +68,12 @@ class PendingAcks:
         self._flying.append((leader, committed))
         self._count += len(leader) + len(committed)
 
-    def add_duplicate(self, original: Offset, reply: bytes) -> None:
-        """Note whom to tell that the record at ``original`` has its message already."""
-        heappush(self._duplicates, (original, self._duplicates_seen, reply))
+    def add_duplicate(self, original: Offset, reply: bytes, *, is_exact: bool = True) -> None:
+        """Note whom to tell that the record at ``original`` has its message already.
+
+        Unless ``is_exact`` that is a record before it whose offset is forgotten.
+        """
+        heappush(self._duplicates, (original, self._duplicates_seen, reply, is_exact))
         self._duplicates_seen += 1
         self._count += 1
 
@@ -90,22 +96,38 @@ class PendingAcks:
             parts.append(acks.written(self._writer))
             count += len(acks)
         while self._duplicates and self._duplicates[0][0] < high_watermark:
-            original, _, reply = heappop(self._duplicates)
-            parts.append(self._writer.duplicate(reply, original))
+            original, _, reply, is_exact = heappop(self._duplicates)
+            parts.append(self._writer.duplicate(reply, original if is_exact else None))
             count += 1
         self._count -= count
         assert self._count >= 0, "A1: released once"
         return b"".join(parts), count
 
     def take_back(self, base: Offset) -> list[bytes]:
-        """All appends in flight, from ``base`` on, failed: return who waits for them, repeats included."""
+        """All appends in flight, from ``base`` on, failed: return who waits for them, repeats included.
+
+        Of repeats whose own offset is forgotten nobody knows: they hear nothing.
+        """
         replies = [reply for group in self._flying for acks in group for reply in acks.replies]
         self._flying.clear()
-        replies += (reply for original, _, reply in sorted(self._duplicates) if original >= base)
+        failed = sorted(entry for entry in self._duplicates if entry[0] >= base)
         self._duplicates = [entry for entry in self._duplicates if entry[0] < base]
         heapify(self._duplicates)
-        self._count -= len(replies)
+        self._count -= len(replies) + len(failed)
+        replies += (reply for _, _, reply, is_exact in failed if is_exact)
         return replies
+
+
+def joined(parts: Sequence[Acks]) -> Acks:
+    """Return all acks of ``parts``, whose offsets ascend from one to the next."""
+    parts = [part for part in parts if part]
+    if len(parts) < 2:
+        return parts[0] if parts else NO_ACKS
+    return Acks(
+        [offset for part in parts for offset in part.offsets],
+        [reply for part in parts for reply in part.replies],
+        any(part.echoing for part in parts),
+    )
 
 
 def acks_of(offsets: range, replies: list[bytes], wanted: Iterable[bool] | None = None) -> Acks:

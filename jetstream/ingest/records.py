@@ -7,12 +7,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from envelope.headers import PublishHeaders
+from envelope.headers import MESSAGE_ID, PublishHeaders
 from envelope.types import Offset, TimestampUs
-from jetstream.log.plain_batch import PlainRecords, Records, no_headers
+from jetstream.log.plain_batch import PlainRecords, Run, no_headers
 from jetstream.log.schema import SCHEMA
 
 _TIMESTAMP: Final = SCHEMA.field("timestamp").type
+_MESSAGE_ID: Final = pa.scalar(MESSAGE_ID, pa.utf8())
 
 
 @dataclass(slots=True)
@@ -20,6 +21,8 @@ class RecordFields:
     """What headers add to some records, by row; everything else is null."""
 
     headers: dict[int, list[tuple[str, bytes]]] = field(default_factory=dict)
+    message_ids: Sequence[bytes] = ()
+    """The one header of every record; then there are no other headers."""
     keys: dict[int, bytes] = field(default_factory=dict)
     txids: dict[int, int] = field(default_factory=dict)
     tombstones: set[int] = field(default_factory=set)
@@ -27,7 +30,7 @@ class RecordFields:
     @property
     def none(self) -> bool:
         """Whether every record is plain: subject and value."""
-        return not (self.headers or self.keys or self.txids or self.tombstones)
+        return not (self.headers or self.message_ids or self.keys or self.txids or self.tombstones)
 
     def add(self, row: int, headers: list[tuple[str, bytes]] | None, asked: PublishHeaders) -> None:
         """Note what the message that becomes ``row`` brought."""
@@ -47,7 +50,7 @@ def build_records(
     subjects: Sequence[bytes],
     payloads: Sequence[bytes],
     fields: RecordFields,
-) -> Records:
+) -> Run:
     """Return the records at ``base`` and after; ``subjects`` are known to be UTF-8."""
     if fields.none:
         return PlainRecords(base, timestamp, subjects, payloads)
@@ -64,7 +67,7 @@ def build_records(
             # Same layout and validated before: a view is free where a conversion looks at every subject.
             pa.array(subjects, pa.binary()).view(pa.utf8()),
             pa.array([keys.get(row) for row in rows], pa.binary()) if keys else pa.nulls(count, pa.binary()),
-            _headers(count, fields.headers) if fields.headers else no_headers(count),
+            _headers(count, fields),
             pa.array([txids.get(row) for row in rows], pa.int64()) if txids else pa.nulls(count, pa.int64()),
             pa.array(values, pa.binary()),
         ],
@@ -72,7 +75,15 @@ def build_records(
     )
 
 
-def _headers(count: int, headers: Mapping[int, list[tuple[str, bytes]]]) -> "pa.ListArray[Any]":
+def _headers(count: int, fields: RecordFields) -> "pa.ListArray[Any]":
+    if fields.message_ids:
+        names = pa.repeat(_MESSAGE_ID, count)
+        starts = pa.array(np.arange(count + 1, dtype=np.int32), pa.int32())
+        return _lists(starts, names, pa.array(fields.message_ids, pa.binary()))
+    return _mixed_headers(count, fields.headers) if fields.headers else no_headers(count)
+
+
+def _mixed_headers(count: int, headers: Mapping[int, list[tuple[str, bytes]]]) -> "pa.ListArray[Any]":
     names: list[str] = []
     values: list[bytes] = []
     starts: list[int | None] = []
@@ -86,7 +97,9 @@ def _headers(count: int, headers: Mapping[int, list[tuple[str, bytes]]]) -> "pa.
             names.append(name)
             values.append(value)
     starts.append(len(names))
-    entries = pa.StructArray.from_arrays(
-        [pa.array(names, pa.utf8()), pa.array(values, pa.binary())], names=["key", "value"]
-    )
-    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), entries)
+    return _lists(pa.array(starts, pa.int32()), pa.array(names, pa.utf8()), pa.array(values, pa.binary()))
+
+
+def _lists(starts: "pa.Int32Array", names: "pa.Array[Any]", values: "pa.Array[Any]") -> "pa.ListArray[Any]":
+    entries = pa.StructArray.from_arrays([names, values], names=["key", "value"])
+    return pa.ListArray.from_arrays(starts, entries)

@@ -2,19 +2,35 @@
 
 A block whose messages carry no headers is sequenced by whole columns. Messages with headers, and those that
 cannot be stored, are judged one by one in arrival order, each against the state that those before it leave.
+A batch envelope is judged as one message and stored as a run of records of its own.
 """
 
 from dataclasses import dataclass, field, replace
 
-from envelope.errors import JetstreamError, TxidDecreasing, WrongLastMessageId, WrongLastSequence
+import pyarrow as pa
+
+from envelope.acks import EchoingReply
+from envelope.envelopes import may_be_batch
+from envelope.errors import (
+    JetstreamError,
+    SequenceGap,
+    SequencePassed,
+    SessionExpired,
+    TxidDecreasing,
+    WrongLastMessageId,
+    WrongLastSequence,
+)
+from envelope.headers import BATCH_RECORDS, SessionPlace
 from envelope.types import AckPolicy, Offset, TimestampUs
-from jetstream.ingest.dedupe import DedupeWindow
+from jetstream.ingest.batches import BatchContent, read_batch
+from jetstream.ingest.dedupe import DedupeWindow, name_of, names_of
 from jetstream.ingest.history import History
 from jetstream.ingest.intake import Addressee, InspectedMessage, Intake
 from jetstream.ingest.messages import MessageBlock
-from jetstream.ingest.pending_acks import NO_ACKS, Acks, acks_of
+from jetstream.ingest.pending_acks import NO_ACKS, Acks, acks_of, joined
 from jetstream.ingest.records import RecordFields, build_records
-from jetstream.log.plain_batch import Records
+from jetstream.ingest.sessions import Session, Sessions, StoredPlace, name_in_window
+from jetstream.log.plain_batch import Records, Run, Runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +47,8 @@ class Duplicate:
 
     reply: bytes
     original: Offset
+    is_exact: bool = True
+    """Whether that is its offset; otherwise the offset is forgotten, and not above this one."""
 
 
 @dataclass(slots=True)
@@ -40,11 +58,40 @@ class Group:
     base: Offset
     end: Offset
     before: "_State"
-    records: Records | None = None
-    leader: Acks = NO_ACKS
-    committed: Acks = NO_ACKS
+    messages: int = 0
+    """How many the records come from: a batch is one."""
+    runs: list[Run] = field(default_factory=list)
+    leaders: list[Acks] = field(default_factory=list)
+    commits: list[Acks] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     duplicates: list[Duplicate] = field(default_factory=list)
+    places: list[StoredPlace] = field(default_factory=list)
+    """The records that are of a session."""
+    sessions_before: list[tuple[bytes, Session | None]] = field(default_factory=list)
+    """What was known of each before its record."""
+
+    @property
+    def records(self) -> Records | None:
+        """What is to be appended; None if that is nothing."""
+        if len(self.runs) > 1:
+            return Runs(tuple(self.runs))
+        return self.runs[0] if self.runs else None
+
+    @property
+    def leader(self) -> Acks:
+        """Whom to ack when the append returns."""
+        return joined(self.leaders)
+
+    @property
+    def committed(self) -> Acks:
+        """Whom to ack when the records are committed."""
+        return joined(self.commits)
+
+    def add(self, run: Run, messages: int, end: Offset) -> None:
+        """Add the records up to ``end``."""
+        self.runs.append(run)
+        self.messages += messages
+        self.end = end
 
 
 @dataclass(slots=True)
@@ -73,6 +120,8 @@ class Sequencer:
         """Continue a log that ends at ``log_end_offset``."""
         self._intake = intake
         self._dedupe = history.dedupe
+        self._sessions = history.sessions
+        self._batch_ends = history.batch_ends
         self._state = _State(
             log_end_offset,
             history.last_timestamp,
@@ -91,26 +140,76 @@ class Sequencer:
         """The ids that are remembered."""
         return self._dedupe
 
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions that are known."""
+        return self._sessions
+
     def sequence(self, messages: MessageBlock, now: TimestampUs) -> Group:
         """Decide about all ``messages``; what is returned is to be appended in the order of the calls."""
         before = replace(self._state)
         state = self._state
         state.last_timestamp = max(now, state.last_timestamp)
         self._dedupe.expire(state.last_timestamp)
+        self._sessions.expire(state.last_timestamp)
         group = Group(state.log_end_offset, state.log_end_offset, before)
-        places = self._intake.places_to_inspect(messages)
-        fields = RecordFields()
-        policies: dict[int, AckPolicy] = {}
-        if places:
-            messages = self._judge_places(messages, places, group, fields, policies)
-        if len(messages):
-            self._store(messages, group, fields, policies)
+        start = 0
+        for place in messages.cookies():
+            if may_be_batch(messages.payloads[place]):
+                self._sequence_run(messages.part(start, place), group)
+                self._sequence_batch(messages.part(place, place + 1), group)
+                start = place + 1
+        self._sequence_run(messages.part(start, len(messages)) if start else messages, group)
         assert state.log_end_offset == group.end, "S1"
         return group
 
+    def _sequence_run(self, messages: MessageBlock, group: Group) -> None:
+        """Sequence messages each of which is a record."""
+        fields = RecordFields()
+        policies: dict[int, AckPolicy] = {}
+        ids = self._intake.only_identified(messages)
+        if ids is not None and self._dedupe.are_new(names := names_of(ids)):
+            state, last = self._state, Offset(group.end + len(ids) - 1)
+            self._dedupe.remember_new(names, group.end, state.last_timestamp)
+            state.last_message_id, state.last_message_id_offset = ids[-1], last
+            fields.message_ids = ids
+        elif places := self._intake.places_to_inspect(messages):
+            messages = self._judge_places(messages, places, group, fields, policies)
+        if len(messages):
+            self._store(messages, group, fields, policies)
+
+    def _sequence_batch(self, messages: MessageBlock, group: Group) -> None:
+        """Sequence the one message in ``messages``, which is a batch unless its checksum says otherwise."""
+        message = self._intake.inspect(messages, 0)
+        if message.envelope is None:
+            self._sequence_run(messages, group)
+            return
+        verdict = self._verdict(message, group.end)
+        if verdict is not None:
+            self._turn_down(message, verdict, group)
+            return
+        added = message.headers or ()
+        if added:  # so that who reads the log knows which records a repeat is answered with
+            added = [*added, (BATCH_RECORDS, b"%d" % message.records)]
+        subject = messages.subjects[0]
+        try:
+            content = read_batch(message.envelope, subject, added, self._intake.record_bytes_max)
+        except JetstreamError as error:
+            self._turn_down(message, error, group)
+            return
+        if (unfit := self._txid_problem(content.first_txid)) is not None:
+            self._turn_down(message, unfit, group)
+            return
+        self._store_batch(
+            message, content, content.to_records(group.end, self._state.last_timestamp, subject, added), group
+        )
+
     def roll_back(self, group: Group) -> None:
-        """Take back ``group`` and all after it: their appends stored nothing."""
+        """Take back the newest ``group`` that was not: its append stored nothing."""
         self._dedupe.forget_from(group.base)
+        for session, before in reversed(group.sessions_before):
+            self._sessions.put(session, before)
+        self._batch_ends.forget_from(group.base)
         self._state = group.before
 
     def _judge_places(
@@ -126,36 +225,119 @@ class Sequencer:
         for place in places:
             message = self._intake.inspect(messages, place)
             row = place - len(dropped)
-            verdict = self._verdict(message, Offset(group.base + row))
-            if verdict is None:
-                self._accept(message, Offset(group.base + row))
-                policies[row] = message.policy
-                fields.add(row, message.headers, message.asked)
+            verdict = self._verdict(message, Offset(group.end + row))
+            if verdict is None and message.envelope is not None:
+                verdict = self._unpack(message, messages, place)
+            if verdict is not None:
+                dropped.add(place)
+                self._turn_down(message, verdict, group)
                 continue
-            dropped.add(place)
-            if isinstance(verdict, JetstreamError):
-                group.refused.append(Refused(message.told, verdict))
-            else:
-                group.duplicates.append(Duplicate(message.told, verdict))
+            self._accept(message, Offset(group.end + row), group)
+            policies[row] = message.policy
+            fields.add(row, message.headers, message.asked)
         if not dropped:
             return messages
         return messages.select([place not in dropped for place in range(len(messages))])
 
-    def _verdict(self, message: InspectedMessage, offset: Offset) -> JetstreamError | Offset | None:
+    def _unpack(self, message: InspectedMessage, messages: MessageBlock, place: int) -> JetstreamError | None:
+        """Put what an envelope holds, and whom it says to answer, in its place; return why that fails."""
+        assert message.envelope is not None, "the message has one"
+        try:
+            content = message.envelope.content(self._intake.record_bytes_max)
+        except JetstreamError as error:
+            return error
+        messages.payloads[place], messages.replies[place] = bytes(content), message.told
+        return None
+
+    def _turn_down(
+        self, message: InspectedMessage, verdict: JetstreamError | Duplicate, group: Group
+    ) -> None:
+        """Note that a message is refused, or stored already."""
+        if isinstance(verdict, JetstreamError):
+            group.refused.append(Refused(message.told, verdict))
+        else:
+            group.duplicates.append(verdict)
+
+    def repeat(self, message: InspectedMessage) -> Duplicate | None:
+        """Return what to answer if a message is stored already, or on its way there; None if it is not."""
+        asked = message.asked
+        if asked.message_id is not None:
+            original = self._dedupe.lookup(name_of(asked.message_id))
+            return None if original is None else self._repeat_of(message, original)
+        if asked.session is None:
+            return None
+        session = self._sessions.find(asked.session.session)
+        if session is None:
+            # Others may have pushed it out; one that has expired may begin anew with the same numbers.
+            is_known = self._sessions.window_us >= self._dedupe.window_us
+        else:
+            is_known = asked.session.sequence <= session.sequence
+        if not is_known:
+            return None
+        original = self._dedupe.lookup(name_in_window(asked.session))
+        if original is not None:
+            return self._repeat_of(message, original)
+        if session is None or not session.is_gapless:
+            return None
+        return Duplicate(message.told, session.offset, is_exact=False)
+
+    def _repeat_of(self, message: InspectedMessage, original: Offset) -> Duplicate:
+        """Return how to answer a repeat of what ends at ``original``: with all the offsets it has."""
+        told, records = message.told, self._batch_ends.records_ending_at(original)
+        correlation_id = None if message.envelope is None else message.envelope.correlation_id
+        asks_for_count = isinstance(told, EchoingReply) and told.records is not None
+        if told and (records > 1 or asks_for_count or correlation_id is not None):
+            told = EchoingReply(told, records if records > 1 or asks_for_count else None, correlation_id)
+        return Duplicate(told, original)
+
+    def _verdict(self, message: InspectedMessage, offset: Offset) -> JetstreamError | Duplicate | None:
         """Return why not to store a message at ``offset``, or where it is stored already; None: store it."""
         if message.refusal is not None:
             return message.refusal
-        asked, state = message.asked, self._state
-        if asked.message_id is not None:
-            original = self._dedupe.lookup(asked.message_id)
-            if original is not None:
-                return original
+        asked = message.asked
+        repeat = self.repeat(message)
+        if repeat is not None:
+            return repeat
+        if asked.session is not None:
+            misplaced = self._misplaced(asked.session, is_asked=message.addressee is Addressee.THIS_STREAM)
+            if misplaced is not None:
+                return misplaced
         if message.addressee is Addressee.THIS_STREAM:
             unmet = self._unmet_expectation(message, offset)
             if unmet is not None:
                 return unmet
-        if asked.txid is not None and state.last_txid is not None and asked.txid < state.last_txid:
-            return TxidDecreasing(f"txid {asked.txid} is below the last one, {state.last_txid}")
+        return self._txid_problem(asked.txid)
+
+    def _misplaced(self, place: SessionPlace, *, is_asked: bool) -> JetstreamError | None:
+        """Return why a message that is no repeat has no place in its session; None: it is the next.
+
+        That the message before it must be stored is asked of the stream that answers; others may have missed
+        it, and take what comes.
+        """
+        session = self._sessions.find(place.session)
+        last = 0 if session is None else session.sequence
+        if place.sequence <= last:
+            return SequencePassed(
+                f"sequence {place.sequence} of its session comes too late: {last} is stored, and whether "
+                "this one ever was is not known",
+                last_sequence=last,
+            )
+        if not is_asked or place.after is None or place.after == last:
+            return None
+        if session is None:
+            return SessionExpired(
+                f"the session is not known: no record of it for so long, or none at all; sequence "
+                f"{place.sequence} comes after {place.after}"
+            )
+        return SequenceGap(
+            f"wrong last sequence of the session: {last}, and {place.sequence} comes after {place.after}",
+            last_sequence=last,
+        )
+
+    def _txid_problem(self, txid: int | None) -> TxidDecreasing | None:
+        last_txid = self._state.last_txid
+        if txid is not None and last_txid is not None and txid < last_txid:
+            return TxidDecreasing(f"txid {txid} is below the last one, {last_txid}")
         return None
 
     def _unmet_expectation(self, message: InspectedMessage, offset: Offset) -> JetstreamError | None:
@@ -170,10 +352,17 @@ class Sequencer:
             return WrongLastMessageId(f"wrong last msg ID: {(last_id or b'').decode(errors='replace')}")
         return None
 
-    def _accept(self, message: InspectedMessage, offset: Offset) -> None:
+    def _accept(self, message: InspectedMessage, offset: Offset, group: Group) -> None:
         asked, state = message.asked, self._state
+        if asked.session is not None:
+            stored = StoredPlace(asked.session, offset, state.last_timestamp)
+            session = asked.session.session
+            group.places.append(stored)
+            group.sessions_before.append((session, self._sessions.find(session)))
+            self._sessions.store(stored)
+            self._dedupe.remember(name_in_window(asked.session), offset, state.last_timestamp)
         if asked.message_id is not None:
-            self._dedupe.remember(asked.message_id, offset, state.last_timestamp)
+            self._dedupe.remember(name_of(asked.message_id), offset, state.last_timestamp)
             state.last_message_id = asked.message_id
             state.last_message_id_offset = offset
         if asked.txid is not None:
@@ -185,17 +374,38 @@ class Sequencer:
     ) -> None:
         """Make records of all ``messages`` and note whom to ack."""
         state = self._state
-        group.end = state.log_end_offset = Offset(group.base + len(messages))
-        group.records = build_records(
-            group.base, state.last_timestamp, messages.subjects, messages.payloads, fields
-        )
-        offsets = range(group.base, group.end)
+        base, end = group.end, Offset(group.end + len(messages))
+        run = build_records(base, state.last_timestamp, messages.subjects, messages.payloads, fields)
+        group.add(run, len(messages), end)
+        state.log_end_offset = end
+        offsets = range(base, end)
         default = self._intake.policy
         if any(policy is not default for policy in policies.values()):
             each = [policies.get(row, default) for row in range(len(messages))]
-            group.leader = acks_of(offsets, messages.replies, [policy is AckPolicy.LEADER for policy in each])
-            group.committed = acks_of(offsets, messages.replies, [policy is AckPolicy.ALL for policy in each])
-        elif default is AckPolicy.LEADER:
-            group.leader = acks_of(offsets, messages.replies)
-        elif default is AckPolicy.ALL:
-            group.committed = acks_of(offsets, messages.replies)
+            leader = acks_of(offsets, messages.replies, [policy is AckPolicy.LEADER for policy in each])
+            committed = acks_of(offsets, messages.replies, [policy is AckPolicy.ALL for policy in each])
+        else:
+            acks = NO_ACKS if default is AckPolicy.NONE else acks_of(offsets, messages.replies)
+            leader, committed = (acks, NO_ACKS) if default is AckPolicy.LEADER else (NO_ACKS, acks)
+        if any(isinstance(messages.replies[row], EchoingReply) for row in policies):
+            leader, committed = replace(leader, echoing=True), replace(committed, echoing=True)
+        group.leaders.append(leader)
+        group.commits.append(committed)
+
+    def _store_batch(
+        self, message: InspectedMessage, content: BatchContent, records: pa.RecordBatch, group: Group
+    ) -> None:
+        """Store what a batch envelope held, and note whom to ack: once, when its last record is."""
+        state = self._state
+        end = Offset(group.end + records.num_rows)
+        last = Offset(end - 1)
+        self._accept(message, last, group)
+        if message.headers and records.num_rows > 1:
+            self._batch_ends.remember(last, records.num_rows)
+        if content.last_txid is not None:
+            state.last_txid = content.last_txid
+        group.add(records, 1, end)
+        state.log_end_offset = end
+        if message.told:
+            acks = group.leaders if message.policy is AckPolicy.LEADER else group.commits
+            acks.append(Acks((last,), (message.told,), echoing=True))

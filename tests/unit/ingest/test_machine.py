@@ -59,6 +59,14 @@ def test_a_high_watermark_within_a_group_releases_its_front() -> None:
     assert outcomes(stream.commit(4)) == [("r1", 1), ("r2", 2), ("r3", 3)]
 
 
+def test_the_last_of_messages_that_have_ids_alone_is_the_last_id_of_the_stream() -> None:
+    stream = IngestHarness()
+    stream.store(message(Nats_Msg_Id="a"), message(Nats_Msg_Id="b"))
+    for expected, outcome in (("a", "error 10070"), ("b", 2)):
+        third = message(reply="r", Nats_Msg_Id="c", Nats_Expected_Last_Msg_Id=expected)
+        assert outcomes(stream.store(third)) == [("r", outcome)]
+
+
 def test_acks_of_several_groups_are_released_together() -> None:
     stream = IngestHarness()
     for group in range(3):
@@ -396,6 +404,17 @@ def test_repeats_are_recognised_after_a_restart() -> None:
 
 
 # --- timestamps -------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_was_set_back_forgets_no_message_id_early() -> None:
+    stream = IngestHarness()
+    stream.store(message(b"1", "r1", Nats_Msg_Id="a"))
+    stream.now = TimestampUs(stream.now - 900_000)
+    assert outcomes(stream.store(message(b"1", "r2", Nats_Msg_Id="a"))) == [("r2", "dup 0")]
+    stream.store(message(b"2", "r3", Nats_Msg_Id="b"))
+    stream.now = TimestampUs(1_000_000 + 9_999_999)
+    repeats = stream.store(message(b"1", "r4", Nats_Msg_Id="a"), message(b"2", "r5", Nats_Msg_Id="b"))
+    assert outcomes(repeats) == [("r4", "dup 0"), ("r5", "dup 1")]
 
 
 def test_timestamps_never_decrease() -> None:

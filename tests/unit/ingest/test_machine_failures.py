@@ -2,9 +2,10 @@
 
 import pytest
 
-from envelope.errors import DiskFull, FsyncFailed, StreamOffline
+from envelope.errors import DiskFull, FsyncFailed, NotEnoughReplicas, StreamOffline
 from envelope.types import AckPolicy
 from jetstream.ingest import machine as machine_module
+from jetstream.ingest.gathering import FULL_GROUP_BYTES, FULL_GROUP_MESSAGES
 from jetstream.ingest.machine import CountKind
 from tests.support.ingest_machine import IngestHarness, outcomes
 from tests.support.messages import appends, counted, message
@@ -143,15 +144,72 @@ def test_a_second_group_begins_when_it_is_worth_a_sync() -> None:
     assert not stream.machine.wants_group(0, 0)
     assert stream.machine.wants_group(1, 0)
     stream.receive(*(message() for _ in range(4 * least)))
-    assert not stream.machine.wants_group(2 * least - 1, 0)
-    assert stream.machine.wants_group(2 * least, 0)
-    assert not stream.machine.wants_group(2 * least, 1), "the disk has work from another stream"
+    assert not stream.machine.wants_group(3 * least - 1, 0)
+    assert stream.machine.wants_group(3 * least, 0)
+    assert not stream.machine.wants_group(3 * least, 1), "the disk has work from another stream"
+    assert stream.machine.wants_group(1, 0, FULL_GROUP_BYTES), "few, and large"
     stream.receive(message())
     assert not stream.machine.wants_group(4 * least, 0), "two are in flight"
     stream.append()
     assert not stream.machine.wants_group(least - 1, 0)
     assert stream.machine.wants_group(least, 0)
     stream.append()
+    assert stream.machine.wants_group(1, 0)
+
+
+def replicated(*groups: int, ack: AckPolicy = AckPolicy.ALL) -> IngestHarness:
+    """Return a stream whose ``groups`` of so many messages are stored and wait for the replicas."""
+    stream = IngestHarness(ack)
+    for size in groups:
+        stream.receive(*(message() for _ in range(size)))
+        stream.append()
+    return stream
+
+
+def test_behind_a_group_that_waits_for_replicas_messages_gather() -> None:
+    stream = replicated(8)
+    assert not stream.machine.wants_group(5, 0)
+    assert stream.machine.wants_group(6, 0)
+    stream.commit(7)
+    assert not stream.machine.wants_group(5, 0), "one of the group is not committed"
+    stream.commit(8)
+    assert stream.machine.wants_group(1, 0)
+
+
+def test_messages_that_come_one_by_one_wait_for_no_other() -> None:
+    assert replicated(1, 1).machine.wants_group(1, 0)
+
+
+def test_three_groups_at_most_wait_for_replicas_until_one_is_full() -> None:
+    stream = replicated(1, 1, 1)
+    full = FULL_GROUP_MESSAGES
+    assert not stream.machine.wants_group(full - 1, 0)
+    assert stream.machine.wants_group(full, 0)
+    assert stream.machine.wants_group(1, 0, FULL_GROUP_BYTES)
+    stream.commit(1)
+    assert stream.machine.wants_group(1, 0)
+
+
+@pytest.mark.parametrize("ack", [AckPolicy.LEADER, AckPolicy.NONE])
+def test_nothing_gathers_where_nobody_waits_for_replicas(ack: AckPolicy) -> None:
+    assert replicated(8, 1, 1, 1, ack=ack).machine.wants_group(1, 0)
+
+
+def test_nothing_gathers_that_is_refused_or_among_the_last() -> None:
+    stream = replicated(8, 8, 8)
+    stream.machine.suspend(NotEnoughReplicas("one is left"))
+    assert stream.machine.wants_group(1, 0), "to refuse it"
+    stream.machine.suspend(None)
+    assert not stream.machine.wants_group(1, 0)
+    stream.machine.hurry()
+    assert stream.machine.wants_group(1, 0)
+
+
+def test_a_refused_group_waits_for_no_replica() -> None:
+    stream = replicated(8)
+    stream.commit()
+    stream.receive(*(message() for _ in range(8)))
+    stream.refuse(DiskFull("full"))
     assert stream.machine.wants_group(1, 0)
 
 

@@ -1,0 +1,61 @@
+"""Messages gather while replicas work: how many make a group, and how many groups are under way at once.
+
+A group has its price on every node, whatever its size; messages that wait a little longer share it
+(docs/adr/0011). There is no timer in it: whatever changes the answer asks again.
+"""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from envelope.limits import MIB
+from envelope.types import Offset
+
+NEXT_GROUP_SHARE: Final = 3 / 4
+"""Behind a group that is not committed one is begun when it has so many messages for each one in that."""
+UNCOMMITTED_GROUPS_MAX: Final = 3
+"""While the publishers of so many groups wait for replicas, no further one is begun."""
+FULL_GROUP_MESSAGES: Final = 2_048
+FULL_GROUP_BYTES: Final = MIB
+"""So many messages, or bytes, gather no further: their share of a group's price is small."""
+
+
+class _Begun(NamedTuple):
+    base: Offset
+    end: Offset
+    messages: int
+
+
+class Gathering:
+    """The groups of one stream that are not committed, oldest first.
+
+    Attributes:
+        hurries: whether every group begins as soon as it can: few messages come any more.
+    """
+
+    def __init__(self) -> None:
+        self._begun: deque[_Begun] = deque()
+        self.hurries = False
+
+    def begin(self, base: Offset, end: Offset, messages: int) -> None:
+        """Note a group of so many messages, whose records are ``[base, end)``."""
+        self._begun.append(_Begun(base, end, messages))
+
+    def commit(self, high_watermark: Offset) -> None:
+        """Forget the groups that are wholly below ``high_watermark``."""
+        while self._begun and self._begun[0].end <= high_watermark:
+            self._begun.popleft()
+
+    def take_back(self, base: Offset) -> None:
+        """Forget the groups from ``base`` on: they were not stored."""
+        while self._begun and self._begun[-1].base >= base:
+            self._begun.pop()
+
+    def waits(self, waiting: int) -> bool:
+        """Tell whether ``waiting`` messages are too few beside those that the replicas are at work on."""
+        if not self._begun or self.hurries:
+            return False
+        return len(self._begun) >= UNCOMMITTED_GROUPS_MAX or self.is_small(waiting)
+
+    def is_small(self, waiting: int) -> bool:
+        """Tell whether ``waiting`` messages are less than their share of the newest group's."""
+        return waiting < NEXT_GROUP_SHARE * self._begun[-1].messages
