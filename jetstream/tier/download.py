@@ -1,0 +1,120 @@
+"""From the object store to a local file that is read like any other segment."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from envelope.errors import CorruptDataError, JetstreamError, TierUnavailable
+from envelope.types import FilePosition
+from jetstream.log.disk import Disk, make_directories
+from jetstream.log.epochs import EpochHistory
+from jetstream.log.readable_log import ReadableLog
+from jetstream.log.scan import scan_segment
+from jetstream.log.segment import Segment
+from jetstream.tier.manifest import Manifest, TieredSegment, decode_manifest
+from jetstream.tier.object_store import ObjectStore
+from jetstream.tier.upload import Hashed
+
+MANIFEST_BYTES_MAX: Final = 1 << 30
+
+
+def download_segment(
+    store: ObjectStore,
+    disk: Disk,
+    directory: str,
+    wanted: TieredSegment,
+    progressed: Callable[[], None] = lambda: None,
+    root: Path | None = None,
+) -> ReadableLog:
+    """Bring a segment into an empty ``directory`` of a disk, and return a log of it alone; blocks.
+
+    Nothing is synced: what a crash leaves of it is removed at the next start. What is copied is checked by
+    its SHA-256. From a local folder on the same file system nothing is copied, the file gets another name. In
+    any case every batch is checked by its CRC32C, and that they are all there.
+
+    Args:
+        store: where it is.
+        disk: where it is to be.
+        directory: of that disk, for this segment alone.
+        wanted: the segment.
+        progressed: called with every chunk.
+        root: of the disk in the file system; None: nowhere.
+
+    Raises:
+        TierUnavailable: the store does not give it, or not its bytes; nothing is left in ``directory``.
+        DiskFull, StorageError: the disk refused.
+    """
+    make_directories(disk, directory)
+    try:
+        segment = Segment(disk, directory, wanted.base)
+        if root is None or not store.link(wanted.path, root / segment.path):
+            _copy(store, disk, segment, wanted, progressed)
+        with segment.leased() as file:
+            scan = scan_segment(file, segment.base)
+            segment.describe_scan(scan, file.size())
+    except JetstreamError:
+        disk.remove_tree(directory)
+        raise
+    is_whole = scan.intact and scan.sealed and (scan.next, segment.size) == (wanted.next, wanted.size)
+    if not is_whole:
+        disk.remove_tree(directory)
+        raise _unavailable(wanted, "its bytes are no segment")
+    log = ReadableLog(directory, (segment,))
+    log.log_start_offset, log.log_end_offset = wanted.base, wanted.next
+    log.epochs = EpochHistory()
+    return log
+
+
+def _copy(
+    store: ObjectStore, disk: Disk, segment: Segment, wanted: TieredSegment, progressed: Callable[[], None]
+) -> None:
+    file = disk.create(segment.path)
+    try:
+        received = Hashed(store.chunks(wanted.path))
+        position = 0
+        for chunk in received:
+            position += file.write([chunk], FilePosition(position))
+            progressed()
+            if received.size > wanted.size:
+                break
+    except TierUnavailable as error:
+        raise _unavailable(wanted, error.description) from error
+    finally:
+        file.close()
+    if (received.sha256, received.size) != (wanted.sha256, wanted.size):
+        raise _unavailable(wanted, f"{wanted.path} has other bytes than were uploaded")
+
+
+def download_manifest(store: ObjectStore, path: str) -> Manifest:
+    """Return the manifest in an object; blocks.
+
+    Raises:
+        TierUnavailable: the store does not give it, or not its bytes.
+    """
+    try:
+        return read_manifest(store, path)
+    except CorruptDataError as error:
+        raise TierUnavailable(f"the list of what is in the object store: {error.description}") from error
+
+
+def read_manifest(store: ObjectStore, path: str) -> Manifest:
+    """Return the manifest in an object; blocks.
+
+    Raises:
+        TierUnavailable: the store does not give it.
+        CorruptDataError: its bytes are not those that were written.
+    """
+    content = bytearray()
+    for chunk in store.chunks(path):
+        content += chunk
+        if len(content) > MANIFEST_BYTES_MAX:
+            raise CorruptDataError(f"{path} is larger than {MANIFEST_BYTES_MAX} bytes")
+    return decode_manifest(path, bytes(content))
+
+
+def _unavailable(wanted: TieredSegment, why: str) -> TierUnavailable:
+    return TierUnavailable(
+        f"offsets {wanted.base} to {wanted.next} are in the object store alone: {why}",
+        base=wanted.base,
+        next=wanted.next,
+    )

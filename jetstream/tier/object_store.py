@@ -1,0 +1,231 @@
+"""An object store, by URI: a local folder, S3 and what speaks it, Google Cloud Storage, HDFS, Azure.
+
+All of it is `pyarrow.fs`. There is nothing to compare and set with, so nothing here relies on it: an object
+is written once under a name that its content decides, read back, and only then spoken of. All calls block.
+
+A local folder is made durable before a write returns: its files are synced, and the directories that name
+them. The other stores promise that by themselves.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from envelope.errors import InvalidConfig, TierUnavailable
+from envelope.limits import MIB
+from jetstream.log.batch import Buffer
+
+CHUNK_BYTES: Final = MIB
+_WITHOUT_DIRECTORIES: Final = frozenset(("s3", "gcs", "abfs"))
+_SECRET: Final = re.compile(r"(?<=://)[^/@]*@")
+
+
+def without_secrets(uri: str) -> str:
+    """Return ``uri`` as it may be shown: without user, password and parameters."""
+    return _SECRET.sub("", uri).partition("?")[0]
+
+
+class ObjectStore:
+    """Objects by their path below one root; every error of the store is `TierUnavailable`."""
+
+    def __init__(
+        self,
+        files: pafs.FileSystem,
+        root: str,
+        settle: Callable[[str, str], None] | None = None,
+        answered: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Store below ``root`` of ``files``; ``settle`` makes a path below it durable (root, path)."""
+        self._files = files
+        self._root = root.rstrip("/")
+        self._settle = settle
+        self._has_directories = files.type_name not in _WITHOUT_DIRECTORIES
+        self._answered = answered
+
+    def watched(self, answered: Callable[[], None]) -> "ObjectStore":
+        """Return the same store; it calls ``answered`` on its caller's thread whenever it did something."""
+        return ObjectStore(self._files, self._root, self._settle, answered)
+
+    @classmethod
+    def at(cls, uri: str) -> "ObjectStore":
+        """Return the store at ``uri``, a URI or the absolute path of a local folder; asks nothing of it yet.
+
+        Raises:
+            InvalidConfig: there is no such kind of store, or the URI says too little.
+        """
+        try:
+            files, root = pafs.FileSystem.from_uri(uri)
+        except (OSError, pa.ArrowException) as error:
+            raise InvalidConfig(f"tier: {without_secrets(uri)}: {_first_line(error)}", field="tier") from None
+        if not root:
+            raise InvalidConfig(f"tier: {without_secrets(uri)}: it names no place to store at", field="tier")
+        is_local = isinstance(files, pafs.LocalFileSystem)
+        return cls(files, root, _settle_local if is_local else None)
+
+    def put(self, path: str, chunks: Iterable[Buffer]) -> None:
+        """Write an object, replacing one of that path; durable on return.
+
+        Raises:
+            TierUnavailable: the store refused; some of it may be there.
+        """
+        with self._doing(f"writing {path}"):
+            if self._has_directories:
+                self._files.create_dir(self._at(str(PurePosixPath(path).parent)), recursive=True)
+            # An exception closes the stream too: what was written of the object is then left half, and its
+            # name tells that it is.
+            with self._files.open_output_stream(self._at(path)) as stream:
+                for chunk in chunks:
+                    stream.write(chunk)
+                    self._answered()
+        try:
+            self.settle(path)
+        except TierUnavailable:
+            # Another sync might succeed although the pages are gone: the object is to be written anew.
+            with contextlib.suppress(TierUnavailable):
+                self.delete(path)
+            raise
+
+    def settle(self, path: str) -> None:
+        """Return when an object that is there is durable; raises `TierUnavailable`."""
+        with self._doing(f"syncing {path}"):
+            if self._settle is not None:
+                self._settle(self._root, path)
+
+    def chunks(self, path: str) -> Iterator[Buffer]:
+        """Yield the bytes of an object, each chunk good until the next one is asked for.
+
+        Raises:
+            TierUnavailable: there is none, or the store refused.
+        """
+        room = memoryview(bytearray(CHUNK_BYTES))  # one for all: fresh memory costs more than the copy
+        with self._doing(f"reading {path}"), self._files.open_input_stream(self._at(path)) as stream:
+            while count := stream.readinto(room):
+                self._answered()
+                yield room[:count]
+
+    def link(self, path: str, target: Path) -> bool:
+        """Give an object in a local folder another name, so that it can be read where it lies.
+
+        Returns:
+            False: it has none; the folder is elsewhere, or no folder.
+        """
+        if self._settle is None:
+            return False
+        try:
+            target.hardlink_to(self._at(path))
+        except OSError:
+            return False
+        return True
+
+    def size_of(self, path: str) -> int | None:
+        """Return the size of an object in bytes, None if there is none; raises `TierUnavailable`."""
+        with self._doing(f"looking at {path}"):
+            info = self._files.get_file_info([self._at(path)])[0]
+        return info.size if info.type is pafs.FileType.File else None
+
+    def sizes(self, directory: str) -> dict[str, int]:
+        """Return the objects below ``directory``, with their sizes in bytes; none if it is not there.
+
+        Raises:
+            TierUnavailable: the store refused.
+        """
+        selector = pafs.FileSelector(self._at(directory), recursive=True, allow_not_found=True)
+        with self._doing(f"listing {directory}"):
+            found = self._files.get_file_info(selector)
+        skipped = len(self._root) + 1
+        return {entry.path[skipped:]: entry.size or 0 for entry in found if entry.type is pafs.FileType.File}
+
+    def directories(self) -> list[str]:
+        """Return the directories below the root, sorted.
+
+        Raises:
+            TierUnavailable: the store refused.
+        """
+        selector = pafs.FileSelector(self._root or "/", allow_not_found=True)
+        with self._doing("listing"):
+            found = self._files.get_file_info(selector)
+        return sorted(entry.base_name for entry in found if entry.type is pafs.FileType.Directory)
+
+    def check_folder(self) -> None:
+        """Raise if the store is a folder that is not there; of other stores only what is in them can be told.
+
+        Raises:
+            FileNotFoundError: there is no such folder; a node makes it when it writes its first object.
+            NotADirectoryError: it is a file.
+            TierUnavailable: the store refused.
+        """
+        if not self._has_directories:
+            return
+        with _typed("looking at it"):
+            found = self._files.get_file_info([self._root or "/"])[0].type
+        if found is pafs.FileType.NotFound:
+            raise FileNotFoundError(f"there is no folder {self._root}")
+        if found is pafs.FileType.File:
+            raise NotADirectoryError(f"{self._root} is a file, not a folder")
+
+    def delete(self, path: str) -> None:
+        """Delete an object; one that is not there (another node may have been faster) is no error.
+
+        Raises:
+            TierUnavailable: the store refused.
+        """
+        with self._doing(f"deleting {path}"), contextlib.suppress(FileNotFoundError):
+            self._files.delete_file(self._at(path))
+
+    def delete_directory(self, directory: str) -> None:
+        """Delete what is below ``directory``, if anything is.
+
+        Raises:
+            TierUnavailable: the store refused; some of it may be gone.
+        """
+        for path in sorted(self.sizes(directory)):
+            self.delete(path)
+        with self._doing(f"deleting {directory}"), contextlib.suppress(FileNotFoundError):
+            info = self._files.get_file_info([self._at(directory)])[0]
+            if info.type is pafs.FileType.Directory:
+                self._files.delete_dir(self._at(directory))
+
+    @contextlib.contextmanager
+    def _doing(self, what: str) -> Iterator[None]:
+        with _typed(what):
+            yield
+        self._answered()
+
+    def _at(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+
+@contextlib.contextmanager
+def _typed(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise TierUnavailable(f"the object store failed while {doing}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return without_secrets(lines[0]) if lines else type(error).__name__
+
+
+def _settle_local(root: str, path: str) -> None:
+    """Sync a file and every directory on the way to it, from below the root's parent."""
+    _sync(f"{root}/{path}", os.O_RDONLY)
+    parts = PurePosixPath(path).parts[:-1]
+    for depth in range(len(parts), -1, -1):
+        _sync("/".join((root, *parts[:depth])), os.O_RDONLY | os.O_DIRECTORY)
+    _sync(os.path.dirname(root) or "/", os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: str, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,31 @@
+"""When something that failed is tried again: after longer and longer, up to a limit."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from envelope.errors import JetstreamError
+from envelope.types import MonotonicNs
+
+_FIRST_NS: Final = 500_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Attempts that failed one after the other.
+
+    Attributes:
+        error: of the last one.
+        times: how many.
+        again_at: when the next one is due.
+    """
+
+    error: JetstreamError
+    times: int
+    again_at: MonotonicNs
+
+
+def failed_again(before: Failed | None, error: JetstreamError, now: MonotonicNs, longest_ns: int) -> Failed:
+    """Return what is known after another failure: the pause doubles, up to ``longest_ns``."""
+    times = 1 if before is None else before.times + 1
+    pause = min(_FIRST_NS * 2 ** min(times - 1, 30), longest_ns)
+    return Failed(error, times, MonotonicNs(now + pause))

@@ -1,0 +1,68 @@
+"""Which segments are to be uploaded: a pure decision."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import dropwhile, takewhile
+
+from envelope.types import Offset
+from jetstream.log.ranges import OffsetRange
+from jetstream.log.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class UploadBounds:
+    """What may be uploaded: what nobody will write anew, so that the store gets the better file, and once.
+
+    Attributes:
+        high_watermark: only what is committed; nothing else is in the way of truncation.
+        cleaned_end: of a log that is compacted what has been; None: it is not compacted.
+        rewritten_end: where small batches are merged, below it that is done; None: they are not.
+    """
+
+    high_watermark: Offset
+    cleaned_end: Offset | None = None
+    rewritten_end: Offset | None = None
+
+    @property
+    def end(self) -> Offset:
+        """Segments that end at or below it will not change any more."""
+        ends = (self.high_watermark, self.cleaned_end, self.rewritten_end)
+        return min(end for end in ends if end is not None)
+
+
+def due_segments(
+    segments: Sequence[Segment], tiered_end: Offset, bounds: UploadBounds, corrupt: Sequence[OffsetRange]
+) -> tuple[Segment, ...]:
+    """Return the segments that go on where the tier ends, oldest first.
+
+    Only whole ones, sealed and intact: damage is for a replica to repair, and until then nothing behind it is
+    uploaded, so that the tier has no holes.
+    """
+    reached = dropwhile(lambda segment: segment.next <= tiered_end, segments)
+    return tuple(
+        takewhile(
+            lambda segment: segment.sealed and segment.next <= bounds.end and _is_intact(segment, corrupt),
+            reached,
+        )
+    )
+
+
+def damage_in_the_way(
+    segments: Sequence[Segment], tiered_end: Offset, bounds: UploadBounds, corrupt: Sequence[OffsetRange]
+) -> Segment | None:
+    """Return the first damaged segment that uploads wait for, None if they wait for none.
+
+    A damaged log is neither compacted nor rewritten: what is uploaded after that waits for any damage.
+    """
+    waits_for_any = bounds.cleaned_end is not None or bounds.rewritten_end is not None
+    for segment in segments:
+        is_next = segment.sealed and tiered_end < segment.next <= bounds.high_watermark
+        if (is_next or waits_for_any) and not _is_intact(segment, corrupt):
+            return segment
+    return None
+
+
+def _is_intact(segment: Segment, corrupt: Sequence[OffsetRange]) -> bool:
+    if segment.damages:
+        return False
+    return not any(start < segment.next and segment.base < end for start, end in corrupt)

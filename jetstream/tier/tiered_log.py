@@ -1,0 +1,166 @@
+"""A stream of which the beginning lies in the object store, asked as its log alone is asked.
+
+What the local log has is read there. What lies before it is read from segments that were brought in; where
+one is not, `SegmentAway` says which: who may wait has it brought in and asks again. So nothing here waits.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from envelope.errors import OffsetOutOfRange, TierUnavailable, UnavailableError
+from envelope.types import LeaderEpoch, Offset, TimestampUs
+from jetstream.log.readable_log import FileRange, ReadableLog
+from jetstream.log.txid_search import offset_for_txid
+from jetstream.tier.manifest import Manifest, TieredSegment
+from metadata.catalog.tables import TierMark
+
+_NOTHING_TIERED = Offset(0)
+
+
+class SegmentAway(UnavailableError):
+    """What is asked for has to be brought in first: a segment, or (None) the list of them."""
+
+    def __init__(self, wanted: TieredSegment | None) -> None:
+        super().__init__("it is in the object store")
+        self.wanted = wanted
+
+    def not_in_time(self) -> TierUnavailable:
+        """Return what who waited for it in vain is told."""
+        wanted = self.wanted
+        if wanted is None:
+            return TierUnavailable("the object store does not answer: where these offsets are is not known")
+        return TierUnavailable(
+            f"offsets {wanted.base} to {wanted.next} are in the object store alone, and not here yet",
+            base=wanted.base,
+            next=wanted.next,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TieredLog:
+    """A stream at one moment, across both places; any thread may ask.
+
+    Attributes:
+        log: the local part.
+        mark: what the catalogue says of the other part; None: nothing, as far as this node has heard.
+        manifest: the list that ``mark`` names; None: not here yet.
+        leads: this node leads the stream, so ``mark`` is no older than what the log has lost to the tier.
+        held: finds a segment that was brought in.
+        used: told of each tiered segment that was read.
+    """
+
+    log: ReadableLog
+    mark: TierMark | None
+    manifest: Manifest | None
+    leads: bool
+    held: Callable[[TieredSegment], ReadableLog | None]
+    used: Callable[[Manifest, TieredSegment], None]
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """First offset of the stream."""
+        local, mark = self.log.log_start_offset, self.mark
+        if mark is not None and mark.end >= local:
+            return mark.start
+        # Of what is between the mark and the log a leader knows that it was removed for good. Who follows may
+        # have dropped it because the leader has, and not have heard yet that it is in the tier.
+        if self.leads:
+            return local
+        return mark.start if mark is not None else _NOTHING_TIERED
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Next offset to be written."""
+        return self.log.log_end_offset
+
+    def epoch_at(self, offset: Offset) -> LeaderEpoch:
+        """Return the epoch that wrote ``offset``; raises as `plan_read`."""
+        if offset >= self.log.log_start_offset:
+            return self.log.epoch_at(offset)
+        manifest = self._list()
+        if offset >= manifest.end:
+            raise SegmentAway(None)  # as in `_tiered`
+        return manifest.history.at(offset)
+
+    def plan_read(
+        self,
+        offset: Offset,
+        max_bytes: int,
+        end: Offset,
+        *,
+        max_records: int | None = None,
+        load: bool = True,
+    ) -> FileRange:
+        """Return whole batches from the one that holds ``offset``, as `ReadableLog.plan_read`.
+
+        Raises:
+            SegmentAway: it has to be brought in first.
+            JetstreamError: as there.
+        """
+        if offset >= self.log.log_start_offset:
+            try:
+                return self.log.plan_read(offset, max_bytes, end, max_records=max_records, load=load)
+            except OffsetOutOfRange:
+                if offset >= self.log.log_start_offset:
+                    raise  # otherwise it was dropped just now
+        manifest = self._list()
+        segment = self._tiered(manifest, offset)
+        found = self._held(segment).plan_read(offset, max_bytes, end, max_records=max_records, load=load)
+        self.used(manifest, segment)
+        return found
+
+    def verify_range(self, file_range: FileRange) -> None:
+        """Check what has not been, as `ReadableLog.verify_range`; what was brought in has been."""
+        self.log.verify_range(file_range)
+
+    def read_range(self, file_range: FileRange) -> bytes:
+        """Return the bytes of a range, not verified."""
+        return self.log.read_range(file_range)
+
+    def offset_for_timestamp(self, timestamp: TimestampUs) -> Offset:
+        """Return the first offset from that time on, as `ReadableLog.offset_for_timestamp`.
+
+        Raises:
+            SegmentAway: a segment has to be brought in first.
+        """
+        for segment in self._before_log():
+            if segment.max_timestamp >= timestamp:
+                held = self._held(segment)
+                found = held.offset_for_timestamp(timestamp)
+                if found < held.log_end_offset:  # compaction may have left no such record there
+                    return max(found, self.log_start_offset)
+        return self.log.offset_for_timestamp(timestamp)
+
+    def first_with_txid(self, txid: int) -> Offset:
+        """Return the first offset whose transaction id is at least ``txid``, as `offset_for_txid`.
+
+        Raises:
+            SegmentAway: a segment has to be brought in first.
+        """
+        for segment in self._before_log():
+            if segment.last_txid is not None and segment.last_txid >= txid:
+                return max(offset_for_txid(self._held(segment), txid), self.log_start_offset)
+        return offset_for_txid(self.log, txid)
+
+    def _before_log(self) -> tuple[TieredSegment, ...]:
+        """Return the segments that hold what the log does not, oldest first."""
+        start, local = self.log_start_offset, self.log.log_start_offset
+        if start >= local:
+            return ()
+        return tuple(segment for segment in self._list().kept(start) if segment.base < local)
+
+    def _list(self) -> Manifest:
+        if self.manifest is None:
+            raise SegmentAway(None)
+        return self.manifest
+
+    def _tiered(self, manifest: Manifest, offset: Offset) -> TieredSegment:
+        if not manifest.segments or offset >= manifest.end:
+            raise SegmentAway(None)  # a follower has yet to hear of it
+        return manifest.at(offset)
+
+    def _held(self, segment: TieredSegment) -> ReadableLog:
+        held = self.held(segment)
+        if held is None:
+            raise SegmentAway(segment)
+        return held

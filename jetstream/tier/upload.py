@@ -1,0 +1,158 @@
+"""Segments and manifests on their way into the object store; all of it blocks.
+
+An object counts as stored once all of it was read back and has the hash that was computed from the local
+file. Whatever fails before leaves an object that nobody speaks of; `collect` deletes it.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from envelope.errors import CorruptDataError, StorageError, TierUnavailable
+from envelope.types import FilePosition, LeaderEpoch
+from jetstream.log.batch import Buffer, decode, last_txid
+from jetstream.log.batch_index import BatchIndex
+from jetstream.log.disk import File
+from jetstream.log.plain_batch import is_plain
+from jetstream.log.scan import scan_segment
+from jetstream.log.segment import Segment
+from jetstream.tier.manifest import Manifest, TieredSegment, encode_manifest, name_of
+from jetstream.tier.object_names import SegmentName, parsed_name
+from jetstream.tier.object_store import CHUNK_BYTES, ObjectStore
+
+NO_HASH: Final = hashlib.sha256().hexdigest()
+
+
+@dataclass(slots=True)
+class Hashed:
+    """Passes chunks through, and knows their hash and length behind the last one."""
+
+    chunks: Iterator[Buffer]
+    sha256: str = NO_HASH
+    size: int = 0
+
+    def __iter__(self) -> Iterator[Buffer]:
+        digest = hashlib.sha256()
+        for chunk in self.chunks:
+            digest.update(chunk)
+            self.size += len(chunk)
+            yield chunk
+        self.sha256 = digest.hexdigest()
+
+    def drained(self) -> "Hashed":
+        """Return it behind the last chunk."""
+        for _ in self:
+            pass
+        return self
+
+
+def upload_segment(
+    store: ObjectStore, directory: str, segment: Segment, leader_epoch: LeaderEpoch
+) -> TieredSegment:
+    """Copy a sealed segment as it is to ``directory`` of the store, and read it back.
+
+    Raises:
+        TierUnavailable: the store refused, or does not give back what was written.
+        CorruptDataError: the local file is damaged.
+        StorageError: the disk refused, or reads differently each time.
+        UnavailableError: the segment is gone.
+    """
+    with segment.leased() as file:
+        scan = scan_segment(file, segment.base)
+        if not scan.intact or not scan.sealed or scan.next != segment.next:
+            raise CorruptDataError(f"segment {segment.base} is not whole: it is not uploaded")
+        first = Hashed(_file_chunks(file)).drained()
+        name = SegmentName(segment.base, segment.next, leader_epoch, first.sha256)
+        path = f"{directory}/{name}"
+        if not _is_there(store, path, first.sha256, first.size):
+            written = Hashed(_file_chunks(file))
+            store.put(path, written)
+            if written.sha256 != first.sha256:
+                raise StorageError(f"the disk reads differently each time: {segment.path}")
+            verify(store, path, first.sha256, first.size)
+        txid = _last_txid(file, scan.index)
+    return TieredSegment(
+        segment.base,
+        segment.next,
+        first.size,
+        first.sha256,
+        segment.max_timestamp,
+        segment.last_epoch,
+        txid,
+        path,
+    )
+
+
+def _is_there(store: ObjectStore, path: str, sha256: str, size: int) -> bool:
+    """Tell whether an earlier attempt has stored the very object, durably.
+
+    It is never written again then: a manifest may name it, though its leader has not heard so.
+    """
+    if store.size_of(path) != size:
+        return False
+    if Hashed(store.chunks(path)).drained().sha256 != sha256:
+        return False
+    store.settle(path)  # the attempt may have ended before that
+    return True
+
+
+def upload_manifest(store: ObjectStore, directory: str, manifest: Manifest) -> str:
+    """Write a manifest, read it back, and return the object's path; raises `TierUnavailable`."""
+    content = encode_manifest(manifest)
+    name = name_of(manifest, content)
+    path = f"{directory}/{name}"
+    if not _is_there(store, path, name.sha256, len(content)):
+        store.put(path, [content])
+        verify(store, path, name.sha256, len(content))
+    return path
+
+
+def verify(store: ObjectStore, path: str, sha256: str, size: int) -> None:
+    """Read an object back.
+
+    Raises:
+        TierUnavailable: it is not there, or not as it was written.
+    """
+    found = Hashed(store.chunks(path)).drained()
+    if (found.sha256, found.size) != (sha256, size):
+        raise TierUnavailable(f"the object store gives back other bytes of {path} than were written")
+
+
+def collect(directory: str, kept: Collection[str], leader_epoch: LeaderEpoch, store: ObjectStore) -> int:
+    """Delete the objects of this stream's life that are not ``kept``, of reigns up to ``leader_epoch``.
+
+    What a later leader has written stays, and so does what is none of ours.
+
+    Returns:
+        How many are gone.
+
+    Raises:
+        TierUnavailable: the store refused; some may be gone.
+    """
+    deleted = 0
+    for path in sorted(store.sizes(directory)):
+        name = parsed_name(path)
+        if path not in kept and name is not None and name.epoch <= leader_epoch:
+            store.delete(path)
+            deleted += 1
+    return deleted
+
+
+def _file_chunks(file: File) -> Iterator[Buffer]:
+    position, size = 0, file.size()
+    while position < size:
+        chunk = file.read(FilePosition(position), CHUNK_BYTES)
+        if not chunk:
+            raise StorageError("a segment file ends before its end")
+        yield chunk
+        position += len(chunk)
+
+
+def _last_txid(file: File, index: BatchIndex) -> int | None:
+    """Return the last transaction id of a segment; batches without any are not decoded."""
+    for row in range(len(index) - 1, -1, -1):
+        frame = file.read(index[row].position, index[row].length)
+        if not is_plain(frame) and (found := last_txid(decode(frame)[1])) is not None:
+            return found
+    return None

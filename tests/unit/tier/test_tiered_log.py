@@ -1,0 +1,115 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envelope.errors import DivergedHistory, OffsetOutOfRange, TierUnavailable
+from envelope.types import Incarnation, LeaderEpoch, Offset
+from jetstream.fetch.planner import FetchQuery, Refuse, StreamView, plan_fetch
+from jetstream.log.memory_disk import MemoryDisk
+from jetstream.log.os_disk import OsDisk
+from jetstream.log.readable_log import ReadableLog
+from jetstream.tier.download import download_segment
+from jetstream.tier.manifest import Manifest, TieredSegment
+from jetstream.tier.object_store import ObjectStore
+from jetstream.tier.tiered_log import SegmentAway, TieredLog
+from jetstream.tier.upload import upload_segment
+from metadata.catalog.tables import TierMark
+from tests.support.logs import NOW, SMALL, append, begun, filled
+from tests.support.object_stores import MemoryStore
+from tests.unit.tier.test_manifest import manifest, segment
+
+LISTED = manifest(segment(0, 2), segment(2, 4), end=4)
+MARK = TierMark(3, Offset(1), Offset(4), LeaderEpoch(1), None, "m")
+
+
+def nothing_held(_: TieredSegment) -> ReadableLog | None:
+    return None
+
+
+def unused(_manifest: Manifest, _segment: TieredSegment) -> None:
+    raise AssertionError("nothing was read")
+
+
+def tiered(local_start: int, *, leads: bool = True, mark: TierMark | None = MARK) -> TieredLog:
+    log = filled(MemoryDisk(), 9)
+    log.truncate_before(Offset(local_start), Offset(9))
+    return TieredLog(log, mark, LISTED, leads, nothing_held, unused)
+
+
+def test_the_stream_begins_where_the_mark_says() -> None:
+    assert tiered(4).log_start_offset == 1
+    assert tiered(0).log_start_offset == 1, "what is let go is no reader's, though it is still here"
+    assert tiered(4, mark=replace(MARK, start=Offset(4))).log_start_offset == 4
+
+
+def test_what_is_between_both_is_gone_for_a_leader_and_unknown_to_a_follower() -> None:
+    assert tiered(6).log_start_offset == 6
+    assert tiered(6, mark=None).log_start_offset == 6
+    follower = tiered(6, leads=False)
+    assert follower.log_start_offset == 1
+    with pytest.raises(SegmentAway) as away:
+        follower.plan_read(Offset(5), 100, Offset(9))
+    assert away.value.wanted is None
+    assert tiered(6, leads=False, mark=None).log_start_offset == 0
+
+
+def test_what_is_away_is_named() -> None:
+    with pytest.raises(SegmentAway) as away:
+        tiered(4).plan_read(Offset(3), 100, Offset(9))
+    assert away.value.wanted == LISTED.segments[1]
+    assert away.value.not_in_time().detail == {"base": 2, "next": 4}
+    assert tiered(4).plan_read(Offset(4), 100, Offset(9)).base == 4
+    with pytest.raises(OffsetOutOfRange):
+        tiered(4).plan_read(Offset(10), 100, Offset(9))
+
+
+def test_epochs_of_both_places_are_known() -> None:
+    log = tiered(4)
+    assert [log.epoch_at(Offset(offset)) for offset in (1, 3, 4, 8)] == [1, 1, 1, 1]
+    with pytest.raises(SegmentAway):
+        replace(log, manifest=None).epoch_at(Offset(3))
+
+
+def test_an_old_list_calls_no_reader_diverged() -> None:
+    """A follower has dropped what its leader has, and has yet to hear where the store ends now."""
+    log = begun(MemoryDisk(), SMALL)
+    for offset in range(9):
+        if offset == 4:
+            log.begin_epoch(LeaderEpoch(2), NOW)
+        append(log, [b"%d" % offset])
+    log.truncate_before(Offset(6), Offset(9))
+    readable = TieredLog(log, MARK, LISTED, leads=False, held=nothing_held, used=unused)
+    view = StreamView(Incarnation("life"), Offset(9), readable, LeaderEpoch(2), leads=False)
+    for offset in (5, 6):
+        plan = plan_fetch(FetchQuery(Offset(offset), 100, LeaderEpoch(2)), view, load=True)
+        assert not isinstance(plan, Refuse) or not isinstance(plan.error, DivergedHistory)
+    with pytest.raises(SegmentAway) as away:
+        readable.epoch_at(Offset(5))
+    assert away.value.wanted is None
+
+
+def test_other_bytes_are_not_taken() -> None:
+    objects, disk = MemoryStore(), MemoryDisk()
+    stored = upload_segment(objects.store, "d", filled(MemoryDisk(), 3).all_segments[0], LeaderEpoch(1))
+    path = f"bucket/{stored.path}"
+    assert download_segment(objects.store, disk, "tier/1", stored).log_end_offset == 2
+    objects.objects[path] = objects.objects[path].replace(b"orders.new", b"orders.odd")
+    with pytest.raises(TierUnavailable, match="other bytes"):
+        download_segment(objects.store, disk, "tier/2", stored)
+    assert disk.listdir("tier") == ["1"]
+
+
+def test_a_folder_on_the_same_file_system_is_read_where_it_is(tmp_path: Path) -> None:
+    store = ObjectStore.at(str(tmp_path / "store"))
+    uploaded = upload_segment(store, "d", filled(MemoryDisk(), 3).all_segments[0], LeaderEpoch(1))
+    disk = OsDisk(tmp_path / "data")
+    log = download_segment(store, disk, "tier/1", uploaded, root=tmp_path / "data")
+    [found] = (tmp_path / "data").rglob("*.arrows")
+    assert found.samefile(tmp_path / "store" / uploaded.path)
+    assert len(log.read(Offset(0), 1 << 20, Offset(2))) > 0
+    damaged = found.read_bytes()[:-9] + b"!" + found.read_bytes()[-8:]
+    (tmp_path / "store" / uploaded.path).write_bytes(damaged)
+    with pytest.raises(TierUnavailable, match="no segment"):
+        download_segment(store, disk, "tier/2", uploaded, root=tmp_path / "data")
+    disk.close()
