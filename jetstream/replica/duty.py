@@ -28,6 +28,8 @@ class Standing:
     """The last reign that was given to this node and that it could not begin."""
     is_damaged: bool
     """Its log cannot be appended to as it is."""
+    is_put_off: bool = False
+    """The reign that is given to this node waits for space on its disk: it is begun a while later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ def _next_reign(standing: Standing, row: Stream, node_id: NodeId) -> Step | None
         is_same = is_mine and row.leader_epoch == standing.leader_epoch
         return None if is_same else Resign()
     if is_mine:
-        return TakeOver(row) if row.leader_epoch > standing.forgone else None
+        may_begin = row.leader_epoch > standing.forgone and not standing.is_put_off
+        return TakeOver(row) if may_begin else None
     is_followed = (standing.leader, standing.leader_epoch) == (row.leader, row.leader_epoch)
     return None if is_followed else Follow(row.leader, row.leader_epoch)

@@ -17,11 +17,15 @@ after.
 
 A follower's own high watermark is behind the leader's, so it is no reason to cut anything (KIP-101).
 
+Compaction removes tombstones. A log that has not got past one of them may hold the record that it deleted,
+and would keep it for ever if it went on with a log that has neither. So below the place up to which either
+log may lack tombstones, a follower only copies from a leader whose log may lack them up to the very same
+place, as that does from which it began to copy; from another leader it copies anew.
+
 Sources: KIP-101, KIP-279, KIP-320; Kafka's ``AbstractFetcherThread``.
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final, assert_never
@@ -35,6 +39,7 @@ from jetstream.replica.follower_events import (
     AppendRefused,
     Batches,
     Connected,
+    CutRefused,
     Disconnected,
     DivergingAnswer,
     Event,
@@ -70,7 +75,8 @@ class Follower:
         H1: what is appended begins at the log's end, under epochs that never decrease and are none but the
             leader's and those before.
         H2: synced_end <= log_end, and nothing that was cut counts as synced.
-        H3: the high watermark never decreases, but when what was committed is reported as lost.
+        H3: the high watermark never decreases, but when what was committed is reported as lost, or when the
+            log is copied anew because tombstones are missing.
         H4: nothing is cut below what both histories are known to share.
         H5: while the log is being cut nothing is asked for and nothing appended; a cut changes the log.
 
@@ -101,7 +107,7 @@ class Follower:
         self._log = log
         self._written_end = log.log_end_offset
         self._unwritten: deque[Offset] = deque()
-        self._cut_from: tuple[LeaderEpoch, Offset] | None = None
+        self._cut_from: tuple[LeaderEpoch, Offset, Offset] | None = None
         self._leaders_high_watermark = high_watermark
         self.wake_at = NEVER
         self._owes_fetch = False
@@ -132,7 +138,7 @@ class Follower:
                 actions = self._batches(event, now)
             case DivergingAnswer() | StartOverAnswer():
                 actions = self._part(event, now)
-            case Written() | Synced() | LogCut() | AppendRefused():
+            case Written() | Synced() | LogCut() | CutRefused() | AppendRefused():
                 actions = self._reported(event, now)
             case LogStartMoved(log_start_offset):
                 actions = self._start_moved(log_start_offset)
@@ -215,6 +221,10 @@ class Follower:
             return ()
         if not _continues(answer):
             return self._wait(now)
+        if _lack_other_tombstones(self._log, answer):
+            self.high_watermark = min(self.high_watermark, answer.log_start_offset)
+            self._leaders_high_watermark = self.high_watermark
+            return self._cut(Reset(answer.log_start_offset, answer.purged_end))
         # The leader has found this log to be the beginning of its own: what it says is committed is so here.
         self._leaders_high_watermark = max(self._leaders_high_watermark, answer.high_watermark)
         actions = [*self._append(answer), *self._advance()]
@@ -230,7 +240,7 @@ class Follower:
         for begins in answer.epochs:
             if begins.epoch > epochs.last:
                 epochs = epochs.begun(begins.epoch, begins.start, _UNTIMED)
-        self._log = LogState(epochs, log.log_start_offset, answer.next, log.synced_end)
+        self._log = replace(log, epochs=epochs, log_end_offset=answer.next)
         self._unwritten.append(answer.next)
         return (Append(answer),)
 
@@ -240,24 +250,25 @@ class Follower:
             return ()
         log = self._log
         if isinstance(answer, StartOverAnswer):
-            return self._cut(answer.log_start_offset, Reset)
+            return self._cut(Reset(answer.log_start_offset))
         end = cut_point(log, EpochEnd(answer.epoch, answer.end))
         if end is None:
             # Nothing that is here is the leader's. What lay before the start is no part of this log any more,
             # and to go back behind it would take back what was acknowledged.
-            return self._cut(log.log_start_offset, Reset)
+            return self._cut(Reset(log.log_start_offset))
         if end == log.log_end_offset and answer.epoch >= log.epochs.last:
             return self._wait(now)  # no divergence at all: nothing a leader of ours answers
-        return self._cut(end, Truncate)
+        return self._cut(Truncate(end))
 
-    def _cut(self, end: Offset, how: Callable[[Offset], Truncate | Reset]) -> tuple[Action, ...]:
-        self._cut_from = (self._log.epochs.last, self._log.log_end_offset)
+    def _cut(self, cut: Truncate | Reset) -> tuple[Action, ...]:
+        end = cut.end if isinstance(cut, Truncate) else cut.offset
+        self._cut_from = _identity(self._log)
         self._unwritten.clear()
         lost: tuple[Action, ...] = ()
         if end < self.high_watermark:
             lost = (ReportLost(end, self.high_watermark),)
             self.high_watermark = self._leaders_high_watermark = end
-        return (*lost, how(end))
+        return (*lost, cut)
 
     def _advance(self) -> tuple[Action, ...]:
         high_watermark = min(self._leaders_high_watermark, self._written_end)
@@ -269,16 +280,21 @@ class Follower:
     # --- the log ------------------------------------------------------------------------------------------
 
     def _reported(
-        self, event: Written | Synced | LogCut | AppendRefused, now: MonotonicNs
+        self, event: Written | Synced | LogCut | CutRefused | AppendRefused, now: MonotonicNs
     ) -> tuple[Action, ...]:
         match event:
             case LogCut(log):
                 assert self._cut_from is not None, f"H5: cut without being asked to: {self}"
                 # With the same end and last epoch the same answer would come again, for ever.
-                assert self._cut_from != (log.epochs.last, log.log_end_offset), f"H5: not cut: {log}"
+                assert self._cut_from != _identity(log), f"H5: not cut: {log}"
                 self._cut_from = None
                 self._adopt(log)  # whatever was reported of the appends before is void
                 return self._fetch(now)
+            case CutRefused(log):
+                assert self._cut_from is not None, f"H5: not cut without being asked to: {self}"
+                self._cut_from = None
+                self._adopt(log)
+                return self._wait(now)  # who is asked then says again where the histories part
             case Written(log_end):
                 return self._written(log_end, now)
             case Synced(synced_end):
@@ -308,6 +324,16 @@ class Follower:
         if not self._is_cutting:
             self._log = replace(self._log, log_start_offset=log_start_offset)
         return ()
+
+
+def _identity(log: LogState) -> tuple[LeaderEpoch, Offset, Offset]:
+    """Return what decides which answer a fetch of the log gets, and what becomes of that."""
+    return log.epochs.last, log.log_end_offset, log.purged_end
+
+
+def _lack_other_tombstones(log: LogState, answer: Batches) -> bool:
+    """Tell whether the leader's log, or this one, may lack tombstones from here on that the other has."""
+    return answer.purged_end != log.purged_end and answer.base < max(answer.purged_end, log.purged_end)
 
 
 def _continues(answer: Batches) -> bool:

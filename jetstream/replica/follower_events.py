@@ -1,12 +1,12 @@
 """What a follower of a stream is told, and what it wants done.
 
 The shell performs actions in the order they come, and those on the log one after the other. It reports what
-became of each in the same order: `Written` and `Synced`, `LogCut`, `AppendRefused`.
+became of each in the same order: `Written` and `Synced`, `LogCut` or `CutRefused`, `AppendRefused`.
 """
 
 from dataclasses import dataclass
 
-from envelope.types import LeaderEpoch, NodeEpoch, NodeId, Offset
+from envelope.types import NO_OFFSET, LeaderEpoch, NodeEpoch, NodeId, Offset
 from jetstream.replica.log_state import LogState
 
 # --- events: the catalogue ----------------------------------------------------------------------------
@@ -44,6 +44,10 @@ class Batches:
     epochs: tuple[EpochBegins, ...]
     """Of the batches, in order; the first begins at the base. Empty if there is no batch."""
     high_watermark: Offset
+    log_start_offset: Offset = NO_OFFSET
+    """Where the leader's log begins."""
+    purged_end: Offset = NO_OFFSET
+    """Tombstones below may be missing in the leader's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,13 @@ class LogCut:
 
 
 @dataclass(frozen=True, slots=True)
+class CutRefused:
+    """What `Truncate` or `Reset` asked for was not done (disk full), and this is the log now."""
+
+    log: LogState
+
+
+@dataclass(frozen=True, slots=True)
 class AppendRefused:
     """Appends were undone or not begun (disk full), and this is the log now."""
 
@@ -146,6 +157,7 @@ Event = (
     | Written
     | Synced
     | LogCut
+    | CutRefused
     | AppendRefused
     | LogStartMoved
     | Disconnected
@@ -183,7 +195,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log at the last batch boundary not above ``end``, durably; then tell `LogCut`.
+    """Cut the log at the last batch boundary not above ``end``, durably; then tell `LogCut`, or `CutRefused`.
 
     Epochs that begin at the new end or above are forgotten with it, even if no record is: they are in no
     history but this one.
@@ -194,9 +206,11 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Remove everything and begin an empty log without epochs at ``offset``, durably; then tell `LogCut`."""
+    """Remove everything and begin an empty log without epochs at ``offset``, durably; then as `Truncate`."""
 
     offset: Offset
+    purged_end: Offset = NO_OFFSET
+    """Of the new log, which is copied from one that has the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ class Leader:
 
     Attributes:
         deposed: this reign is over.
+        replicas: who is in sync or may come to be, this node included: no read replica.
         is_replicated: somebody follows.
         takes_followers: somebody may follow, now or later; then it is told of changes of the catalogue.
         wake_at: when to give it a `Tick`, ns of the clock that ``now`` is of; `NEVER` while nothing is to be
@@ -118,6 +119,7 @@ class Leader:
         self.high_watermark = high_watermark
         self.isr = InSyncReplicas(appointment.isr, appointment.isr_version)
         self._appointment = appointment
+        self.replicas = frozenset(appointment.replicas)
         self._minimum = appointment.min_insync_replicas
         self._epoch_start = log.log_end_offset
         self._log = log
@@ -224,6 +226,10 @@ class Leader:
         self._appointment = replace(
             self._appointment, replicas=changed.replicas, read_replicas=changed.read_replicas
         )
+        for node in set(changed.replicas) - self.replicas:
+            if node in self._followers:  # until now a read replica
+                self._followers[node].owe_answer()
+        self.replicas = frozenset(changed.replicas)
         self._followers = _followers(self._appointment, self._followers, now)
         self.is_replicated = bool(self._followers)
 
@@ -354,8 +360,12 @@ class Leader:
         return wanted if len(wanted) >= self._minimum else committed | joining
 
     def _may_join(self, progress: Progress) -> bool:
-        """Tell whether a replica has all that is committed, also what this leader does not know to be."""
-        return progress.heard and progress.synced_end >= max(self.high_watermark, self._epoch_start)
+        """Tell whether a replica has all that is committed, also what this leader does not know to be.
+
+        And what is known of records that are gone: an answer has brought it that (`Answers.serve`).
+        """
+        has_all = progress.heard and progress.synced_end >= max(self.high_watermark, self._epoch_start)
+        return has_all and progress.was_answered
 
 
 def sole_replica(leader_epoch: LeaderEpoch, log_end: Offset, synced_end: Offset, now: MonotonicNs) -> Leader:

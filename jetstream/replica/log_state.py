@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from envelope.types import Offset
+from envelope.types import NO_OFFSET, Offset
 from jetstream.log.epochs import EpochHistory
 
 
@@ -15,3 +15,5 @@ class LogState:
     log_end_offset: Offset
     synced_end: Offset
     """What counts as durable ends here: at or below the log end."""
+    purged_end: Offset = NO_OFFSET
+    """Tombstones below may be missing: `jetstream.log.compaction_state`."""

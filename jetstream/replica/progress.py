@@ -1,6 +1,7 @@
 """What a leader knows of one follower during its reign."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from envelope.types import NO_OFFSET, LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset
 from jetstream.replica.leader_events import FetchArrived
@@ -19,6 +20,8 @@ class FollowerState:
         synced_end: what it has on disk ends here.
         high_watermark: as far as it knows.
         in_sync: the catalogue has it in the ISR.
+        away_since: it is dead, or was not heard of in this reign, and had everything at that time at the
+            latest; None if it is there.
     """
 
     node: NodeId
@@ -26,6 +29,21 @@ class FollowerState:
     synced_end: Offset | None
     high_watermark: Offset | None
     in_sync: bool
+    away_since: MonotonicNs | None = field(default=None, compare=False)
+
+
+def passed_by_all(
+    synced_end: Offset, followers: Iterable[FollowerState], now: MonotonicNs, away_max_ns: int
+) -> Offset:
+    """Return an offset below which every replica has everything on disk; the leader has below ``synced_end``.
+
+    One that has been away for ``away_max_ns`` is not waited for: it copies the log anew if it misses any.
+    """
+    end = synced_end
+    for follower in followers:
+        if follower.away_since is None or now - follower.away_since < away_max_ns:
+            end = min(end, NO_OFFSET if follower.synced_end is None else follower.synced_end)
+    return end
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +86,10 @@ class Progress:
     """Its process is said to be dead, and nothing was heard of it since."""
     parked: ParkedFetch | None = None
     start_told: Offset | None = None
-    """Where the leader's log begins, as it was last told."""
+    """Where the leader's log begins, as it was last told; None: it was sent nothing that counts."""
+    was_answered: bool = False
+    """It has taken in an answer that was given to who might join, and so what that says of records that are
+    gone; whoever has only copied what is left of a log does not know that."""
     _served_end: Offset | None = None
     """Batches were sent to it when its log ended there, and it has not fetched from elsewhere since."""
     _mark: _Mark | None = None
@@ -80,7 +101,12 @@ class Progress:
         """
         self.leader_appends(log_end, now)
         self.node_epoch, self.heard, self.synced_end = node_epoch, False, NO_OFFSET
-        self.parked = self.start_told = self._served_end = self._mark = None
+        self.parked = self._served_end = self._mark = None
+        self.owe_answer()
+
+    def owe_answer(self) -> None:
+        """Answer it once more before it joins those in sync: what it was sent before was for another role."""
+        self.start_told, self.was_answered = None, False
 
     def acknowledge(self, fetch: FetchArrived, log_end: Offset, now: MonotonicNs) -> None:
         """Take in how far its log is durable; the leader's ends at ``log_end``.
@@ -90,6 +116,8 @@ class Progress:
         may look twice as long as it is.
         """
         self.heard, self.lost = True, False
+        # It asks again when it has taken in the answer; what only acknowledges may have crossed it.
+        self.was_answered |= fetch.asks and self.start_told is not None
         self.log_end, self.high_watermark = fetch.log_end, fetch.high_watermark
         # It has no more on disk than it has, whatever it says.
         self.synced_end = max(self.synced_end, min(fetch.synced_end, fetch.log_end))
@@ -133,6 +161,7 @@ class Progress:
 
     def state(self, node: NodeId, *, in_sync: bool) -> FollowerState:
         """Return what can be told of it."""
+        away_since = self.caught_up_at if self.lost or not self.heard else None
         if not self.heard:
-            return FollowerState(node, None, None, None, in_sync)
-        return FollowerState(node, self.log_end, self.synced_end, self.high_watermark, in_sync)
+            return FollowerState(node, None, None, None, in_sync, away_since)
+        return FollowerState(node, self.log_end, self.synced_end, self.high_watermark, in_sync, away_since)

@@ -10,6 +10,7 @@ a handle before it first speaks of it; messages name the handle. All numbers are
     9      -    the kind's numbers in the order of its fields: handle and body_bytes u32, asks one byte,
                 others u64
     -      -    `Declare`: length u16 and UTF-8 bytes of the name, then of the incarnation
+    -      -    `BatchesMessage` and `StartOverMessage`: length u32 and bytes of the note
     -      -    `BatchesMessage`: its epochs up to the end, each: epoch u64, first offset u64
     -      -    `RefusedMessage`: the reason, one byte
 
@@ -32,8 +33,8 @@ from envelope.limits import MIB, RESPONSE_BODY_BYTES_MAX, STREAM_NAME_CHARS_MAX
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, Offset, StreamName
 from jetstream.replica.leader_events import FetchRefusal
 
-HEADER_BYTES_MAX: Final = MIB
-"""A longer one is no message: room for the epochs of a body in which every batch has its own."""
+HEADER_BYTES_MAX: Final = 16 * MIB
+"""A longer one is no message: room for a note, and the epochs of a body in which every batch has its own."""
 
 BODY_BYTES_MAX: Final = RESPONSE_BODY_BYTES_MAX
 """Of one answer: as much as a reader is sent at once, so that the largest batch fits."""
@@ -84,11 +85,16 @@ class BatchesMessage:
     high_watermark: Offset
     log_start_offset: Offset
     """Where the leader's log begins."""
+    purged_end: Offset
+    """Tombstones below may be missing there."""
     epochs: tuple[tuple[LeaderEpoch, Offset], ...]
     """Epoch and first offset of each `EpochBegins`."""
     body_bytes: int
     body: bytes = b""
     """As received; whoever sends it need not have it in memory."""
+    note: bytes = b""
+    """What the leader knows of committed records that may be gone, as its note's file would say it, for who
+    is about to come into the ISR; empty: nothing, or not now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,8 @@ class StartOverMessage:
     last_epoch: LeaderEpoch
     log_end: Offset
     log_start_offset: Offset
+    note: bytes = b""
+    """As that of a `BatchesMessage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +147,7 @@ WireMessage = FollowerMessage | LeaderMessage
 _FRAME: Final = struct.Struct("<II")
 _TEXT: Final = struct.Struct("<H")
 _EPOCH: Final = struct.Struct("<QQ")
+_NOTE: Final = struct.Struct("<I")
 
 _KINDS: Final[dict[int, type[WireMessage]]] = {
     1: Declare,
@@ -153,7 +162,7 @@ _KINDS: Final[dict[int, type[WireMessage]]] = {
 _KIND_OF: Final = {message: number for number, message in _KINDS.items()}
 _REASONS: Final = dict(enumerate(FetchRefusal, 1))
 _REASON_OF: Final = {reason: number for number, reason in _REASONS.items()}
-_ELSEWHERE: Final = frozenset(("name", "incarnation", "epochs", "body", "reason"))
+_ELSEWHERE: Final = frozenset(("name", "incarnation", "epochs", "body", "note", "reason"))
 _NAMES: Final = {
     kind: tuple(field.name for field in fields(kind) if field.name not in _ELSEWHERE)
     for kind in _KINDS.values()
@@ -183,9 +192,12 @@ def encode(message: WireMessage, handle: int | None = None) -> bytes:
     match message:
         case Declare(name=name, incarnation=incarnation):
             parts += (_text(name), _text(incarnation))
-        case BatchesMessage(epochs=epochs, body_bytes=body_bytes):
+        case BatchesMessage(epochs=epochs, body_bytes=body_bytes, note=note):
             assert body_bytes <= BODY_BYTES_MAX, f"a body of {body_bytes} bytes"
+            parts += (_NOTE.pack(len(note)), note)
             parts += (_EPOCH.pack(*begins) for begins in epochs)
+        case StartOverMessage(note=note):
+            parts += (_NOTE.pack(len(note)), note)
         case RefusedMessage(reason=reason):
             parts.append(bytes((_REASON_OF[reason],)))
         case _:
@@ -280,8 +292,13 @@ def _rest(kind: type[WireMessage], data: bytes) -> dict[str, Any]:
     if kind is Declare:
         rest["name"], data = _cut_text(data)
         rest["incarnation"], data = _cut_text(data)
-    elif kind is BatchesMessage:
-        return {"epochs": tuple(_EPOCH.iter_unpack(data))}
+    elif kind in (BatchesMessage, StartOverMessage):
+        (length,) = _NOTE.unpack_from(data)
+        rest["note"], data = data[_NOTE.size : _NOTE.size + length], data[_NOTE.size + length :]
+        if len(rest["note"]) < length:
+            raise IndexError(f"{length} bytes wanted, {len(rest['note'])} there")
+        if kind is BatchesMessage:
+            return {**rest, "epochs": tuple(_EPOCH.iter_unpack(data))}
     elif kind is RefusedMessage:
         rest["reason"], data = _REASONS[data[0]], data[1:]
     if data:

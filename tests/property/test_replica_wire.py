@@ -55,6 +55,7 @@ def answers(draw: st.DrawFn) -> BatchesMessage:
             epochs=st.just(tuple(epochs)),
             body_bytes=st.just(len(body)),
             body=st.just(body),
+            note=st.binary(max_size=50),
         )
     )
     assert isinstance(plain, BatchesMessage)
@@ -68,7 +69,7 @@ MESSAGES: st.SearchStrategy[Any] = st.one_of(
     st.builds(RefusedMessage, HANDLES, NUMBERS, st.sampled_from(FetchRefusal)),
     _with_numbers(FetchMessage, asks=st.booleans()),
     _with_numbers(DivergingMessage),
-    _with_numbers(StartOverMessage),
+    _with_numbers(StartOverMessage, note=st.binary(max_size=50)),
     answers(),
 )
 
@@ -91,6 +92,7 @@ def batches(body: bytes, base: int = 10, end: int = 12) -> BatchesMessage:
         Offset(base),
         Offset(end),
         Offset(9),
+        Offset(0),
         Offset(0),
         begins,
         len(body),
@@ -159,14 +161,17 @@ def test_the_bytes_of_every_kind_of_message_stay_as_they_are() -> None:
         "02 01000000 " + " ".join(f"{number:02x}00000000000000" for number in range(2, 8)) + " 01": fetch,
         "03": Ping(),
         "04 01000000 "
-        + " ".join(f"{number:02x}00000000000000" for number in (3, 2, 10, 12, 9, 0))
-        + " 02000000 0300000000000000 0a00000000000000": batches(b"xy"),
+        + " ".join(f"{number:02x}00000000000000" for number in (3, 2, 10, 12, 9, 0, 0))
+        + " 02000000 00000000 0300000000000000 0a00000000000000": batches(b"xy"),
+        "04 01000000 "
+        + " ".join(f"{number:02x}00000000000000" for number in (3, 2, 10, 12, 9, 0, 0))
+        + " 02000000 02000000 6e6f 0300000000000000 0a00000000000000": replace(batches(b"xy"), note=b"no"),
         "05 01000000 " + " ".join(f"{number:02x}00000000000000" for number in range(2, 7)): DivergingMessage(
             1, LeaderEpoch(2), LeaderEpoch(3), Offset(4), LeaderEpoch(5), Offset(6)
         ),
-        "06 01000000 " + " ".join(f"{number:02x}00000000000000" for number in range(2, 6)): StartOverMessage(
-            1, LeaderEpoch(2), LeaderEpoch(3), Offset(4), Offset(5)
-        ),
+        "06 01000000 "
+        + " ".join(f"{number:02x}00000000000000" for number in range(2, 6))
+        + " 02000000 6e6f": StartOverMessage(1, LeaderEpoch(2), LeaderEpoch(3), Offset(4), Offset(5), b"no"),
         **{
             f"07 01000000 0200000000000000 {number:02x}": RefusedMessage(1, LeaderEpoch(2), reason)
             for number, reason in enumerate(FetchRefusal, 1)
@@ -196,6 +201,7 @@ def test_the_bytes_of_every_kind_of_message_stay_as_they_are() -> None:
         (b"\x01" + bytes(4) + b"\x05\0abc", "5 bytes wanted, 3 left"),
         (b"\x01" + bytes(4) + b"\x01\0\xff\0\0", "Declare makes no sense"),
         (b"\x04" + bytes(4 + 48 + 4 + 8), "BatchesMessage makes no sense"),
+        (b"\x06" + bytes(4 + 32) + b"\x05\0\0\0abc", "5 bytes wanted, 3 there"),
         (b"\x07" + bytes(4 + 8), "RefusedMessage makes no sense"),
         (b"\x07" + bytes(4 + 8) + b"\x63", "RefusedMessage makes no sense"),
         (encode(batches(b""))[8:], "from 10 to 12 in 0 bytes"),
@@ -212,7 +218,7 @@ def test_lengths_that_no_message_has_are_refused_before_they_are_waited_for() ->
     with pytest.raises(RemoteProtocolError, match="a header of"):
         list(WireReader().feed((HEADER_BYTES_MAX + 1).to_bytes(4, "little") + bytes(4)))
     header = bytearray(encode(batches(b"x"))[8:])
-    header[53:57] = (BODY_BYTES_MAX + 1).to_bytes(4, "little")
+    header[61:65] = (BODY_BYTES_MAX + 1).to_bytes(4, "little")
     with pytest.raises(RemoteProtocolError, match="a body of"):
         list(WireReader().feed(framed(bytes(header))))
 

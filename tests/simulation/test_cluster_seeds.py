@@ -6,7 +6,7 @@ from tests.simulation.cluster.cluster import run
 from tests.simulation.cluster.swarm import FAULTS
 from tests.simulation.seed_runs import DEEP, check_determinism, check_replay, counted, first_seed, run_all
 
-_SEEDS = 250
+_SEEDS = 120
 _DEEP_SEEDS = 5_000
 _FIRST = first_seed(3)
 

@@ -6,7 +6,7 @@ from tests.simulation.raft.cluster import run
 from tests.simulation.raft.swarm import FAULTS
 from tests.simulation.seed_runs import DEEP, check_determinism, check_replay, counted, first_seed, run_all
 
-_SEEDS = 1_000
+_SEEDS = 600
 _DEEP_SEEDS = 20_000
 _FIRST = first_seed(1)
 

@@ -6,7 +6,7 @@ from tests.simulation.replica.cluster import run
 from tests.simulation.replica.swarm import FAULTS
 from tests.simulation.seed_runs import DEEP, check_determinism, check_replay, counted, first_seed, run_all
 
-_SEEDS = 500
+_SEEDS = 300
 _DEEP_SEEDS = 20_000
 _FIRST = first_seed(2)
 

@@ -71,6 +71,7 @@ def batches(base: int, count: int = 1) -> BatchesMessage:
         end,
         high_watermark=Offset(5),
         log_start_offset=Offset(0),
+        purged_end=Offset(0),
         epochs=((LeaderEpoch(7), Offset(base)),) if count else (),
         body_bytes=0,
     )

@@ -101,7 +101,7 @@ _FETCHING: Final = (
         _PROGRESS,
         "self.node_epoch, self.heard, self.synced_end = node_epoch, False, NO_OFFSET",
         "self.node_epoch = node_epoch",
-        first=29,
+        first=249,
     ),
 )
 _ISR_CHANGES: Final = (
@@ -115,8 +115,16 @@ _ISR_CHANGES: Final = (
     _mutant(
         "joins_when_heard",
         _LEADER,
-        "return progress.heard and progress.synced_end >= max(self.high_watermark, self._epoch_start)",
-        "return progress.heard",
+        "has_all = progress.heard and progress.synced_end >= max(self.high_watermark, self._epoch_start)",
+        "has_all = progress.heard",
+    ),
+    _mutant(
+        "joins_unanswered",
+        _LEADER,
+        "return has_all and progress.was_answered",
+        "return has_all",
+        scenario="tests/unit/replica/test_in_sync_replicas.py::"
+        "test_a_read_replica_that_becomes_a_replica_is_answered_before_it_joins",
     ),
     _mutant(
         "unknown_proposal_is_refused",
@@ -163,7 +171,7 @@ _RECONCILING: Final = (
         "cut_to_own_high_watermark",
         _FOLLOWER,
         "        self.wake_at, self._owes_fetch = NEVER, False\n        return self._fetch(now)\n",
-        "        return self._cut(self.high_watermark, Truncate) if self.leader else ()\n",
+        "        return self._cut(Truncate(self.high_watermark)) if self.leader else ()\n",
     ),
     _mutant(
         "epoch_of_the_answer_ignored",
@@ -205,8 +213,8 @@ _RECONCILING: Final = (
     _mutant(
         "begins_anew_at_offset_0",
         _FOLLOWER,
-        "return self._cut(log.log_start_offset, Reset)",
-        "return self._cut(Offset(0), Reset)",
+        "return self._cut(Reset(log.log_start_offset))",
+        "return self._cut(Reset(Offset(0)))",
         scenario=(
             "tests/unit/replica/test_follower.py"
             "::test_a_log_without_records_does_not_go_back_behind_its_start"
@@ -334,8 +342,8 @@ _CATALOGUE: Final = (
     _mutant(
         "any_leader_epoch",
         _LEADERSHIP,
-        "if (stream.leader, stream.leader_epoch) != (command.leader, command.leader_epoch):",
-        "if stream.leader != command.leader:",
+        "if (stream.leader, stream.leader_epoch) == (leader, leader_epoch):",
+        "if stream.leader == leader:",
         scenario=(
             "tests/unit/metadata/test_catalog_nodes.py::test_an_isr_that_must_not_be_is_refused[members1-1-2-Fenced]"
         ),

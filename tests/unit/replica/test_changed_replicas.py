@@ -58,6 +58,7 @@ def test_a_replica_that_goes_is_waited_for_no_more() -> None:
 def test_what_was_proposed_with_a_replica_that_goes_is_void() -> None:
     reign = Reign(isr=(A, B))
     reign.fetch(B)
+    reign.fetch(C)
     assert proposals(reign.fetch(C)) == [named((A, 1), (B, 1), (C, 1))]
     assert reign.leader.isr.maximal == {A, B, C}
     reign.give(changed(A, B, isr=(A, B)))

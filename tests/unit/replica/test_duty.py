@@ -70,6 +70,8 @@ NEXT = LeaderEpoch(5)
             TakeOver(replace(ROW, leader=B, leader_epoch=NEXT)),
         ),
         (replace(FOLLOWS, forgone=NEXT), replace(ROW, leader=B, leader_epoch=NEXT), B, None),
+        (replace(FOLLOWS, is_put_off=True), replace(ROW, leader=B, leader_epoch=NEXT), B, None),
+        (replace(FOLLOWS, is_put_off=True), replace(ROW, leader=C, leader_epoch=NEXT), B, Follow(C, NEXT)),
     ],
 )
 def test_one_step_leads_towards_the_row(

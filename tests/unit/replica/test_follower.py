@@ -11,6 +11,7 @@ from jetstream.replica.follower_events import (
     AppendRefused,
     Batches,
     Connected,
+    CutRefused,
     Disconnected,
     DivergingAnswer,
     EpochBegins,
@@ -417,6 +418,17 @@ def test_what_the_disk_says_of_appends_before_a_cut_does_not_count_after_it() ->
     assert following.give(answer) == (Truncate(Offset(8)),)
     assert following.written(12) + following.synced(12) + following.give(AppendRefused(LOG)) == ()
     assert following.give(LogCut(log((3, 0), (5, 6), end=8))) == (fetch(5, 8, leader=C, epoch=EPOCH + 1),)
+
+
+@pytest.mark.parametrize("answer", [diverging(5, 10, 5, 8), start_over(5, 10, 20)])
+def test_a_cut_that_the_disk_has_no_space_for_is_tried_again_later(answer: Event) -> None:
+    following = Following()
+    cut = following.give(answer)
+    assert following.give(CutRefused(LOG)) == ()
+    assert following.follower.is_settled
+    assert following.after(RETRY - 1).give(Tick()) == ()
+    assert following.after(1).give(Tick()) == (fetch(5, 10),)
+    assert following.give(answer) == cut
 
 
 def test_while_the_log_is_cut_nothing_is_asked_for_or_taken_in() -> None:

@@ -19,7 +19,7 @@ from jetstream.replica.leader_events import (
 )
 from jetstream.replica.settings import NEVER
 from tests.support.reigns import EPOCH, OLD, Reign, log, named, proposals, steady
-from tests.support.replica_cluster import LAG_MAX, RETRY, START, A, B, C
+from tests.support.replica_cluster import LAG_MAX, RETRY, START, A, B, C, D
 
 # --- who is in sync -----------------------------------------------------------------------------------
 
@@ -69,9 +69,29 @@ def test_an_isr_below_the_minimum_is_not_proposed() -> None:
 def test_a_replica_that_caught_up_is_proposed_in_by_its_start() -> None:
     reign = Reign(isr=(A, B), known=4)
     reign.fetch(B)
+    assert proposals(reign.fetch(C, node_epoch=5)) == [], "it is answered first"
     assert proposals(reign.fetch(C, node_epoch=5)) == [named((A, 1), (B, 1), (C, 5))]
     reign.give(ReplicasChanged((A, B, C), (A, B, C), 2))
     assert reign.leader.isr.committed == {A, B, C}
+
+
+def test_who_only_acknowledges_may_not_have_taken_in_its_answer_yet() -> None:
+    reign = Reign(isr=(A, B))
+    reign.fetch(B)
+    assert Serve(C, OLD, Offset(10), Offset(10), Offset(10)) in reign.fetch(C)
+    assert proposals(reign.fetch(C, asks=False)) == []
+    assert proposals(reign.fetch(C)) != []
+
+
+def test_a_read_replica_that_becomes_a_replica_is_answered_before_it_joins() -> None:
+    """It has everything, but may have copied it after some was compacted: it lacks the leader's note."""
+    reign = steady(Reign())
+    for _ in range(2):
+        reign.fetch(D, known=10)
+    promoted = reign.give(ReplicasChanged((A, B, C, D), (A, B, C), 2))
+    assert promoted == (Serve(D, OLD, Offset(10), Offset(10), Offset(10)),)
+    assert proposals(reign.fetch(D, known=10, asks=False)) == []
+    assert proposals(reign.fetch(D, known=10)) == [named((A, 1), (B, 1), (C, 1), (D, 1))]
 
 
 def test_a_replica_below_the_start_of_the_epoch_stays_out() -> None:
@@ -131,6 +151,7 @@ def joining() -> tuple[Reign, ProposeIsr]:
     """c, which has ten records, is proposed in, and that is all that is known."""
     reign = Reign(isr=(A, B))
     reign.fetch(B)
+    reign.fetch(C)
     proposal = reign.fetch(C)[-1]
     assert isinstance(proposal, ProposeIsr)
     reign.written(12)
@@ -209,6 +230,7 @@ def test_a_refused_proposal_is_not_made_again_at_once() -> None:
 
 def test_nobody_is_named_whose_start_is_not_known() -> None:
     reign = Reign(isr=(A, B))
+    reign.fetch(C)
     assert proposals(reign.fetch(C)) == [], "b is not heard of, and not late either"
     assert proposals(reign.fetch(B)) == [named((A, 1), (B, 1), (C, 1))]
 
@@ -226,7 +248,8 @@ def test_without_a_lease_nothing_is_committed_served_or_proposed() -> None:
         AdvanceHighWatermark(Offset(10)),
         Serve(B, OLD, Offset(10), Offset(12), Offset(10)),
     )
-    assert proposals(renewed) == [named((A, 1), (B, 1), (C, 1))]
+    assert proposals(renewed) == []
+    assert proposals(reign.fetch(C)) == [named((A, 1), (B, 1), (C, 1))]
 
 
 def test_without_a_lease_who_diverges_is_refused_so_that_it_asks_again() -> None:

@@ -10,6 +10,7 @@ from jetstream.replica.leader_events import (
     AdvanceHighWatermark,
     Diverging,
     FetchRefusal,
+    FollowerLost,
     LogStartMoved,
     MinimumChanged,
     RefuseFetch,
@@ -18,7 +19,7 @@ from jetstream.replica.leader_events import (
     Synced,
     Tick,
 )
-from jetstream.replica.progress import FollowerState
+from jetstream.replica.progress import FollowerState, passed_by_all
 from jetstream.replica.settings import NEVER
 from tests.support.reigns import EPOCH, OLD, Reign, log, named, proposals, steady
 from tests.support.replica_cluster import HEARTBEAT, LAG_MAX, RETRY, START, A, B, C, D
@@ -288,3 +289,49 @@ def test_what_is_known_of_the_followers_can_be_told() -> None:
     )
     reign.fetch(B, 11, last=6, node_epoch=2)
     assert reign.leader.follower_states()[0] == FollowerState(B, None, None, None, in_sync=True)
+
+
+# --- how far every replica is -----------------------------------------------------------------------------
+
+AWAY_MAX = 1_000 * LAG_MAX
+
+
+def passed(reign: Reign) -> int:
+    leader = reign.leader
+    return passed_by_all(leader.synced_end, leader.follower_states(), reign.now, AWAY_MAX)
+
+
+def test_the_only_replica_has_passed_what_it_has_on_disk() -> None:
+    leader = sole(7)
+    leader.handle(Synced(Offset(8), Offset(9)), START)
+    assert passed_by_all(leader.synced_end, leader.follower_states(), START, 1) == 8
+
+
+def test_all_have_passed_what_the_last_of_them_has_on_disk() -> None:
+    reign = Reign()
+    for follower, synced in ((B, 8), (C, 6), (D, 9)):
+        assert passed(reign) == 0, "who was not heard of may have nothing"
+        reign.fetch(follower, 10, synced)
+    assert passed(reign) == 6
+    reign.fetch(C, 10, 10)
+    assert passed(reign) == 8
+
+
+def test_who_is_slow_is_waited_for_and_who_is_dead_for_a_time() -> None:
+    reign = Reign()
+    for follower, synced in ((B, 8), (C, 6), (D, 9)):
+        reign.fetch(follower, 10, synced)
+    reign.after(2 * AWAY_MAX)
+    assert passed(reign) == 6, "it lives"
+    reign.give(FollowerLost(C))
+    assert passed(reign) == 8
+    reign.fetch(C, 10, 7)
+    assert passed(reign) == 7, "it is back"
+
+
+def test_who_is_not_heard_of_in_a_reign_is_waited_for_as_long() -> None:
+    reign = Reign()
+    for follower in (B, C):
+        reign.fetch(follower)
+    assert passed(reign.after(AWAY_MAX - 1)) == 0
+    assert passed(reign.after(1)) == 10

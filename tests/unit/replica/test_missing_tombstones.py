@@ -1,0 +1,56 @@
+"""What a follower does when a log lacks tombstones that the other log has not got past."""
+
+from dataclasses import replace
+
+import pytest
+
+from envelope.types import LeaderEpoch, Offset
+from jetstream.replica.follower_events import Append, Batches, EpochBegins, LogCut, Reset
+from tests.support.reigns import log
+from tests.unit.replica.test_follower import EPOCH, LOG, Following, fetch
+
+
+def without_tombstones(base: int, end: int, purged_end: int, log_start: int = 0) -> Batches:
+    """An answer of a leader in whose log tombstones below ``purged_end`` may be missing."""
+    begins = (EpochBegins(EPOCH, Offset(base)),) if end > base else ()
+    return Batches(
+        EPOCH,
+        LeaderEpoch(5),
+        Offset(base),
+        Offset(end),
+        begins,
+        Offset(30),
+        Offset(log_start),
+        Offset(purged_end),
+    )
+
+
+@pytest.mark.parametrize("end", [10, 12])
+def test_a_log_that_may_hold_what_missing_tombstones_deleted_is_copied_anew(end: int) -> None:
+    following = Following(known=8)
+    assert following.give(without_tombstones(10, end, 11, log_start=2)) == (Reset(Offset(2), Offset(11)),)
+    assert following.follower.high_watermark == 2, "and nothing is reported as lost"
+    begun = replace(log(start=2, end=2), purged_end=Offset(11))
+    assert following.give(LogCut(begun)) == (fetch(0, 2, known=2),)
+    # From a log that lacks tombstones up to the very same place it copies, also below it.
+    answer = replace(without_tombstones(2, 6, 11), last_epoch=LeaderEpoch(0))
+    assert following.give(answer)[0] == Append(answer)
+
+
+def test_a_log_that_has_got_past_the_missing_tombstones_goes_on() -> None:
+    following = Following(known=8)
+    answer = without_tombstones(10, 12, 10)
+    assert following.give(answer)[0] == Append(answer)
+
+
+@pytest.mark.parametrize("purged_end", [0, 9, 11, 21])
+def test_a_copy_that_was_begun_from_another_log_begins_anew(purged_end: int) -> None:
+    following = Following(replace(LOG, purged_end=Offset(20)))
+    reset = Reset(Offset(0), Offset(purged_end))
+    assert following.give(without_tombstones(10, 12, purged_end)) == (reset,)
+
+
+def test_an_own_log_without_some_tombstones_goes_on_behind_them() -> None:
+    following = Following(replace(LOG, purged_end=Offset(10)))
+    answer = without_tombstones(10, 12, 3)
+    assert following.give(answer)[0] == Append(answer)
