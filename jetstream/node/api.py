@@ -19,7 +19,14 @@ from envelope.errors import (
     UnavailableError,
 )
 from envelope.types import NodeId
-from jetstream.node.api_operations import LOOK_SECONDS, NODE_WORD, READY_SECONDS, ApiOperations, ApiServices
+from jetstream.node.api_operations import (
+    LOOK_SECONDS,
+    NODE_WORD,
+    QUESTION_SECONDS,
+    READY_SECONDS,
+    ApiOperations,
+    ApiServices,
+)
 from jetstream.node.discovery import DISCOVERY_WORD
 from metadata.api.requests import (
     ClusterInfoRequest,
@@ -42,8 +49,6 @@ _REQUESTS_WAITING_MAX: Final = 1024
 _REQUESTS_AT_ONCE: Final = 16
 _HOME_SECONDS: Final = READY_SECONDS + 2.0
 """How long another node may take to answer; one that is dead is known at once, as NATS knows who listens."""
-_QUESTION_SECONDS: Final = 1.0
-"""What changes nothing is asked again after that: it may have died with the question."""
 _HOME_NS: Final = 5_000_000_000
 """How long a request waits for somebody to lead."""
 _INFO_NS: Final = 3_000_000_000
@@ -72,11 +77,12 @@ class RequestApi:
         """Subscribe; the server has the subscriptions on return."""
         own = f"{self._prefix}.{NODE_WORD}.{self._node_id}"
         await self._services.link.serve(f"{own}.>", self._take)
-        await self._services.link.serve(f"{self._prefix}.>", self._take_shared, queue=self._prefix)
+        # Not '>': who asks one node must hear from NATS at once that it is gone.
+        for shape in ("*", "*.*"):
+            await self._services.link.serve(f"{self._prefix}.{shape}", self._take_shared, queue=self._prefix)
 
     async def _take_shared(self, message: Msg) -> None:
-        for_one_node, for_all = f"{self._prefix}.{NODE_WORD}.", f"{self._prefix}.{DISCOVERY_WORD}"
-        if not message.subject.startswith(for_one_node) and message.subject != for_all:
+        if message.subject != f"{self._prefix}.{DISCOVERY_WORD}":  # every node answers that
             await self._take(message)
 
     async def _take(self, message: Msg) -> None:
@@ -147,7 +153,7 @@ class RequestApi:
             return encode_response(await self._operations.answer(request))
         subject = f"{self._prefix}.{NODE_WORD}.{home}.{suffix}"
         is_question = isinstance(request, StreamInfoRequest | ClusterInfoRequest)
-        seconds = _QUESTION_SECONDS if is_question else _HOME_SECONDS
+        seconds = QUESTION_SECONDS if is_question else _HOME_SECONDS
         try:
             answer = await self._services.link.request(subject, data, seconds)
         except UnavailableError:

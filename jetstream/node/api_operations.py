@@ -22,8 +22,11 @@ from jetstream.node.electing import OrderedElection, elect
 from jetstream.node.gaps import Gap
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.reassigning import MovingRequest, Reassigning
+from jetstream.node.restoring import check_store, found_remains, going_on, restored_config
 from jetstream.node.stream_info import stream_info, stream_summary
 from jetstream.node.streams import Streams
+from jetstream.node.tier import Tier
+from jetstream.node.tier_turn import truncate_before
 from jetstream.protocol.requests import PROTOCOL_VERSION
 from metadata.api.requests import (
     ClusterInfoRequest,
@@ -33,6 +36,7 @@ from metadata.api.requests import (
     ListStreamsRequest,
     LookupStreamsRequest,
     Request,
+    RestoreStreamRequest,
     StreamInfoRequest,
     TruncateStreamRequest,
     UpdateStreamRequest,
@@ -56,11 +60,13 @@ from metadata.api.wire import (
     decode_response,
     encode_request,
 )
+from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, CreateStream, DeleteStream, UpdateStream
 from metadata.catalog.events import Event, StreamCreated, StreamDeleted, StreamFound, StreamUpdated
 from metadata.catalog.tables import Stream
 from metadata.node.metadata_group import MetadataGroup
 from metadata.placement import Candidate, Placed, loads, place_stream, read_replicas_beside
+from metadata.stream_config import StreamConfig
 
 _log = logging.getLogger(__name__)
 
@@ -69,9 +75,13 @@ _Placed = TypeVar("_Placed")
 _INCARNATION_BYTES: Final = 8
 NODE_WORD: Final = "node"
 """Behind the prefix: requests for one node alone, which it answers itself."""
-READY_SECONDS: Final = 5.0
-"""How long the answer to a creation waits for the new stream to be served."""
+READY_SECONDS: Final = 4.5
+"""How long after a creation was asked for it is answered at the latest: clients wait 5 s by default."""
+QUESTION_SECONDS: Final = 1.0
+"""What changes nothing is asked again after that: it may have died with the question."""
 LOOK_SECONDS: Final = 0.05
+_HEARD_NS: Final = 1_000_000_000
+"""How long an update waits for the stream's leader to hear of it."""
 _ALIVE_NS: Final = 4_000_000_000
 """How long a creation waits for enough nodes to be alive."""
 
@@ -87,6 +97,7 @@ class ApiServices:
     alive: Callable[[], frozenset[NodeId] | None]
     """The nodes that can hold a new stream; None if this node cannot tell."""
     ordered_election: OrderedElection
+    tier: Tier
 
 
 class ApiOperations:
@@ -117,7 +128,7 @@ class ApiOperations:
             JetstreamError: the typed refusal, to be sent instead.
         """
         match request:
-            case CreateStreamRequest():
+            case CreateStreamRequest() | RestoreStreamRequest():
                 return await self._create(request)
             case UpdateStreamRequest():
                 return await self._update(request)
@@ -142,7 +153,7 @@ class ApiOperations:
             case StreamInfoRequest():
                 return self._info(self._known(request.name))
             case ListStreamsRequest():
-                return self._list(request)
+                return _listed(request, self._catalog, self._streams)
             case LookupStreamsRequest(subject=subject):
                 found = self._catalog.streams_of(subject)
                 return LookupStreamsResponse(
@@ -158,19 +169,17 @@ class ApiOperations:
     async def _propose(self, command: Command) -> Event:
         return (await self._metadata.propose(command)).answer()
 
-    async def _create(self, request: CreateStreamRequest) -> CreateStreamResponse:
-        placed = await self._placed(lambda: self._place(request))
-        event = await self._propose(
-            CreateStream(
-                config=request.config,
-                incarnation=Incarnation(secrets.token_hex(_INCARNATION_BYTES)),
-                created=self._services.clock.wall(),
-                replicas=placed.replicas,
-                leader=placed.replicas[0],
-                api_prefix=self._prefix,
-                read_replicas=placed.read_replicas,
-            )
-        )
+    async def _create(self, request: CreateStreamRequest | RestoreStreamRequest) -> CreateStreamResponse:
+        answers_at = asyncio.get_running_loop().time() + READY_SECONDS
+        tier = self._services.tier
+        if isinstance(request, RestoreStreamRequest):
+            remains = await found_remains(request, self._catalog, tier)
+            config = restored_config(request, remains, len(self._catalog.nodes()))
+            command = going_on(await self._creation(config), remains)
+        else:
+            check_store(tier, needed=request.tier)
+            command = await self._creation(request.config)
+        event = await self._propose(command)
         match event:
             case StreamCreated(stream):
                 _log.info("stream created stream=%s subject=%s", stream.name, stream.config.subject)
@@ -178,8 +187,20 @@ class ApiOperations:
                 pass
             case _:
                 raise InternalError(f"creation answered by {type(event).__name__}")
-        info = await self._served(stream.name)
+        info = await self._served(stream.name, answers_at)
         return CreateStreamResponse(**dict(info), created=isinstance(event, StreamCreated))
+
+    async def _creation(self, config: StreamConfig) -> CreateStream:
+        placed = await self._placed(lambda: self._place(config))
+        return CreateStream(
+            config=config,
+            incarnation=Incarnation(secrets.token_hex(_INCARNATION_BYTES)),
+            created=self._services.clock.wall(),
+            replicas=placed.replicas,
+            leader=placed.replicas[0],
+            api_prefix=self._prefix,
+            read_replicas=placed.read_replicas,
+        )
 
     async def _placed(self, place: Callable[[], _Placed]) -> _Placed:
         """Return where replicas go; nodes that have just started are waited for.
@@ -197,11 +218,11 @@ class ApiOperations:
                     raise
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _place(self, request: CreateStreamRequest) -> Placed:
-        existing = self._catalog.stream(StreamName(request.name))
+    def _place(self, config: StreamConfig) -> Placed:
+        existing = self._catalog.stream(StreamName(config.name))
         if existing is not None:
             return Placed(existing.replicas, existing.read_replicas)
-        return place_stream(self._candidates(), request.config.replicas, request.config.read_replicas)
+        return place_stream(self._candidates(), config.replicas, config.read_replicas)
 
     def _place_read_replicas(self, request: UpdateStreamRequest) -> tuple[NodeId, ...] | None:
         """Return the nodes for as many read replicas as are asked for; None if it is not about them."""
@@ -224,14 +245,18 @@ class ApiOperations:
             if node.node_id in alive
         ]
 
-    async def _served(self, name: StreamName) -> StreamInfo:
+    async def _served(self, name: StreamName, answers_at: float) -> StreamInfo:
         """Return a stream's info once its leader serves it with all replicas in sync, or as it is then.
+
+        Args:
+            name: of the stream.
+            answers_at: when it is told as it is, on the loop's clock.
 
         Raises:
             Unauthorized: NATS does not let its leader subscribe.
         """
         try:
-            async with asyncio.timeout(READY_SECONDS):
+            async with asyncio.timeout_at(answers_at):
                 while True:
                     info = await self._ask_leader(name)
                     if info is not None and info.state == StreamState.ONLINE and info.is_replicated:
@@ -251,7 +276,7 @@ class ApiOperations:
         subject = f"{self._prefix}.{NODE_WORD}.{stream.leader}.stream.info"
         try:
             answer = await self._services.link.request(
-                subject, encode_request(StreamInfoRequest(name=name)), READY_SECONDS
+                subject, encode_request(StreamInfoRequest(name=name)), QUESTION_SECONDS
             )
             return decode_response(StreamInfo, answer)
         except JetstreamError as error:
@@ -259,6 +284,7 @@ class ApiOperations:
             return None
 
     async def _update(self, request: UpdateStreamRequest) -> UpdateStreamResponse:
+        check_store(self._services.tier, needed=request.tier)
         read_replicas = await self._placed(lambda: self._place_read_replicas(request))
         event = await self._reassigning.accepted(
             UpdateStream(
@@ -273,8 +299,21 @@ class ApiOperations:
         if event.stream != event.before:
             await self._streams.settled()
             _log.info("stream updated stream=%s", event.stream.name)
-        info = await self._ask_leader(event.stream.name) or self._info(event.stream)
-        return UpdateStreamResponse(**dict(info))
+        return UpdateStreamResponse(**dict(await self._known_to_leader(event.stream)))
+
+    async def _known_to_leader(self, changed: Stream) -> StreamInfo:
+        """Return what a stream's leader says of it once it knows of a change, so that the change is in force.
+
+        A leader that does not answer, or has not heard of it for so long, is not waited for.
+        """
+        asked_at = self._services.clock.monotonic()
+        while (info := await self._ask_leader(changed.name)) is not None:
+            if (info.config, info.read_replicas) == (changed.config, list(changed.read_replicas)):
+                return info
+            if self._services.clock.monotonic() > asked_at + _HEARD_NS:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        return self._info(changed)
 
     async def _delete(self, request: DeleteStreamRequest) -> DeleteStreamResponse:
         event = await self._propose(DeleteStream(stream=StreamName(request.name)))
@@ -290,10 +329,10 @@ class ApiOperations:
         replica = self._streams.stream(stream.name)
         if replica is None or replica.leading is None:
             raise StreamOffline(f"stream {stream.name} is not led by this node")
-        await replica.leading.truncate_before(Offset(request.before))
+        await truncate_before(replica, Offset(request.before))
         return TruncateStreamResponse(
             name=stream.name,
-            log_start_offset=replica.log.log_start_offset,
+            log_start_offset=replica.readable.log_start_offset,
             high_watermark=replica.high_watermark,
         )
 
@@ -307,12 +346,6 @@ class ApiOperations:
 
     def _info(self, stream: Stream) -> StreamInfo:
         return stream_info(stream, self._streams, self._services.interruption(), self._services.clock.wall())
-
-    def _list(self, request: ListStreamsRequest) -> ListStreamsResponse:
-        prefix = request.prefix or ""
-        matching = [stream for stream in self._catalog.streams() if stream.name.startswith(prefix)]
-        summaries = (stream_summary(stream, self._streams) for stream in matching[request.offset :])
-        return list_page(request, len(matching), summaries)
 
     def cluster_info(self) -> ClusterInfo:
         """Return who is there; who is alive only if this node can tell."""
@@ -339,3 +372,10 @@ class ApiOperations:
             streams=self._catalog.count_streams(),
             protocol_versions=[PROTOCOL_VERSION],
         )
+
+
+def _listed(request: ListStreamsRequest, catalog: Catalog, streams: Streams) -> ListStreamsResponse:
+    prefix = request.prefix or ""
+    matching = [stream for stream in catalog.streams() if stream.name.startswith(prefix)]
+    summaries = (stream_summary(stream, streams) for stream in matching[request.offset :])
+    return list_page(request, len(matching), summaries)

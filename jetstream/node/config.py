@@ -190,6 +190,9 @@ CATCH_UP_BYTES_DEFAULT: Final = 100 * MIB
 """A second, of most a gigabit network; what is published meanwhile needs the rest."""
 
 
+TIER_CACHE_BYTES_DEFAULT: Final = 2048 * MIB
+"""Eight segments of the default size."""
+
 Voters = Annotated[dict[Name, Annotated[Address, BeforeValidator(_address)]], Field(min_length=2)]
 """Where each is dialled."""
 
@@ -280,6 +283,12 @@ class NodeConfig(BaseSettings):
     """None opens no HTTP port."""
     peers: PeersConfig | None = None
     """None: this node is alone."""
+    tier: Annotated[SecretStr, Field(min_length=1)] | None = None
+    """Where streams with ``tier: true`` are copied to: the URI of an object store, or the absolute path of a
+    folder that all nodes share. It may hold a password, and is not shown. None: nowhere."""
+    tier_cache_bytes: Annotated[int, Field(ge=1)] = TIER_CACHE_BYTES_DEFAULT
+    """Of what readers want from there so much is kept in the data directory, in whole segments; at least the
+    newest one."""
     api_prefix: str = "jetstream.api"
     verify: Literal["tail", "full"] = "tail"
     """How much of each log is verified at start: from the last checkpoint, or every byte."""

@@ -21,6 +21,7 @@ from jetstream.log.batch import Buffer, SealedBatch, UnsealedBatch, verified_bat
 from jetstream.log.log import Log
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.crash import Crash
+from jetstream.node.log_note import decode_note
 from jetstream.node.recovery import OpenedLog
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class GroupAppend:
             tried, any other error if the outcome is unknown and the log has failed for good.
         written: called on the loop once the batches are written, before they are synced; not if they are
             refused.
+        stored: called on the disk thread when the outcome is that the batches are stored.
     """
 
     log: Log
@@ -52,6 +54,7 @@ class GroupAppend:
     now: TimestampUs
     error: JetstreamError | None = None
     written: Callable[[], None] | None = None
+    stored: Callable[[], None] | None = None
 
     @property
     def base(self) -> Offset:
@@ -85,6 +88,7 @@ class FollowerAppend:
         now: wall clock.
         error: as `GroupAppend.error`, and `CorruptDataError` if the batches are damaged or do not follow the
             log; nothing was stored then. With `DiskFull` the log may have the first of the batches.
+        note: the leader's, of committed records of which some may be gone; empty if there is none.
         written: as `GroupAppend.written`.
         batches: what is in ``data``, once it is verified; not all of them are stored where ``error`` says so.
         records: how many were written.
@@ -93,6 +97,7 @@ class FollowerAppend:
     opened: OpenedLog
     data: Buffer
     now: TimestampUs
+    note: bytes = b""
     error: JetstreamError | None = None
     written: Callable[[], None] | None = None
     batches: Sequence[SealedBatch] = ()
@@ -109,6 +114,8 @@ class FollowerAppend:
         self.batches = verified_batches(self.data)
         if self.batches and self.batches[0][0].base > log_end_offset:
             raise _refused_behind(self.log)
+        if self.note:
+            self.opened.take_note(decode_note(self.note))
         try:
             self.log.append_sealed(self.batches, self.now)
         finally:
@@ -254,6 +261,8 @@ class DiskThread:
     def _learn_or_keep(self, appends: Sequence[AnyAppend]) -> None:
         """Let followers' logs take in what was stored if that takes no time; otherwise a little later."""
         for append in appends:
+            if isinstance(append, GroupAppend) and append.stored is not None and append.error is None:
+                append.stored()
             if not isinstance(append, FollowerAppend) or not append.records:
                 continue
             if self._unlearnt or not append.opened.pass_over(append.batches):

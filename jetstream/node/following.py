@@ -6,12 +6,13 @@ It decides nothing: `Follower` says what to ask for and what to cut, `Log` store
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final, assert_never
 
 from envelope.errors import DiskFull, JetstreamError
-from envelope.types import LeaderEpoch, NodeId, Offset
-from jetstream.log.log import Log
+from envelope.types import NO_OFFSET, LeaderEpoch, NodeId, Offset
 from jetstream.node.disk_thread import FollowerAppend
+from jetstream.node.log_note import NOTHING_NOTED, decode_note, encode_note
 from jetstream.node.lost_records import LostRecords
 from jetstream.node.replica_parts import ReplicaParts, StreamServices, log_state
 from jetstream.replica.follower import Follower
@@ -22,6 +23,7 @@ from jetstream.replica.follower_events import (
     AppendRefused,
     Batches,
     Connected,
+    CutRefused,
     Disconnected,
     DivergingAnswer,
     EpochBegins,
@@ -52,10 +54,16 @@ _log = logging.getLogger(__name__)
 
 _NO_HANDLE: Final = 0
 """The session gives a stream its handle."""
+_NOTHING_NOTED: Final = encode_note(NOTHING_NOTED)
 
 
 class FollowingStream:
-    """Follows whoever leads, until `settled` before this node leads itself."""
+    """Follows whoever leads, until `settled` before this node leads itself.
+
+    Attributes:
+        passed_by_all: a leader has said that every replica has on disk what lies below.
+        failed: why it asks for nothing any more; None while it does.
+    """
 
     def __init__(self, parts: ReplicaParts, high_watermark: Offset, services: StreamServices) -> None:
         """Begin with a log to which nothing is being written."""
@@ -65,10 +73,11 @@ class FollowingStream:
         self._follower = Follower(
             cluster.node_id, cluster.node_epoch, log_state(parts.log), high_watermark, cluster.settings
         )
-        self._body = b""
+        self._body = self._note = b""
+        self.passed_by_all = NO_OFFSET
         self._lost = LostRecords(parts, cluster.node_id)
         self._settled: asyncio.Future[None] | None = None
-        self._failed: JetstreamError | None = None
+        self.failed: JetstreamError | None = None
 
     @property
     def high_watermark(self) -> Offset:
@@ -93,7 +102,7 @@ class FollowingStream:
 
     async def settled(self) -> None:
         """Return when the log is written to no more; whoever leads is to be this node."""
-        while not self._follower.is_settled and self._failed is None:
+        while not self._follower.is_settled and self.failed is None:
             self._settled = asyncio.get_running_loop().create_future()
             await self._settled
 
@@ -112,8 +121,11 @@ class FollowingStream:
                 self._batches(message)
             case DivergingMessage(_, leader_epoch, last_epoch, log_end, epoch, end):
                 self._tell(DivergingAnswer(leader_epoch, last_epoch, log_end, epoch, end))
-            case StartOverMessage(_, leader_epoch, last_epoch, log_end, log_start_offset):
+            case StartOverMessage(_, leader_epoch, last_epoch, log_end, log_start_offset, note):
+                # Nothing is as good as any note: this log's own may speak of what no other log has.
+                self._note = note or _NOTHING_NOTED
                 self._tell(StartOverAnswer(leader_epoch, last_epoch, log_end, log_start_offset))
+                self._note = b""
             case RefusedMessage(_, leader_epoch, reason):
                 _log.info("fetch refused stream=%s reason=%s", self._parts.name, reason)
                 self._tell(Refused(leader_epoch))
@@ -121,25 +133,32 @@ class FollowingStream:
                 assert_never(message)
 
     def _batches(self, message: BatchesMessage) -> None:
-        self._body = message.body
         epochs = tuple(EpochBegins(epoch, start) for epoch, start in message.epochs)
-        self._tell(
-            Batches(
-                message.leader_epoch,
-                message.last_epoch,
-                message.base,
-                message.next,
-                epochs,
-                message.high_watermark,
-            )
+        batches = Batches(
+            message.leader_epoch,
+            message.last_epoch,
+            message.base,
+            message.next,
+            epochs,
+            message.high_watermark,
+            message.log_start_offset,
+            message.purged_end,
         )
-        self._body = b""
+        self._body, self._note = message.body, message.note
+        if message.note and not message.body:
+            # The machine asks for more only when that is on disk, and so joins those in sync only then.
+            self._append(lambda: self._tell(batches))
+        else:
+            self._tell(batches)
+        self._body = self._note = b""
+        self.passed_by_all = max(self.passed_by_all, message.purged_end)
         self._drop_before(message.log_start_offset)
 
     def _drop_before(self, log_start_offset: Offset) -> None:
         """Let the log begin where the leader's does, as far as it is known to be committed here."""
         before = min(log_start_offset, self.high_watermark)
         if before > self._parts.log.log_start_offset and self._parts.log.failed is None:
+            # Where there is no space for it, the next answer asks for it again.
             self._on_disk(lambda: self._parts.upkeep.truncate_before(before), lambda: LogStartMoved(before))
 
     # --- the machine -------------------------------------------------------------------------------
@@ -161,24 +180,26 @@ class FollowingStream:
             case Fetch():
                 self._fetch(action)
             case Append(batches):
-                self._append(batches)
+                log, end = self._parts.log, batches.next
+                self._append(lambda: self._tell(Written(end), Synced(min(log.synced_end, end))))
             case AdvanceHighWatermark(high_watermark):
                 self._parts.watchers.tell(high_watermark)
             case Truncate(end):
                 _log.info("cutting the log back stream=%s end=%d %s", name, end, self._follower)
                 self._lost.cut(end)
-                self._cut(lambda log: log.truncate_to(end))
-            case Reset(offset):
+                self._cut(partial(_truncate, self._parts, end))
+            case Reset(offset, purged_end):
                 _log.warning("beginning the log anew stream=%s offset=%d %s", name, offset, self._follower)
-                self._lost.cut(offset)
-                self._cut(lambda log: log.reset_to(offset))
+                if not purged_end:  # otherwise the leader has what goes, as far as it is not deleted
+                    self._lost.cut(offset)
+                self._cut(partial(_begin_anew, self._parts, offset, purged_end, self._note))
             case ReportLost(start, end):
                 self._lost.committed(start, end)
             case _:
                 assert_never(action)
 
     def _fetch(self, fetch: Fetch) -> None:
-        if self._failed is not None:
+        if self.failed is not None:
             return
         message = FetchMessage(
             _NO_HANDLE,
@@ -196,15 +217,16 @@ class FollowingStream:
 
     # --- the disk ----------------------------------------------------------------------------------
 
-    def _append(self, batches: Batches) -> None:
-        append = FollowerAppend(self._parts.opened, self._body, self._services.clock.wall())
-        self._services.disk.append([append], lambda: self._appended(append, batches.next))
+    def _append(self, then: Callable[[], None]) -> None:
+        """Append what has come, and take its note in before."""
+        append = FollowerAppend(self._parts.opened, self._body, self._services.clock.wall(), self._note)
+        self._services.disk.append([append], lambda: self._appended(append, then))
 
-    def _appended(self, append: FollowerAppend, end: Offset) -> None:
+    def _appended(self, append: FollowerAppend, then: Callable[[], None]) -> None:
         error, log = append.error, self._parts.log
         if error is None:
-            self._parts.upkeep.appended(append.now)
-            self._tell(Written(end), Synced(min(log.synced_end, end)))
+            self._parts.upkeep.appended()
+            then()
         elif log.failed is not None:
             self._fail(error)
         else:
@@ -212,22 +234,22 @@ class FollowingStream:
             _log.log(level, "append refused stream=%s error=%s", self._parts.name, error)
             self._tell(AppendRefused(log_state(log)))
 
-    def _cut(self, cut: Callable[[Log], None]) -> None:
-        parts = self._parts
+    def _cut(self, work: Callable[[], None]) -> None:
+        log = self._parts.log
+        self._on_disk(work, lambda: LogCut(log_state(log)), lambda: self._tell(CutRefused(log_state(log))))
 
-        def work() -> None:
-            cut(parts.log)
-            parts.relearn()
-
-        self._on_disk(work, lambda: LogCut(log_state(parts.log)))
-
-    def _on_disk(self, work: Callable[[], None], then: Callable[[], Event]) -> None:
-        """Do something to the log between two appends, and tell the machine."""
+    def _on_disk(
+        self, work: Callable[[], None], then: Callable[[], Event], refused: Callable[[], None] = lambda: None
+    ) -> None:
+        """Do something to the log between two appends, and tell the machine; on a full disk `refused`."""
 
         def done(worked: "asyncio.Future[None]") -> None:
             error = worked.exception()
             if error is None:
                 self._tell(then())
+            elif isinstance(error, DiskFull) and self._parts.log.failed is None:
+                _log.warning("cut waits for space stream=%s error=%s", self._parts.name, error)
+                refused()
             elif isinstance(error, JetstreamError):
                 self._fail(error)
             else:
@@ -238,6 +260,25 @@ class FollowingStream:
     def _fail(self, error: JetstreamError) -> None:
         """Ask for nothing any more: this replica leaves the ISR, and the others go on without it."""
         _log.error("replica offline stream=%s error=%r runbook=RB-01", self._parts.name, error)
-        self._failed = error
+        self.failed = error
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
+
+
+def _truncate(parts: ReplicaParts, end: Offset) -> None:
+    """Cut the log back; on the disk thread."""
+    log_end_offset = parts.log.log_end_offset
+    try:
+        parts.log.truncate_to(end)
+    except DiskFull:
+        if parts.log.log_end_offset != log_end_offset:  # only what is on record of it lacks something
+            parts.relearn()
+        raise
+    parts.relearn()
+
+
+def _begin_anew(parts: ReplicaParts, offset: Offset, purged_end: Offset, note: bytes) -> None:
+    """Begin with an empty log, and what the leader's note says, if there is one; on the disk thread."""
+    noted = decode_note(note) if note else None
+    parts.opened.begin_anew(offset, noted, lambda: parts.log.reset_to(offset, purged_end))
+    parts.upkeep.note = parts.opened.note

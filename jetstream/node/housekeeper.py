@@ -45,15 +45,15 @@ class Housekeeper:
             tasks.create_task(self.retain_every(maintenance_interval))
 
     async def checkpoint_every(self, interval: timedelta) -> None:
-        """Record synced ends of quiet streams and last txids, at most ``interval`` after they are due."""
+        """Record synced ends of quiet streams, and notes, at most ``interval`` after they are due."""
         while True:
             await asyncio.sleep(interval.total_seconds())
-            now = self._clock.wall()
+            now = self._clock.monotonic()
             await self._upkeep(
                 [s for s in self._streams() if s.upkeep.checkpoint_due(now)], Upkeep.checkpoint
             )
-            await self._upkeep([s for s in self._streams() if s.upkeep.txid_note_due()], Upkeep.note_txid)
-            if any(stream.log.failed is not None for stream in self._streams()):
+            await self._upkeep([s for s in self._streams() if s.upkeep.note_due()], Upkeep.write_note)
+            if any(stream.log.may_lack_writes for stream in self._streams()):
                 await self._distrust()
 
     async def retain_every(self, interval: timedelta) -> None:

@@ -70,7 +70,9 @@ class LeadingStream:
         return Route(config.subject, config.group or "", self.path.deliver)
 
     def row_changed(self, row: Stream) -> None:
-        """Take in the catalogue's replicas, and which of them are in sync."""
+        """Take in the catalogue's replicas, which of them are in sync, and whether messages are taken."""
+        # Not with the rest of the configuration, which waits for the disk: who switches it is answered now.
+        self.path.set_read_only(is_set=row.config.read_only)
         self.reign.row_changed(row)
 
     def reconfigure(self) -> None:

@@ -3,28 +3,20 @@
 The hot path counts in plain integers of its own; a scrape reads them. docs/metrics.md is made of this table.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final, Literal
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 from jetstream.ingest.machine import CountKind
+from jetstream.node.compactor import CompactionCounters
 from jetstream.node.disk_thread import DiskCounters
 from jetstream.node.lost_records import COMMITTED_LOST
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.replica import StreamReplica
+from jetstream.node.rewriter import RewriteCounters
 from jetstream.node.socket_server import SocketServer
 from jetstream.node.streams import Streams
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-SAMPLES_AT_ONCE: Final = 100
-"""Written between two turns of the event loop: about half a millisecond."""
+from jetstream.node.tier import Tier
 
 _OUTCOMES: Final = sorted((*CountKind, "acks_dropped"))
 
@@ -39,6 +31,9 @@ class Sources:
     links: tuple[NatsLink, ...]
     disk: DiskCounters
     server: SocketServer
+    compaction: CompactionCounters
+    rewrite: RewriteCounters
+    tier: Tier
 
 
 Sample = tuple[tuple[str, ...], float]
@@ -117,7 +112,7 @@ METRICS: Final = (
         "gauge",
         "First offset that is kept.",
         _STREAM,
-        _of_streams(lambda stream: stream.log.log_start_offset),
+        _of_streams(lambda stream: stream.readable.log_start_offset),
     ),
     Definition(
         "jetstream_stream_log_end_offset",
@@ -146,6 +141,41 @@ METRICS: Final = (
         "Segment files of the stream.",
         _STREAM,
         _of_streams(lambda stream: stream.log.segments),
+    ),
+    Definition(
+        "jetstream_stream_compacted_offset",
+        "gauge",
+        "Below it the stream is compacted: no record is left that a later one below it replaces.",
+        _STREAM,
+        _of_streams(lambda stream: stream.log.compaction.cleaned_end),
+    ),
+    Definition(
+        "jetstream_stream_purged_offset",
+        "gauge",
+        "Below it compaction may have removed tombstones.",
+        _STREAM,
+        _of_streams(lambda stream: stream.log.compaction.purged_end),
+    ),
+    Definition(
+        "jetstream_stream_rewritten_offset",
+        "gauge",
+        "Below it the sealed rewrite has merged small batches where that pays.",
+        _STREAM,
+        _of_streams(lambda stream: stream.log.rewritten_end),
+    ),
+    Definition(
+        "jetstream_stream_tiered_offset",
+        "gauge",
+        "Below it the stream is in the object store, read back and verified; 0: nothing is.",
+        _STREAM,
+        _of_streams(lambda stream: stream.tiered.mark.end if stream.tiered.mark is not None else 0),
+    ),
+    Definition(
+        "jetstream_stream_tier_failing",
+        "gauge",
+        "1 if this node leads the stream and its uploads fail, or wait: `tier.problem` in its info says why.",
+        _STREAM,
+        _of_streams(lambda stream: float(stream.tiered.problem is not None)),
     ),
     Definition(
         "jetstream_stream_waiting_messages",
@@ -205,6 +235,98 @@ METRICS: Final = (
         "duplicates, unknown_outcome; and acks_dropped, whose publisher heard nothing of a stored record.",
         ("stream", "outcome"),
         _messages,
+    ),
+    Definition(
+        "jetstream_compaction_passes_total",
+        "counter",
+        "Compactions of a stream that came to their end.",
+        (),
+        _one(lambda sources: sources.compaction.passes),
+    ),
+    Definition(
+        "jetstream_compaction_failed_passes_total",
+        "counter",
+        "Compactions that the disk or damaged data has stopped.",
+        (),
+        _one(lambda sources: sources.compaction.failures),
+    ),
+    Definition(
+        "jetstream_compaction_segments_total",
+        "counter",
+        "Segments that compaction has rewritten.",
+        (),
+        _one(lambda sources: sources.compaction.segments),
+    ),
+    Definition(
+        "jetstream_compaction_records_total",
+        "counter",
+        "Records that compaction has removed.",
+        (),
+        _one(lambda sources: sources.compaction.records),
+    ),
+    Definition(
+        "jetstream_compaction_read_bytes_total",
+        "counter",
+        "Bytes that compaction has read, each time it did.",
+        (),
+        _one(lambda sources: sources.compaction.read_bytes),
+    ),
+    Definition(
+        "jetstream_compaction_freed_bytes_total",
+        "counter",
+        "Bytes by which compaction has made segments smaller.",
+        (),
+        _one(lambda sources: sources.compaction.freed_bytes),
+    ),
+    Definition(
+        "jetstream_rewrite_segments_total",
+        "counter",
+        "Segments whose small batches the sealed rewrite has merged.",
+        (),
+        _one(lambda sources: sources.rewrite.segments),
+    ),
+    Definition(
+        "jetstream_rewrite_failures_total",
+        "counter",
+        "Sealed rewrites that the disk or damaged data has stopped.",
+        (),
+        _one(lambda sources: sources.rewrite.failures),
+    ),
+    Definition(
+        "jetstream_rewrite_replaced_bytes_total",
+        "counter",
+        "Bytes of the segments that the sealed rewrite has replaced.",
+        (),
+        _one(lambda sources: sources.rewrite.replaced_bytes),
+    ),
+    Definition(
+        "jetstream_rewrite_freed_bytes_total",
+        "counter",
+        "Bytes by which the sealed rewrite has made segments smaller.",
+        (),
+        _one(lambda sources: sources.rewrite.freed_bytes),
+    ),
+    Definition(
+        "jetstream_tier_objects_total",
+        "counter",
+        "Segments uploaded (read back and verified) and downloaded for readers, attempts at either that "
+        "failed, and objects deleted because nothing names them any more.",
+        ("event",),
+        lambda sources: [((event,), count) for event, count in sources.tier.counters.objects.items()],
+    ),
+    Definition(
+        "jetstream_tier_bytes_total",
+        "counter",
+        "Bytes of the segments that were uploaded and downloaded.",
+        ("event",),
+        lambda sources: [((event,), count) for event, count in sources.tier.counters.bytes.items()],
+    ),
+    Definition(
+        "jetstream_tier_cached_bytes",
+        "gauge",
+        "Bytes that were downloaded and are still on this node's disk.",
+        (),
+        _one(lambda sources: sources.tier.held_bytes),
     ),
     Definition(
         "jetstream_disk_commits_total",
@@ -355,46 +477,3 @@ METRICS: Final = (
     ),
 )
 """Every metric of a node; beside them stand those of its process (``process_…``)."""
-
-
-class _Only(Collector):
-    """What Prometheus's writer takes: here one family of samples."""
-
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterator[Metric]:
-        yield self._family
-
-
-def exposition(sources: Sources) -> Callable[[], Awaitable[bytes]]:
-    """Return what writes all metrics in Prometheus's text format.
-
-    On the loop's thread, in slices: messages and acks pass between them. So a scrape is no picture of one
-    moment; each number is from when it was read.
-    """
-    process = CollectorRegistry()
-    ProcessCollector(registry=process)
-
-    async def write() -> bytes:
-        slices: list[bytes] = []
-        for definition in METRICS:
-            samples = iter(definition.read(sources))
-            slices.append(_written(definition, samples))
-            while more := _written(definition, samples).split(b"\n", 2)[2]:  # behind the lines HELP and TYPE
-                slices.append(more)
-                await asyncio.sleep(0)
-            await asyncio.sleep(0)
-        return b"".join((*slices, generate_latest(process)))
-
-    return write
-
-
-def _written(definition: Definition, samples: Iterator[Sample]) -> bytes:
-    """Write the metric with the next samples."""
-    family = (CounterMetricFamily if definition.kind == "counter" else GaugeMetricFamily)(
-        definition.name, definition.help, labels=definition.labels
-    )
-    for labels, value in islice(samples, SAMPLES_AT_ONCE):
-        family.add_metric(labels, value)
-    return generate_latest(_Only(family))

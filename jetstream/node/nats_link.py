@@ -25,6 +25,7 @@ from jetstream.node.nats_seam import (
     Lost,
     RawPublisher,
     answered,
+    cancellable,
     close,
     has_jetstream,
     seam_problem,
@@ -94,13 +95,15 @@ class NatsLink:
         self._settled = False
         self._client = client
         self._publisher = RawPublisher(client)
-        await client.connect(
-            **connection_options(self._config),
-            name=f"{self._config.name}-{self.watch.role}",
-            error_cb=self._on_error,
-            disconnected_cb=self._on_disconnected,
-            reconnected_cb=self._on_reconnected,
-            closed_cb=self._on_closed,
+        await cancellable(
+            client.connect(
+                **connection_options(self._config),
+                name=f"{self._config.name}-{self.watch.role}",
+                error_cb=self._on_error,
+                disconnected_cb=self._on_disconnected,
+                reconnected_cb=self._on_reconnected,
+                closed_cb=self._on_closed,
+            )
         )
         await self._routes.subscribe_all(client)
         for subject, queue, respond in self._services:
@@ -192,7 +195,7 @@ class NatsLink:
     async def serve(self, subject: str, respond: Respond, *, queue: str = "") -> None:
         """Call ``respond`` for every message on ``subject``, or for this member's share of a ``queue``'s."""
         self._services.append((subject, queue, respond))
-        await self._client.subscribe(subject, queue, cb=respond)
+        await cancellable(self._client.subscribe(subject, queue, cb=respond))
         await self.confirm()
 
     async def confirm(self) -> None:
@@ -220,7 +223,7 @@ class NatsLink:
             UnavailableError: nobody answered in time, or the connection is down.
         """
         try:
-            return (await self._client.request(subject, payload, timeout_seconds)).data
+            return (await cancellable(self._client.request(subject, payload, timeout_seconds))).data
         except nats.errors.NoRespondersError:
             raise NoResponders(f"nobody listens on {subject}") from None
         except (TimeoutError, OSError, nats.errors.Error) as error:
@@ -229,7 +232,7 @@ class NatsLink:
     async def publish(self, subject: str, payload: bytes) -> None:
         """Publish one message; lost if the connection is down, as NATS allows."""
         try:
-            await self._client.publish(subject, payload)
+            await cancellable(self._client.publish(subject, payload))
         except (OSError, nats.errors.Error) as error:
             self.watch.note(error)
 

@@ -10,9 +10,9 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from typing import Any, Final, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 import nats.errors
 from nats.aio.client import Client
@@ -35,6 +35,7 @@ from jetstream.node.nats_transport import DirectTransport
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Deliver = Callable[[MessageBlock], None]
 Lost = Callable[[], None]
 
@@ -199,6 +200,21 @@ async def answered(client: Client, seconds: float) -> None:
         raise nats.errors.ConnectionClosedError
     if not pong.done():
         raise nats.errors.FlushTimeoutError
+
+
+async def cancellable(call: Awaitable[T]) -> T:
+    """Await a call of nats-py without losing our own cancellation.
+
+    nats-py waits with ``asyncio.wait_for``, which up to Python 3.11 returns its result to a task that is
+    cancelled in the very turn in which that comes; some methods catch `asyncio.CancelledError`, too. Who was
+    cancelled would live on. Not for a task that goes on after its cancellation, to clean up.
+    """
+    try:
+        return await call
+    finally:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
 
 
 def subscription_id(subscription: Subscription) -> int:

@@ -27,28 +27,36 @@ from jetstream.node.api import RequestApi
 from jetstream.node.api_operations import ApiOperations, ApiServices
 from jetstream.node.clock import Clock, SystemClock
 from jetstream.node.cluster_member import ClusterMember
+from jetstream.node.compactor import Compactor
 from jetstream.node.config import NodeConfig
 from jetstream.node.crash import Crash
 from jetstream.node.discovery import Discovery
 from jetstream.node.disk_thread import DiskThread
+from jetstream.node.exposition import CONTENT_TYPE, exposition
 from jetstream.node.finding_voters import METADATA_DIRECTORY, discovery_of, find_voters
 from jetstream.node.group_commit import GroupCommit
 from jetstream.node.health import judge
 from jetstream.node.housekeeper import Housekeeper
 from jetstream.node.http_server import HttpServer, Page
-from jetstream.node.metrics import CONTENT_TYPE, Sources, exposition
+from jetstream.node.metrics import Sources
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.nats_watch import LinkWatch
+from jetstream.node.paced_thread import PacedThread
 from jetstream.node.peer_settings import PeerSettings, peer_settings
 from jetstream.node.replica import StreamReplica
 from jetstream.node.replica_parts import StreamServices
+from jetstream.node.rewriter import Rewriter
+from jetstream.node.segment_keeper import SegmentKeeper
 from jetstream.node.socket_requests import ServerIdentity
 from jetstream.node.socket_server import SocketServer, SocketSettings
 from jetstream.node.socket_settings import socket_settings
 from jetstream.node.stream_files import STREAMS_DIRECTORY, StreamFiles
 from jetstream.node.streams import Streams
 from jetstream.node.task_group import task_group
+from jetstream.node.tier import Tier
+from jetstream.node.tiering import Tiering
 from jetstream.node.unsynced_witness import UnsyncedWitness, present_kernel
+from jetstream.tier.object_store import ObjectStore
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import RegisterNode
 from metadata.node.metadata_group import MetadataGroup
@@ -197,6 +205,7 @@ class Node:
                 await shell.answers.close()
                 for task in tasks_of_node:
                     task.cancel()
+                await shell.tier.stop()
 
     def _assembled(self, parts: "_Parts", tasks: asyncio.TaskGroup) -> "_Shell":
         """Make everything that stands on NATS and the sockets; nothing runs yet."""
@@ -204,6 +213,9 @@ class Node:
         ingest_watch = LinkWatch("ingest", clock, lambda gap: streams.note(gap))  # noqa: PLW0108 - bound below
         ingest = NatsLink(config.nats, ingest_watch, parts.crash, batching=True)
         answers = NatsLink(config.nats, LinkWatch("answers", clock), parts.crash)
+        uri = config.tier
+        store = None if uri is None else ObjectStore.at(uri.get_secret_value())
+        tier = Tier(store, parts.disk, clock, tasks, config.tier_cache_bytes, config.data)
         cluster = ClusterMember(parts.metadata, parts.peers, clock, parts.readers)
         services = StreamServices(
             clock,
@@ -215,6 +227,7 @@ class Node:
             cluster.services,
             tasks,
             parts.crash,
+            tier,
         )
         streams = Streams(
             StreamFiles(parts.disk, clock, config.verify),
@@ -228,13 +241,26 @@ class Node:
         identity = ServerIdentity(self.node_id, VERSION)
         server = SocketServer(streams, identity, parts.readers, clock, parts.socket)
         told = ApiServices(
-            clock, answers, lambda: ingest_watch.interruption, cluster.alive, cluster.ordered_election
+            clock, answers, lambda: ingest_watch.interruption, cluster.alive, cluster.ordered_election, tier
         )
         operations = ApiOperations(
             config.api_prefix, config.cluster, self.node_id, parts.metadata, streams, told
         )
         counters = parts.disk_thread.counters
-        sources = Sources(VERSION, self.node_id, streams, (ingest, answers), counters, server)
+        thread = PacedThread("jetstream-segments")
+        compactor = Compactor(parts.disk, parts.disk_thread, clock, thread)
+        rewriter = Rewriter(parts.disk, parts.disk_thread, clock, thread, parts.metadata.catalog.stream)
+        sources = Sources(
+            VERSION,
+            self.node_id,
+            streams,
+            (ingest, answers),
+            counters,
+            server,
+            compactor.counters,
+            rewriter.counters,
+            tier,
+        )
         return _Shell(
             ingest,
             answers,
@@ -243,6 +269,9 @@ class Node:
             server,
             RequestApi(config.api_prefix, self.node_id, parts.metadata, operations, told),
             Housekeeper(parts.disk_thread, clock, lambda: streams, parts.witness),
+            SegmentKeeper(thread, (compactor, rewriter), lambda: streams),
+            Tiering(tier, clock, lambda: streams, streams.retry_removals),
+            tier,
             HttpServer(_pages(sources, lambda: self._is_ready, lambda: parts.metadata.problem)),
             discovery_of(config, parts.peers, parts.identity, answers),
             clock,
@@ -307,6 +336,9 @@ class _Shell:
     server: SocketServer
     api: RequestApi
     keeper: Housekeeper
+    segment_keeper: SegmentKeeper
+    tiering: Tiering
+    tier: Tier
     http: HttpServer
     discovery: Discovery | None
     """Tells nodes that look for the cluster of it; None of a node that is alone."""
@@ -321,6 +353,8 @@ class _Shell:
             self.answers.supervise(),
             self.api.run(),
             self.keeper.run(config.checkpoint_interval, config.maintenance_interval),
+            self.segment_keeper.run(config.maintenance_interval),
+            self.tiering.run(config.maintenance_interval),
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import assert_never
 
-from envelope.errors import DiskFull, JetstreamError, StreamOffline
+from envelope.errors import DiskFull, JetstreamError, StreamOffline, StreamReadOnly
 from envelope.limits import BATCH_BYTES_MAX, GROUP_MESSAGES_MAX, MAILBOX_BYTES_MAX, MAILBOX_MESSAGES_MAX
 from envelope.types import Offset
 from jetstream.ingest.machine import (
@@ -60,8 +60,11 @@ class PublishPath:
         self._is_due = False
         self._in_flight = 0
         self._gave_up = False
+        self._lacking: JetstreamError | None = None
+        self._read_only: StreamReadOnly | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self.set_read_only(is_set=parts.config.read_only)
 
     @property
     def waiting(self) -> int:
@@ -79,9 +82,7 @@ class PublishPath:
             return
         refused = self._mailbox.offer(messages)
         self._idle.clear()
-        if not self._is_due and self._wants_group():
-            self._is_due = True
-            self._group_commit.due(self)
+        self._begin_if_wanted()
         if refused is not None:
             now = self._clock.wall()
             silent = sum(1 for reply in refused.replies if not reply)
@@ -90,11 +91,21 @@ class PublishPath:
             self._perform(self._ingest.handle(Overflowed(refused), now))
 
     def reconfigure(self) -> None:
-        """Take a changed configuration in; it holds from the next group on."""
+        """Take a changed configuration in; it holds from the next group on.
+
+        But for `read_only`: `set_read_only` may have heard of a newer change than this one.
+        """
         self._ingest.reconfigure(self._parts.config)
 
+    def set_read_only(self, *, is_set: bool) -> None:
+        """Refuse messages from now on, or take them again; what is being appended is stored and acked."""
+        self._read_only = StreamReadOnly(f"stream {self._parts.name} is read-only") if is_set else None
+        self._suspend_or_resume()
+
     async def drained(self) -> None:
-        """Return when nothing waits in the mailbox and no group is in flight."""
+        """Return when nothing waits in the mailbox and no group is in flight; no more is to be delivered."""
+        self._ingest.hurry()
+        self._begin_if_wanted()
         await self._idle.wait()
 
     def stop(self) -> None:
@@ -108,10 +119,12 @@ class PublishPath:
     def committed(self, high_watermark: Offset) -> None:
         """See `Publishers.committed`."""
         self._perform(self._ingest.handle(HighWatermarkAdvanced(high_watermark), self._clock.wall()))
+        self._begin_if_wanted()
 
     def suspend(self, reason: JetstreamError | None) -> None:
         """See `Publishers.suspend`."""
-        self._ingest.suspend(reason)
+        self._lacking = reason
+        self._suspend_or_resume()
 
     # --- groups (Appender) -----------------------------------------------------------------------
 
@@ -128,6 +141,7 @@ class PublishPath:
                     append.records, append.base, append.leader_epoch, self._parts.config.compression
                 )
                 group = GroupAppend(self._parts.log, batches, now)
+                group.stored = partial(self._parts.opened.note.appended, batches, append.places)
                 if self._reign.is_replicated:
                     group.written = partial(self._reign.written, batches)
                 return group
@@ -142,7 +156,7 @@ class PublishPath:
             return False
         now, error, name = self._clock.wall(), append.error, self._parts.name
         if error is None:
-            self._parts.upkeep.appended(now, append.batches)
+            self._parts.upkeep.appended()
             self._perform(self._ingest.handle(Appended(append.end), now))
             self._reign.appended(append.end)
         elif isinstance(error, DiskFull | StreamOffline):
@@ -162,9 +176,19 @@ class PublishPath:
         self._gave_up = True
         self._idle.set()
 
+    def _suspend_or_resume(self) -> None:
+        # What does not pass by itself is said before what may.
+        self._ingest.suspend(self._read_only or self._lacking)
+        self._begin_if_wanted()
+
+    def _begin_if_wanted(self) -> None:
+        if not self._is_due and not self._gave_up and self._wants_group():
+            self._is_due = True
+            self._group_commit.due(self)
+
     def _wants_group(self) -> bool:
         others = self._group_commit.in_flight - self._in_flight
-        return self._ingest.wants_group(len(self._mailbox), others)
+        return self._ingest.wants_group(len(self._mailbox), others, self._mailbox.size_bytes)
 
     def _rest_if_done(self) -> None:
         if not self._mailbox and not self._in_flight:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Protocol
 
 from envelope.errors import JetstreamError, NotEnoughReplicas
@@ -25,7 +26,7 @@ from jetstream.replica.leader_events import (
     Synced,
     Tick,
 )
-from jetstream.replica.progress import FollowerState
+from jetstream.replica.progress import FollowerState, passed_by_all
 from metadata.catalog.commands import ChangeIsr
 from metadata.catalog.events import Refused
 from metadata.catalog.tables import Stream
@@ -91,6 +92,12 @@ class Reign:
         )
         return (own, *self._leader.follower_states())
 
+    def passed_by_all(self, away_max: timedelta) -> Offset:
+        """Return an offset below which all replicas have everything; who is away so long does not count."""
+        away_max_ns = away_max // timedelta(microseconds=1) * 1000
+        leader, now = self._leader, self._clock.monotonic()
+        return passed_by_all(leader.synced_end, leader.follower_states(), now, away_max_ns)
+
     def begin(self, publishers: Publishers) -> None:
         """Commit what is committed already, and learn which followers are known to be lost."""
         self._publishers = publishers
@@ -145,9 +152,11 @@ class Reign:
             case ProposeIsr():
                 self._tasks.create_task(self._propose(action))
             case Serve():
-                self._answers.serve(action, in_sync=action.follower in self._leader.isr.maximal)
+                in_sync = action.follower in self._leader.isr.maximal
+                joins = not in_sync and action.follower in self._leader.replicas
+                self._answers.serve(action, in_sync=in_sync, joins=joins)
             case _:
-                self._answers.tell(action)
+                self._answers.tell(action, self.high_watermark)
 
     def _suspend_or_resume(self) -> None:
         """Refuse messages whose publishers ask for more copies than there can be now."""

@@ -8,20 +8,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from envelope.errors import JetstreamError, StreamOffline, Unauthorized
+from envelope.errors import DiskFull, JetstreamError, StreamOffline, Unauthorized
 from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName
 from jetstream.ingest.dedupe import window_us
 from jetstream.log.epochs import NO_EPOCH
 from jetstream.log.log import Log
 from jetstream.node.following import FollowingStream
 from jetstream.node.gaps import Gap
-from jetstream.node.hand_over import hand_over
+from jetstream.node.hand_over import forgo
 from jetstream.node.leading import LeadingStream
-from jetstream.node.recovery import begin_reign
+from jetstream.node.recovery import begin_at_tier, begin_reign, needs_tier
 from jetstream.node.reign_check import ReignCheck
 from jetstream.node.replica_parts import ReplicaParts, StreamServices, log_state
 from jetstream.node.stream_files import StreamFiles
 from jetstream.node.sync_timer import SyncTimer
+from jetstream.node.tiered_stream import Readable, TieredStream
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.duty import Standing
 from jetstream.replica.leader import Appointment, Leader, sole_replica
@@ -41,6 +42,9 @@ class StreamReplica:
         leading: while this node leads; None while it does not.
         following: while it does not, and the log is open.
         problem: why it does not serve at all; None once it does.
+        put_off: why the reign that is given to this node has not begun, if nobody else can lead; to be made
+            None when it is time to try again.
+        tiered: what is known here of it in the object store.
         confirm: see `ReadableStream.confirm`.
     """
 
@@ -71,6 +75,8 @@ class StreamReplica:
         self._parts: ReplicaParts | None = None
         self._was_opened = False
         self._forgone = NO_EPOCH
+        self.put_off: DiskFull | None = None
+        self.tiered = TieredStream(row, services.tier, services.cluster)
         self.confirm = ReignCheck(row.incarnation, self.name, lambda: self.leader_epoch, services)
 
     # --- what others see -------------------------------------------------------------------------
@@ -95,6 +101,11 @@ class StreamReplica:
     def log(self) -> Log:
         """The log."""
         return self.parts.log
+
+    @property
+    def readable(self) -> Readable:
+        """What can be read of it here: its log, and what lies in the object store."""
+        return self.tiered.view(self.log, leads=self.leads)
 
     @property
     def upkeep(self) -> Upkeep:
@@ -128,7 +139,9 @@ class StreamReplica:
         """Why it does not take, or does not serve, what it should; None if it does."""
         if self.problem is not None:
             return self.problem
-        return self.log.failed or (self.leading.route.problem if self.leading is not None else None)
+        if self.leading is not None:
+            return self.log.failed or self.leading.route.problem
+        return self.log.failed or self.put_off or (self.following.failed if self.following else None)
 
     def subscribe(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
         """Call ``callback`` with every new high watermark; returns the way to stop that."""
@@ -145,6 +158,7 @@ class StreamReplica:
             leader_epoch=role.leader_epoch if role is not None else NO_EPOCH,
             forgone=self._forgone,
             is_damaged=self._parts is not None and self._parts.log.failed is not None,
+            is_put_off=self.put_off is not None,
         )
 
     # --- the steps ---------------------------------------------------------------------------------
@@ -158,7 +172,8 @@ class StreamReplica:
             _log.error("stream not opened stream=%s error=%r runbook=RB-01", self.name, error)
             self.problem = StreamOffline(error.description)
             return
-        upkeep = Upkeep(opened.log, self._services.clock, lambda: self.high_watermark, opened.txid)
+        upkeep = Upkeep(opened.log, self._services.clock, lambda: self.high_watermark, opened.note)
+        upkeep.is_tiered, upkeep.tier_end = row.config.tier, lambda: self.tiered.border
         self._parts = ReplicaParts(self.config, self.incarnation, opened, upkeep)
         self.following = FollowingStream(self._parts, opened.log.log_start_offset, self._services)
         self.problem = None
@@ -231,19 +246,23 @@ class StreamReplica:
         now = self._services.clock.wall()
         # A damaged log of which there is no other copy is read all the same.
         can_begin = parts.log.failed is None or len(row.holders) > 1
+        is_unclean = row.is_unclean_from(parts.log.last_epoch)
         if can_begin:
             try:
+                if needs_tier(parts.log, row.tier, is_unclean=is_unclean):
+                    await _begin_at_tier(parts, row, self._services)
                 await self._services.disk.call(partial(begin_reign, parts.opened, row.leader_epoch, now))
             except JetstreamError as error:
                 _log.error("reign not begun stream=%s error=%r runbook=RB-01", self.name, error)
-                self._forgone = row.leader_epoch
-                await hand_over(row, self._services.cluster)
+                self.following = _followed_anew(following, parts, self._services)
+                self.put_off = await forgo(row, error, self._services.cluster)
+                self._forgone = row.leader_epoch if self.put_off is None else self._forgone
                 return
-        current = newest()
-        if current is None:
+        if (current := newest()) is None:
+            self.following = _followed_anew(following, parts, self._services)
             return
         if can_begin and not self._services.cluster.is_alone:
-            leader = self._leader_of(current, following.high_watermark)
+            leader = _leader_of(parts, current, _known_committed(following, parts), self._services)
         else:
             monotonic = self._services.clock.monotonic()
             leader = sole_replica(row.leader_epoch, parts.log.log_end_offset, parts.log.synced_end, monotonic)
@@ -251,37 +270,17 @@ class StreamReplica:
         self.following = None
         leading = self.leading = LeadingStream(parts, leader, self._services)
         leading.begin()
+        leading.row_changed(current)  # what has changed meanwhile: whether messages are taken, above all
         self._reign_begun(leading)
         with suppress(Unauthorized):  # logged, and told in the stream's info
             await leading.attach()
         if row.leader_epoch > 1:
             since = max(parts.log.last_timestamp, row.created)
-            kind = GapKind.UNCLEAN_ELECTION if _is_unclean(row) else GapKind.RESTART
+            kind = GapKind.UNCLEAN_ELECTION if is_unclean else GapKind.RESTART
             parts.gaps.add(Gap(kind, since, self._services.clock.wall()))
         _log.info("reign begun stream=%s %s", self.name, leader)
-        if _is_unclean(row):
-            parts.counts["unclean_elections"] += 1
-            _log.error(
-                "leads without having been in sync stream=%s leader_epoch=%d: acked records from "
-                "offset=%d on may be lost runbook=RB-10",
-                self.name,
-                row.leader_epoch,
-                parts.log.epochs.starts[-1].start,
-            )
-
-    def _leader_of(self, row: Stream, high_watermark: Offset) -> Leader:
-        cluster, log, now = self._services.cluster, self.parts.log, self._services.clock.monotonic()
-        appointment = Appointment(
-            node_id=cluster.node_id,
-            node_epoch=cluster.node_epoch,
-            leader_epoch=row.leader_epoch,
-            replicas=row.replicas,
-            isr=row.isr_nodes,
-            isr_version=row.isr_version,
-            min_insync_replicas=row.config.insync_minimum,
-            read_replicas=row.read_replicas,
-        )
-        return Leader(appointment, log_state(log), high_watermark, now, cluster.lease, cluster.settings)
+        if is_unclean:
+            _tell_unclean(parts, row.leader_epoch)
 
     async def end(self) -> bool:
         """Leave the subject, finish what was received, close the log; for good.
@@ -308,12 +307,59 @@ class StreamReplica:
         return is_well
 
 
-def _is_unclean(row: Stream) -> bool:
-    return row.last_unclean is not None and row.last_unclean.leader_epoch == row.leader_epoch
+async def _begin_at_tier(parts: ReplicaParts, row: Stream, services: StreamServices) -> None:
+    assert row.tier is not None, "it needs what is there"
+    text = "log begins anew where the object store ends stream=%s offset=%d log_end_offset=%d"
+    _log.warning(text, parts.name, row.tier.end, parts.log.log_end_offset)
+    await services.disk.call(partial(begin_at_tier, parts.opened, row.tier))
+    parts.upkeep.note = parts.opened.note
+
+
+def _known_committed(following: FollowingStream, parts: ReplicaParts) -> Offset:
+    """Return what a follower knew to be committed, as the log is now.
+
+    One that has just begun where the object store ends is committed up to there. Who was elected uncleanly
+    may have known of more, which is lost.
+    """
+    return max(min(following.high_watermark, parts.log.log_end_offset), parts.log.log_start_offset)
+
+
+def _followed_anew(before: FollowingStream, parts: ReplicaParts, services: StreamServices) -> FollowingStream:
+    """Go on as ``before`` behind a reign that came to nothing, with the log as it is now."""
+    following = FollowingStream(parts, _known_committed(before, parts), services)
+    following.follow(before.leader, before.leader_epoch)
+    return following
+
+
+def _tell_unclean(parts: ReplicaParts, leader_epoch: LeaderEpoch) -> None:
+    parts.counts["unclean_elections"] += 1
+    _log.error(
+        "leads without having been in sync stream=%s leader_epoch=%d: acked records from "
+        "offset=%d on may be lost runbook=RB-10",
+        parts.name,
+        leader_epoch,
+        parts.log.epochs.starts[-1].start,
+    )
+
+
+def _leader_of(parts: ReplicaParts, row: Stream, high_watermark: Offset, services: StreamServices) -> Leader:
+    cluster, now = services.cluster, services.clock.monotonic()
+    appointment = Appointment(
+        node_id=cluster.node_id,
+        node_epoch=cluster.node_epoch,
+        leader_epoch=row.leader_epoch,
+        replicas=row.replicas,
+        isr=row.isr_nodes,
+        isr_version=row.isr_version,
+        min_insync_replicas=row.config.insync_minimum,
+        read_replicas=row.read_replicas,
+    )
+    return Leader(appointment, log_state(parts.log), high_watermark, now, cluster.lease, cluster.settings)
 
 
 def _reconfigure_log(parts: ReplicaParts, *, follows: bool) -> None:
     """On the disk thread, which owns what a follower's log has learnt."""
     parts.upkeep.reconfigure(parts.config)
+    parts.opened.note.resize(window_us(parts.config.session_window))
     if follows:
-        parts.opened.history.dedupe.resize(window_us(parts.config.dedupe_window))
+        parts.opened.reconfigure(parts.config)

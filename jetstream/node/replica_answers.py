@@ -2,14 +2,19 @@
 
 import asyncio
 import logging
-from typing import Final, assert_never
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar, assert_never
 
 from envelope.errors import JetstreamError, UnavailableError
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, NodeId, Offset
-from jetstream.log.batch import Buffer
-from jetstream.log.readable_log import FileRange, IndexRebuilt, IndexUnloaded
+from jetstream.log.batch import BatchHeader, Buffer
+from jetstream.log.epochs import NO_EPOCH
+from jetstream.log.readable_log import FileRange, IndexUnloaded, read_tail
+from jetstream.log.segment import PlanAgain
 from jetstream.node.hot_batches import HotBatches
+from jetstream.node.log_note import LastTxid, Noted, encode_note, sessions_of
 from jetstream.node.replica_parts import ReplicaParts, StreamServices
 from jetstream.replica.leader_events import Diverging, FetchRefusal, RefuseFetch, Serve, StartOver
 from jetstream.replica.wire import (
@@ -21,6 +26,7 @@ from jetstream.replica.wire import (
 )
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _ANSWER_BYTES: Final = 4 * MIB
 """Of batches in one answer; a larger batch goes alone."""
@@ -41,6 +47,7 @@ class Answers:
         self._services = services
         self._catch_up = services.cluster.catch_up
         self._has_ended = False
+        self._joining: frozenset[NodeId] = frozenset()
         self.hot = HotBatches(_HOT_BYTES_MAX, _ANSWER_BYTES)
         self._loop = asyncio.get_running_loop()
 
@@ -49,11 +56,13 @@ class Answers:
         self._has_ended = True
         self.hot = HotBatches(0, 0)
 
-    def serve(self, serve: Serve, *, in_sync: bool) -> None:
+    def serve(self, serve: Serve, *, in_sync: bool, joins: bool) -> None:
         """Send batches from the follower's end on, as many as one answer holds; or that there are none.
 
-        Who is not in sync waits until it is its turn.
+        Who is not in sync waits until it is its turn. Who ``joins`` those in sync gets the note with every
+        answer that brings it to the high watermark: some of the records that it speaks of may be gone.
         """
+        self._joining = (self._joining | {serve.follower}) if joins else (self._joining - {serve.follower})
         if in_sync:
             self._serve(serve)
         else:
@@ -80,14 +89,17 @@ class Answers:
         self._send_range(serve, found)
         return found.length
 
-    def tell(self, action: Diverging | StartOver | RefuseFetch) -> None:
+    def tell(self, action: Diverging | StartOver | RefuseFetch, high_watermark: Offset) -> None:
         """Send an answer without batches."""
         epoch = self._leader_epoch
         match action:
             case Diverging(follower, last_epoch, log_end, where, end):
                 self._answer(follower, DivergingMessage(0, epoch, last_epoch, log_end, where, end))
             case StartOver(follower, last_epoch, log_end, log_start_offset):
-                self._answer(follower, StartOverMessage(0, epoch, last_epoch, log_end, log_start_offset))
+                note = self._note(high_watermark)
+                self._answer(
+                    follower, StartOverMessage(0, epoch, last_epoch, log_end, log_start_offset, note)
+                )
             case RefuseFetch(follower, leader_epoch, reason):
                 self._answer(follower, RefusedMessage(0, leader_epoch, reason))
             case _:
@@ -98,22 +110,37 @@ class Answers:
 
     def _find_on_thread(self, serve: Serve) -> None:
         """Read the index of an old segment where it holds nobody up."""
-        found = self._loop.run_in_executor(None, lambda: self._find(serve, load=True))
+        self._on_thread(serve, lambda: self._find(serve, load=True), partial(self._send_range, serve))
 
-        def done(found: "asyncio.Future[FileRange]") -> None:
-            error = found.exception()
+    def _cut_on_thread(self, serve: Serve, found: FileRange) -> None:
+        """Send the rest of a batch that compaction here has given a longer range than the follower knows."""
+
+        def send(tail: tuple[BatchHeader, Buffer]) -> None:
+            header, frame = tail
+            self._send(serve, header.next, found.leader_epoch, frame, len(frame))
+
+        self._on_thread(serve, partial(read_tail, self._parts.log, serve.log_end, serve.limit), send)
+
+    def _on_thread(self, serve: Serve, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Do ``work``, which reads files, then go on; again if the log has changed under it."""
+
+        def done(worked: "asyncio.Future[T]") -> None:
+            error = worked.exception()
             if error is None:
-                self._send_range(serve, found.result())
-            elif isinstance(error, IndexRebuilt):
-                self._find_on_thread(serve)
+                then(worked.result())
+            elif isinstance(error, PlanAgain):
+                self._on_thread(serve, work, then)
             elif isinstance(error, JetstreamError):
                 self._cannot_serve(serve, error)
             else:
                 self._services.crash.report(error)
 
-        found.add_done_callback(done)
+        self._loop.run_in_executor(None, work).add_done_callback(done)
 
     def _send_range(self, serve: Serve, found: FileRange) -> None:
+        if found.base < serve.log_end and found.length and serve.last_epoch != NO_EPOCH:
+            self._cut_on_thread(serve, found)
+            return
         self._send(serve, found.next, found.leader_epoch, found if found.length else None, found.length)
 
     def _send(
@@ -127,10 +154,22 @@ class Answers:
             next=end,
             high_watermark=serve.high_watermark,
             log_start_offset=self._parts.log.log_start_offset,
+            # Read after the batches were found: where tombstones are missing in them, this is raised already.
+            purged_end=self._parts.log.compaction.purged_end,
             epochs=((epoch, serve.log_end),) if length else (),
             body_bytes=length,
+            note=self._note(serve.high_watermark)
+            if serve.follower in self._joining and end >= serve.high_watermark
+            else b"",
         )
         self._answer(serve.follower, message, body)
+
+    def _note(self, high_watermark: Offset) -> bytes:
+        """Return what is known of the records below, as the note's file says it; empty if that is nothing."""
+        opened = self._parts.opened
+        last = LastTxid(high_watermark, opened.note.latest.txid)
+        noted = Noted(last, sessions_of(opened.history.sessions, high_watermark))
+        return encode_note(noted) if noted.sessions or last.txid is not None else b""
 
     def _cannot_serve(self, serve: Serve, error: JetstreamError) -> None:
         _log.error(

@@ -6,6 +6,7 @@
 import asyncio
 from typing import assert_never
 
+from envelope.types import MonotonicNs
 from jetstream.node.replica import StreamReplica
 from jetstream.node.replica_parts import StreamServices
 from jetstream.replica.duty import End, Follow, Open, Reconfigure, Repair, Resign, Step, TakeOver, next_step
@@ -17,6 +18,7 @@ class ReplicaMover:
 
     def __init__(self, replica: StreamReplica, services: StreamServices) -> None:
         self.replica = replica
+        self._services = services
         self._node_id = services.cluster.node_id
         self._tasks: asyncio.TaskGroup = services.tasks
         self._row: Stream | None = None
@@ -26,6 +28,7 @@ class ReplicaMover:
     def changed(self, row: Stream | None) -> None:
         """Take in the catalogue's newest row; None: this life of the stream is over."""
         self._row = row
+        self.replica.tiered.is_over = row is None
         leading = self.replica.leading
         if leading is not None and row is not None:
             if (row.leader, row.leader_epoch) == (self._node_id, leading.leader_epoch):
@@ -76,12 +79,19 @@ class ReplicaMover:
                 await replica.resign()
             case TakeOver(row):
                 await replica.take_over(row, lambda: self._newest_of_reign(row))
+                if replica.put_off is not None:
+                    cluster, now = self._services.cluster, self._services.clock.monotonic()
+                    cluster.timers.at(self._try_again, MonotonicNs(now + cluster.settings.retry_interval_ns))
             case Follow(leader, leader_epoch):
                 assert replica.following is not None, "who does not lead follows"
                 replica.parts.last_unclean = None if self._row is None else self._row.last_unclean
                 replica.following.follow(leader, leader_epoch)
             case _:
                 assert_never(step)
+
+    def _try_again(self) -> None:
+        self.replica.put_off = None
+        self.changed(self._row)
 
     def _newest_of_reign(self, row: Stream) -> Stream | None:
         newest = self._row

@@ -18,6 +18,7 @@ from jetstream.node.gaps import PossibleGaps
 from jetstream.node.group_commit import GroupCommit
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.recovery import OpenedLog
+from jetstream.node.tier import Tier
 from jetstream.node.timers import Timers
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.log_state import LogState
@@ -117,6 +118,8 @@ class StreamServices:
     tasks: asyncio.TaskGroup
     """Fails the node when one of its tasks fails."""
     crash: Crash
+    tier: Tier
+    """The node's object store."""
 
 
 class HighWatermarkWatchers:
@@ -167,9 +170,11 @@ class ReplicaParts:
             StorageError: the disk refused.
         """
         self.opened.relearn()
-        self.upkeep.txid = self.opened.txid
+        self.upkeep.note = self.opened.note
 
 
 def log_state(log: Log) -> LogState:
     """Return what the machines know of a log; nothing may be being written to it."""
-    return LogState(log.epochs, log.log_start_offset, log.log_end_offset, log.synced_end)
+    return LogState(
+        log.epochs, log.log_start_offset, log.log_end_offset, log.synced_end, log.compaction.purged_end
+    )

@@ -174,11 +174,6 @@ class ReplicaSessions:
         end = self._followed.get(peer)
         return end is not None and end.is_connected
 
-    def is_dead(self, peer: NodeId) -> bool:
-        """Tell whether the process of ``peer`` is known to be gone; nothing is known of a stranger."""
-        end = self._followed.get(peer)
-        return end is not None and end.pulse.verdict is Verdict.DEAD
-
     def is_lost(self, peer: NodeId) -> bool:
         """Tell whether ``peer`` is known to be dead, or silent, or not known at all."""
         end = self._followed.get(peer)

@@ -11,7 +11,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from envelope.errors import CorruptDataError, InternalError, JetstreamError, StorageError, StreamOffline
+from envelope.errors import (
+    CorruptDataError,
+    InternalError,
+    JetstreamError,
+    StorageError,
+    StreamOffline,
+    UnavailableError,
+)
 from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
 from jetstream.fetch.cursors import CursorPlace
 from jetstream.fetch.planner import (
@@ -27,21 +34,24 @@ from jetstream.fetch.planner import (
 )
 from jetstream.fetch.queries import offset_of, placed, query_of, selection_of
 from jetstream.fetch.selection import Selected, Selection
-from jetstream.log.readable_log import FileRange, IndexRebuilt, IndexUnloaded, ReadableLog
+from jetstream.log.readable_log import FileRange, IndexUnloaded, ReadableLog
 from jetstream.log.schema import SCHEMA_ID
-from jetstream.log.txid_search import offset_for_txid
+from jetstream.log.segment import PlanAgain
 from jetstream.node.clock import Clock
 from jetstream.node.socket_connection import Pending, SocketConnection, SocketCounters
 from jetstream.node.socket_long_polls import LongPolls
 from jetstream.node.socket_metadata import find_stream, metadata_page
 from jetstream.node.socket_output import Body
 from jetstream.node.socket_streams import ReadableStream, StreamDirectory
+from jetstream.node.socket_tier_waits import TierWaits
+from jetstream.node.tiered_stream import first_with_txid
 from jetstream.protocol.requests import PROTOCOL_VERSION, Fetch, GetMetadata, Hello, ListOffsets
 from jetstream.protocol.responses import (
     FetchResponse,
     HelloResponse,
     ListOffsetsResponse,
 )
+from jetstream.tier.tiered_log import SegmentAway
 
 _log = logging.getLogger(__name__)
 
@@ -75,12 +85,13 @@ class RequestDispatcher:
         self._clock = clock
         self._counters = counters
         self._loop = asyncio.get_running_loop()
+        self._tier_waits = TierWaits(self._look_again, _not_in_time, self.serve)
         self._long_polls = LongPolls(clock, self._look_again)
 
     @property
     def parked(self) -> int:
-        """How many fetches wait for records."""
-        return len(self._long_polls)
+        """How many requests wait: for records, or for the object store."""
+        return len(self._long_polls) + len(self._tier_waits)
 
     def serve(self, connection: SocketConnection) -> None:
         """Answer what waits in ``connection.requests`` while there is room for answers."""
@@ -134,12 +145,12 @@ class RequestDispatcher:
         check_incarnation(None if request.incarnation is None else Incarnation(request.incarnation), view)
         match request:
             case ListOffsets(at="earliest"):
-                self._answer_offset(pending, stream, stream.log.log_start_offset)
+                self._answer_offset(pending, stream, view.index.log_start_offset)
             case ListOffsets(timestamp=int(timestamp)):
                 moment = TimestampUs(timestamp)
-                self._look_up(pending, stream, lambda: stream.log.offset_for_timestamp(moment))
+                self._look_up(pending, stream, lambda: stream.readable.offset_for_timestamp(moment))
             case ListOffsets(txid=int(txid)):
-                self._look_up(pending, stream, lambda: offset_for_txid(stream.log, txid))
+                self._look_up(pending, stream, lambda: first_with_txid(stream.readable, txid))
             case _ if stream.leads:
                 # One that was cut off may not know yet that another leads, and acks.
                 self._when_done(pending, stream.confirm(), lambda _: self._answer_end(pending, stream))
@@ -151,7 +162,20 @@ class RequestDispatcher:
 
     def _look_up(self, pending: Pending, stream: ReadableStream, find: Callable[[], Offset]) -> None:
         """Find an offset on a thread, then answer with it."""
-        self._on_thread(pending, find, lambda offset: self._answer_offset(pending, stream, offset))
+
+        def found() -> Offset | SegmentAway:
+            try:
+                return find()
+            except SegmentAway as away:
+                return away
+
+        def answer(found: Offset | SegmentAway) -> None:
+            if isinstance(found, SegmentAway):
+                self._tier_waits.begin(pending, stream, found)
+            else:
+                self._answer_offset(pending, stream, found)
+
+        self._on_thread(pending, found, answer)
 
     def _answer_offset(self, pending: Pending, stream: ReadableStream, offset: Offset) -> None:
         """Answer with ``offset``, or with the high watermark if that is below it.
@@ -212,6 +236,10 @@ class RequestDispatcher:
                 self._wait(pending, request, stream, offset)
             case Nothing():
                 _respond(pending, stream, _empty_response(request, stream))
+            case Refuse(PlanAgain()):
+                self._answer(pending)
+            case Refuse(SegmentAway() as away):
+                self._tier_waits.begin(pending, stream, away)
             case Refuse(error):
                 _fail(pending, error)
             case _:
@@ -221,7 +249,16 @@ class RequestDispatcher:
         self, pending: Pending, request: Fetch, stream: ReadableStream, file_range: FileRange
     ) -> None:
         selection = selection_of(request)
-        body = Body.leased(file_range)
+        try:
+            body = Body.leased(file_range)
+        except PlanAgain:  # the disk thread has put a compacted segment there since
+            self._answer(pending)
+            return
+        except UnavailableError:
+            if stream.log.log_start_offset < file_range.next:
+                raise
+            self._answer(pending)  # it was dropped since: it is gone for good, or in the object store
+            return
         if selection is not None:
             self._on_thread(
                 pending,
@@ -283,7 +320,7 @@ class RequestDispatcher:
         future.add_done_callback(done)
 
     def _failed(self, pending: Pending, error: BaseException) -> None:
-        if isinstance(error, CorruptDataError | IndexRebuilt) and isinstance(pending.request, Fetch):
+        if isinstance(error, CorruptDataError | PlanAgain) and isinstance(pending.request, Fetch):
             # The log knows better now: plan again, the good batches before a corrupt one are still served.
             self._answer(pending)
         elif isinstance(error, JetstreamError):
@@ -313,7 +350,7 @@ def _selected(log: ReadableLog, file_range: FileRange, offset: Offset, selection
     """Return what is wanted of a range from ``offset`` on; reads it, on a thread.
 
     Raises:
-        CorruptDataError, IndexRebuilt: the log knows better now; plan again.
+        CorruptDataError, PlanAgain: the log knows better now; plan again.
         StorageError: the disk refused, or what was intact a moment ago is not.
     """
     log.verify_range(file_range)
@@ -344,6 +381,18 @@ def _respond(
     )
 
 
+def _not_in_time(pending: Pending, stream: ReadableStream, away: SegmentAway) -> None:
+    """Answer a request that has waited long for the object store.
+
+    A fetch is answered with nothing while bytes come, and asked again: a large segment on a slow line is no
+    error. A store that does not answer is one.
+    """
+    if isinstance(pending.request, Fetch) and stream.tiered.is_moving(away):
+        _respond(pending, stream, _empty_response(pending.request, stream))
+    else:
+        _fail(pending, away.not_in_time())
+
+
 def _fail(pending: Pending, error: JetstreamError) -> None:
     """Answer with ``error``; the cursor of a fetch stands nowhere after it."""
     pending.connection.fail(pending.request.id, error)
@@ -367,7 +416,7 @@ def _view(stream: ReadableStream) -> StreamView[FileRange]:
     return StreamView(
         Incarnation(stream.incarnation),
         stream.high_watermark,
-        stream.log,
+        stream.readable,
         stream.leader_epoch,
         stream.leads,
     )
@@ -382,7 +431,7 @@ def _fetch_response(pending: Pending, stream: ReadableStream, file_range: FileRa
         next_offset=file_range.next,
         records=file_range.next - file_range.base,
         high_watermark=stream.high_watermark,
-        log_start_offset=stream.log.log_start_offset,
+        log_start_offset=stream.readable.log_start_offset,
         incarnation=stream.incarnation,
         leads=stream.leads,
     )
@@ -397,7 +446,7 @@ def _empty_response(request: Fetch, stream: ReadableStream) -> FetchResponse:
         next_offset=offset_of(request),
         records=0,
         high_watermark=stream.high_watermark,
-        log_start_offset=stream.log.log_start_offset,
+        log_start_offset=stream.readable.log_start_offset,
         incarnation=stream.incarnation,
         leads=stream.leads,
     )

@@ -7,7 +7,9 @@ from typing import Protocol
 
 from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName
 from jetstream.log.log import Log
+from jetstream.node.tiered_stream import Readable
 from jetstream.protocol.responses import NodeMetadata
+from jetstream.tier.tiered_log import SegmentAway
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,20 @@ class Placement:
     replicas: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
     read_replicas: tuple[NodeId, ...] = ()
+
+
+class TierAccess(Protocol):
+    """Brings in what of a stream lies in the object store."""
+
+    def bring_in(self, away: SegmentAway) -> "asyncio.Task[None]":
+        """Begin to; done when it was tried, and can be asked for again.
+
+        Raises:
+            TierUnavailable: the store did not give it a moment ago.
+        """
+
+    def is_moving(self, away: SegmentAway) -> bool:
+        """Tell whether it is on its way here, and moves."""
 
 
 class ReadableStream(Protocol):
@@ -50,6 +66,14 @@ class ReadableStream(Protocol):
     @property
     def log(self) -> Log:
         """Its log; read from on the loop's thread and on the executor's."""
+
+    @property
+    def readable(self) -> Readable:
+        """What can be read of it here, in whatever place; asked as the log is."""
+
+    @property
+    def tiered(self) -> TierAccess:
+        """Brings in what lies in the object store."""
 
     @property
     def high_watermark(self) -> Offset:

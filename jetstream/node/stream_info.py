@@ -5,11 +5,13 @@ from datetime import timedelta
 
 from envelope.errors import JetstreamError, NotLeader, NotReplica, StreamOffline
 from envelope.types import LeaderEpoch, Offset, TimestampUs
+from jetstream.log.compaction_plan import cleanable, dirty_ratio
 from jetstream.log.epochs import EpochHistory
 from jetstream.node.gaps import Gap
 from jetstream.node.replica import StreamReplica
 from jetstream.node.streams import Streams
 from metadata.api.responses import (
+    CompactionInfo,
     DedupeInfo,
     OffsetRange,
     PossibleGap,
@@ -17,6 +19,7 @@ from metadata.api.responses import (
     StreamInfo,
     StreamState,
     StreamSummary,
+    TierInfo,
     UncleanElectionInfo,
     utc,
 )
@@ -57,12 +60,15 @@ def stream_info(stream: Stream, streams: Streams, interruption: Gap | None, now:
     return StreamInfo(
         **base,
         replica_states=_replica_states(stream, replica),
-        log_start_offset=replica.log.log_start_offset,
+        log_start_offset=replica.readable.log_start_offset,
         log_end_offset=replica.log.log_end_offset,
         high_watermark=replica.high_watermark,
         bytes=replica.log.bytes,
         segments=replica.log.segments,
         dedupe=_dedupe(replica, now),
+        compaction=_compaction(replica),
+        rewritten_end=None if replica.log.config.rewrite_after_us is None else replica.log.rewritten_end,
+        tier=_tier(replica),
         possible_gaps=[*gaps, *([_possible_gap(interruption, lasting=True)] if interruption else ())],
         corrupt_ranges=[OffsetRange(start=start, end=end) for start, end in replica.log.corrupt_ranges],
     )
@@ -79,7 +85,7 @@ def stream_summary(stream: Stream, streams: Streams) -> StreamSummary:
         leader=stream.leader,
         leader_epoch=stream.leader_epoch,
         isr=list(stream.isr_nodes),
-        log_start_offset=replica.log.log_start_offset if replica else None,
+        log_start_offset=replica.readable.log_start_offset if replica else None,
         log_end_offset=replica.log.log_end_offset if replica else None,
         high_watermark=replica.high_watermark if replica else None,
         bytes=replica.log.bytes if replica else None,
@@ -148,10 +154,40 @@ def _replica_states(stream: Stream, replica: StreamReplica) -> list[ReplicaInfo]
     ]
 
 
+def _compaction(replica: StreamReplica) -> CompactionInfo | None:
+    log = replica.log
+    config, state = log.config.compaction, log.compaction
+    if config is None:
+        return None
+    found = cleanable(log.all_segments, replica.high_watermark, config, replica.tiered.border)
+    return CompactionInfo(
+        dirty_ratio=dirty_ratio(found, state.cleaned_end),
+        cleaned_end=state.cleaned_end,
+        purged_end=state.purged_end,
+    )
+
+
+def _tier(replica: StreamReplica) -> TierInfo | None:
+    mark, problem = replica.tiered.mark, replica.tiered.problem
+    if replica.tiered.border is None:
+        return None
+    return TierInfo(
+        start=mark.start if mark is not None else None,
+        end=mark.end if mark is not None else None,
+        manifest=mark.manifest if mark is not None else None,
+        local_start_offset=replica.log.log_start_offset,
+        problem=problem.description if problem is not None else None,
+    )
+
+
 def _dedupe(replica: StreamReplica, now: TimestampUs) -> DedupeInfo:
-    window = replica.parts.opened.history.dedupe
+    history = replica.parts.opened.history
+    window, sessions = history.dedupe, history.sessions
     return DedupeInfo(
-        ids=len(window), effective_window=timedelta(microseconds=window.effective_window_us(now))
+        ids=len(window),
+        effective_window=timedelta(microseconds=window.effective_window_us(now)),
+        sessions=len(sessions),
+        effective_session_window=timedelta(microseconds=sessions.effective_window_us(now)),
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Final
 
 from envelope.errors import JetstreamError, NotReplica, StreamOffline
 from envelope.types import Incarnation, NodeId, StreamName
@@ -17,6 +18,7 @@ from jetstream.node.stream_files import StreamFiles
 from jetstream.protocol.responses import NodeMetadata
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import ConfirmRemoval
+from metadata.catalog.directories import directory_of
 from metadata.catalog.events import (
     Events,
     IsrChanged,
@@ -25,10 +27,14 @@ from metadata.catalog.events import (
     StreamCreated,
     StreamDeleted,
     StreamUpdated,
+    TierAdvanced,
 )
 from metadata.catalog.tables import Removal, Stream
 
 _log = logging.getLogger(__name__)
+
+_TIER_SECONDS: Final = 5.0
+"""How long the removal of a stream's objects is waited for; the next attempt finds less to do."""
 
 
 class Streams:
@@ -149,12 +155,18 @@ class Streams:
         for event in events:
             match event:
                 case StreamDeleted(stream, removal):
-                    self._delete(stream, removal)
+                    self._early.drop(stream.incarnation)
+                    if self._node_id in removal.pending:
+                        self._begin_removal(removal)
+                    elif stream.incarnation in self._movers:
+                        self._movers[stream.incarnation].changed(None)
                 case ReplicasReassigned(stream, _, removal) | StreamUpdated(stream, _, removal):
                     self._changed(stream)
                     if removal is not None and self._node_id in removal.pending:
                         self._begin_removal(removal)
-                case StreamCreated(stream) | LeaderChanged(stream) | IsrChanged(stream):
+                case (
+                    StreamCreated(stream) | LeaderChanged(stream) | IsrChanged(stream) | TierAdvanced(stream)
+                ):
                     self._changed(stream)
                 case _:
                     pass
@@ -181,14 +193,8 @@ class Streams:
                 return
             replica = StreamReplica(row, self._services, self._files, self._early.reign_begun)
             mover = self._movers[row.incarnation] = ReplicaMover(replica, self._services)
+        mover.replica.tiered.changed(row)
         mover.changed(row)
-
-    def _delete(self, stream: Stream, removal: Removal) -> None:
-        self._early.drop(stream.incarnation)
-        if self._node_id in removal.pending:
-            self._begin_removal(removal)
-        elif stream.incarnation in self._movers:
-            self._movers[stream.incarnation].changed(None)
 
     def _begin_removal(self, removal: Removal) -> None:
         earlier = self._removals.get(removal.incarnation)
@@ -207,6 +213,12 @@ class Streams:
         if removal is not None:
             await asyncio.wait((removal,))
 
+    def retry_removals(self) -> None:
+        """Begin again what could not be removed; the object store may be back."""
+        for removal in self._catalog.removals(self._node_id) if self._began else ():
+            if removal.incarnation not in self._removals:
+                self._begin_removal(removal)
+
     async def _remove(self, removal: Removal, earlier: "asyncio.Task[None] | None") -> None:
         """Stop the replica, remove its files durably, and say so.
 
@@ -224,9 +236,13 @@ class Streams:
             self._movers.pop(removal.incarnation, None)
         try:
             await self._services.disk.call(partial(self._files.remove, removal.name, removal.incarnation))
+            if removal.is_tiered:
+                directory = directory_of(removal.name, removal.incarnation)
+                async with asyncio.timeout(_TIER_SECONDS):
+                    await self._services.tier.write(lambda store: store.delete_directory(directory))
             confirm = ConfirmRemoval(self._node_id, removal.incarnation)
             await self._services.cluster.propose(confirm)
-        except JetstreamError as error:
+        except (JetstreamError, TimeoutError) as error:
             _log.warning("files not removed yet stream=%s error=%s", removal.name, error)
         else:
             _log.info("stream removed stream=%s incarnation=%s", removal.name, removal.incarnation)

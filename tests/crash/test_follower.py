@@ -284,3 +284,59 @@ def test_a_process_that_is_killed_at_every_call_is_followed_by_one_that_serves_w
         disk, copy = strike(number, Fault(FaultKind.POWER_LOSS, 2500))
         disk.process_loss()
         check_restart(disk, copy)
+
+
+# --- truncation at the end ---------------------------------------------------------------------------------
+
+
+@cache
+def truncated_leader() -> tuple[Leader, Offset]:
+    """A leader whose log was truncated at its end and went on, and where that was."""
+    log = begun(MemoryDisk(), CONFIG)
+    for number in range(4):
+        append(log, [b"one%d" % number] * 2, NOW + number)
+    end = log.log_end_offset
+    log.sync()
+    before = Leader.of(log)
+    log.truncate_before(end, end)
+    for number in range(4, 7):
+        append(log, [b"one%d" % number] * 2, NOW + number)
+    after = Leader.of(log)
+    return Leader(log, before.frames + after.frames), end
+
+
+def truncated_life(disk: MemoryDisk, copy: Copy) -> None:
+    """Copy, drop all of that, and copy what comes behind it, which begins a segment."""
+    leader, end = truncated_leader()
+    log = opened(disk, CONFIG)
+    log.append_sealed(
+        verified_batches(b"".join(frame for header, frame in leader.frames if header.next <= end)), NOW
+    )
+    copy.sync(log)
+    copy.starts.add(end)
+    log.truncate_before(end, end)
+    copy.follow(log, leader)
+    log.close()
+
+
+@pytest.mark.parametrize("kind", [FaultKind.POWER_LOSS, FaultKind.POWER_LOSS_AFTER, FaultKind.IO_ERROR])
+def test_what_was_truncated_at_the_end_goes_without_what_comes_after_it(kind: FaultKind) -> None:
+    leader, end = truncated_leader()
+    rehearsal = MemoryDisk()
+    truncated_life(rehearsal, Copy())
+    assert [call for call in rehearsal.trace if call.startswith("unlink") and call.endswith(".arrows")]
+    for number in range(1, rehearsal.calls + 1):
+        disk, copy = MemoryDisk({number: Fault(kind, bytes_kept=700 * (number % 5))}), Copy()
+        with contextlib.suppress(JetstreamError, PowerLostError):
+            truncated_life(disk, copy)
+        for survival in (everything_survives, nothing_survives, random_survival(number)):
+            found = disk.power_loss(survival)
+            log = opened(found, CONFIG)
+            assert (log.failed, log.corrupt_ranges) == (None, ())
+            assert log.log_start_offset in copy.starts
+            assert log.log_end_offset >= copy.synced_end, "what was reported as synced is there"
+            log.truncate_before(min(end, log.log_end_offset), log.log_end_offset)
+            Copy().follow(log, leader)
+            assert stored_values(log).items() >= leader.values(end, log.log_end_offset).items()
+            log.close()
+            assert inspect_stream(found, DIRECTORY).healthy

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName
+from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, StreamName
 from jetstream.log.batch import Buffer
 from jetstream.log.readable_log import FileRange
 from jetstream.log.sync_scheduler import SyncScheduler
@@ -21,6 +21,7 @@ from jetstream.node.disk_thread import DiskThread
 from jetstream.node.following import FollowingStream
 from jetstream.node.group_commit import GroupCommit
 from jetstream.node.leading import LeadingStream
+from jetstream.node.log_note import LastTxid, Noted, encode_note, read_note
 from jetstream.node.recovery import begin_reign, open_log
 from jetstream.node.replica_parts import ReplicaParts, StreamServices, log_state
 from jetstream.node.upkeep import Upkeep
@@ -28,7 +29,6 @@ from jetstream.replica.leader import Appointment, Leader
 from jetstream.replica.leader_events import FetchArrived
 from jetstream.replica.wire import Answer, BatchesMessage, FetchMessage
 from metadata.catalog.commands import Command
-from metadata.lease import unlimited
 from metadata.node.replicated_catalog import Applied
 from metadata.stream_config import StreamConfig
 from tests.support.held_disk import HeldDisk
@@ -90,7 +90,8 @@ class Replica:
         begin_reign(opened, EPOCH, self.services.clock.wall())
         isr = (A, B, C)
         appointment = Appointment(A, START, EPOCH, isr, isr, isr_version=1, min_insync_replicas=2)
-        leader = Leader(appointment, log_state(opened.log), Offset(0), now, unlimited())
+        lease = self.services.cluster.lease
+        leader = Leader(appointment, log_state(opened.log), Offset(0), now, lease)
         leading = LeadingStream(self.parts, leader, self.services)
         leading.begin()
         return leading
@@ -119,7 +120,7 @@ async def replica(node: NodeId) -> AsyncIterator[Replica]:
     cluster = replace(alone.cluster, node_id=node, sessions=said, propose=propose, node_epoch=START)
     services = replace(alone, cluster=cluster)
     opened = open_log(disk, "stream", CONFIG, clock.wall(), "tail")
-    upkeep = Upkeep(opened.log, clock, lambda: Offset(0), opened.txid)
+    upkeep = Upkeep(opened.log, clock, lambda: Offset(0), opened.note)
     parts = ReplicaParts(CONFIG, Incarnation("incarnation"), opened, upkeep)
     try:
         async with asyncio.timeout(20):
@@ -204,5 +205,53 @@ def test_a_follower_acknowledges_what_it_has_synced() -> None:
             own.disk.let_go.set()
             await until(lambda: own.said.fetches[-1].synced_end == 1)
             assert own.parts.log.read(Offset(0), 1, Offset(1)) == bytes(body)
+
+    asyncio.run(test())
+
+
+def test_a_follower_asks_again_when_it_has_a_note_without_batches_on_disk() -> None:
+    async def test() -> None:
+        async with replica(B) as own:
+            following, opened = own.follow(), own.parts.opened
+            nothing, note = Offset(0), encode_note(Noted(LastTxid(Offset(0), 7), ()))
+            answer = BatchesMessage(
+                handle=0,
+                leader_epoch=EPOCH,
+                last_epoch=LeaderEpoch(0),
+                base=nothing,
+                next=nothing,
+                high_watermark=nothing,
+                log_start_offset=nothing,
+                purged_end=nothing,
+                epochs=(),
+                body_bytes=0,
+                note=note,
+            )
+            following.answered(answer)
+            assert len(own.said.fetches) == 1
+            await until(lambda: len(own.said.fetches) == 2)
+            assert read_note(own.disk, opened.log.directory).last.txid == opened.history.last_txid == 7
+
+    asyncio.run(test())
+
+
+def test_who_has_no_lease_neither_acks_nor_refuses() -> None:
+    async def test() -> None:
+        async with replica(A) as own:
+            leading = own.lead()
+            for follower in (B, C):
+                wait_for_more(own, leading, follower)
+            refused = message(b"value", "refused", Nats_Expected_Stream="another")
+            leading.path.deliver(block_of([refused]))
+            await leading.path.drained()
+            assert list(own.heard) == ["refused"]
+            own.heard.clear()
+            own.services.cluster.lease.until = MonotonicNs(0)
+            leading.path.deliver(block_of([refused, message(b"value", "acked")]))
+            await leading.path.drained()
+            for follower in (B, C):
+                leading.reign.tell(fetch(follower, 1, 1))
+            assert own.heard == {}
+            assert own.parts.counts["acks_dropped"] == 1
 
     asyncio.run(test())

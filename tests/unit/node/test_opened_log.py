@@ -1,21 +1,34 @@
 """What a follower has learnt of its log: as much as a start would read back, at any time."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
-from envelope.errors import CorruptDataError, StreamOffline
+from envelope.errors import CorruptDataError, JetstreamError, StreamOffline
 from envelope.headers import MESSAGE_ID
-from envelope.types import LeaderEpoch, Offset, SyncMode
+from envelope.limits import SESSION_ID_BYTES_MAX, SESSIONS_MAX
+from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.ingest.history import History
+from jetstream.ingest.sessions import Session, Sessions
 from jetstream.log.batch import BatchFlags, encode, verified_batches
-from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk, nothing_survives
+from jetstream.log.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    PowerLostError,
+    nothing_survives,
+    random_survival,
+)
 from jetstream.log.message import record_batch_fields
 from jetstream.node.clock import SystemClock
-from jetstream.node.last_txid import TXID_FILE, LastTxid
+from jetstream.node.disk_thread import FollowerAppend
+from jetstream.node.log_note import NOTE_FILE, LastTxid, Noted, decode_note, encode_note, sessions_of
 from jetstream.node.recovery import OpenedLog, begin_reign, open_log
 from jetstream.node.upkeep import Upkeep
+from jetstream.replica.wire import StartOverMessage, WireReader
+from jetstream.replica.wire import encode as encode_message
 from metadata.stream_config import StreamConfig
 from tests.support.logs import DIRECTORY, NOW, Record, file_content, records_batch
 
@@ -70,11 +83,11 @@ def test_what_was_taken_in_is_what_a_start_reads_back(count: int) -> None:
     for each in FRAMES[: count // 2]:
         follow(log, each)
     follow(log, *FRAMES[count // 2 : count])
-    taken_in = known(log.history), log.txid.latest
+    taken_in = known(log.history), log.note.latest
     log.relearn()
-    assert (known(log.history), log.txid.latest) == taken_in
+    assert (known(log.history), log.note.latest) == taken_in
     again = opened(disk.power_loss(nothing_survives))
-    assert (known(again.history), again.txid.latest) == taken_in
+    assert (known(again.history), again.note.latest) == taken_in
 
 
 def test_taking_in_reads_nothing_back() -> None:
@@ -92,7 +105,7 @@ def test_only_what_is_stored_is_taken_in_and_only_once() -> None:
     log.absorb(verified_batches(FRAMES[0]))
     log.absorb(verified_batches(FRAMES[1]))
     assert log.history.dedupe.lookup(b"id2") is None
-    assert log.txid.latest == LastTxid(Offset(2), 5)
+    assert log.note.latest == LastTxid(Offset(2), 5)
     follow(log, FRAMES[1])
     assert log.history.dedupe.lookup(b"id2") == 2
 
@@ -106,7 +119,7 @@ def test_what_was_cut_is_not_remembered(end: int) -> None:
     fresh = opened(MemoryDisk())
     follow(fresh, *FRAMES[: {0: 0, 2: 1, 4: 2, 9: 7}[end]])
     assert known(log.history) == known(fresh.history)
-    assert log.txid.latest == fresh.txid.latest
+    assert log.note.latest == fresh.note.latest
     follow(log, frame(end, [record(30, 40)]))
     assert (log.history.dedupe.lookup(b"id30"), log.history.last_txid) == (end, 40)
 
@@ -126,16 +139,16 @@ def test_a_log_that_begins_anew_remembers_nothing_and_learns_on() -> None:
 
 def noted(log: OpenedLog, high_watermark: int) -> bool:
     """Let a note be written if the upkeep of the log finds it due."""
-    upkeep = Upkeep(log.log, SystemClock(), lambda: Offset(high_watermark), log.txid)
-    if not upkeep.txid_note_due():
+    upkeep = Upkeep(log.log, SystemClock(), lambda: Offset(high_watermark), log.note)
+    if not upkeep.note_due():
         return False
-    upkeep.note_txid()
+    upkeep.write_note()
     return True
 
 
 def note_due(log: OpenedLog) -> None:
     """Let so much pass that a note is due."""
-    log.txid.absorbed(log.log.log_end_offset, None, 1 << 30)
+    log.note.absorbed(log.log.log_end_offset, None, 1 << 30)
 
 
 def test_nothing_is_noted_of_what_is_not_committed() -> None:
@@ -160,8 +173,8 @@ def test_a_note_of_records_that_were_cut_does_not_count(end: int, txid: int, kil
         log = opened(disk)
     else:
         log.relearn()
-    assert log.txid.latest == LastTxid(Offset(end), txid)
-    assert b'"end":%d,"txid":%d' % (end, txid) in file_content(disk, f"{DIRECTORY}/{TXID_FILE}")
+    assert log.note.latest == LastTxid(Offset(end), txid)
+    assert b'"end":%d,"sessions":[],"txid":%d' % (end, txid) in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
     follow(log, *(frame(number, [record(number)]) for number in range(end, 30)))
     again = opened(disk.power_loss(nothing_survives))
     assert again.history.last_txid == txid, "the old note is not believed once the log has grown over it"
@@ -176,7 +189,7 @@ def test_a_note_of_records_that_were_cut_counts_if_it_is_all_that_is_known() -> 
     log.log.truncate_before(Offset(1), Offset(2))
     log.log.truncate_to(Offset(2))
     log.relearn()
-    assert log.txid.latest == LastTxid(Offset(2), 5)
+    assert log.note.latest == LastTxid(Offset(2), 5)
 
 
 def test_a_full_disk_leaves_the_note_of_a_cut_log_due() -> None:
@@ -190,7 +203,105 @@ def test_a_full_disk_leaves_the_note_of_a_cut_log_due() -> None:
     log.relearn()
     disk.faults = {}
     assert noted(log, 2)
-    assert b'"end":2,"txid":5' in file_content(disk, f"{DIRECTORY}/{TXID_FILE}")
+    assert b'"end":2,"sessions":[],"txid":5' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
+
+
+# --- what the leader knows ---------------------------------------------------------------------------------
+
+SESSION = Session(9, Offset(150), TimestampUs(NOW), is_gapless=True)
+NOTED = Noted(LastTxid(Offset(200), 70), ((b"p", SESSION),))
+
+
+def test_what_the_leader_knows_is_taken_in_durably_before_more_is_stored() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    follow(log, *FRAMES[:3])
+    FollowerAppend(log, FRAMES[3], NOW, encode_note(NOTED)).write()
+    for known_here in (log, opened(disk.power_loss(nothing_survives))):
+        assert known_here.history.sessions.find(b"p") == SESSION
+        assert known_here.history.last_txid == 70
+
+
+def test_what_the_leader_knows_no_better_is_not_noted_again() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    log.take_note(NOTED)
+    calls = disk.calls
+    log.take_note(NOTED)
+    log.take_note(NOTED._replace(sessions=((b"p", SESSION._replace(sequence=8)),)))
+    assert disk.calls == calls
+    assert log.history.sessions.find(b"p") == SESSION
+
+
+def begun_anew(faults: dict[int, Fault]) -> MemoryDisk:
+    """Begin a log anew with the leader's note; ``faults`` by the number of the call since then."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    follow(log, *FRAMES)
+    disk.faults = {disk.calls + number: fault for number, fault in faults.items()}
+    with suppress(PowerLostError, JetstreamError):
+        log.begin_anew(Offset(200), NOTED, lambda: log.log.reset_to(Offset(200)))
+    return disk
+
+
+@pytest.mark.parametrize(
+    "kind", [FaultKind.POWER_LOSS, FaultKind.IO_ERROR, FaultKind.DISK_FULL, FaultKind.SYNC_ERROR]
+)
+def test_a_log_that_begins_anew_knows_what_its_leader_knows_whatever_fails(kind: FaultKind) -> None:
+    before = MemoryDisk()
+    follow(opened(before), *FRAMES)
+    calls = begun_anew({}).calls - before.calls
+    assert calls > 10
+    starts = set()
+    for number in range(1, calls + 2):
+        again = opened(begun_anew({number: Fault(kind)}).power_loss(random_survival(number)))
+        starts.add(again.log.log_start_offset)
+        if again.log.log_start_offset == 200:
+            assert again.history.sessions.find(b"p") == SESSION, number
+            assert again.history.last_txid == 70
+    assert starts == {0, 200}
+
+
+def test_nothing_is_noted_of_a_log_that_is_closed_another_may_be_in_its_place() -> None:
+    disk = MemoryDisk()
+    old = opened(disk)
+    follow(old, *FRAMES)
+    note_due(old)
+    upkeep = Upkeep(old.log, SystemClock(), lambda: Offset(20), old.note)
+    assert upkeep.note_due()
+    old.log.close(clean=False)
+    old.log.delete(disk, DIRECTORY)
+    again = opened(disk)
+    with pytest.raises(StreamOffline):
+        old.note.write_before_removal(old.log)
+    with pytest.raises(StreamOffline):
+        upkeep.write_note()
+    assert not disk.exists(f"{DIRECTORY}/{NOTE_FILE}")
+    again.relearn()
+    assert again.history.last_txid is None
+
+
+def test_who_leads_uncleanly_forgets_sessions_whose_records_it_never_got() -> None:
+    log = opened(MemoryDisk())
+    log.take_note(NOTED)
+    begin_reign(log, LeaderEpoch(9), NOW)
+    assert log.history.sessions.find(b"p") is None
+
+
+def test_a_note_fits_an_answer_however_many_sessions_a_group_begins() -> None:
+    sessions = Sessions()
+    last = Session(1 << 62, Offset(1 << 62), TimestampUs(1 << 62), is_gapless=True)
+    for number in range(SESSIONS_MAX * 5 // 2):
+        sessions.put(number.to_bytes(3).rjust(SESSION_ID_BYTES_MAX, b"\xff"), last)
+    noted = Noted(LastTxid(Offset(1 << 62), 1 << 62), sessions_of(sessions))
+    newest = [session for session, _ in sessions.items()][-SESSIONS_MAX:]
+    assert [session for session, _ in noted.sessions] == newest
+    note = encode_note(noted)
+    (read,) = WireReader().feed(
+        encode_message(StartOverMessage(0, LeaderEpoch(1), LeaderEpoch(0), Offset(0), Offset(0), note))
+    )
+    assert isinstance(read, StartOverMessage)
+    assert decode_note(read.note) == noted
 
 
 # --- reigns -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""After whatever end: the last txid of a stream is known, so that a lower one is refused."""
+"""After whatever end: the last txid of a stream is known, and the last message of every session."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,8 +8,10 @@ from itertools import count
 import pytest
 
 from envelope.errors import DiskFull, JetstreamError
+from envelope.headers import SEQUENCE, SEQUENCE_AFTER, SESSION, SessionPlace
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
+from jetstream.ingest.sessions import StoredPlace
 from jetstream.log.batch import encode
 from jetstream.log.memory_disk import (
     Fault,
@@ -22,13 +24,13 @@ from jetstream.log.memory_disk import (
 )
 from jetstream.log.state_file import Json, write_state
 from jetstream.node.clock import SystemClock
-from jetstream.node.last_txid import SEARCHED_BATCHES, TXID_FILE
+from jetstream.node.log_note import NOTE_FILE, SEARCHED_BATCHES
 from jetstream.node.upkeep import Upkeep
 from metadata.stream_config import Retention, StreamConfig
 from tests.support.logs import DIRECTORY, NOW, Record, file_content, flipped, overwrite, records_batch
 from tests.support.lone_streams import open_led
 
-PATH = f"{DIRECTORY}/{TXID_FILE}"
+PATH = f"{DIRECTORY}/{NOTE_FILE}"
 SMALL_SEGMENTS = 64 * 1024
 EPOCHS = count(1)
 
@@ -52,10 +54,11 @@ class Life:
         epoch = LeaderEpoch(next(EPOCHS))
         opened = open_led(disk, DIRECTORY, settings or config(), epoch, NOW)
         self.disk = disk
-        self.reads = sum(call.startswith("read") for call in disk.trace)
         self.log = opened.log
+        self.opened = opened
         self.last_txid = opened.history.last_txid
-        self.upkeep = Upkeep(self.log, SystemClock(), lambda: self.log.synced_end, opened.txid)
+        self.note = opened.note
+        self.upkeep = Upkeep(self.log, SystemClock(), lambda: self.log.synced_end, opened.note)
 
     def append(self, *txids: int | None, size: int = 1) -> None:
         """Append one batch of records with these txids, and have it synced if the mode says so."""
@@ -66,7 +69,27 @@ class Life:
         self.log.append(batch, now)
         if self.log.config.sync is SyncMode.ALWAYS:
             self.log.sync()
-        self.upkeep.appended(now, [batch])
+        self.note.appended([batch])
+        self.upkeep.appended()
+
+    def append_session(self, sequence: int, size: int = 1) -> None:
+        """Append one record of a session without gaps, and have it synced if the mode says so."""
+        base = self.log.log_end_offset
+        now = TimestampUs(NOW + base)
+        headers = [(SESSION, b"p"), (SEQUENCE, b"%d" % sequence), (SEQUENCE_AFTER, b"%d" % (sequence - 1))]
+        rows = [Record(value=b"v" * size, headers=headers, timestamp=now)]
+        batch = encode(records_batch(rows, base), base, self.log.last_epoch)
+        self.log.append(batch, now)
+        if self.log.config.sync is SyncMode.ALWAYS:
+            self.log.sync()
+        self.note.appended([batch], [StoredPlace(SessionPlace(b"p", sequence, sequence - 1), base, now)])
+        self.upkeep.appended()
+
+    @property
+    def session(self) -> tuple[int, int, bool] | None:
+        """Sequence, offset and gaplessness of the session's last record."""
+        found = self.opened.history.sessions.find(b"p")
+        return None if found is None else (found.sequence, found.offset, found.is_gapless)
 
     def append_much(self) -> None:
         """Append so many batches without a txid that nobody should have to look at all of them."""
@@ -138,39 +161,38 @@ def test_the_search_ends_where_a_note_was_made() -> None:
     life = Life(MemoryDisk())
     life.append(7)
     life.append_much()
-    assert life.upkeep.txid_note_due()
-    life.upkeep.note_txid()
-    assert not life.upkeep.txid_note_due()
+    assert life.upkeep.note_due()
+    life.upkeep.write_note()
+    assert not life.upkeep.note_due()
     life.append(None)
     again = life.next()
     assert again.last_txid == 7
-    assert again.reads < 20
+    assert not again.upkeep.note_due()
     again.disk.unlink(PATH)
     again = again.next()
     assert again.last_txid == 7
-    assert again.reads > SEARCHED_BATCHES
+    assert again.upkeep.note_due(), "all was searched"
 
 
 def test_a_long_search_is_noted_so_that_the_next_one_is_short() -> None:
     life = Life(MemoryDisk())
     life.append_much()
     again = life.next()
-    assert again.reads > SEARCHED_BATCHES
-    assert again.upkeep.txid_note_due()
-    again.upkeep.note_txid()
+    assert again.upkeep.note_due()
+    again.upkeep.write_note()
     again = again.next()
-    assert again.reads < 20
+    assert not again.upkeep.note_due()
 
 
 def test_nothing_is_noted_before_it_is_durable() -> None:
     life = Life(MemoryDisk(), config(SyncMode.OS))
     life.append(7)
     life.append_much()
-    assert not life.upkeep.txid_note_due()
+    assert not life.upkeep.note_due()
     life.log.sync()
     life.append(9)
-    assert life.upkeep.txid_note_due()
-    life.upkeep.note_txid()
+    assert life.upkeep.note_due()
+    life.upkeep.write_note()
     assert Life(life.disk.power_loss(nothing_survives)).last_txid == 7
 
 
@@ -179,7 +201,7 @@ def test_an_unusable_note_is_done_without() -> None:
     life.append(7)
     life.upkeep.truncate_before(Offset(1))
     content = file_content(life.disk, PATH)
-    assert content.startswith(b'{"end":1,"txid":7}\n')
+    assert content.startswith(b'{"end":1,"sessions":[],"txid":7}\n')
     life.append(8)
     life.append(None)
     for position in range(len(content)):
@@ -256,9 +278,9 @@ def test_a_note_that_finds_no_space_after_the_removal_either_stays_due() -> None
     with pytest.raises(DiskFull):
         life.upkeep.apply_retention()
     assert life.log.log_start_offset > 0
-    assert life.upkeep.txid_note_due()
-    life.upkeep.note_txid()
-    assert not life.upkeep.txid_note_due()
+    assert life.upkeep.note_due()
+    life.upkeep.write_note()
+    assert not life.upkeep.note_due()
     assert life.next().last_txid == 7
 
 
@@ -280,6 +302,103 @@ def test_nothing_is_noted_or_synced_while_nothing_is_removed() -> None:
     life.upkeep.truncate_before(Offset(0))
     assert life.disk.trace[calls:] == []
     assert life.log.durable_end == 0
+
+
+# --- sessions ------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_known_however_much_was_stored_since_and_although_its_records_are_gone() -> None:
+    life = Life(MemoryDisk())
+    life.append_session(1)
+    life.append_session(2)
+    life.append_much()
+    life.upkeep.write_note()
+    life.append(None)
+    again = life.next()
+    assert (again.session, again.upkeep.note_due()) == ((2, 1, True), False)
+    again.upkeep.truncate_before(Offset(3))
+    assert again.next().session == (2, 1, True)
+
+
+def test_a_session_is_noted_before_its_records_are_removed_and_only_if_it_is_not_noted() -> None:
+    life = Life(MemoryDisk(), config(SyncMode.OS))
+    for sequence in range(1, 4):
+        life.append_session(sequence)
+    life.log.sync()
+    life.upkeep.truncate_before(Offset(1))
+    calls = life.disk.calls
+    life.upkeep.truncate_before(Offset(2))
+    assert note_writes(life.disk, calls) == []
+    assert Life(life.disk.power_loss(nothing_survives)).session == (3, 2, True)
+
+
+def test_a_session_whose_last_record_was_cut_is_what_is_kept() -> None:
+    life = Life(MemoryDisk())
+    for sequence in range(1, 5):
+        life.append_session(sequence)
+    life.upkeep.truncate_before(Offset(1))
+    life.log.truncate_to(Offset(3))
+    life = life.next()
+    assert life.session == (3, 2, False), "what came before is not there to be looked at"
+    life.log.truncate_to(Offset(1))
+    assert life.next().session is None, "rather unknown than too far"
+
+
+def session_life(disk: MemoryDisk, told: list[int], sent: list[int]) -> None:
+    """Two starts of a stream whose only session goes on, while retention removes its records."""
+    for start in (1, 5):
+        life = Life(disk, config(segment_bytes=SMALL_SEGMENTS))
+        for sequence in range(start, start + 4):
+            sent.append(sequence)
+            life.append_session(sequence)
+            told.append(sequence)
+            life.append(None, size=SMALL_SEGMENTS)
+            if sequence % 2:
+                life.upkeep.apply_retention()
+        life.log.close()
+
+
+def test_no_failure_at_any_call_makes_a_repeat_new_or_a_new_one_a_repeat() -> None:
+    rehearsal = MemoryDisk()
+    session_life(rehearsal, [], [])
+    assert note_writes(rehearsal, 0)
+    for number in range(1, rehearsal.calls + 1):
+        for kind in (FaultKind.POWER_LOSS, FaultKind.IO_ERROR, FaultKind.SHORT_WRITE):
+            disk = MemoryDisk({number: Fault(kind, bytes_kept=100)})
+            told: list[int] = []
+            sent: list[int] = []
+            with suppress(PowerLostError, JetstreamError):
+                session_life(disk, told, sent)
+            survival = random_survival(number) if number % 2 else nothing_survives
+            session = Life(disk.power_loss(survival), config(segment_bytes=SMALL_SEGMENTS)).session
+            sequence = 0 if session is None else session[0]
+            assert sequence in (max(told, default=0), *sent[len(told) :]), (number, kind)
+            assert session is None or session[2], (number, kind)
+
+
+@pytest.mark.parametrize(
+    "sessions",
+    [
+        7,
+        [["p"]],
+        [["p", 1, 0, 0, 1]],
+        [["p", "1", 0, 0, True]],
+        [["\u1234", 1, 0, 0, True]],
+        [[7, 1, 0, 0, True]],
+    ],
+)
+def test_a_note_whose_sessions_make_no_sense_is_done_without(sessions: Json) -> None:
+    life = Life(MemoryDisk())
+    life.append_session(1)
+    write_state(life.disk, PATH, {"end": 1, "txid": None, "sessions": sessions})
+    assert life.next().session == (1, 0, True)
+
+
+def test_a_note_without_sessions_is_that_of_an_earlier_version() -> None:
+    life = Life(MemoryDisk())
+    life.append(7)
+    write_state(life.disk, PATH, {"end": 1, "txid": 7})
+    assert (life.next().last_txid, life.session) == (7, None)
 
 
 # --- at every call -------------------------------------------------------------------------------------

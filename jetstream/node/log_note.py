@@ -1,0 +1,275 @@
+"""What a stream knows of all its records, also of those that are gone: last txid, publishers' sessions.
+
+A txid below the stream's last one is refused, and a repeated message of a session is not stored again. So a
+node that starts must know the last one of each for certain, however long ago it was, and also if its record
+has been removed since. They are looked for in the records from some offset on; what is known of those below
+it is noted now and then in the ``txid`` state file of the log's directory:
+
+    {"end": 4711, "txid": 42, "sessions": [["importer-3", 9, 4700, 1764000000000000, true]]}
+
+The last txid of the records below offset ``end``, all of them durable, is 42; null if none has one. Of each
+session there are the id (its bytes as Latin-1), and its last record's sequence, offset and timestamp, and
+whether all numbers up to that one are stored. The note saves time, and remembers what retention, truncation
+and compaction remove; without it, all that is stored is searched.
+
+A follower's log may be cut back behind the note's end. Then the txid may be that of a record that is gone,
+and counts only if no kept record has one: too large a last txid refuses what could be stored, definitely;
+too small a one stores a repeat. A session whose last record was cut is what the kept records say, and is
+forgotten if none is its: too large a sequence would answer for what was never stored.
+
+A follower that begins anew where its leader's log begins gets that leader's note first, instead of its own,
+which may speak of what was never committed; and every other one before it joins those in sync: a read replica
+may have copied a log of which compaction had taken records. The note speaks of nothing that is not committed,
+so that whoever has it has the records as well before it leads.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from envelope.errors import CorruptDataError, DiskFull, StreamOffline
+from envelope.limits import MIB, SESSION_ID_BYTES_MAX, SESSIONS_MAX
+from envelope.types import Offset, TimestampUs
+from jetstream.ingest.sessions import Session, Sessions, StoredPlace
+from jetstream.log.batch import UnsealedBatch
+from jetstream.log.disk import Disk
+from jetstream.log.log import Log
+from jetstream.log.state_file import (
+    Json,
+    decode_state,
+    encode_state,
+    natural,
+    read_whole,
+    write_state,
+)
+from jetstream.replica.wire import HEADER_BYTES_MAX
+
+NOTE_FILE: Final = "txid"
+
+_log = logging.getLogger(__name__)
+
+SEARCHED_BYTES: Final = 64 * MIB
+SEARCHED_BATCHES: Final = 2048
+"""A note is due when so much would be searched without it: a few tenths of a second."""
+
+
+_SESSION_BYTES_MAX: Final = 6 * SESSION_ID_BYTES_MAX + 3 * 20 + 16
+"""Of one session in the file: six characters for a byte that is no ASCII, three numbers, what is around."""
+
+assert SESSIONS_MAX * _SESSION_BYTES_MAX < HEADER_BYTES_MAX, "a note of sessions fits an answer's header"
+
+
+class LastTxid(NamedTuple):
+    """The largest txid of all records below ``end`` that were ever stored; None if none had one."""
+
+    end: Offset
+    txid: int | None
+
+
+class Noted(NamedTuple):
+    """The content of a note."""
+
+    last: LastTxid
+    sessions: tuple[tuple[bytes, Session], ...]
+
+    def encode(self) -> dict[str, Json]:
+        """Return the content of the state file."""
+        sessions: list[Json] = [[session.decode("latin-1"), *last] for session, last in self.sessions]
+        return {"end": self.last.end, "txid": self.last.txid, "sessions": sessions}
+
+
+NOTHING_NOTED: Final = Noted(LastTxid(Offset(0), None), ())
+"""Of a log without txids and sessions."""
+
+
+def later(one: int | None, other: int | None) -> int | None:
+    """Return the larger of two txids; None is below all."""
+    return max((txid for txid in (one, other) if txid is not None), default=None)
+
+
+class LogNote:
+    """Knows one stream's last txid and its sessions while records are stored, and keeps the note of them.
+
+    All but `is_due` and `latest` is for the disk thread.
+
+    Invariant:
+        T1: a note is written only when all records below its end are durable.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: str, noted: Noted, latest: LastTxid, sessions: Sessions
+    ) -> None:
+        """Go on from the note that is on the disk, and what has been found in the records since."""
+        self._disk = disk
+        self._path = f"{directory}/{NOTE_FILE}"
+        self._noted = noted
+        self._latest = latest
+        self._sessions = sessions
+        self._waiting: Noted | None = None
+        # How many batches with sessions had come: until now, until what waits, until what is noted.
+        self._changes = int(sessions_of(sessions) != noted.sessions)
+        self._changes_waiting = self._changes_noted = 0
+        self._batches = 0
+        self._size = 0
+
+    @property
+    def latest(self) -> LastTxid:
+        """What is known now."""
+        return self._latest
+
+    def appended(self, batches: Sequence[UnsealedBatch], places: Sequence[StoredPlace] = ()) -> None:
+        """Take note of batches that the log has taken, and of their records that are of a session."""
+        for batch in batches:
+            own = [place for place in places if batch.base <= place.offset < batch.next]
+            self.absorbed(batch.next, batch.last_txid, batch.size, own)
+
+    def absorbed(self, end: Offset, txid: int | None, size: int, places: Sequence[StoredPlace] = ()) -> None:
+        """Take note of one stored batch, with its last txid, its bytes, and its records of sessions."""
+        self._latest = LastTxid(end, later(self._latest.txid, txid))
+        for place in places:
+            self._sessions.store(place)
+        if places:
+            self._sessions.expire(places[-1].timestamp)
+            self._changes += 1
+        self.passed(1, size)
+
+    def passed(self, batches: int, size: int) -> None:
+        """Let what is known now become the next note, if the search would be long without it."""
+        self._batches += batches
+        self._size += size
+        is_long = self._batches >= SEARCHED_BATCHES or self._size >= SEARCHED_BYTES
+        if is_long and self._waiting is None:
+            self._let_wait()
+            self._batches = self._size = 0
+
+    def resize(self, session_window_us: int) -> None:
+        """Keep sessions for so long from now on, microseconds."""
+        self._sessions.resize(session_window_us)
+
+    def is_due(self, durable_end: Offset) -> bool:
+        """Tell whether `write` should be called."""
+        waiting = self._waiting
+        return waiting is not None and waiting.last.end <= durable_end
+
+    def write(self) -> None:
+        """Write what is due.
+
+        Raises:
+            DiskFull, StorageError, FsyncFailed: the older note, or either, is in place.
+        """
+        waiting = self._waiting
+        if waiting is not None:
+            write_state(self._disk, self._path, waiting.encode())
+            self._noted, self._changes_noted = waiting, self._changes_waiting
+            self._waiting = None
+
+    def write_before_removal(self, log: Log) -> None:
+        """Write what is known if there is something newer than on record, as records will go.
+
+        What could not be written stays due.
+
+        Raises:
+            As `write`, and as `Log.sync`.
+            StreamOffline: the log has failed or is closed; another one may be in its place already.
+        """
+        if log.failed is not None:
+            raise StreamOffline(f"nothing is noted of {log.directory}: {log.failed}") from log.failed
+        if self._changes != self._changes_noted or self._latest.txid != self._noted.last.txid:
+            self._let_wait()
+            log.sync()
+            self.write()
+
+    def take_in(self, sessions: Sequence[tuple[bytes, Session]], txid: int | None, log: Log) -> None:
+        """Take in what a leader knows better, and put it on record if it is anything.
+
+        Raises:
+            As `write_before_removal`.
+        """
+        for session, last in sessions:
+            if self._sessions.find(session) != last:
+                self._sessions.put(session, last)
+                self._changes += 1
+        self._latest = self._latest._replace(txid=later(self._latest.txid, txid))
+        self.write_before_removal(log)
+
+    def replace(self) -> None:
+        """Put on record what is known instead of what was cut; on a full disk that stays due."""
+        self._let_wait()
+        with suppress(DiskFull):
+            self.write()
+
+    def _let_wait(self) -> None:
+        self._waiting = Noted(self._latest, sessions_of(self._sessions))
+        self._changes_waiting = self._changes
+
+
+def sessions_of(sessions: Sessions, below: Offset | None = None) -> tuple[tuple[bytes, Session], ...]:
+    """Return what is known of each session whose last record is ``below`` an offset.
+
+    Only of those used last, `SESSIONS_MAX`: until the next one expires there may be more by a group's.
+    """
+    known = [(session, last) for session, last in sessions.items() if below is None or last.offset < below]
+    return tuple(known[-SESSIONS_MAX:])
+
+
+# --- the file -----------------------------------------------------------------------------------------
+
+
+def read_note(disk: Disk, directory: str) -> Noted:
+    """Return the note in ``directory``; one that says that nothing is known if there is none to be used."""
+    path = f"{directory}/{NOTE_FILE}"
+    if not disk.exists(path):
+        return NOTHING_NOTED
+    try:
+        return decode_note(read_whole(disk, path))
+    except CorruptDataError as error:
+        _log.warning("txid file unusable path=%s error=%s", path, error)
+        return NOTHING_NOTED
+
+
+def encode_note(noted: Noted) -> bytes:
+    """Return a note as its file has it."""
+    return encode_state(noted.encode())
+
+
+def decode_note(content: bytes) -> Noted:
+    """Return the note in the content of a file.
+
+    Raises:
+        CorruptDataError: it is damaged, or is none.
+    """
+    state = decode_state(content)
+    match state:
+        case {"txid": None}:
+            txid = None
+        case {"txid": int(txid)} if not isinstance(txid, bool):
+            pass
+        case _:
+            raise CorruptDataError(f"a txid file says {str(state)[:200]}")
+    entries = state.get("sessions", [])
+    if not isinstance(entries, list):
+        raise CorruptDataError("the sessions of a txid file are no list")
+    last = LastTxid(Offset(natural(state, "end")), txid)
+    return Noted(last, tuple(_decode_sessions(entries)))
+
+
+def _decode_sessions(entries: list[Json]) -> Iterable[tuple[bytes, Session]]:
+    for entry in entries:
+        match entry:
+            case [str(session), int(sequence), int(offset), int(timestamp), bool(is_gapless)] if (
+                session.isascii() or max(session) <= "\xff"
+            ):
+                last = Session(sequence, Offset(offset), TimestampUs(timestamp), is_gapless)
+                yield session.encode("latin-1"), last
+            case _:
+                raise CorruptDataError(f"a session in a txid file is {str(entry)[:200]}")
+
+
+def put_note(disk: Disk, directory: str, noted: Noted) -> None:
+    """Replace the note, whatever it says; durable on return.
+
+    Raises:
+        DiskFull, StorageError, FsyncFailed: the older note, or either, is in place.
+    """
+    write_state(disk, f"{directory}/{NOTE_FILE}", noted.encode())

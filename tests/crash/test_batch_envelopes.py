@@ -1,0 +1,154 @@
+"""Groups with batch envelopes under every fault of the disk: each is stored whole or not at all, and once."""
+
+import contextlib
+
+import pytest
+
+from envelope.envelopes import encode_batch
+from envelope.errors import DiskFull, JetstreamError
+from envelope.types import LeaderEpoch, StreamName
+from jetstream.ingest.machine import (
+    Append,
+    Appended,
+    AppendRefused,
+    HighWatermarkAdvanced,
+    Received,
+    StreamIngest,
+)
+from jetstream.log.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    PowerLostError,
+    everything_survives,
+    nothing_survives,
+    random_survival,
+)
+from jetstream.log.plain_batch import encode_records
+from jetstream.node.recovery import OpenedLog
+from metadata.stream_config import StreamConfig
+from tests.support.envelopes import arrow, binary
+from tests.support.logs import DIRECTORY, NOW, stored_values
+from tests.support.lone_streams import open_led
+from tests.support.messages import PublishedMessage, appends, block_of, message, published
+
+CONFIG = StreamConfig(name="orders", subject="orders.>", segment_bytes=64 * 1024)
+GROUPS = 3
+ROWS = 3
+"""Of each envelope, large enough that segments roll."""
+
+
+def values(number: int) -> list[bytes]:
+    return [b"%d-%d " % (number, row) + b"x" * 8000 for row in range(ROWS)]
+
+
+def messages(group: int) -> list[PublishedMessage]:
+    """An envelope, a plain message, and another envelope; each with an id."""
+    numbers = range(3 * group, 3 * group + 3)
+    payloads = [
+        values(number)[0]
+        if number % 3 == 1
+        else encode_batch(arrow({"value": binary(*values(number))}), ROWS)
+        for number in numbers
+    ]
+    return [
+        message(payload, f"r{number}", Nats_Msg_Id=f"id-{number}")
+        for number, payload in zip(numbers, payloads, strict=True)
+    ]
+
+
+def records_of_message(number: int) -> list[bytes]:
+    return values(number)[:1] if number % 3 == 1 else values(number)
+
+
+class Life:
+    """One start of a node; `publish` puts groups through the publish path and remembers what was acked."""
+
+    def __init__(self, disk: MemoryDisk, epoch: int, acked: dict[int, int]) -> None:
+        self.opened: OpenedLog = open_led(disk, DIRECTORY, CONFIG, LeaderEpoch(epoch), NOW)
+        self.acked = acked
+        log = self.opened.log
+        self.opened.history.high_watermark = log.synced_end
+        self.epoch = LeaderEpoch(epoch)
+        self.ingest = StreamIngest(
+            StreamName("orders"),
+            CONFIG,
+            self.epoch,
+            log.log_end_offset,
+            self.opened.history,
+            lambda *_: False,
+        )
+
+    def publish(self, group: int) -> None:
+        actions = self.ingest.handle(Received(block_of(messages(group))), NOW)
+        self._hear(actions)
+        for append in appends(actions):
+            self._append(append)
+
+    def _append(self, append: Append) -> None:
+        log = self.opened.log
+        try:
+            log.append_group(encode_records(append.records, append.base, self.epoch), NOW)
+        except DiskFull as error:
+            self._hear(self.ingest.handle(AppendRefused(error), NOW))
+            return
+        log.sync()
+        self._hear(self.ingest.handle(Appended(log.log_end_offset), NOW))
+        self._hear(self.ingest.handle(HighWatermarkAdvanced(log.synced_end), NOW))
+
+    def _hear(self, actions: object) -> None:
+        for answer in published(actions):  # type: ignore[arg-type]  # what the machine returns
+            if answer.error_code is None:
+                offset = answer.body["offset"]
+                assert isinstance(offset, int)
+                assert self.acked.setdefault(int(answer.reply[1:]), offset) == offset, "acked elsewhere"
+
+
+def strike(fault: tuple[int, Fault] | None) -> tuple[MemoryDisk, dict[int, int]]:
+    """Publish all groups, with one fault; the life ends where the log gives up."""
+    disk, acked = MemoryDisk({} if fault is None else dict([fault])), dict[int, int]()
+    with contextlib.suppress(JetstreamError, PowerLostError):
+        life = Life(disk, 1, acked)
+        for group in range(GROUPS):
+            life.publish(group)
+    disk.faults.clear()
+    return disk, acked
+
+
+CALLS = strike(None)[0].calls
+
+
+def check_and_publish_again(disk: MemoryDisk, acked: dict[int, int]) -> None:
+    """What was acked is there, no envelope is there in part; after all was sent again each is there once."""
+    before = dict(acked)
+    life = Life(disk, 2, acked)
+    check(life.opened, before, complete=False)
+    for group in range(GROUPS):
+        life.publish(group)
+    assert acked.keys() == set(range(3 * GROUPS))
+    check(life.opened, acked, complete=True)
+
+
+def check(opened: OpenedLog, acked: dict[int, int], *, complete: bool) -> None:
+    stored = list(stored_values(opened.log).values())
+    for number, last in acked.items():
+        wanted = records_of_message(number)
+        assert stored[last + 1 - len(wanted) : last + 1] == wanted, f"message {number}, acked at {last}"
+    for number in range(3 * GROUPS):
+        wanted = records_of_message(number)
+        found = [value for value in stored if value in wanted]
+        assert found in ([wanted] if complete else [wanted, []]), f"message {number}: {len(found)} records"
+
+
+@pytest.mark.parametrize("kind", [FaultKind.IO_ERROR, FaultKind.POWER_LOSS, FaultKind.SHORT_WRITE])
+def test_a_fault_at_every_call_leaves_no_envelope_in_part_and_none_twice(kind: FaultKind) -> None:
+    for number in range(1, CALLS + 1):
+        disk, acked = strike((number, Fault(kind, (0, 10_000, 30_000, 45_000)[number % 4])))
+        for survival in (everything_survives, nothing_survives, random_survival(number)):
+            check_and_publish_again(disk.power_loss(survival), dict(acked))
+
+
+def test_the_groups_have_several_batches_and_segments() -> None:
+    disk, acked = strike(None)
+    assert len(acked) == 3 * GROUPS
+    assert len([name for name in disk.listdir(DIRECTORY) if name.endswith(".arrows")]) > 1
