@@ -21,18 +21,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from jetstream.client.batch_publisher import BatchPublisher, RecordAck
     from jetstream.client.blocking import BlockingClient, connect_blocking
-    from jetstream.client.connection import JetstreamClient, ReadOptions, connect
+    from jetstream.client.connection import BatchOptions, JetstreamClient, ReadOptions, connect
     from jetstream.client.publisher import Publisher
     from jetstream.client.publishing import PublishAck, PublishOptions
     from jetstream.client.read_progress import ReadProgress
     from jetstream.client.read_range import Txid
     from jetstream.client.reader import BatchReader, RecordReader
     from jetstream.client.records import Record
+    from jetstream.client.session_publisher import SessionAck, SessionPublisher
+    from jetstream.client.stream_table import BlockingTable, StreamTable
 
 __all__ = [
+    "BatchOptions",
+    "BatchPublisher",
     "BatchReader",
     "BlockingClient",
+    "BlockingTable",
     "JetstreamClient",
     "PublishAck",
     "PublishOptions",
@@ -40,15 +46,22 @@ __all__ = [
     "ReadOptions",
     "ReadProgress",
     "Record",
+    "RecordAck",
     "RecordReader",
+    "SessionAck",
+    "SessionPublisher",
+    "StreamTable",
     "Txid",
     "connect",
     "connect_blocking",
 ]
 
 _HOMES = {
+    "BatchOptions": "connection",
+    "BatchPublisher": "batch_publisher",
     "BatchReader": "reader",
     "BlockingClient": "blocking",
+    "BlockingTable": "stream_table",
     "JetstreamClient": "connection",
     "PublishAck": "publishing",
     "PublishOptions": "publishing",
@@ -56,7 +69,11 @@ _HOMES = {
     "ReadOptions": "connection",
     "ReadProgress": "read_progress",
     "Record": "records",
+    "RecordAck": "batch_publisher",
     "RecordReader": "reader",
+    "SessionAck": "session_publisher",
+    "SessionPublisher": "session_publisher",
+    "StreamTable": "stream_table",
     "Txid": "read_range",
     "connect": "connection",
     "connect_blocking": "blocking",

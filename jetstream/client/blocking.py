@@ -5,14 +5,10 @@ What crosses between the threads is a batch of records or some windows of messag
 that reading and publishing cost little more than with the asynchronous client.
 """
 
-import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 import pyarrow as pa
@@ -20,7 +16,8 @@ import pyarrow as pa
 from envelope.errors import ConnectionLost, JetstreamError, RequestError
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset
-from jetstream.client.connection import JetstreamClient, ReadOptions, connect
+from jetstream.client.connection import BatchOptions, JetstreamClient, ReadOptions, connect
+from jetstream.client.loop_thread import LoopThread, ProgressRelay
 from jetstream.client.message_table import (
     ACKS_SCHEMA,
     PIECE_WINDOWS,
@@ -31,10 +28,16 @@ from jetstream.client.message_table import (
 )
 from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message, checked_window
 from jetstream.client.publishing import PublishAck, PublishOptions
-from jetstream.client.read_progress import ReadProgress, ReadProgressTold
 from jetstream.client.reader import BatchReader
 from jetstream.client.records import Record, records_of
+from jetstream.client.session_publisher import (
+    RETRY_S_DEFAULT,
+    SESSION_TIMEOUT_S_DEFAULT,
+    SessionAck,
+    SessionPublisher,
+)
 from jetstream.client.socket_access import SocketTls
+from jetstream.client.stream_table import BlockingTable
 from jetstream.client.streams import Streams
 from jetstream.log.schema import NO_RECORDS, SCHEMA
 from metadata.api.responses import (
@@ -51,83 +54,6 @@ _PIECE_BYTES: Final = 64 * MIB
 """Payload that is taken in together, or one message: bounds the memory for messages not acked yet."""
 
 T = TypeVar("T")
-
-
-class _LoopThread:
-    """An event loop in a daemon thread; closed once, by whoever made it.
-
-    Any thread may have it run something, also while another one closes it: no wait is left without an end.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._turn, name="jetstream-client", daemon=True)
-        self._admission = threading.RLock()
-        self._closed = False
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, T], relay: "_ProgressRelay | None" = None) -> T:
-        """Return the coroutine's result; it is cancelled if the wait is interrupted (Ctrl-C).
-
-        What comes through ``relay`` meanwhile is told in this thread, the caller's.
-
-        Raises:
-            RequestError: the client is closed; nothing was done.
-            ConnectionLost: it was closed meanwhile.
-        """
-        assert threading.current_thread() is not self._thread, "the loop's thread cannot wait for itself"
-        future: Future[T] | None = None
-        try:
-            with self._admission:
-                if self._closed:
-                    coroutine.close()
-                    raise RequestError("this client is closed")
-                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-            if relay is not None:
-                relay.tell_until_done(future)
-            return future.result()
-        except CancelledError:
-            if not self._closed:
-                raise
-            raise ConnectionLost("the client was closed meanwhile: the outcome is unknown") from None
-        finally:
-            if future is not None:
-                future.cancel()  # one that is done takes no notice
-
-    def close(self, farewell: Coroutine[Any, Any, None] | None) -> None:
-        """Refuse what comes, run ``farewell``, end what is still under way, and then the thread.
-
-        If the wait for all that is interrupted, it goes on by itself.
-        """
-        with self._admission:
-            self._closed = True
-            future = asyncio.run_coroutine_threadsafe(_wind_up(farewell), self._loop)
-        future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
-        self._thread.join()
-        future.result()
-
-    def _turn(self) -> None:
-        self._loop.run_forever()
-        self._loop.close()
-
-
-class _ProgressRelay:
-    """A reader's progress on its way from the loop's thread to the caller's."""
-
-    def __init__(self, tell: ReadProgressTold) -> None:
-        self._tell = tell
-        self._waiting: SimpleQueue[ReadProgress | Future[Any]] = SimpleQueue()
-
-    def put(self, progress: ReadProgress) -> None:
-        """Be told, by the loop's thread."""
-        self._waiting.put(progress)
-
-    def tell_until_done(self, future: Future[Any]) -> None:
-        """Tell what comes until ``future`` is done, in the thread that calls this."""
-        future.add_done_callback(self._waiting.put)
-        while (come := self._waiting.get()) is not future:
-            if isinstance(come, ReadProgress):  # and no future of a wait that was interrupted
-                self._tell(come)
 
 
 @dataclass(slots=True)
@@ -171,9 +97,7 @@ class BlockingReader:
         C12: ``next_offset`` is the offset after the last record handed out.
     """
 
-    def __init__(
-        self, thread: _LoopThread, batches: BatchReader, relay: _ProgressRelay | None = None
-    ) -> None:
+    def __init__(self, thread: LoopThread, batches: BatchReader, relay: ProgressRelay | None = None) -> None:
         self._thread = thread
         self._batches = batches
         self._relay = relay
@@ -266,13 +190,19 @@ class BlockingReader:
 class BlockingStreams:
     """The streams of a cluster; every method is that of `Streams`, awaited."""
 
-    def __init__(self, thread: _LoopThread, streams: Streams) -> None:
+    def __init__(self, thread: LoopThread, streams: Streams) -> None:
         self._thread = thread
         self._streams = streams
 
     def create(self, name: str, subject: str, **config: object) -> CreateStreamResponse:
         """See `Streams.create`."""
         return self._thread.run(self._streams.create(name, subject, **config))
+
+    def restore(
+        self, name: str, incarnation: str | None = None, replicas: int | None = None
+    ) -> CreateStreamResponse:
+        """See `Streams.restore`."""
+        return self._thread.run(self._streams.restore(name, incarnation, replicas))
 
     def update(self, name: str, **changes: object) -> UpdateStreamResponse:
         """See `Streams.update`."""
@@ -305,7 +235,7 @@ class BlockingClient:
     Any thread may use it, several at once.
     """
 
-    def __init__(self, thread: _LoopThread, client: JetstreamClient) -> None:
+    def __init__(self, thread: LoopThread, client: JetstreamClient) -> None:
         self._thread = thread
         self._client = client
 
@@ -363,6 +293,38 @@ class BlockingClient:
                 progress(acked)
         return acks
 
+    def publish_session(
+        self,
+        messages: Iterable[Message],
+        name: str | None = None,
+        *,
+        stream: str | None = None,
+        window: int = WINDOW_DEFAULT,
+        timeout_s: float = SESSION_TIMEOUT_S_DEFAULT,
+        retry_s: float = RETRY_S_DEFAULT,
+    ) -> list[SessionAck]:
+        """Publish many messages, each of which is stored once, in order; return their acks in order.
+
+        ``messages`` are taken in the caller's thread, as by `publish_all`. Everything else: see
+        `JetstreamClient.session`. An interrupt ends it at once, with what is on its way of unknown outcome.
+
+        Raises:
+            TypeError: a value is no bytes, or an option does not exist; messages before it may be stored.
+            JetstreamError: the first failure; messages after it may be stored, if it was that of one message.
+        """
+        acks: list[SessionAck] = []
+        session = self._client.session(
+            name, stream=stream, window=window, timeout_s=timeout_s, retry_s=retry_s
+        )
+        publisher = self._thread.run(session.__aenter__())
+        try:
+            for some in _pieces(messages, checked_window(window) * PIECE_WINDOWS):
+                acks += self._thread.run(_publish_in_session(publisher, some))
+        finally:
+            with suppress(JetstreamError):  # the client is closed: that all is acked, or why not, is known
+                self._thread.run(_end_session(session))
+        return acks
+
     def publish_table(
         self,
         table: ArrowTable,
@@ -384,6 +346,12 @@ class BlockingClient:
                 progress(rows)
         return pa.Table.from_batches(acks, ACKS_SCHEMA)
 
+    def publish_batch(
+        self, subject: str, table: ArrowTable, **options: Unpack[BatchOptions]
+    ) -> list[PublishAck]:
+        """Publish the rows of a table in batch envelopes; see `JetstreamClient.publish_batch`."""
+        return self._thread.run(self._client.publish_batch(subject, table, **options))
+
     def read(self, stream: str, **options: Unpack[ReadOptions]) -> BlockingReader:
         """Return a reader: iterate over it for records, or over its ``batches()``; see `ReadOptions`.
 
@@ -392,9 +360,19 @@ class BlockingClient:
         tell = options.get("progress")
         if tell is None:
             return BlockingReader(self._thread, self._client.read_batches(stream, **options))
-        relay = _ProgressRelay(tell)
+        relay = ProgressRelay(tell)
         options["progress"] = relay.put
         return BlockingReader(self._thread, self._client.read_batches(stream, **options), relay)
+
+    @contextmanager
+    def table(self, stream: str, **options: Unpack[ReadOptions]) -> Iterator[BlockingTable]:
+        """Keep the stream as a table while the block lasts; see `JetstreamClient.table`."""
+        block = self._client.table(stream, **options)
+        table = self._thread.run(block.__aenter__())
+        try:
+            yield BlockingTable(table, lambda: self._thread.run(table.caught_up()))
+        finally:
+            self._thread.run(_leave(block))
 
 
 @contextmanager
@@ -416,7 +394,7 @@ def connect_blocking(
         InvalidConfig: ``socket_tls`` names a file that has no authorities.
         RequestError: neither servers nor a socket, or an address that is none.
     """
-    thread = _LoopThread()
+    thread = LoopThread()
     farewell: Coroutine[Any, Any, None] | None = None
     try:
         connection = connect(
@@ -435,19 +413,22 @@ def connect_blocking(
         thread.close(farewell)
 
 
-async def _leave(connection: AbstractAsyncContextManager[JetstreamClient]) -> None:
+async def _leave(connection: AbstractAsyncContextManager[object]) -> None:
     await connection.__aexit__(None, None, None)
 
 
-async def _wind_up(farewell: Coroutine[Any, Any, None] | None) -> None:
-    try:
-        if farewell is not None:
-            await farewell
-    finally:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+async def _end_session(session: AbstractAsyncContextManager[SessionPublisher]) -> None:
+    """Leave a session as a block does that fails, without a wait for what is on its way."""
+    left = ConnectionLost("the session was left before the ack came")
+    await session.__aexit__(type(left), left, None)
+
+
+async def _publish_in_session(publisher: SessionPublisher, messages: list[Message]) -> list[SessionAck]:
+    futures = []
+    for message in messages:
+        options = message[2] if len(message) == 3 else PublishOptions()
+        futures.append(await publisher.publish(message[0], message[1], **options))
+    return [await future for future in futures]
 
 
 def _pieces(messages: Iterable[Message], messages_max: int) -> Iterator[list[Message]]:

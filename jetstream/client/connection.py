@@ -1,10 +1,11 @@
 """`connect`, and what it gives: streams, publish, read."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack, get_args, overload
+from typing import Any, Final, Literal, TypedDict, Unpack, get_args, overload
 
 import nats.errors
 import pyarrow as pa
@@ -13,7 +14,15 @@ from nkeys import NkeysError  # type: ignore[import-untyped]  # nats-py's extra 
 
 from envelope.errors import ConnectionLost, InvalidConfig, RequestError
 from envelope.urls import shown_url
-from jetstream.client.ack_inbox import AckInbox, AckOfEach, OneAck
+from jetstream.client.ack_inbox import AckFuture, AckInbox, AckOfEach, OneAck
+from jetstream.client.background import sending
+from jetstream.client.batch_envelopes import batch_rows, checked_ack, envelopes
+from jetstream.client.batch_publisher import (
+    BATCH_BYTES_DEFAULT,
+    LINGER_S_DEFAULT,
+    BatchPublisher,
+    Transmit,
+)
 from jetstream.client.fetch_pipeline import FetchSettings, Wanted
 from jetstream.client.message_table import (
     ACKS_SCHEMA,
@@ -24,12 +33,25 @@ from jetstream.client.message_table import (
 )
 from jetstream.client.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
 from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message, Publisher, send
-from jetstream.client.publishing import PublishAck, PublishOptions, refuse_unknown
+from jetstream.client.publishing import (
+    PublishAck,
+    PublishOptions,
+    encode_options,
+    header_block_bytes,
+    refuse_unknown,
+)
 from jetstream.client.read_progress import ReadProgressTold
 from jetstream.client.read_range import End, ReadRange, Start
 from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.client.replica_choice import ReadFrom
+from jetstream.client.session_publisher import (
+    RETRY_S_DEFAULT,
+    SESSION_TIMEOUT_S_DEFAULT,
+    SessionPublisher,
+    SessionSettings,
+)
 from jetstream.client.socket_access import SocketTls, socket_access
+from jetstream.client.stream_table import StreamTable, following
 from jetstream.client.streams import NatsRequests, Streams
 from jetstream.protocol.requests import Column
 from metadata.stream_config import API_PREFIX_DEFAULT
@@ -64,6 +86,30 @@ class ReadOptions(TypedDict, total=False):
     later, and "latest" may leave out the last records."""
     progress: ReadProgressTold | None
     """Called with a `ReadProgress` when the range is known, whenever a fetch is used up, and at the end."""
+
+
+class BatchOptions(TypedDict, total=False):
+    """What a table that is published in batch envelopes can ask for."""
+
+    message_id: str | None
+    """Its envelopes get the ids ``message_id/0``, ``/1``, …: publish an equal table again, with the same
+    options and through servers of the same ``max_payload``, and nothing is stored twice, within the stream's
+    dedupe window."""
+    compress: bool
+    """Put each into a zstd frame: less for the network, more for both ends."""
+    stream: str | None
+    """The stream whose acks are awaited, if several bind the subject."""
+    ack: Literal["leader", "all"] | None
+    """Who must hold the records before they are acked; None is the stream's own policy."""
+    timeout: float
+    """Seconds to wait for each ack; 5 if it is not given."""
+    window: int
+    """Envelopes that are sent and not yet acked; 16 if it is not given."""
+
+
+BATCH_WINDOW_DEFAULT: Final = 16
+
+_RANGE_OPTIONS: Final = frozenset(("start", "end", "follow", "incarnation"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +172,14 @@ class JetstreamClient:
         Args:
             subject: where; every stream that binds it stores a copy.
             value: the payload; None stores a tombstone.
-            streams: wait for the acks of all these, and return them in this order; otherwise the first
-                stream that acks is enough.
+            streams: wait for the acks of all these, in this order; otherwise the first ack is enough.
             options: see `PublishOptions`.
 
         Raises:
-            DeadlinePassed: no ack in time: whether it is stored is unknown. Try again with the same
-                ``message_id``.
+            DeadlinePassed: no ack in time, outcome unknown. Try again with the same ``message_id``.
             NoResponders: no stream is bound to the subject; nothing is stored.
+            OffsetForgotten: a repeat in a session: it is stored, so long ago that nobody knows where.
+            SequencePassed: a message of a session, too late: not stored now; nobody knows if it was before.
             JetstreamError: refused by the stream, or not sent; nothing is stored there.
         """
         inbox = self._publishing.inbox
@@ -152,6 +198,37 @@ class JetstreamClient:
         ``timeout``: seconds for each ack. The end of the block waits for all acks.
         """
         return Publisher(self.nats, self._publishing.inbox, window, timeout)
+
+    @asynccontextmanager
+    async def session(
+        self,
+        name: str | None = None,
+        *,
+        stream: str | None = None,
+        window: int = WINDOW_DEFAULT,
+        timeout_s: float = SESSION_TIMEOUT_S_DEFAULT,
+        retry_s: float = RETRY_S_DEFAULT,
+    ) -> AsyncIterator[SessionPublisher]:
+        """Publish messages each of which is stored once, in order, for an ``async with`` block.
+
+        It numbers them, and sends again what is not acked, also to the next leader. The end of the block
+        waits for all acks.
+
+        Args:
+            name: of the session; by default one that nobody else has. Who runs again with the same messages
+                under the same name stores none of them twice.
+            stream: that answers, if several bind the subjects.
+            window: messages that are not acked.
+            timeout_s: for an ack, before all unacked is sent again; up to 16 times that while acks are slow.
+            retry_s: seconds without any progress, before the session is given up.
+        """
+        given = {} if name is None else {"name": name}
+        settings = SessionSettings(
+            **given, stream=stream, window=window, timeout_s=timeout_s, retry_s=retry_s
+        )
+        publisher = SessionPublisher(self.nats, self._publishing.inbox, settings)
+        async with sending(publisher):
+            yield publisher
 
     async def publish_all(
         self,
@@ -203,6 +280,81 @@ class JetstreamClient:
                 rows += piece.num_rows
         return pa.Table.from_batches(acks, ACKS_SCHEMA)
 
+    async def publish_batch(
+        self, subject: str, table: ArrowTable, **options: Unpack[BatchOptions]
+    ) -> list[PublishAck]:
+        """Publish the rows of a table in order, in batch envelopes: one NATS message and one ack for many.
+
+        Nothing is done row by row, here or in the node; each envelope is stored whole or not at all.
+
+        Args:
+            subject: of all records.
+            table: anything that is an Arrow stream, with the columns of `jetstream.client.batch_envelopes`:
+                ``value``, and ``key``, ``headers`` and ``txid`` if wanted. Read in another thread.
+            options: see `BatchOptions`.
+
+        Returns:
+            The acks of the envelopes, in order; ``first_offset``, ``offset`` and ``count`` say what is where.
+
+        Raises:
+            TypeError: ``table`` is no table, or an option does not exist.
+            RequestError: a column is missing, has the wrong type or is one too many: nothing is published. Or
+                an envelope's id is that of other records, ``detail["count"]`` of them, which are what is
+                stored.
+            JetstreamError: the first failure; envelopes before and after it may be stored.
+        """
+        refuse_unknown(options, BatchOptions.__optional_keys__)
+        asked = PublishOptions(stream=options.get("stream"), ack=options.get("ack"))
+        filled = envelopes(
+            batch_rows(table),
+            subject,
+            self.nats.max_payload - header_block_bytes(encode_options(b"", asked)[1]),
+            compress=options.get("compress", False),
+            message_id=options.get("message_id"),
+        )
+        sent: deque[tuple[AckFuture, int]] = deque()
+        acks: list[PublishAck] = []
+        window, timeout = (
+            options.get("window", BATCH_WINDOW_DEFAULT),
+            options.get("timeout", TIMEOUT_S_DEFAULT),
+        )
+        async with self.publisher(window, timeout) as publisher:
+            # In another thread: what the rows come from may have to wait for them.
+            while (each := await asyncio.to_thread(next, filled, None)) is not None:
+                sent.append((await publisher.publish(subject, each.payload, **asked), each.records))
+                while sent and sent[0][0].done():  # so that no more is sent after a failure than has to be
+                    future, records = sent.popleft()
+                    acks.append(checked_ack(await future, records))
+            return acks + [checked_ack(await future, records) for future, records in sent]
+
+    @asynccontextmanager
+    async def batch_publisher(
+        self,
+        subject: str,
+        *,
+        transmit: Transmit = "linger",
+        linger_s: float = LINGER_S_DEFAULT,
+        batch_bytes: int = BATCH_BYTES_DEFAULT,
+        window: int = BATCH_WINDOW_DEFAULT,
+    ) -> AsyncIterator[BatchPublisher]:
+        """Publish records one by one that go out in batch envelopes, for an ``async with`` block.
+
+        The end of the block sends what waits, and waits for all acks.
+
+        Args:
+            subject: of all records.
+            transmit: when an envelope is sent: ``"immediate"`` as soon as the event loop has turned,
+                ``"linger"`` when it is full or ``linger_s`` after its first record, ``"bytes"`` when it is
+                full or at `BatchPublisher.flush`: until then its records have no acks.
+            linger_s: seconds.
+            batch_bytes: what an envelope is filled with, as far as NATS carries it.
+            window: envelopes that are sent and not yet acked.
+        """
+        async with self.publisher(window) as publisher:
+            batches = BatchPublisher(publisher, subject, transmit, linger_s, batch_bytes)
+            async with sending(batches):
+                yield batches
+
     async def read_table(self, stream: str, **options: Unpack[ReadOptions]) -> pa.Table:
         """Read a range into memory as one Arrow table; see `BatchReader.to_table`."""
         return await self.read_batches(stream, **options).to_table()
@@ -242,6 +394,28 @@ class JetstreamClient:
         settings = ReadSettings(fetch, retry_s, options.get("progress"), read_from)
         return BatchReader(self._links, wanted, settings)
 
+    def table(self, stream: str, **options: Unpack[ReadOptions]) -> AbstractAsyncContextManager[StreamTable]:
+        """Return the stream as a table for an ``async with`` block: the last record of each key.
+
+        It is kept up to date, and all of it is in memory. The block begins when it has all that is committed.
+
+        Args:
+            stream: its keys are those of the records; records without one are left out.
+            options: all of `ReadOptions` but ``start``, ``end``, ``follow`` and ``incarnation``.
+
+        Raises:
+            TypeError: an option that does not exist here.
+            JetstreamError: the stream cannot be read.
+        """
+        refuse_unknown(options, ReadOptions.__optional_keys__ - _RANGE_OPTIONS)
+
+        def open_reader(start: Start, *, follow: bool, incarnation: str | None) -> BatchReader:
+            wanted = options.copy()
+            wanted["start"], wanted["follow"], wanted["incarnation"] = start, follow, incarnation
+            return self.read_batches(stream, **wanted)
+
+        return following(StreamTable(open_reader))
+
     async def close(self) -> None:
         """Close all connections; what is outstanding fails."""
         self._links.close()
@@ -272,6 +446,7 @@ async def connect(
         api_prefix: the cluster's subject prefix of the request API.
         request_timeout: seconds for a request, and for reaching NATS or a node.
         nats_options: passed on to `nats.connect`: credentials, ``token`` and ``tls`` of NATS, callbacks…
+            A lost connection is sought without an end, or ``max_reconnect_attempts`` times.
 
     Raises:
         ConnectionLost: no NATS server can be reached.
@@ -302,8 +477,12 @@ async def connect(
 
 
 async def _connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_s: float) -> NatsClient:
-    """Connect within ``timeout_s``; nats-py alone would go on trying for minutes."""
+    """Connect within ``timeout_s``, and again for as long as it takes whenever the connection is lost.
+
+    nats-py alone would try for minutes at first, and later close the client for good after two.
+    """
     client = NatsClient()
+    options.setdefault("max_reconnect_attempts", -1)
     try:
         async with asyncio.timeout(timeout_s):
             await client.connect(list(servers), **options)

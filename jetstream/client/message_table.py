@@ -58,17 +58,31 @@ def message_batches(table: ArrowTable) -> pa.RecordBatchReader:
         TypeError: ``table`` is no table.
         RequestError: a column is missing, has the wrong type, or is one too many.
     """
-    if isinstance(table, pa.RecordBatchReader):
-        batches = table
-    elif hasattr(table, "__arrow_c_stream__"):
-        try:
-            batches = pa.RecordBatchReader.from_stream(table)
-        except pa.ArrowException as error:
-            raise RequestError(f"the table has no Arrow form: {error}") from None
-    else:
-        raise TypeError(f"{type(table).__name__} is no table: it has no __arrow_c_stream__")
+    batches = arrow_stream(table)
     _check_columns(batches.schema)
     return batches
+
+
+def arrow_stream(table: ArrowTable) -> pa.RecordBatchReader:
+    """Return the table's batches, whatever their columns.
+
+    Raises:
+        TypeError: ``table`` is no table.
+        RequestError: something in it has no Arrow form.
+    """
+    if isinstance(table, pa.RecordBatchReader):
+        return table
+    if not hasattr(table, "__arrow_c_stream__"):
+        raise TypeError(f"{type(table).__name__} is no table: it has no __arrow_c_stream__")
+    try:
+        return pa.RecordBatchReader.from_stream(table)
+    except pa.ArrowException as error:
+        raise RequestError(f"the table has no Arrow form: {error}") from None
+
+
+def data_columns(schema: pa.Schema) -> list[str]:
+    """Return the names of the columns, but for the index that pandas adds."""
+    return [name for name in schema.names if not _PANDAS_INDEX.fullmatch(name)]
 
 
 def pieces_of(batches: Iterable[pa.RecordBatch], window: int) -> Iterator[pa.Table]:
@@ -115,7 +129,7 @@ async def publish_piece(
 
 
 def _check_columns(schema: pa.Schema) -> None:
-    names = [name for name in schema.names if not _PANDAS_INDEX.fullmatch(name)]
+    names = data_columns(schema)
     there_are = f"there are {', '.join(_COLUMNS)}"
     if missing := [name for name in ("subject", "value") if name not in names]:
         raise RequestError(f"the table has no column {' and no column '.join(missing)}; {there_are}")

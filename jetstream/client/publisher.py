@@ -17,7 +17,7 @@ from envelope.errors import (
     RequestError,
 )
 from jetstream.client.ack_inbox import AckFuture, AckInbox, AckOfEach, AcksFuture, OneAck
-from jetstream.client.publishing import PublishAck, PublishOptions, encode_options
+from jetstream.client.publishing import PublishAck, PublishOptions, encode_options, header_block_bytes
 
 TIMEOUT_S_DEFAULT: Final = 5.0
 WINDOW_DEFAULT: Final = 1000
@@ -44,10 +44,12 @@ async def send(
         ConnectionLost: the NATS connection is closed.
     """
     payload, headers = encode_options(value, options)
+    # nats-py counts the payload alone. The server counts the headers too, and closes the connection for good.
+    size, size_max = len(payload) + header_block_bytes(headers), nats_client.max_payload
+    if size > size_max:
+        raise RecordTooLarge(f"{size} bytes with its headers, NATS carries {size_max}")
     try:
         await nats_client.publish(subject, payload, reply=reply, headers=headers)
-    except nats.errors.MaxPayloadError:
-        raise RecordTooLarge(f"{len(payload)} bytes, NATS carries {nats_client.max_payload}") from None
     except nats.errors.BadSubjectError:
         raise InvalidSubject(f"subject {subject!r}") from None
     except nats.errors.BadHeaderError as error:
@@ -87,6 +89,11 @@ class Publisher:
     def outstanding(self) -> int:
         """How many messages await their ack."""
         return len(self._outstanding)
+
+    @property
+    def payload_max(self) -> int:
+        """Bytes of payload that NATS carries in one message."""
+        return self._nats.max_payload
 
     async def publish(
         self, subject: str, value: bytes | None, **options: Unpack[PublishOptions]
@@ -198,6 +205,9 @@ class Publisher:
         self._outstanding.discard(ack)
         self._changed.set()
         done: asyncio.Future[Any] = ack.future
+        if done.cancelled():  # whoever waited for it does not any more
+            self._inbox.withdraw(ack)
+            return
         # The base class's method: to look here is not to claim.
         if asyncio.Future.exception(done) is not None and not ack.future.claimed:
             self._keep(ack.future)

@@ -9,6 +9,7 @@ from pydantic_core import from_json
 from envelope.errors import (
     InvalidHeader,
     JetstreamError,
+    OffsetForgotten,
     RequestError,
     UnavailableError,
     registry,
@@ -20,6 +21,9 @@ from envelope.headers import (
     EXPECTED_STREAM,
     KEY,
     MESSAGE_ID,
+    SEQUENCE,
+    SEQUENCE_AFTER,
+    SESSION,
     TOMBSTONE,
     TXID,
 )
@@ -34,6 +38,12 @@ class PublishOptions(TypedDict, total=False):
     """The application's own NATS headers, stored with the record."""
     message_id: str | None
     """A repeat within the stream's dedupe window is acked with the original's offset."""
+    session: str | None
+    """The publisher's session that the message is of; see `JetstreamClient.session`."""
+    sequence: int | None
+    """The message's number in its session, from 1."""
+    sequence_after: int | None
+    """The number of the message before it, 0 before the first: refuse unless that one is the last stored."""
     txid: int | None
     """The application's own sequence, never decreasing within a stream."""
     tombstone: bool
@@ -60,6 +70,18 @@ class PublishAck:
     """Leader epoch; 0 from a server that has none."""
     duplicate: bool = False
     """The message id was seen before: ``offset`` is the original's, and nothing was stored now."""
+    count: int = 1
+    """Records that were published together, in one batch envelope; ``offset`` is the last one's."""
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of the first of them."""
+        return self.offset - self.count + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchAck(PublishAck):
+    """The ack of a whole batch envelope: who has stored it as something else does not tell a count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +91,9 @@ class Refusal:
     stream: str
     error: JetstreamError
 
+
+_HEADER_BLOCK_BYTES: Final = len(b"NATS/1.0\r\n" + b"\r\n")
+_HEADER_LINE_BYTES: Final = len(b": " + b"\r\n")
 
 _BY_ACK_CODE: Final[dict[int, type[JetstreamError]]] = {
     error.ack_code: error for error in registry().values()
@@ -93,6 +118,9 @@ def encode_options(value: bytes | None, options: PublishOptions) -> tuple[bytes,
     named: tuple[tuple[str, object], ...] = (
         (KEY, _text(options.get("key"))),
         (MESSAGE_ID, options.get("message_id")),
+        (SESSION, options.get("session")),
+        (SEQUENCE, options.get("sequence")),
+        (SEQUENCE_AFTER, options.get("sequence_after")),
         (TXID, options.get("txid")),
         (EXPECTED_LAST_SEQUENCE, options.get("expected_last_sequence")),
         (EXPECTED_LAST_MESSAGE_ID, options.get("expected_last_message_id")),
@@ -104,6 +132,14 @@ def encode_options(value: bytes | None, options: PublishOptions) -> tuple[bytes,
     for name, text in headers.items():
         _check(name, text)
     return value or b"", headers or None
+
+
+def header_block_bytes(headers: Mapping[str, str] | None) -> int:
+    """Return how many bytes NATS carries besides the payload, for headers of `encode_options`."""
+    if headers is None:
+        return 0
+    lines = sum(len(name) + len(text.encode()) + _HEADER_LINE_BYTES for name, text in headers.items())
+    return _HEADER_BLOCK_BYTES + lines
 
 
 def refuse_unknown(options: Mapping[str, object], known: Collection[str]) -> None:
@@ -141,14 +177,19 @@ def parse_ack(payload: bytes) -> PublishAck | Refusal | None:
     stream, sequence, error = fields.get("stream"), fields.get("seq"), fields.get("error")
     if isinstance(error, dict):
         return Refusal(stream if isinstance(stream, str) else "", _refusal(error))
-    if not isinstance(stream, str) or type(sequence) is not int or sequence < 1:
+    is_repeat = fields.get("duplicate") is True
+    if not isinstance(stream, str) or type(sequence) is not int or sequence < (0 if is_repeat else 1):
         return None
-    offset, epoch = fields.get("offset"), fields.get("epoch")
-    return PublishAck(
+    if sequence == 0:
+        return Refusal(stream, OffsetForgotten(f"stored in {stream} so long ago that nobody knows where"))
+    offset, epoch, count = fields.get("offset"), fields.get("epoch"), fields.get("count")
+    records = count if type(count) is int and count > 0 else None
+    return (PublishAck if records is None else BatchAck)(
         stream,
         offset if type(offset) is int else sequence - 1,
         epoch if type(epoch) is int else 0,
-        fields.get("duplicate") is True,
+        is_repeat,
+        records or 1,
     )
 
 

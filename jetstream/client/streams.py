@@ -1,10 +1,12 @@
 """Streams and cluster by the request API: create, change, look at, truncate, delete."""
 
+import asyncio
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import nats.errors
 from nats.aio.client import Client as NatsClient
+from nats.aio.msg import Msg
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -25,6 +27,14 @@ from metadata.api.wire import decode_response
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
+QUESTIONS: Final = frozenset({"stream.info", "stream.list", "stream.lookup", "cluster.info"})
+"""Requests that change nothing."""
+ASK_AGAIN_SECONDS: Final = 0.5
+"""A question that nobody has answered for so long is asked again: NATS gives it to one of those who listen,
+and one that stands still listens."""
+_NO_RESPONDERS: Final = "503"
+"""NATS's own answer where nobody listens: a status without a payload."""
+
 
 class NatsRequests:
     """Requests and responses of the API, over NATS."""
@@ -36,7 +46,7 @@ class NatsRequests:
         self._timeout = timeout
 
     async def ask(self, name: str, fields: dict[str, object], model: type[_Model]) -> _Model:
-        """Send one request and return its response.
+        """Send one request and return its response; a question is asked again if it stays without an answer.
 
         Raises:
             NoResponders: no node is attached to NATS.
@@ -45,16 +55,38 @@ class NatsRequests:
         """
         subject = f"{self._prefix}.{name}"
         try:
-            reply = await self._nats.request(subject, to_json(fields), timeout=self._timeout)
+            data = to_json(fields)
+            if name in QUESTIONS:
+                reply = await self._answered(subject, data)
+            else:
+                reply = await self._nats.request(subject, data, timeout=self._timeout)
         except PydanticSerializationError as error:
             raise RequestError(f"{name}: {error}") from None
         except nats.errors.NoRespondersError:
             raise NoResponders(f"no node answers {subject}") from None
-        except nats.errors.TimeoutError:
+        except (nats.errors.TimeoutError, TimeoutError):
             raise DeadlinePassed(f"no answer to {name} in {self._timeout:g} s") from None
         except nats.errors.Error as error:
             raise ConnectionLost(f"NATS: {error}") from error
         return decode_response(model, reply.data)
+
+    async def _answered(self, subject: str, data: bytes) -> Msg:
+        """Ask until somebody answers; an answer to an earlier asking counts."""
+        inbox = self._nats.new_inbox()
+        answers = await self._nats.subscribe(inbox)
+        try:
+            async with asyncio.timeout(self._timeout):
+                while True:
+                    await self._nats.publish(subject, data, reply=inbox)
+                    try:
+                        answer = await answers.next_msg(ASK_AGAIN_SECONDS)
+                    except nats.errors.TimeoutError:
+                        continue
+                    if answer.headers and answer.headers.get("Status") == _NO_RESPONDERS:
+                        raise nats.errors.NoRespondersError
+                    return answer
+        finally:
+            await answers.unsubscribe()
 
     async def cluster_info(self) -> ClusterInfo:
         """Return the nodes and how to reach them."""
@@ -87,6 +119,25 @@ class Streams:
         fields: dict[str, object] = {"name": name, "subject": subject, **config}
         return await self._requests.ask("stream.create", fields, CreateStreamResponse)
 
+    async def restore(
+        self, name: str, incarnation: str | None = None, replicas: int | None = None
+    ) -> CreateStreamResponse:
+        """Make a lost stream again from what the nodes' object store has of it.
+
+        Args:
+            name: of the stream.
+            incarnation: which life of it; None: the newest.
+            replicas: copies; None: as many as it had.
+
+        Raises:
+            StreamExists: there is a stream of that name.
+            UnknownStream: the object store has nothing of it.
+            CorruptDataError: objects are missing there.
+            RemovalPending: the stream was deleted, and its objects are still to be.
+        """
+        fields: dict[str, object] = {"name": name, "incarnation": incarnation, "replicas": replicas}
+        return await self._requests.ask("stream.restore", fields, CreateStreamResponse)
+
     async def update(self, name: str, **changes: object) -> UpdateStreamResponse:
         """Change the named fields of a stream's configuration; None puts one back to its default."""
         return await self._requests.ask("stream.update", {"name": name, **changes}, UpdateStreamResponse)
@@ -100,7 +151,11 @@ class Streams:
         return await self._requests.ask("stream.info", {"name": name}, StreamInfo)
 
     async def list(self, prefix: str | None = None) -> "list[StreamSummary]":
-        """Return all streams in the order of their names, or those whose name begins with ``prefix``."""
+        """Return all streams in the order of their names, or those whose name begins with ``prefix``.
+
+        They come in pages by number, of up to 256: of more, one may be missing or come twice if others are
+        deleted or created at this moment.
+        """
         found: list[StreamSummary] = []
         while True:
             fields: dict[str, object] = {"offset": len(found)}

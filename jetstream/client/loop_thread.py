@@ -1,0 +1,101 @@
+"""An event loop in a thread of its own, for callers without one, and progress on its way out of it."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError, Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from envelope.errors import ConnectionLost, RequestError
+from jetstream.client.read_progress import ReadProgress, ReadProgressTold
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a daemon thread; closed once, by whoever made it.
+
+    Any thread may have it run something, also while another one closes it: no wait is left without an end.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._turn, name="jetstream-client", daemon=True)
+        self._admission = threading.RLock()
+        self._closed = False
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T], relay: "ProgressRelay | None" = None) -> T:
+        """Return the coroutine's result; it is cancelled if the wait is interrupted (Ctrl-C).
+
+        What comes through ``relay`` meanwhile is told in this thread, the caller's.
+
+        Raises:
+            RequestError: the client is closed; nothing was done.
+            ConnectionLost: it was closed meanwhile.
+        """
+        assert threading.current_thread() is not self._thread, "the loop's thread cannot wait for itself"
+        future: Future[T] | None = None
+        try:
+            with self._admission:
+                if self._closed:
+                    coroutine.close()
+                    raise RequestError("this client is closed")
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            if relay is not None:
+                relay.tell_until_done(future)
+            return future.result()
+        except CancelledError:
+            if not self._closed:
+                raise
+            raise ConnectionLost("the client was closed meanwhile: the outcome is unknown") from None
+        finally:
+            if future is not None:
+                future.cancel()  # one that is done takes no notice
+
+    def close(self, farewell: Coroutine[Any, Any, None] | None) -> None:
+        """Refuse what comes, run ``farewell``, end what is still under way, and then the thread.
+
+        If the wait for all that is interrupted, it goes on by itself.
+        """
+        with self._admission:
+            self._closed = True
+            future = asyncio.run_coroutine_threadsafe(_wind_up(farewell), self._loop)
+        future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
+        self._thread.join()
+        future.result()
+
+    def _turn(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+
+
+class ProgressRelay:
+    """A reader's progress on its way from the loop's thread to the caller's."""
+
+    def __init__(self, tell: ReadProgressTold) -> None:
+        self._tell = tell
+        self._waiting: SimpleQueue[ReadProgress | Future[Any]] = SimpleQueue()
+
+    def put(self, progress: ReadProgress) -> None:
+        """Be told, by the loop's thread."""
+        self._waiting.put(progress)
+
+    def tell_until_done(self, future: Future[Any]) -> None:
+        """Tell what comes until ``future`` is done, in the thread that calls this."""
+        future.add_done_callback(self._waiting.put)
+        while (come := self._waiting.get()) is not future:
+            if isinstance(come, ReadProgress):  # and no future of a wait that was interrupted
+                self._tell(come)
+
+
+async def _wind_up(farewell: Coroutine[Any, Any, None] | None) -> None:
+    try:
+        if farewell is not None:
+            await farewell
+    finally:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
