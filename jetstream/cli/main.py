@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
-from jetstream.cli import bench, cluster, demo, elections, inspect_files, moves, publish, read, serve, streams
+from jetstream.cli import (
+    bench,
+    cluster,
+    demo,
+    elections,
+    inspect_files,
+    moves,
+    publish,
+    read,
+    serve,
+    streams,
+    tiers,
+)
 from jetstream.cli.console import print_line
 from jetstream.cli.help_text import EXIT_CODES_HELP, add_command
 from jetstream.node.node import VERSION
@@ -24,7 +36,10 @@ app = typer.Typer(
 stream_app = typer.Typer(
     help="Create, list, look at, change and delete streams.", no_args_is_help=True, rich_markup_mode="rich"
 )
-cluster_app = typer.Typer(help="Look at the nodes.", no_args_is_help=True, rich_markup_mode="rich")
+cluster_app = typer.Typer(
+    help="Look at and change the cluster's nodes.", no_args_is_help=True, rich_markup_mode="rich"
+)
+tier_app = typer.Typer(help="Look at an object store.", no_args_is_help=True, rich_markup_mode="rich")
 bench_app = typer.Typer(
     help="Measure a running cluster as an application on this machine sees it.",
     no_args_is_help=True,
@@ -64,6 +79,9 @@ add_command(stream_app, "reassign", moves.reassign, moves.REASSIGN_EXAMPLES)
 add_command(stream_app, "elect", elections.elect, elections.ELECT_EXAMPLES)
 add_command(stream_app, "truncate", streams.truncate, streams.TRUNCATE_EXAMPLES)
 add_command(stream_app, "delete", streams.delete, streams.DELETE_EXAMPLES)
+add_command(stream_app, "restore", tiers.restore, tiers.RESTORE_EXAMPLES)
+app.add_typer(tier_app, name="tier")
+add_command(tier_app, "ls", tiers.list_store, tiers.LIST_EXAMPLES)
 add_command(app, "pub", publish.pub, publish.PUB_EXAMPLES)
 add_command(app, "read", read.read, read.READ_EXAMPLES)
 app.add_typer(bench_app, name="bench")
@@ -72,14 +90,3 @@ add_command(bench_app, "read", bench.read, bench.BENCH_READ_EXAMPLES)
 add_command(bench_app, "latency", bench.latency, bench.BENCH_LATENCY_EXAMPLES)
 add_command(app, "inspect", inspect_files.inspect, inspect_files.INSPECT_EXAMPLES)
 add_command(app, "demo", demo.demo, demo.DEMO_EXAMPLES)
-
-
-def main() -> None:
-    """Run the command line; refuse to run without assertions, which guard the data."""
-    if not __debug__:
-        raise SystemExit("jetstream does not run under python -O: its assertions guard the data")
-    app(prog_name="jetstream")
-
-
-if __name__ == "__main__":
-    main()

@@ -69,7 +69,7 @@ class NodeProcess:
 
     async def _run(self) -> int:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "jetstream.cli.main", "node", "--json", "--config", str(self._settings)),
+            *(sys.executable, "-m", "jetstream", "node", "--json", "--config", str(self._settings)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -1,11 +1,13 @@
 """``jetstream read``: write the records of a stream as lines, Arrow or Parquet."""
 
 import sys
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, get_args
 
+import pyarrow as pa
 import typer
 
 from jetstream.cli.client_connection import connected
@@ -17,6 +19,8 @@ from jetstream.cli.record_format import RecordFormat
 from jetstream.cli.record_output import record_output
 from jetstream.cli.socket_options import SocketOptions
 from jetstream.client.connection import JetstreamClient, ReadOptions
+from jetstream.client.latest_records import LatestRecords
+from jetstream.client.reader import BatchReader
 from jetstream.protocol.requests import Column
 
 READ_EXAMPLES: Final = (
@@ -24,6 +28,7 @@ READ_EXAMPLES: Final = (
     "jetstream read orders --from 2026-03-01T12:00:00Z --to 2026-03-02 --format text",
     "jetstream read orders --from latest --follow",
     "jetstream read orders --subject 'orders.*.eu' --columns value",
+    "jetstream read prices --latest-by-key",
     "jetstream read orders --from 1000 --limit 10 | jq -r .value",
     "jetstream read orders --to 2026-03-01 --format parquet --output orders.parquet",
     "jetstream read orders --from latest --follow --format arrow | python consume.py",
@@ -83,6 +88,10 @@ class SelectionOptions:
             "--columns", metavar="LIST", help="Of key, headers, txid and value only these, like key,value."
         ),
     ] = None
+    latest_by_key: Annotated[
+        bool,
+        typer.Option("--latest-by-key", help="Only the last record of each key, and none that are deleted."),
+    ] = False
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=0, help="Stop after so many records.")] = (
         None
     )
@@ -96,6 +105,8 @@ class SelectionOptions:
             chosen["key"] = self.key
         if self.columns is not None:
             chosen["columns"] = _columns(self.columns)
+            if self.latest_by_key and not {"key", "value"} <= set(chosen["columns"]):
+                raise typer.BadParameter("--latest-by-key goes by key and value: name both in --columns")
         return chosen
 
 
@@ -160,9 +171,11 @@ def read(
     """
     options = wanted.options()
     options.update(selected.options())
+    if wanted.follow and selected.latest_by_key:
+        raise typer.BadParameter("which record is a key's last is known at an end, and --follow has none")
     checked = destination.checked(wanted.follow)
     with reported_errors():
-        run_async(_read(connected(nats, socket), stream, options, selected.limit, checked))
+        run_async(_read(connected(nats, socket), stream, options, selected, checked))
 
 
 def _columns(text: str) -> list[Column]:
@@ -174,11 +187,20 @@ def _columns(text: str) -> list[Column]:
     return [column for column in known if column in names]
 
 
+async def _last_of(batches: BatchReader) -> AsyncIterator[pa.RecordBatch]:
+    """Yield the last record of each key, once all are read; what they need is in memory."""
+    latest = LatestRecords()
+    async for batch in batches:
+        latest.add(batch)
+    for batch in latest.table().to_batches():
+        yield batch
+
+
 async def _read(
     connecting: AbstractAsyncContextManager[JetstreamClient],
     stream: str,
     options: ReadOptions,
-    limit: int | None,
+    selected: SelectionOptions,
     destination: DestinationOptions,
 ) -> None:
     following = options.get("follow", False)
@@ -186,7 +208,7 @@ async def _read(
         record_output(destination.record_format, destination.output, at_once=following) as output,
         reading_progress(f"reading {stream}", quiet=following or destination.on_terminal) as told,
     ):
-        left = limit
+        left = selected.limit
         if left == 0:
             return
         options["progress"] = told
@@ -194,7 +216,7 @@ async def _read(
             connecting as client,
             client.read_batches(stream, **options) as batches,
         ):
-            async for batch in batches:
+            async for batch in _last_of(batches) if selected.latest_by_key else batches:
                 wanted = batch if left is None else batch.slice(0, left)
                 output.write(wanted)
                 if left is not None:

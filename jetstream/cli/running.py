@@ -55,16 +55,18 @@ class Interruptible:
 
     def __init__(self) -> None:
         self._patience: asyncio.Timeout | None = None
+        self._is_interrupted = False
 
     def interrupt(self) -> None:
-        """End the block, if it is being waited for."""
+        """End the block, if it is being waited for, or as soon as it is."""
+        self._is_interrupted = True
         if self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager
     async def interruptible(self) -> AsyncIterator[None]:
         """Cancel what is awaited inside when `interrupt` is called, and go on behind the block."""
-        patience = asyncio.timeout(None)
+        patience = asyncio.timeout(0 if self._is_interrupted else None)
         try:
             async with patience:
                 self._patience = patience

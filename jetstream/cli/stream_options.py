@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from envelope.types import AckPolicy, Compression, SyncMode
+from envelope.types import AckPolicy, Compact, Compression, SyncMode
 from jetstream.cli.quantities import parse_duration, parse_label, parse_size
 
 NO_LIMIT: Final = "0: no limit"
@@ -50,6 +50,14 @@ class StreamOptions:
             show_default=False,
         ),
     ] = None
+    read_only: Annotated[
+        bool | None,
+        typer.Option(
+            "--read-only/--no-read-only",
+            help="Refuse messages; what is stored is read, and goes, as ever (default no).",
+            show_default=False,
+        ),
+    ] = None
     sync: Annotated[
         SyncMode | None, typer.Option("--sync", help="When bytes are forced to disk (default always).")
     ] = None
@@ -66,7 +74,7 @@ class StreamOptions:
         timedelta | None, _duration("--segment-age", text=f"… and at this age ({NO_LIMIT}).")
     ] = None
     record_bytes_max: Annotated[
-        int | None, _size("--record-bytes-max", text="Larger messages are refused.")
+        int | None, _size("--record-bytes-max", text="Larger messages are refused (default 64MiB).")
     ] = None
     retention_age: Annotated[
         timedelta | None, _duration("--retention-age", text=f"Old segments go after this time ({NO_LIMIT}).")
@@ -78,9 +86,51 @@ class StreamOptions:
         int | None,
         typer.Option("--retention-messages", min=0, help=f"… beyond this many records ({NO_LIMIT})."),
     ] = None
+    tier: Annotated[
+        bool | None,
+        typer.Option(
+            "--tier/--no-tier",
+            help="Copy closed segment files to the nodes' object store (default no).",
+            show_default=False,
+        ),
+    ] = None
+    local_retention: Annotated[
+        timedelta | None,
+        _duration("--local-retention", text=f"With --tier: copies leave the disks then ({NO_LIMIT})."),
+    ] = None
+    local_retention_bytes: Annotated[
+        int | None, _size("--local-retention-bytes", text=f"… beyond this size ({NO_LIMIT}).")
+    ] = None
+    compact: Annotated[
+        Compact | None,
+        typer.Option("--compact", help="key: keep only the last record of each key (default none)."),
+    ] = None
+    compact_dirty_ratio: Annotated[
+        float | None,
+        typer.Option("--compact-dirty-ratio", help="… once so much of it has not been (default 0.5)."),
+    ] = None
+    compact_age_max: Annotated[
+        timedelta | None, _duration("--compact-age-max", text="… and at this age (default 1d).")
+    ] = None
+    tombstone_retention: Annotated[
+        timedelta | None,
+        _duration("--tombstone-retention", text="How long tombstones stay after that (default 1d)."),
+    ] = None
+    rewrite_after: Annotated[
+        timedelta | None,
+        _duration("--rewrite-after", text="Small batches are merged at this age (default 1h; 0: never)."),
+    ] = None
     dedupe_window: Annotated[
         timedelta | None,
         _duration("--dedupe-window", text="How long message ids are remembered (default 2m; 0: not)."),
+    ] = None
+    dedupe_ids_max: Annotated[
+        int | None,
+        typer.Option("--dedupe-ids-max", min=1, help="… and how many of them (default 500000)."),
+    ] = None
+    session_window: Annotated[
+        timedelta | None,
+        _duration("--session-window", text="A publisher's session is kept so long when idle (default 7d)."),
     ] = None
     group: Annotated[
         str | None, typer.Option("--group", help="Share the subject with the streams of this group.")
@@ -97,13 +147,22 @@ class StreamOptions:
             "min_insync_replicas": self.min_insync_replicas,
             "read_replicas": self.read_replicas,
             "unclean_election": self.unclean_election,
+            "read_only": self.read_only,
             "ack": self.ack,
             "sync": self.sync,
             "sync_interval": self.sync_interval,
             "compression": self.compression,
             "segment_bytes": self.segment_bytes,
             "record_bytes_max": self.record_bytes_max,
+            "tier": self.tier,
+            "compact": self.compact,
+            "compact_dirty_ratio": self.compact_dirty_ratio,
+            "compact_age_max": self.compact_age_max,
+            "tombstone_retention": self.tombstone_retention,
+            "rewrite_after": self.rewrite_after,
             "dedupe_window": self.dedupe_window,
+            "dedupe_ids_max": self.dedupe_ids_max,
+            "session_window": self.session_window,
             "group": self.group,
             "labels": dict(parse_label(label) for label in self.labels) if self.labels else None,
         }
@@ -111,7 +170,11 @@ class StreamOptions:
             age=self.retention_age, bytes=self.retention_bytes, messages=self.retention_messages
         )
         patch = {name: value for name, value in given.items() if value is not None}
-        patch |= _limits(segment_age=self.segment_age)
+        patch |= _limits(
+            segment_age=self.segment_age,
+            local_retention=self.local_retention,
+            local_retention_bytes=self.local_retention_bytes,
+        )
         return patch | ({"retention": retention} if retention else {})
 
 

@@ -17,7 +17,7 @@ from jetstream.cli.help_text import Json, StreamArgument
 from jetstream.cli.nats_options import NatsOptions
 from jetstream.cli.quantities import size_text
 from jetstream.cli.stream_options import StreamOptions
-from metadata.api.responses import PossibleGap, ReplicaInfo, StreamInfo, UncleanElectionInfo
+from metadata.api.responses import PossibleGap, ReplicaInfo, StreamInfo, TierInfo, UncleanElectionInfo
 
 CREATE_EXAMPLES: Final = (
     "jetstream stream create orders --subject 'orders.>'",
@@ -207,10 +207,13 @@ def _show(stream: StreamInfo, as_json: bool) -> None:
         "in sync": ", ".join(stream.isr),
         "read from": ", ".join(stream.read_replicas),
         "message ids": f"{stream.dedupe.ids:,} within {stream.dedupe.effective_window}",
+        "sessions": f"{stream.dedupe.sessions:,} within {stream.dedupe.effective_session_window}",
         "created": stream.created_at.isoformat(timespec="seconds"),
     }
     for key in sorted(config.keys() - {"name", "subject", "ack", "sync"}):
         shown[key.replace("_", " ")] = config[key]
+    if stream.tier is not None:
+        shown["in the object store"] = _tier_text(stream.tier)
     if stream.last_unclean_election is not None:
         shown["last unclean election"] = _unclean_text(stream.last_unclean_election)
     shown["possible gaps"] = "; ".join(_gap_text(gap) for gap in stream.possible_gaps)
@@ -233,6 +236,12 @@ def _show(stream: StreamInfo, as_json: bool) -> None:
     )
     if stream.replica_states:
         print_table("replicas", columns, rows)
+
+
+def _tier_text(tier: TierInfo) -> str:
+    where = "nothing yet" if tier.end is None else f"{tier.start:,} to {tier.end:,}"
+    local = f"; on this disk from {tier.local_start_offset:,} on"
+    return where + local + ("" if tier.problem is None else f"; uploads fail: {tier.problem}")
 
 
 def _role(replica: ReplicaInfo, stream: StreamInfo) -> str:

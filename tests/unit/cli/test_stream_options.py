@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 import typer
 
-from envelope.types import AckPolicy, Compression, SyncMode
+from envelope.types import AckPolicy, Compact, Compression, SyncMode
 from jetstream.cli.stream_options import StreamOptions
 from metadata.stream_config import StreamConfig
 
@@ -18,6 +18,7 @@ def test_what_is_given_has_the_keys_of_a_configuration() -> None:
         min_insync_replicas=1,
         read_replicas=0,
         unclean_election=False,
+        read_only=True,
         ack=AckPolicy.LEADER,
         sync=SyncMode.INTERVAL,
         sync_interval=timedelta(seconds=2),
@@ -28,7 +29,17 @@ def test_what_is_given_has_the_keys_of_a_configuration() -> None:
         retention_age=timedelta(days=7),
         retention_bytes=1 << 30,
         retention_messages=10,
+        tier=True,
+        local_retention=timedelta(days=2),
+        local_retention_bytes=1 << 30,
+        compact=Compact.KEY,
+        compact_dirty_ratio=0.2,
+        compact_age_max=timedelta(hours=1),
+        tombstone_retention=timedelta(hours=2),
+        rewrite_after=timedelta(0),
         dedupe_window=timedelta(0),
+        dedupe_ids_max=1000,
+        session_window=timedelta(days=1),
         group="workers",
         labels=["team=a", "empty="],
     )
@@ -36,7 +47,7 @@ def test_what_is_given_has_the_keys_of_a_configuration() -> None:
     config = StreamConfig.model_validate({"name": "a", "subject": "a.>", **patch})
     assert set(patch) == set(StreamConfig.model_fields) - {"name", "subject"}
     assert config.retention.messages == 10
-    assert config.dedupe_window == timedelta(0)
+    assert config.dedupe_window == config.rewrite_after == timedelta(0)
     assert config.labels == {"team": "a", "empty": ""}
 
 
