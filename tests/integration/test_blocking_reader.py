@@ -13,7 +13,7 @@ import pytest
 import jetstream
 from envelope.errors import UnknownStream
 from jetstream import ReadProgress
-from jetstream.client import blocking
+from jetstream.client import blocking, loop_thread
 from jetstream.client.blocking import BlockingClient, BlockingReader
 from tests.integration.test_blocking_client import against_a_node
 
@@ -131,9 +131,9 @@ class InterruptAtCall:
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         module = frame.f_globals.get("__name__")
         caller = frame.f_back.f_globals.get("__name__") if frame.f_back else None
-        ours = blocking.__name__
-        begins = event == "call" and (module == ours or (caller == ours and module in WAITED_IN))
-        if begins or (event in ("c_call", "c_return") and module == ours):
+        ours = (blocking.__name__, loop_thread.__name__)
+        begins = event == "call" and (module in ours or (caller in ours and module in WAITED_IN))
+        if begins or (event in ("c_call", "c_return") and module in ours):
             self._left -= 1
             if self._left == 0:
                 self.came = True

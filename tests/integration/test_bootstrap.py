@@ -16,6 +16,7 @@ from nats.aio.client import Client
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import ClusterNode, free_ports
 from tests.support.nodes import WAIT_SECONDS, run
+from tests.support.pauses import pause
 from tests.support.publishers import Witness
 
 _clusters = count()
@@ -70,6 +71,7 @@ class Strangers:
                     return {node["id"]: node["role"] for node in info["nodes"]}
 
     async def _info(self, client: Client) -> dict[str, Any]:
+        await pause()
         try:
             reply = await client.request(f"{self.prefix}.cluster.info", b"{}", timeout=10)
         except nats.errors.Error:
@@ -107,7 +109,7 @@ async def until_logged(node: ClusterNode, word: str) -> None:
     """Wait until a node's log says so."""
     async with asyncio.timeout(WAIT_SECONDS):
         while word not in (node.log.read_text() if node.log.exists() else ""):
-            await asyncio.to_thread(node.log.parent.stat)
+            await pause()
 
 
 def ended(node: ClusterNode) -> str:

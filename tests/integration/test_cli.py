@@ -255,6 +255,8 @@ def test_delete_asks_first(nats: str, stream: str) -> None:
         (("pub", "a", "x", "--header", "none"), 2),
         (("read", "a", "--from", "yesterday"), 2),
         (("read", "a", "--to", "earliest"), 2),
+        (("read", "a", "--latest-by-key", "--follow"), 2),
+        (("read", "a", "--latest-by-key", "--columns", "key"), 2),
     ],
 )
 def test_every_failure_is_one_line_and_its_exit_code(
@@ -291,7 +293,7 @@ def test_what_a_message_carries_comes_back(nats: str, stream: str) -> None:
             nats=nats,
         )
     )
-    assert ack == {"stream": stream, "offset": 0, "epoch": 1, "duplicate": False}
+    assert ack == {"stream": stream, "offset": 0, "epoch": 1, "duplicate": False, "count": 1}
     assert "duplicate" in succeeded("pub", f"{stream}.a", "again", "--msg-id", "m", nats=nats)
     [record] = json_lines(succeeded("read", stream, nats=nats))
     assert (record["subject"], record["key"], record["txid"]) == (f"{stream}.a", "k", 7)
@@ -376,6 +378,15 @@ def test_a_follower_stops_at_its_limit(nats: str, stream: str) -> None:
         succeeded("pub", f"{stream}.a", "x", "--count", "5", nats=nats)
         code, output, error = process.finished()
     assert (code, len(output.splitlines()), error) == (0, 3, "")
+
+
+def test_the_last_record_of_each_key_is_read(nats: str, stream: str) -> None:
+    for key, value in (("a", "1"), ("b", "2"), ("a", "3")):
+        succeeded("pub", f"{stream}.x", value, "--key", key, nats=nats)
+    succeeded("pub", f"{stream}.x", "nobody's", nats=nats)
+    succeeded("pub", f"{stream}.x", "--tombstone", "--key", "b", nats=nats)
+    [found] = json_lines(succeeded("read", stream, "--latest-by-key", nats=nats))
+    assert (found["key"], found["value"]) == ("a", "3")
 
 
 def test_a_reader_that_closes_the_pipe_is_no_failure(nats: str, stream: str) -> None:

@@ -1,5 +1,6 @@
 """The client library against a real node on a real nats-server."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -33,7 +34,7 @@ from envelope.errors import (
 from envelope.limits import MIB
 from jetstream import JetstreamClient
 from jetstream.client.publishing import PublishOptions
-from jetstream.node.last_txid import TXID_FILE
+from jetstream.node.log_note import NOTE_FILE
 from metadata.api.responses import CreateStreamResponse
 from tests.support.nodes import nats_and_node
 from tests.support.sockets import LOOPS, asked, run, until
@@ -175,7 +176,7 @@ def test_the_last_txid_is_noted_while_much_is_stored(tmp_path: Path) -> None:
             await js.publish("a", b"v", txid=7)
             for _ in range(8):
                 await js.publish("a", bytes(8 * MIB))
-            await until(lambda: any((tmp_path / "data").rglob(TXID_FILE)))
+            await until(lambda: any((tmp_path / "data").rglob(NOTE_FILE)))
 
     run(test())
 
@@ -239,6 +240,31 @@ def test_no_ack_in_time_means_unknown(tmp_path: Path) -> None:
     with_client(tmp_path, body)
 
 
+def test_a_message_that_headers_make_too_large_is_refused_and_the_client_goes_on(tmp_path: Path) -> None:
+    """The server counts the headers, and would close the connection."""
+
+    async def body(js: JetstreamClient) -> None:
+        await js.streams.create("a", "a")
+        options: PublishOptions = {"message_id": "1", "headers": {"name": "Käse"}}
+        room = js.nats.max_payload - len(b"NATS/1.0\r\nname: K\xc3\xa4se\r\nNats-Msg-Id: 1\r\n\r\n")
+        with pytest.raises(RecordTooLarge):
+            await js.publish("a", bytes(room + 1), **options)
+        async with js.publisher() as publisher:
+            with pytest.raises(RecordTooLarge):
+                _ = await publisher.publish("a", bytes(room + 1), **options)
+        async with js.session() as session:
+            refused = await session.publish("a", bytes(room))
+            with pytest.raises(RecordTooLarge):
+                await refused
+            assert (await (await session.publish("a", b"1"))).offset == 0
+        assert (await js.publish("a", bytes(room), **options)).offset == 1
+        assert (await js.publish("a", bytes(js.nats.max_payload))).offset == 2
+        with pytest.raises(RecordTooLarge):
+            await js.publish("a", bytes(js.nats.max_payload + 1))
+
+    with_client(tmp_path, body)
+
+
 @pytest.mark.parametrize("loop", list(LOOPS))
 def test_a_publisher_keeps_its_window_and_its_order(tmp_path: Path, loop: str) -> None:
     async def body(js: JetstreamClient) -> None:
@@ -277,6 +303,24 @@ def test_a_publishers_failures_are_never_lost(tmp_path: Path) -> None:
 
         with pytest.raises(RecordTooLarge):
             await leave_one_unseen()
+
+    with_client(tmp_path, body)
+
+
+def test_who_waits_no_longer_for_an_ack_disturbs_nobody(tmp_path: Path) -> None:
+    async def body(js: JetstreamClient) -> None:
+        async def silent(_: object) -> None:
+            pass
+
+        complaints: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        await js.nats.subscribe("quiet", cb=silent)
+        async with js.publisher() as publisher:
+            ack = await publisher.publish("quiet", b"v")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(ack, 0.05)
+            await until(lambda: publisher.outstanding == 0)
+        assert complaints == []
 
     with_client(tmp_path, body)
 

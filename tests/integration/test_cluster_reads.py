@@ -205,6 +205,53 @@ def test_a_follower_serves_nothing_beyond_its_high_watermark_and_waits_beyond_it
     run(test())
 
 
+def test_a_leader_that_nobody_confirms_does_not_tell_the_end(scene: Scene) -> None:
+    """It still has a lease, and another may have been elected that acks what it does not know."""
+
+    async def test() -> None:
+        async with scene.client() as js:
+            stream = await scene.stream(js)
+            await filled(js, stream, 10)
+            leader = await scene.leader(js, stream)
+            others = sorted(set("abc") - {leader})
+            async with scene.peer(leader) as peer:
+                ask = {"op": "list_offsets", "stream": stream, "at": "latest"}
+                told = await peer.ask(id=1, **ask)
+                assert (told["offset"], told["leads"]) == (10, True)
+                for node in others:
+                    scene.cluster[node].send(signal.SIGSTOP)
+                try:
+                    told = await peer.ask(id=2, **ask)
+                    assert told["error"]["err_code"] == "stream_offline", told
+                    assert told["error"]["retriable"]
+                finally:
+                    for node in others:
+                        scene.cluster[node].send(signal.SIGCONT)
+            await scene.cluster.until_whole(js.nats, stream)
+
+    run(test())
+
+
+def test_every_question_is_answered_while_a_node_stands_still(scene: Scene) -> None:
+    """NATS goes on to hand it a third of them."""
+
+    async def test() -> None:
+        async with scene.client() as js:
+            stream = await scene.stream(js)
+            leader = await scene.leader(js, stream)
+            frozen = next(node for node in "abc" if node != leader)
+            scene.cluster[frozen].send(signal.SIGSTOP)
+            try:
+                for _ in range(12):
+                    assert (await js.streams.info(stream)).config.name == stream
+                    assert len(await js.streams.list(prefix=stream)) == 1
+            finally:
+                scene.cluster[frozen].send(signal.SIGCONT)
+            await scene.cluster.until_whole(js.nats, stream)
+
+    run(test())
+
+
 @pytest.mark.parametrize("read_from", ["auto", "any"])
 def test_a_reader_that_catches_up_goes_on_elsewhere_when_its_node_is_killed(
     scene: Scene, read_from: ReadFrom
@@ -260,6 +307,7 @@ def test_readers_follow_while_all_nodes_are_killed_one_after_the_other(scene: Sc
                     await published(js, stream, range(20 * number, 20 * number + 20))
                     scene.cluster[node].start()
             assert seen == [list(range(80))] * 3
+            await scene.leader(js, stream)  # and with it the last node, for the next test
 
     run(test())
 

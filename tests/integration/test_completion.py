@@ -45,7 +45,7 @@ def candidates(*words: str, nats: str = "") -> list[str]:
     """What bash is offered for the last of ``words``, which stand behind the command."""
     environment = {"JETSTREAM_NATS": nats} if nats else {}
     printed = program(
-        *(sys.executable, "-m", "jetstream.cli.main"),
+        *(sys.executable, "-m", "jetstream"),
         _JETSTREAM_COMPLETE="complete_bash",
         COMP_WORDS=" ".join(("jetstream", *words)),
         COMP_CWORD=str(len(words)),
@@ -108,7 +108,7 @@ def test_a_server_that_never_answers_completes_nothing() -> None:
 def test_bash_completes_by_the_script_that_the_command_shows_and_installs(nats: str, tmp_path: Path) -> None:
     command = tmp_path / "bin" / "jetstream"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jetstream.cli.main "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jetstream "$@"\n')
     command.chmod(0o755)
     environment = {
         "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",

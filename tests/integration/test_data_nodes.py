@@ -16,6 +16,7 @@ from nats.aio.client import Client
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import ClusterNode, NodeCluster, asked
 from tests.support.nodes import WAIT_SECONDS, request, run
+from tests.support.pauses import pause
 from tests.support.publishers import Witness
 
 _streams = count()
@@ -108,13 +109,13 @@ async def until_health_says(node: ClusterNode, word: str) -> None:
         while not any(
             word in problem for problem in (await asyncio.to_thread(health, node)).get("problems", ())
         ):
-            pass
+            await pause()
 
 
 async def until_logged(node: ClusterNode, word: str) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
         while word not in node.log.read_text():
-            await asyncio.to_thread(health, node)
+            await pause()
 
 
 def test_a_data_node_leads_is_killed_and_another_takes_over_without_loss(

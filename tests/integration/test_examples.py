@@ -33,6 +33,13 @@ hello, grace
 hello, barbara
 the stream audit holds 4 messages
 """,
+    "tiered_files.py": """\
+pyarrow: columns offset, timestamp, subject, key, headers, txid, value
+pyarrow: all that the manifest says: True
+polars: as many: True, first hour 0
+duckdb: as many: True
+duckdb: first of each subject [('readings.0', 0), ('readings.1', 100), ('readings.2', 200)]
+""",
     "overlapping_streams.py": """\
 sales.eu.berlin is stored by ['sales', 'sales-eu']
 acked by sales-eu at offset 0
@@ -45,9 +52,16 @@ sales-eu: ['1 bicycle', '2 bicycles']
 
 
 @pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder that is the node's object store."""
+    return str(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory, store: str) -> Iterator[str]:
     """URL of the NATS server of a running node."""
-    process, endpoints = up(tmp_path_factory.mktemp("data"))
+    settings = {"JETSTREAM_NODE_TIER": store, "JETSTREAM_NODE_MAINTENANCE_INTERVAL": "PT0.1S"}
+    process, endpoints = up(tmp_path_factory.mktemp("data"), **settings)
     with process:
         yield endpoints["nats"]
         assert process.signalled(signal.SIGTERM)[0] == 0
@@ -58,13 +72,13 @@ def test_every_example_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OUTPUTS))
-def test_the_example_prints_what_it_should(nats: str, name: str) -> None:
+def test_the_example_prints_what_it_should(nats: str, store: str, name: str) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), nats],
         capture_output=True,
         text=True,
         timeout=WAIT_SECONDS,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JETSTREAM_NODE_TIER": store},
     )
     assert (done.stdout, done.stderr, done.returncode) == (OUTPUTS[name], "", 0)

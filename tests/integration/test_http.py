@@ -10,13 +10,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from envelope.errors import StorageError, UnavailableError
-from jetstream.node import http_server
-from jetstream.node import metrics as metrics_module
+from jetstream.node import exposition, http_server
 from jetstream.node.leading import LeadingStream
 from jetstream.node.metrics import METRICS
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from tests.support.nodes import nats_and_node, node_config, request, run
+from tests.support.pauses import pause
 
 HTTP = {"port": 0}
 OUTCOMES = {"refused", "dropped_without_reply", "duplicates", "unknown_outcome", "acks_dropped"}
@@ -91,7 +91,7 @@ def test_a_scrape_of_many_streams_lets_others_have_their_turn(
             for number in range(10):
                 await request(client, "stream.create", name=f"s{number}", subject=f"s{number}")
             whole = await metrics(node)
-            monkeypatch.setattr(metrics_module, "SAMPLES_AT_ONCE", 3)
+            monkeypatch.setattr(exposition, "SAMPLES_AT_ONCE", 3)
             turns = 0
             async with asyncio.TaskGroup() as tasks:
                 scrape = tasks.create_task(metrics(node))
@@ -169,6 +169,7 @@ def test_a_node_without_nats_is_alive_and_not_ready(tmp_path: Path) -> None:
             async with asyncio.timeout(20):
                 answer = await get(node, "/healthz")
                 while b"the ingest connection" not in answer[1]:
+                    await pause()
                     answer = await get(node, "/healthz")
             assert answer[0] == HTTPStatus.SERVICE_UNAVAILABLE
             assert "the ingest connection to NATS is down" in json.loads(answer[1])["problems"]

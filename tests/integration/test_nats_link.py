@@ -3,15 +3,17 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import nats
 import nats.errors
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js.errors import NoStreamResponseError
 
 from envelope.errors import Unauthorized
@@ -27,6 +29,7 @@ from jetstream.node.node import Node
 from tests.conftest import StartNatsServer
 from tests.support.nats_server import NatsServer
 from tests.support.nodes import node_config, request, run
+from tests.support.pauses import pause
 from tests.support.tcp_proxy import TcpProxy, proxied
 
 NOBODY = 1
@@ -86,6 +89,7 @@ async def interrupted(client: Client, stream: str, *, lasts: bool, times: int = 
         gaps = (await request(client, "stream.info", name=stream))["possible_gaps"]
         if len(gaps) >= times and (gaps[-1].get("until") is None) == lasts:
             return
+        await pause()
 
 
 async def stored_by(client: Client, subject: str) -> tuple[str, int] | None:
@@ -274,6 +278,7 @@ async def move(proxy: TcpProxy, server: NatsServer, client: Client, times: int) 
             try:
                 await interrupted(client, "open", lasts=False, times=times)
             except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
+                await pause()
                 continue
             return
 
@@ -296,7 +301,7 @@ def test_a_right_that_the_server_takes_away_shows_at_once(
             os.kill(server.pid, signal.SIGHUP)
             async with asyncio.timeout(30):
                 while (await request(client, "stream.info", name="taken"))["state"] == "online":
-                    pass
+                    await pause()
             assert node._streams is not None
             assert [name for name, _ in node._streams.problems()] == ["taken"]
             assert await stored_by(client, "taken.x") is None
@@ -351,5 +356,60 @@ def test_acks_whose_connection_falls_before_the_end_of_the_turn_are_told_as_lost
             link.flush_raw()
             assert lost == [1, 2]
             await told.back_once.wait()
+
+    run(scenario())
+
+
+async def cancelled_in_every_turn(call: Callable[[], Coroutine[Any, Any, object]]) -> int:
+    """Cancel a call in its first turn of the loop, another in its second and so on; return how many it takes.
+
+    The last call ends by itself; every other must end as cancelled.
+    """
+    turns = 0
+    async with asyncio.TaskGroup() as tasks:
+        while True:
+            task = tasks.create_task(call())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if not task.cancel():
+                return turns
+            await asyncio.wait((task,))
+            assert task.cancelled(), f"lives on though it was cancelled in turn {turns}"
+            turns += 1
+
+
+@pytest.mark.parametrize("batching", [True, False])
+def test_who_is_cancelled_while_it_connects_ends(batching: bool, nats_server: NatsServer) -> None:
+    links: list[NatsLink] = []
+
+    async def connect() -> None:
+        config = NatsConfig.model_validate({"urls": [nats_server.url]})
+        links.append(NatsLink(config, LinkWatch("ingest", SystemClock()), Crash(), batching=batching))
+        await links[-1].open()
+
+    async def scenario() -> None:
+        try:
+            assert await cancelled_in_every_turn(connect) > 5, "it talks with the server in between"
+        finally:
+            for link in links:
+                await link.close()
+
+    run(scenario())
+
+
+def test_who_is_cancelled_in_the_turn_in_which_an_answer_comes_ends(nats_server: NatsServer) -> None:
+    async def scenario() -> None:
+        async with linked(nats_server.url) as (link, _):
+
+            async def answer(message: Msg) -> None:
+                await link.publish(message.reply, b"yes")
+
+            await link.serve("questions", answer)
+            async with asyncio.TaskGroup() as tasks:
+                asking = tasks.create_task(link.request("questions", b"?", 5))
+                await asyncio.sleep(0)  # it has begun then
+                [answered] = link._client._resp_map.values()
+                answered.add_done_callback(lambda _: asking.cancel())
+            assert asking.cancelled()
 
     run(scenario())

@@ -11,6 +11,7 @@ import nats
 import nats.errors
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js.api import PubAck
 from nats.js.errors import NoStreamResponseError
 
@@ -24,7 +25,9 @@ from jetstream.node.node import Node
 from tests.conftest import StartNatsServer
 from tests.support.nats_server import NatsServer
 from tests.support.nodes import NodeProcess, node_config, request, run
+from tests.support.pauses import pause
 from tests.support.publishers import Witness
+from tests.support.sockets import until
 
 
 def test_a_restarted_server_leaves_a_reported_gap_and_no_acked_loss(tmp_path: Path) -> None:
@@ -57,7 +60,7 @@ async def info_once_it_is_back(client: Client) -> dict[str, Any]:
             try:
                 return await request(client, "stream.info", name="numbers")
             except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
-                continue
+                await pause()
 
 
 async def check_stored(witness: Witness) -> None:
@@ -93,6 +96,31 @@ def test_a_client_outlives_the_node(tmp_path: Path) -> None:
                     await request(client, "stream.create", name="orders", subject="orders.>")
                     ack = await client.jetstream().publish("orders.new", b"x")
                     assert ack.seq == expected
+
+    run(scenario())
+
+
+def test_a_client_comes_back_however_long_nats_was_away(start_nats_server: StartNatsServer) -> None:
+    """By itself nats-py closes its client for good after 60 attempts: two minutes at its usual pace."""
+    attempts = 0
+
+    async def count(_: Exception) -> None:
+        nonlocal attempts
+        attempts += 1
+
+    async def store(message: Msg) -> None:
+        await message.respond(b'{"stream":"a","seq":1}')
+
+    async def scenario() -> None:
+        server = start_nats_server()
+        pace: dict[str, Any] = {"reconnect_time_wait": 0.001, "error_cb": count}
+        async with jetstream.connect(server.url, **pace) as js:
+            await js.nats.subscribe("a", cb=store)
+            server.stop()
+            await until(lambda: attempts > 150 or js.nats.is_closed)
+            server.start()
+            await until(lambda: js.nats.is_connected or js.nats.is_closed)
+            assert (await js.publish("a", b"v")).offset == 0
 
     run(scenario())
 
@@ -139,7 +167,7 @@ async def acked_once_it_is_back(client: Client) -> PubAck:
             try:
                 return await client.jetstream().publish("numbers.one", b"x", timeout=1)
             except (NoStreamResponseError, nats.errors.TimeoutError):
-                continue
+                await pause()
 
 
 def test_a_restart_is_told_as_a_gap_that_begins_with_the_last_record_or_the_streams_creation(

@@ -8,56 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from envelope.errors import CorruptDataError, NotLeader
 from envelope.types import LogIndex, NodeId, StreamName, Term
-from jetstream.log.os_disk import OsDisk
 from metadata.catalog.events import NodeRegistered
-from metadata.node.file_storage import FileStorage
-from metadata.node.metadata_group import MetadataGroup
-from metadata.node.peers import Address, PeerIdentity
+from metadata.node.peers import Address
 from metadata.raft.messages import Heartbeat
 from metadata.raft.observer_messages import Committed, Observe, VoterStatus
 from metadata.raft.wire import MessageReader, Sent, encode
 from tests.support.catalogs import create, register
-from tests.support.metadata_members import FAST, WAIT_SECONDS, listening
+from tests.support.group_members import TOKEN, Member
+from tests.support.metadata_members import WAIT_SECONDS
 from tests.support.sockets import run, until
 
-TOKEN, O1, O2 = "s", NodeId("o1"), NodeId("o2")
-
-
-class Member:
-    """One member with its catalogue; its address and files stay when it is stopped."""
-
-    def __init__(self, name: str, root: Path) -> None:
-        self.node_id = NodeId(name)
-        self._root = root / name
-        found = listening(Address("127.0.0.1", 0))
-        self.address = Address(*found.getsockname())
-        found.close()
-        self.found: MetadataGroup | None = None
-        self.task: asyncio.Task[None] | None = None
-
-    @property
-    def group(self) -> MetadataGroup:
-        assert self.found is not None, f"{self.node_id} does not run"
-        return self.found
-
-    def start(self, voters: dict[NodeId, Address], token: str = TOKEN, snapshot_bytes: int = 1 << 30) -> None:
-        identity = PeerIdentity("test", self.node_id, SecretStr(token))
-        if self.node_id in voters:
-            storage = FileStorage.open(OsDisk(self._root), "metadata")
-            self.found = MetadataGroup.voting(identity, voters, storage, FAST, snapshot_bytes)
-        else:
-            self.found = MetadataGroup.observing(identity, voters, FAST)
-        self.task = asyncio.create_task(self.found.run(listening(self.address)))
-
-    async def stop(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
-            await asyncio.wait([self.task])
-        self.task = self.found = None
+O1, O2 = NodeId("o1"), NodeId("o2")
 
 
 class Scene:

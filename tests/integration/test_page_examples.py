@@ -6,6 +6,7 @@ top-level await would run them, with the names that the text around them introdu
 
 import ast
 import asyncio
+import builtins
 import json
 import os
 import re
@@ -74,7 +75,7 @@ async def a_stream(directory: Path) -> AsyncIterator[tuple[str, JetstreamClient]
 
 
 def test_the_quick_start_of_the_readme_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = f'jetstream() {{ "{sys.executable}" -m jetstream.cli.main "$@"; }}\n'
+    command = f'jetstream() {{ "{sys.executable}" -m jetstream "$@"; }}\n'
     (shell,) = [block for block in blocks("README.md", "sh") if block.startswith("jetstream stream create")]
 
     async def scenario() -> str:
@@ -127,7 +128,7 @@ def test_the_answers_on_the_request_apis_page_have_the_keys_of_real_ones(tmp_pat
                 "stream.delete": {"name": "orders"},
             }
             for suffix, request in requests.items():
-                reply = await js.nats.request(f"jetstream.api.{suffix}", json.dumps(request).encode())
+                reply = await js.nats.request(f"jetstream.api.{suffix}", json.dumps(request).encode(), 10)
                 differences = list(unlike(examples[suffix][-1], json.loads(reply.data), suffix))
                 assert differences == []
 
@@ -153,7 +154,7 @@ def unlike(example: object, real: object, place: str) -> Iterator[str]:
 def test_the_example_of_publishing_runs_and_is_answered_as_the_page_says(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
-            (_,) = blocks("docs/publishing.md", "python")
+            assert len(blocks("docs/publishing.md", "python")) == 3
             source = python("docs/publishing.md", 0, url)
             left = await interactive(source, {})
             client: Client = left["client"]
@@ -162,6 +163,43 @@ def test_the_example_of_publishing_runs_and_is_answered_as_the_page_says(tmp_pat
             assert left["reply"].data.decode() == said
             assert left["ack"].seq == 3
             assert len([record async for record in js.read("orders")]) == 3
+
+    run(scenario())
+
+
+def test_a_session_is_published_as_the_publishing_page_says(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, _):
+            for is_repeat in (False, True):
+                left = await interactive(python("docs/publishing.md", 1, url), {})
+                assert [ack.offset for ack in left["acks"]] == list(range(1_000))
+                assert {ack.duplicate for ack in left["acks"]} == {is_repeat}
+
+    run(scenario())
+
+
+def test_batches_are_published_as_the_publishing_page_says(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, _):
+            # pyarrow looks for them where it infers types; every program has them.
+            names = {"__builtins__": builtins}
+            left = await interactive(python("docs/publishing.md", 2, url), names)
+            assert left["stored"][0][0] == 0
+            assert left["stored"][-1][1] == 9_999
+            assert left["first"].offset == 10_000
+            assert (await left["waiting"][-1]).offset == 19_999
+
+    run(scenario())
+
+
+def test_the_envelope_on_its_page_is_answered_as_the_page_says(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, js):
+            assert len(blocks("docs/envelope.md", "python")) == 1
+            source = python("docs/envelope.md", 0, url)
+            left = await interactive(source, {"client": js.nats})
+            (said,) = re.findall(r"^# (\{.*\})$", source, re.MULTILINE)
+            assert left["reply"].data.decode() == said
 
     run(scenario())
 
@@ -243,7 +281,7 @@ def test_publishing_as_the_reading_page_says_awaits_every_ack(tmp_path: Path) ->
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
             await js.streams.create("audit", "orders.>")
-            assert len(blocks("docs/reading.md", "python")) == 10
+            assert len(blocks("docs/reading.md", "python")) == 11
             names = {"js": js, "payloads": [b"%d" % number for number in range(2500)]}
             left = await interactive(python("docs/reading.md", 7, url), names)
             assert left["ack"].offset == 0
@@ -292,12 +330,12 @@ def test_the_blocking_client_as_the_reading_page_uses_it(
             names = {"jetstream": jetstream, "payloads": [b"two", b"three"]}
             code = compile(python("docs/reading.md", 5, url), "<page>", "exec")
             await asyncio.to_thread(exec, code, names)
-            assert names["table"].num_rows == 3  # type: ignore[attr-defined]  # the page made it
+            assert names["table"].num_rows == 5  # type: ignore[attr-defined]  # the page made it
         return capsys.readouterr().out
 
     printed = run(scenario()).splitlines()
-    assert printed[:3] == ["0 b'one'", "1 b'two'", "2 b'three'"]
-    assert sum(map(int, printed[3:])) == 3, "rows of batches"
+    assert printed[:5] == ["0 b'one'", "1 b'two'", "2 b'three'", "3 b'two'", "4 b'three'"]
+    assert sum(map(int, printed[5:])) == 5, "rows of batches"
 
 
 def test_a_frame_is_published_as_the_reading_page_says(tmp_path: Path) -> None:
@@ -307,6 +345,20 @@ def test_a_frame_is_published_as_the_reading_page_says(tmp_path: Path) -> None:
             assert names["acks"]["offset"].to_pylist() == [0, 1]
             records = [record async for record in js.read("orders")]
             assert [(record.key, record.value) for record in records] == [(b"a", b"four"), (None, b"five")]
+
+    run(scenario())
+
+
+def test_a_stream_is_a_table_as_the_reading_page_says(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, js):
+            await js.publish("orders.eu", b"old", key="customer-7")
+            await js.publish("orders.eu", b"other", key="customer-8")
+            await js.publish("orders.eu", b"new", key="customer-7")
+            names = await interactive(python("docs/reading.md", 10, url), {"js": js})
+            assert (names["customers"], names["last"]) == (2, b"new")
+            assert names["values"] == {b"customer-8": b"other", b"customer-7": b"new"}
+            assert names["table"]["offset"].to_pylist() == [1, 2]
 
     run(scenario())
 

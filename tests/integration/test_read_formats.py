@@ -28,8 +28,12 @@ from tests.support.commands import (
     up,
 )
 from tests.support.nats_server import NatsServer
+from tests.support.pauses import pause_thread
 
 RECORDS: Final = 2502
+GAVE_UP: Final = "error: no node answers"
+ATTEMPTS: Final = 3
+"""At a command that waits for 5 s only: a machine that does other work may have looked too late."""
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +144,7 @@ def test_a_disk_without_room_leaves_the_file_that_was_there(
 ) -> None:
     path = tmp_path / "kept"
     path.write_text("of an earlier run")
-    program = 'ulimit -f 8; exec "$0" -m jetstream.cli.main read orders --format "$1" -o "$2"'
+    program = 'ulimit -f 8; exec "$0" -m jetstream read orders --format "$1" -o "$2"'
     done = subprocess.run(
         ["sh", "-c", program, sys.executable, record_format, str(path)],
         capture_output=True,
@@ -164,9 +168,13 @@ def test_an_interrupted_read_leaves_no_file_under_the_name(tmp_path: Path) -> No
     arguments = ("read", "orders", "--format", "parquet", "--output", str(path))
     with NatsServer(tmp_path / "server") as server:
         for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
-            with CommandProcess(*arguments, nats=server.url) as process:
-                until_a_file_appears_in(path.parent)
-                assert process.signalled(number) == (code, "", "")
+            ended = (0, "", GAVE_UP)
+            for _ in range(ATTEMPTS):
+                if ended[2].startswith(GAVE_UP):
+                    with CommandProcess(*arguments, nats=server.url) as process:
+                        until_a_file_appears_in(path.parent)
+                        ended = process.signalled(number)
+            assert ended == (code, "", "")
             assert not path.exists()
             left = [file.name.startswith(".orders.parquet.") for file in path.parent.iterdir()]
             assert left == ([] if number is signal.SIGINT else [True])
@@ -176,7 +184,7 @@ def until_a_file_appears_in(directory: Path) -> None:
     limit = time.monotonic() + WAIT_SECONDS
     while not list(directory.iterdir()):
         assert time.monotonic() < limit, "no file has appeared"
-        os.sched_yield()
+        pause_thread()
 
 
 def test_a_reader_that_closes_the_pipe_ends_an_arrow_stream_without_a_word(nats: str) -> None:
@@ -194,7 +202,7 @@ def on_a_terminal(*arguments: str, nats: str, stdout: int | None = None) -> tupl
     """Run a command whose standard error is a terminal; return its exit code and what appeared there."""
     ours, terminal = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "jetstream.cli.main", *arguments],
+        [sys.executable, "-m", "jetstream", *arguments],
         stdout=terminal if stdout is None else stdout,
         stderr=terminal,
         cwd=REPOSITORY,

@@ -10,6 +10,7 @@ from jetstream.client.connection import JetstreamClient
 from tests.integration.test_cluster_reads import all_bytes
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.nodes import WAIT_SECONDS, request, run
+from tests.support.pauses import pause
 from tests.support.sockets import RawPeer
 
 
@@ -86,7 +87,7 @@ def test_read_replicas_come_and_go_serve_reads_die_and_never_lead(scene: Cluster
             gone = "b" if left == "c" else "c"
             async with asyncio.timeout(WAIT_SECONDS):
                 while scene.files(gone, answer["incarnation"]):
-                    await request(js.nats, "cluster.info")
+                    await pause()
             await published(js, "live", range(150, 160))
             await until_all_have(scene, js, "live", 160, {left})
 

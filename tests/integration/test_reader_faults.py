@@ -38,9 +38,14 @@ AT_ONCE: Final = 100
 DEADLINE_S: Final = 1.5
 """How long a node may be silent: far more than it needs, although a hundred readers share two processors."""
 
+UNHURRIED_S: Final = 15.0
+"""Where nobody falls silent: connections are counted, and none may end because the machine is busy."""
+
 ATTEMPTS: Final = 3
 """A machine that does other work may be slower all the same; then the fault may not be met."""
 
+SAMPLED: Final = 3
+"""One in so many flips is tried; the deep tests flip every bit of whole conversations."""
 EVERYTHING: Final = ReadRange("s")
 ONE_KEY: Final = ReadRange("s", wanted=Wanted(key="one"))
 """Of these three batches the second is left out as a whole."""
@@ -155,22 +160,26 @@ async def conversation(node: Node, wanted: ReadRange, end: int = 12) -> Conversa
         return Conversation(wanted, records, proxy.response(0)).until_next_offset(end)
 
 
-async def with_fault(node: Node, held: Conversation, fault: Fault) -> tuple[str, int]:
+async def with_fault(
+    node: Node, held: Conversation, fault: Fault, deadline_s: float = DEADLINE_S
+) -> tuple[str, int]:
     """Hold it again with a fault on the first connection; return how it went and how many there were."""
     for _ in range(ATTEMPTS):
-        outcome = await _with_fault_once(node, held, fault)
+        outcome = await _with_fault_once(node, held, fault, deadline_s)
         if outcome is not None:
             return outcome
     raise AssertionError(f"{fault} was not met in {ATTEMPTS} conversations")
 
 
-async def _with_fault_once(node: Node, held: Conversation, fault: Fault) -> tuple[str, int] | None:
+async def _with_fault_once(
+    node: Node, held: Conversation, fault: Fault, deadline_s: float
+) -> tuple[str, int] | None:
     """Return None if the fault was not met: a busy machine answered after the reader's deadline."""
     got: list[Record] = []
     async with proxied(node.socket_port, fault) as proxy:
-        links, reader = a_reader(proxy.port, held.wanted)
+        links, reader = a_reader(proxy.port, held.wanted, deadline_s)
         try:
-            async with asyncio.timeout(10 * DEADLINE_S):
+            async with asyncio.timeout(10 * deadline_s):
                 async for record in reader:
                     got.append(record)  # noqa: PERF401 - what was read before an error counts
             outcome = EXACT if tuple(got) == held.records else WRONG
@@ -186,7 +195,9 @@ async def _with_fault_once(node: Node, held: Conversation, fault: Fault) -> tupl
         return outcome, len(proxy.connections)
 
 
-async def outcomes(node: Node, held: Conversation, faults: Iterable[Fault]) -> list[tuple[Fault, str, int]]:
+async def outcomes(
+    node: Node, held: Conversation, faults: Iterable[Fault], deadline_s: float = DEADLINE_S
+) -> list[tuple[Fault, str, int]]:
     """Hold the conversation with each fault, some at a time."""
     found: list[tuple[Fault, str, int]] = []
     left = deque(faults)
@@ -194,7 +205,7 @@ async def outcomes(node: Node, held: Conversation, faults: Iterable[Fault]) -> l
     async def one_after_the_other() -> None:
         while left:
             fault = left.popleft()
-            found.append((fault, *await with_fault(node, held, fault)))
+            found.append((fault, *await with_fault(node, held, fault, deadline_s)))
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(AT_ONCE):
@@ -213,7 +224,7 @@ def test_a_connection_that_is_cut_before_any_byte_is_resumed_there(tmp_path: Pat
             held = await conversation(node, EVERYTHING)
             assert [record.offset for record in held.records] == list(range(12))
             assert len(held.frames()) >= FIRST_FETCH + 3, "a fetch for each batch"
-            found = await outcomes(node, held, map(Cut, held.places(of_bodies=3)))
+            found = await outcomes(node, held, map(Cut, held.places(of_bodies=12)[::2]), UNHURRIED_S)
             assert {(outcome, connections) for _, outcome, connections in found} == {(EXACT, 2)}
 
     run(test())
@@ -225,7 +236,7 @@ def test_a_connection_that_is_cut_before_really_any_byte_is_resumed_there(tmp_pa
         async with a_small_stream(tmp_path) as (_, node):
             for wanted in (EVERYTHING, ONE_KEY):
                 held = await conversation(node, wanted)
-                found = await outcomes(node, held, map(Cut, held.places(of_bodies=1)))
+                found = await outcomes(node, held, map(Cut, held.places(of_bodies=1)), UNHURRIED_S)
                 assert {(outcome, connections) for _, outcome, connections in found} == {(EXACT, 2)}
 
     run(test())
@@ -238,20 +249,21 @@ def test_a_line_that_falls_silent_anywhere_is_given_up(tmp_path: Path) -> None:
         async with a_small_stream(tmp_path) as (_, node):
             held = await conversation(node, EVERYTHING)
             found = await outcomes(node, held, map(Silence, held.places(of_bodies=50)[::3]))
-            assert {(outcome, connections) for _, outcome, connections in found} == {(EXACT, 2)}
+            assert {outcome for _, outcome, _ in found} == {EXACT}
 
     run(test())
 
 
 def test_a_flipped_bit_in_any_byte_is_found(tmp_path: Path) -> None:
-    """One bit of every byte of headers and of every other one of bodies by lot; all of lengths and digits."""
+    """A sample of one bit of every byte, by lot, and of all bits of lengths and digits."""
 
     async def test() -> None:
         async with a_small_stream(tmp_path) as (_, node):
             held = await conversation(node, EVERYTHING)
             chance = random.Random(5)
-            faults: set[Fault] = {Flip(at, chance.choice(BITS)) for at in held.places(of_bodies=2)}
-            found = await outcomes(node, held, faults.union(held.flipped_lengths(), held.flipped_digits()))
+            faults: list[Fault] = [Flip(at, chance.choice(BITS)) for at in held.places(of_bodies=8)]
+            faults += held.flipped_lengths() + held.flipped_digits()
+            found = await outcomes(node, held, faults[::SAMPLED])
             assert harmful(held, found) == set()
 
     run(test())
@@ -278,7 +290,7 @@ def test_a_flipped_digit_is_found_where_the_node_leaves_records_out(tmp_path: Pa
             bodies = [end - header_end for _, header_end, end in held.frames()[FIRST_FETCH:]]
             assert 0 in bodies, "a batch was left out as a whole"
             assert sum(bodies) > 0
-            found = await outcomes(node, held, held.flipped_digits())
+            found = await outcomes(node, held, held.flipped_digits()[::SAMPLED])
             assert harmful(held, found) == set()
 
     run(test())
@@ -292,11 +304,11 @@ def test_a_flipped_digit_is_found_where_a_reader_begins_or_ends_at_a_moment(tmp_
             moments = [record.time async for record in js.read("s")]
             held = await conversation(node, ReadRange("s", start=moments[4]), end=14)
             assert [record.offset for record in held.records] == list(range(4, 14))
-            found = await outcomes(node, held, held.flipped_digits())
+            found = await outcomes(node, held, held.flipped_digits()[::SAMPLED])
             assert harmful(held, found) == set()
             held = await conversation(node, replace(ONE_KEY, end=moments[12], follow=True), end=13)
             assert [record.offset for record in held.records] == [0, 2, 8, 10]
-            found = await outcomes(node, held, held.flipped_digits())
+            found = await outcomes(node, held, held.flipped_digits()[::SAMPLED])
             assert harmful(held, found) == set()
 
     run(test())
@@ -323,11 +335,25 @@ async def follow_with_fault(
     js: JetstreamClient, node: Node, held: Conversation, fault: Fault
 ) -> list[Record]:
     """Follow the stream, with a fault in the empty answer at its end; return what comes after it."""
+    for attempt in range(ATTEMPTS):
+        got = await _follow_once(js, node, held, fault, deadline_s=0.25 * 4**attempt)
+        if got is not None:
+            return got
+    raise AssertionError(f"{fault} was not met in {ATTEMPTS} conversations")
+
+
+async def _follow_once(
+    js: JetstreamClient, node: Node, held: Conversation, fault: Fault, deadline_s: float
+) -> list[Record] | None:
+    """Return None if the fault was not met: a busy machine answered after the reader's deadline."""
     async with proxied(node.socket_port, fault) as proxy:
-        links, reader = a_reader(proxy.port, held.wanted, deadline_s=0.25)
+        links, reader = a_reader(proxy.port, held.wanted, deadline_s)
         async with asyncio.TaskGroup() as tasks:
             first = tasks.create_task(reader.__anext__())
-            await proxy.passed(0, min(fault.at + 1, len(held.response)))
+            if not await proxy.passed_or_given_up(0, min(fault.at + 1, len(held.response))):
+                first.cancel()  # it may look for the latest record anew, after those below
+                links.close()
+                return None
             ack = await js.publish("s.more", b"%r" % fault)
             second = await js.publish("s.more", b"and")
             got = [await first, await anext(reader)]
@@ -350,7 +376,7 @@ def test_a_fault_in_an_empty_answer_at_the_end_loses_nothing(tmp_path: Path) -> 
             faults: list[Fault] = [Cut(at) for at in range(start, end)]
             faults += [Flip(at, chance.choice(BITS)) for at in range(start, end)]
             faults += [flip for flip in held.flipped_digits() if flip.at >= start]
-            for fault in faults:
+            for fault in faults[::SAMPLED]:
                 [first, _] = await follow_with_fault(js, node, held, fault)
                 assert first.value == b"%r" % fault
 

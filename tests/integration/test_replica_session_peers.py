@@ -51,7 +51,7 @@ def test_a_killed_peer_is_dead_at_once(loop: str) -> None:
             assert answer.body == body_for(12)
             process.kill()
             await a.story.until_told("disconnected", "died", of=B)
-            assert a.sessions.is_dead(B)
+            assert a.sessions.is_lost(B)
             assert not a.sessions.is_connected(B)
             assert not a.sessions.fetch(B, NAME, LIFE, fetch_from(12))
 
@@ -64,7 +64,7 @@ def test_a_stopped_peer_is_silent_after_the_timeout_and_heard_when_it_goes_on(lo
         async with process_beside(a) as process:
             process.send_signal(signal.SIGSTOP)
             await a.story.until_told("silent", "disconnected", of=B)
-            assert not a.sessions.is_dead(B)
+            assert a.sessions.is_lost(B)
             assert not a.sessions.is_connected(B)
             process.send_signal(signal.SIGCONT)
             await a.story.until_told("silent", "disconnected", "heard", "connected", of=B)
@@ -82,7 +82,7 @@ def test_a_silent_peer_that_is_killed_is_dead(loop: str) -> None:
             await a.story.until_told("silent", "disconnected", of=B)
             process.kill()
             await a.story.until_told("silent", "disconnected", "died", of=B)
-            assert a.sessions.is_dead(B)
+            assert a.sessions.is_lost(B)
 
     run(test(), loop)
 
@@ -111,8 +111,8 @@ def test_a_peer_that_never_started_is_dead_after_the_timeout_and_a_deaf_one_is_s
             await a.story.until(lambda: len(a.story.told) == 2)
             assert sorted(a.story.told) == [("died", B), ("silent", C)]
             assert asyncio.get_running_loop().time() - began > 0.9 * HASTY.leader_timeout_ns / 1e9
-            assert a.sessions.is_dead(B)
-            assert not a.sessions.is_dead(C)
+            assert a.sessions.is_lost(B)
+            assert a.sessions.is_lost(C), "which the host was told as silence"
             b.listen_again()
             b.start({A: a.address})
             await a.story.until_told("died", "heard", "connected", of=B)
@@ -402,7 +402,6 @@ def test_a_node_that_comes_later_is_met_and_one_that_goes_is_parted_with(loop: s
             try:
                 assert not a.sessions.fetch(C, NAME, LIFE, fetch_from(0)), "nobody has told of it"
                 assert a.sessions.is_lost(C)
-                assert not a.sessions.is_dead(C)
                 assert not a.sessions.is_connected(C)
                 a.sessions.meet(C, c.address)
                 await a.story.until_told("connected", of=C)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envelope.limits import CONNECTIONS_MAX, MIB, REQUESTS_IN_FLIGHT_MAX
+from envelope.limits import CONNECTIONS_MAX, KIB, MIB, REQUESTS_IN_FLIGHT_MAX
 from envelope.types import Offset
 from jetstream.client.read_range import ReadRange
 from jetstream.client.reader import RecordReader
@@ -118,7 +118,7 @@ def test_a_segment_deleted_while_its_body_is_in_flight_still_arrives_whole(tmp_p
             stream.add(*([os.urandom(MIB)] * 4 for _ in range(3)))
             assert stream.log.segments == 2
             expected = stream.log.read(stream.log.log_start_offset, 64 * MIB, stream.high_watermark)
-            peer = RawPeer(world.port, receive_buffer=4096)
+            peer = RawPeer(world.port, receive_buffer=64 * KIB)
             await peer.ask(op="hello", id=0, protocol=1)
             await peer.request(op="fetch", id=1, stream="s", offset=0, max_bytes=64 * MIB)
             await until(lambda: world.server.counters.bytes_sent > 100_000)

@@ -200,7 +200,7 @@ def test_a_reader_over_tls_that_went_to_sleep_gets_all_of_it_later(
             stream.add(*([os.urandom(1000)] * 1000 for _ in range(20)))
             expected = stream.log.read(Offset(0), 64 * MIB, stream.high_watermark)
             narrow(world)
-            peer = await tls_peer(world, tls_files, receive_buffer=4096)
+            peer = await tls_peer(world, tls_files, receive_buffer=64 * KIB)
             for number in (1, 2):
                 await peer.request(op="fetch", id=number, stream="s", offset=0, max_bytes=64 * MIB)
             (line,) = [connection._line for connection in world.server._connections]

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import jetstream
 from jetstream import JetstreamClient
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 
 
 class Bystander:
@@ -25,7 +25,7 @@ class Bystander:
         reader = self._js.read("bystander", follow=True)
         while not self._leaving:
             value = b"%d" % self.rounds
-            ack = await self._js.publish("bystander.rounds", value)
+            ack = await self._js.publish("bystander.rounds", value, timeout=WAIT_SECONDS)
             record = await anext(reader)
             assert (record.offset, record.value) == (ack.offset, value)
             assert ack.offset == self.rounds

@@ -89,10 +89,10 @@ class ClusterScene:
 
 
 @contextmanager
-def three_nodes(directory: Path) -> Iterator[ClusterScene]:
-    """Start them; whoever still runs in the end is killed."""
+def three_nodes(directory: Path, **settings: str) -> Iterator[ClusterScene]:
+    """Start them, with these lines of TOML by key; whoever still runs in the end is killed."""
     with NatsServer(directory / "nats") as server:
-        cluster = NodeCluster(directory, server.url)
+        cluster = NodeCluster(directory, server.url, size=3, data=0, **settings)
         try:
             cluster.start()
             yield ClusterScene(cluster, server.url)

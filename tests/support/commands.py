@@ -43,7 +43,7 @@ class CommandProcess:
     def __init__(self, *arguments: str, nats: str = "", environment: Mapping[str, str] | None = None) -> None:
         """Start it; ``nats`` is the server, ``environment`` is added to ours."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "jetstream.cli.main", *arguments],
+            [sys.executable, "-m", "jetstream", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -124,10 +124,19 @@ def _environment(added: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1", **added}
 
 
-def up(data: Path, *arguments: str) -> tuple[CommandProcess, dict[str, str]]:
+def up(data: Path, *arguments: str, **environment: str) -> tuple[CommandProcess, dict[str, str]]:
     """Start ``jetstream up`` on free ports; return it, ready, with its endpoints."""
     process = CommandProcess(
-        "up", "--data", str(data), "--port", "0", "--nats-port", "0", "--json", *arguments
+        "up",
+        "--data",
+        str(data),
+        "--port",
+        "0",
+        "--nats-port",
+        "0",
+        "--json",
+        *arguments,
+        environment=environment,
     )
     endpoints: dict[str, str] = {}
     while True:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, StreamName, TimestampUs
 from jetstream.log.disk import Disk
+from jetstream.log.memory_disk import MemoryDisk
 from jetstream.node.clock import Clock
 from jetstream.node.config import NatsConfig
 from jetstream.node.crash import Crash
@@ -15,13 +16,28 @@ from jetstream.node.nats_link import NatsLink
 from jetstream.node.nats_watch import LinkWatch
 from jetstream.node.recovery import OpenedLog, begin_reign, open_log
 from jetstream.node.replica_parts import ClusterServices, NoSessions, ReplicaParts, StreamServices
+from jetstream.node.tier import Tier
 from jetstream.node.timers import Timers
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.leader import sole_replica
 from metadata.catalog.commands import Command
+from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.lease import unlimited
 from metadata.node.replicated_catalog import Applied
 from metadata.stream_config import StreamConfig
+
+SOLE = NodeId("sole")
+LONE_ROW = Stream(
+    config=StreamConfig(name="orders", subject="orders.>"),
+    incarnation=Incarnation("life"),
+    created=TimestampUs(0),
+    replicas=(SOLE,),
+    leader=None,
+    leader_epoch=LeaderEpoch(1),
+    isr=(InSyncReplica(SOLE, "disk-sole"),),
+    isr_version=1,
+)
+"""Of a stream that nobody leads yet."""
 
 
 def open_led(
@@ -43,7 +59,7 @@ def lead(
 ) -> LeadingStream:
     """The reign that has begun in the log."""
     log, clock = opened.log, services.clock
-    upkeep = Upkeep(log, clock, lambda: leading.high_watermark, opened.txid)
+    upkeep = Upkeep(log, clock, lambda: leading.high_watermark, opened.note)
     parts = ReplicaParts(config, Incarnation("incarnation"), opened, upkeep)
     leader = sole_replica(epoch, log.log_end_offset, log.synced_end, clock.monotonic())
     leading = LeadingStream(parts, leader, services)
@@ -84,4 +100,5 @@ def lone_services(
         ),
         asyncio.TaskGroup(),
         crash,
+        Tier(None, MemoryDisk(), clock, asyncio.TaskGroup(), 1),
     )

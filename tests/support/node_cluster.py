@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,17 +17,24 @@ import nats.errors
 from nats.aio.client import Client
 
 from tests.support.nats_server import stop_with_parent
-from tests.support.nodes import REPOSITORY, WAIT_SECONDS, request
+from tests.support.nodes import REPOSITORY, WAIT_SECONDS
+from tests.support.pauses import pause
 
 NAMES: Final = ("a", "b", "c", "d", "e")
 
 
+FIXED_PORTS: Final = range(10_240, 32_000)
+"""Below those that the kernel gives to connections: it would give away a port whose node is down."""
+
+
 def free_ports(count: int) -> list[int]:
     """Ports of 127.0.0.1 that nobody has now, all different."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.choice(FIXED_PORTS)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            if port not in ports:
+                ports.append(port)
     return ports
 
 
@@ -86,7 +95,7 @@ class ClusterNode:
         assert self._process is None
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "jetstream.cli.main", "node", "--config", str(self._config), "--json"],
+                [sys.executable, "-m", "jetstream", "node", "--config", str(self._config), "--json"],
                 stdout=log,
                 stderr=log,
                 cwd=REPOSITORY,
@@ -178,20 +187,49 @@ class NodeCluster:
         """Wait until somebody else than ``leader`` leads the stream."""
         async with asyncio.timeout(WAIT_SECONDS):
             while (await self.info(client, stream)).get("leader") in (leader, None):
-                pass
+                await pause()
+
+    async def until_taken_over(self, client: Client, stream: str, leader: str) -> None:
+        """Wait until somebody else than ``leader`` takes what is published to ``stream``.x."""
+        await self.until_led_by_another(client, stream, leader)
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not await _is_heard(client, f"{stream}.x"):
+                await pause()
 
     async def until_ready(self, client: Client) -> None:
-        """Wait until the API answers and every node has registered."""
+        """Wait until the API answers and every node has registered and holds a lease."""
         async with asyncio.timeout(WAIT_SECONDS):
-            while len((await asked(client, "cluster.info")).get("nodes", ())) < len(self.nodes):
-                pass
+            while True:
+                nodes = (await asked(client, "cluster.info")).get("nodes", ())
+                if sum(node["alive"] is True for node in nodes) == len(self.nodes):
+                    return
+
+
+async def _is_heard(client: Client, subject: str) -> bool:
+    """Whether a stream answers there: a leader is in the catalogue before it has subscribed.
+
+    It is asked by a message that it has to refuse.
+    """
+    impossible = {"Nats-Expected-Last-Sequence": str(1 << 60)}
+    try:
+        await client.request(subject, b"", timeout=5, headers=impossible)
+    except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
+        return False
+    return True
 
 
 async def asked(client: Client, operation: str, /, **body: object) -> dict[str, Any]:
-    """One request, which takes its time where it fails: {} if nobody answers."""
+    """One request after a pause, for those who ask until an answer is right: {} if nobody answers.
+
+    A node looks for a stream's leader for 3 s before it tells what is known without it. Nobody is waited for
+    for longer than 5 s: NATS may have handed the question to a node that stands still.
+    """
+    await pause()
     try:
-        return await request(client, operation, **body)
+        reply = await client.request(f"jetstream.api.{operation}", json.dumps(body).encode(), timeout=5)
     except (nats.errors.Error, OSError):
         with contextlib.suppress(nats.errors.Error):
             await client.flush()
         return {}
+    answer: dict[str, Any] = json.loads(reply.data)
+    return answer

@@ -22,14 +22,14 @@ from jetstream.node.node import Node
 T = TypeVar("T")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine on the loop the node runs on in production."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(240):
             return await coroutine
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -77,7 +77,7 @@ class NodeProcess:
             [
                 sys.executable,
                 "-m",
-                "jetstream.cli.main",
+                "jetstream",
                 "up",
                 "--nats",
                 self._url,

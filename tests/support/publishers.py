@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ class Witness:
     subject: str
     url: str
     window: int = 200
+    payload: Callable[[int], bytes] = b"%d".__mod__
     published: int = 0
     acked: dict[int, int] = field(default_factory=dict)
     refused: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -28,6 +30,11 @@ class Witness:
     _client: Client | None = None
     _inbox: str = ""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether of everything it is known that it is stored, or refused."""
+        return len(self.acked) + len(self.refused) == self.published
 
     @property
     def client(self) -> Client:
@@ -75,7 +82,7 @@ class Witness:
         assert self._client is not None
         headers = {"Nats-Msg-Id": f"id-{number}"}
         await self._client.publish(
-            self.subject, b"%d" % number, reply=f"{self._inbox}.{number}", headers=headers
+            self.subject, self.payload(number), reply=f"{self._inbox}.{number}", headers=headers
         )
 
     async def wait_for_acks(self, count: int, seconds: float = 30.0) -> None:

@@ -16,6 +16,7 @@ from jetstream.node.node import Node
 from tests.support.bystander import Bystander, a_bystander
 from tests.support.clocks import ForwardClock
 from tests.support.nodes import nats_and_node
+from tests.support.pauses import pause
 from tests.support.sockets import WAIT_SECONDS, RawPeer
 
 
@@ -47,8 +48,8 @@ class Scene:
     async def until(self, name: str, low: float, high: float) -> None:
         """Return when that number is from ``low`` to ``high``."""
         async with asyncio.timeout(WAIT_SECONDS):
-            while not low <= await self.metric(name) <= high:  # noqa: ASYNC110 - a scrape has no event to wait for
-                await asyncio.sleep(0)
+            while not low <= await self.metric(name) <= high:
+                await pause()
 
 
 @asynccontextmanager

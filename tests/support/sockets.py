@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import uvloop
@@ -29,13 +29,14 @@ from jetstream.log.schema import SCHEMA
 from jetstream.node.clock import SystemClock
 from jetstream.node.socket_requests import ServerIdentity
 from jetstream.node.socket_server import SocketServer, SocketSettings
-from jetstream.node.socket_streams import Placement
+from jetstream.node.socket_streams import Placement, TierAccess
 from jetstream.protocol.frames import PREFIX, encode_head
 from jetstream.protocol.responses import NodeMetadata
+from tests.support.pauses import pause
 
 T = TypeVar("T")
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 EPOCH = LeaderEpoch(1)
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -54,11 +55,18 @@ def run(coroutine: Coroutine[Any, Any, T], loop: str = "uvloop") -> T:
         return runner.run(bounded())
 
 
+_TURNS: Final = 100
+
+
 async def until(condition: Callable[[], bool]) -> None:
-    """Give the loop turns until ``condition`` holds."""
+    """Give the loop turns until ``condition`` holds; with pauses, once it has not for many turns."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while not condition():  # noqa: ASYNC110 - conditions of the server's inside have no event to wait for
+        for _ in range(_TURNS):
+            if condition():
+                return
             await asyncio.sleep(0)
+        while not condition():
+            await pause()
 
 
 @asynccontextmanager
@@ -113,6 +121,15 @@ class LiveStream:
         self.reign(EPOCH)
         self.high_watermark = self.log.synced_end
         self.watchers: set[Callable[[Offset], None]] = set()
+
+    @property
+    def readable(self) -> Log:
+        """Its log holds everything."""
+        return self.log
+
+    @property
+    def tiered(self) -> TierAccess:
+        raise AssertionError("it has no tier")
 
     def subscribe(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
         self.watchers.add(callback)

@@ -84,6 +84,8 @@ class _Downstream(asyncio.Protocol):
         self.response = bytearray() if proxy.keeps_responses else None
         self.response_bytes = 0
         """How many bytes the node has sent."""
+        self.is_given_up = False
+        """Whether the client has closed it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -169,6 +171,8 @@ class _Downstream(asyncio.Protocol):
         return self._silent
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.is_given_up = True
+        self._proxy.wake()
         # The node is not told that a silent connection's client is gone: that is what silence means.
         if not self._silent:
             self._end_upstream()
@@ -223,14 +227,28 @@ class TcpProxy:
         await self._server.wait_closed()
 
     def wake(self) -> None:
-        """Have `passed` look again: the node has said something."""
+        """Have `passed` look again: the node has said something, or the client is gone."""
         self._passed.set()
 
     async def passed(self, number: int, response_bytes: int) -> None:
         """Wait until connection ``number`` has had ``response_bytes`` bytes from the node."""
-        while len(self.connections) <= number or self.connections[number].response_bytes < response_bytes:
-            self._passed.clear()
-            await self._passed.wait()
+        while not self._has_had(number, response_bytes):
+            await self._change()
+
+    async def passed_or_given_up(self, number: int, response_bytes: int) -> bool:
+        """Wait for that, or for the client to close the connection; tell whether the bytes came."""
+        while not self._has_had(number, response_bytes):
+            if len(self.connections) > number and self.connections[number].is_given_up:
+                return False
+            await self._change()
+        return True
+
+    def _has_had(self, number: int, response_bytes: int) -> bool:
+        return len(self.connections) > number and self.connections[number].response_bytes >= response_bytes
+
+    async def _change(self) -> None:
+        self._passed.clear()
+        await self._passed.wait()
 
     def response(self, number: int) -> bytes:
         """Return what the node has sent on connection ``number``."""

@@ -119,6 +119,7 @@ _FINE: list[tuple[Rule, str, str]] = [
     ),
     (rules.no_prints, "jetstream/cli/a.py", "print('here')\n"),
     (rules.no_timed_sleeps, "tests/unit/a.py", "await asyncio.sleep(0)\n"),
+    (rules.no_timed_sleeps, "tests/support/pauses.py", "await asyncio.sleep(0.1)\n"),
     (rules.no_timed_sleeps, "jetstream/node/a.py", "await asyncio.sleep(0.1)\n"),
     (rules.numbered_leftovers, "jetstream/node/a.py", "# TO" + "DO(#12): later\n"),
     (rules.explained_suppressions, "jetstream/node/a.py", "x = 1  # no" + "qa: S101 - loopback only\n"),

@@ -1,7 +1,10 @@
 """The load generator against a real nats-server, at the smallest size that shows something."""
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 
+import nats
 import pytest
 
 from benchmarks import loadgen
@@ -47,6 +50,20 @@ def test_messages_are_spread_evenly_over_the_streams(jetstream: NatsJetStream) -
     assert measurement.problem is None
     assert measurement.holdings is not None
     assert max(measurement.holdings.records) - min(measurement.holdings.records) <= 1
+
+
+def test_a_given_payload_is_what_every_message_is(jetstream: NatsJetStream, tmp_path: Path) -> None:
+    payload = tmp_path / "payload"
+    payload.write_bytes(b"\x8aJSE" + bytes(5000))
+
+    async def stored() -> set[bytes]:
+        async with await nats.connect(jetstream.address.url) as client:
+            subscription = await client.jetstream().subscribe(SUBJECT, ordered_consumer=True)
+            return {(await subscription.next_msg()).data for _ in range(10)}
+
+    with jetstream.streams(1):
+        assert run(jetstream.address, replace(tiny(), payload=payload)).acked >= 10
+        assert asyncio.run(stored()) == {payload.read_bytes()}
 
 
 def test_a_responder_answers_in_place_of_a_store(nats_server: NatsServer) -> None:

@@ -68,6 +68,17 @@ def test_a_run_on_a_stream_that_held_records_counts_only_its_own() -> None:
     assert wrong.problem == "the acked sequences are not 1…n of each stream"
 
 
+def test_a_run_of_batches_is_counted_in_records() -> None:
+    # Six acks of two records each: the sequences 2, 4 … 12.
+    run = measurement(Holdings((12,)), sequence_sum=42)
+    batches = replace(run, result=replace(run.result, records=2))
+
+    assert batches.problem is None
+    assert replace(batches, holdings=Holdings((11,))).problem == "12 acked, 11 stored"
+    wrong = replace(batches, result=replace(batches.result, sequence_sum=41))
+    assert wrong.problem == "the acked sequences are not 1…n of each stream"
+
+
 @pytest.mark.parametrize(
     ("run", "reason"),
     [

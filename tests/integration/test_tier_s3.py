@@ -1,0 +1,69 @@
+"""A stream in a store that speaks S3 over HTTP: moto's server on this machine stands in for a real one."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from moto.server import ThreadedMotoServer
+from pyarrow.fs import S3FileSystem
+
+from envelope.errors import InvalidConfig, TierUnavailable
+from jetstream.tier.object_store import ObjectStore, without_secrets
+from jetstream.tier.restore import all_remains
+from tests.integration.test_tiers import RECORDS, published, read, tiered, tiered_node
+from tests.support.nodes import run
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """The URI of a bucket."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        endpoint = "{}:{}".format(*server.get_host_and_port())
+        options = f"scheme=http&endpoint_override={quote(endpoint)}&region=us-east-1"
+        bucket = S3FileSystem(
+            access_key="key",
+            secret_key="secret",
+            scheme="http",
+            endpoint_override=endpoint,
+            region="us-east-1",
+            allow_bucket_creation=True,
+        )
+        bucket.create_dir("streams")
+        yield f"s3://key:secret@streams/of-a-test?{options}"
+    finally:
+        server.stop()
+
+
+def test_a_stream_lives_in_s3_and_comes_back_from_there(s3: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with tiered_node(tmp_path, tier=s3) as (js, node):
+            await tiered(js, node)
+            assert await read(js, "orders") == list(range(RECORDS))
+        [remains] = all_remains(ObjectStore.at(s3))
+        end = remains.manifest.end
+        assert end > RECORDS // 2
+        assert remains.missing == ()
+        shutil.rmtree(tmp_path / "data")
+        async with tiered_node(tmp_path, tier=s3) as (js, _):
+            restored = await js.streams.restore("orders")
+            assert restored.log_end_offset == end
+            assert await read(js, "orders") == list(range(end))
+            await published(js, "orders", range(end, end + 20))
+            assert await read(js, "orders", start=end - 1) == list(range(end - 1, end + 20))
+
+    run(scenario())
+
+
+def test_secrets_are_not_shown(s3: str) -> None:
+    assert without_secrets(s3) == "s3://streams/of-a-test"
+    store = ObjectStore.at(s3)
+    with pytest.raises(TierUnavailable) as caught:
+        list(store.chunks("nothing"))
+    assert "secret" not in str(caught.value)
+    with pytest.raises(InvalidConfig) as refused:
+        ObjectStore.at("ftp://user:secret@host/x")
+    assert "secret" not in str(refused.value)
