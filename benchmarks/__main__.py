@@ -18,7 +18,9 @@ from benchmarks import (
     cluster_acks,
     cluster_connections,
     cluster_idle,
+    compaction,
     connections,
+    envelope,
     failover,
     group_commit,
     latency,
@@ -29,14 +31,17 @@ from benchmarks import (
     publish,
     read,
     read_delay,
+    rewrite,
     soak,
     streams,
+    tiers,
 )
 from benchmarks.report import Report, Settings, as_markdown
 
 BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
     "publish": publish.run,
     "connections": connections.run,
+    "envelope": envelope.run,
     "latency": latency.run,
     "streams": streams.run,
     "group_commit": group_commit.run,
@@ -44,12 +49,15 @@ BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
     "read_delay": read_delay.run,
     "long_poll": long_poll.run,
     "catch_up": catch_up.run,
+    "compaction": compaction.run,
+    "rewrite": rewrite.run,
     "metadata": metadata.run,
     "cluster": cluster.run,
     "cluster_connections": cluster_connections.run,
     "cluster_acks": cluster_acks.run,
     "cluster_idle": cluster_idle.run,
     "soak": soak.run,
+    "tiers": tiers.run,
 }
 SECONDS_DEFAULT: Final = 10.0
 RUNS_DEFAULT: Final = 3
@@ -76,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace, settings: Settings) -> Report:
     if arguments.name == "failover":
-        return failover.run(settings, arguments.kills)
+        return failover.run(settings, arguments.kills, arguments.ids)
     if arguments.name != "one":
         return BENCHMARKS[arguments.name](settings)
     shape = one.Shape(
@@ -104,6 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     strikes = commands.add_parser("failover", help=_first_line(failover.run))
     _add_shared(strikes)
     strikes.add_argument("--kills", type=int, help="of each kind (30; SIGSTOP as often)")
+    strikes.add_argument(
+        "--ids", type=int, default=0, help="messages with ids that the stream has taken before a strike (0)"
+    )
     table = commands.add_parser("table", help="Print saved reports as Markdown.")
     table.add_argument("files", type=Path, nargs="+", metavar="FILE")
     return parser

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
@@ -18,6 +18,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js.api import StorageType, StreamConfig
 from nats.js.errors import Error as JetStreamError
+from nats.js.errors import NotFoundError
 
 from benchmarks.batches import count_batches
 from benchmarks.loadgen import Address
@@ -160,10 +161,18 @@ class NatsCluster:
         return self.addresses[server]
 
     async def create(self, client: Client, name: str, subject: str, settings: Mapping[str, object]) -> None:
-        """Create a stream: file storage, three replicas, everything else as it comes."""
+        """Create a stream: file storage, three replicas, everything else as it comes.
+
+        A server that was struck a moment ago may be no peer yet to place a replica on.
+        """
         assert not settings, "these are ours"
         config = StreamConfig(name=name, subjects=[subject], storage=StorageType.FILE, num_replicas=REPLICAS)
-        await client.jetstream(timeout=ATTEMPT_SECONDS_MAX * 5).add_stream(config)
+
+        async def create() -> bool:
+            await client.jetstream(timeout=ATTEMPT_SECONDS_MAX * 5).add_stream(config)
+            return True
+
+        await eventually(f"creation of {name}", create)
 
     async def place(self, client: Client, name: str) -> StreamPlace:
         """Ask for the stream's leader, and which of its peers have all that it has."""
@@ -183,8 +192,14 @@ class NatsCluster:
         return
 
     async def delete(self, client: Client, name: str) -> None:
-        """Delete a stream."""
-        await client.jetstream().delete_stream(name)
+        """Delete a stream; a server that was struck a moment ago may not answer the first request."""
+
+        async def delete() -> bool:
+            with suppress(NotFoundError):  # by the request before, whose answer did not come
+                await client.jetstream(timeout=ATTEMPT_SECONDS_MAX).delete_stream(name)
+            return True
+
+        await eventually(f"deletion of {name}", delete)
 
     async def metadata_leader(self, client: Client) -> str | None:
         """Return None: an ordinary client is not told."""
@@ -207,7 +222,7 @@ def node_cluster(directory: Path, log_level: str = "warning") -> Iterator[NodeCl
                 f'node_id = "{name}"\ndata = "{place / "data"}"\nlog_level = "{log_level}"\n'
                 f'[nats]\nurls = ["{address.url}"]\n[socket]\nport = 0\n[peers]\nvoters = {{{voters}}}\n'
             )
-            command = [sys.executable, "-m", "jetstream.cli.main", "node"]
+            command = [sys.executable, "-m", "jetstream", "node"]
             servers[name] = ServerProcess(
                 f"node {name}", [*command, "--config", str(place / "node.toml")], place / "log"
             )

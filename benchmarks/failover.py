@@ -59,17 +59,23 @@ class Kind:
         return f"{signal}{which[self.leads_metadata]}"
 
 
-def run(settings: Settings, kills: int | None = None) -> Report:
-    """Strike leaders, ``kills`` times each way, on ours and on JetStream."""
+def run(settings: Settings, kills: int | None = None, ids: int = 0) -> Report:
+    """Strike leaders, ``kills`` times each way, on ours and on JetStream.
+
+    Args:
+        settings: where and how.
+        kills: how often each way.
+        ids: messages with an id of their own that a stream has taken just before.
+    """
     count = kills or (KILLS_QUICK if settings.quick else KILLS_DEFAULT)
     rows = []
     for name in SYSTEMS:
         choices = (True, False) if name == OURS_ALWAYS else (None,)
         kinds = [Kind(freezes, leads) for freezes in (False, True) for leads in choices]
         with running(name, settings.directory / name.replace(" ", "-"), "info") as cluster:
-            found = asyncio.run(_strikes(cluster, kinds, count))
+            found = asyncio.run(_strikes(cluster, kinds, count, ids))
         rows += [_row(name, kind, outages) for kind, outages in found.items()]
-    report = new_report("failover", settings, rows, rate_unit="strikes", kills=count)
+    report = new_report("failover", settings, rows, rate_unit="strikes", kills=count, ids=ids)
     return report.model_copy(update={"bars": [bar for row in rows for bar in _bars(row)]})
 
 
@@ -86,18 +92,18 @@ def _bars(row: Row) -> list[Bar]:
     ]
 
 
-async def _strikes(cluster: Cluster, kinds: Sequence[Kind], count: int) -> dict[Kind, list[Outage]]:
+async def _strikes(cluster: Cluster, kinds: Sequence[Kind], count: int, ids: int) -> dict[Kind, list[Outage]]:
     """Strike in all the ways in turn, so often each."""
     found: dict[Kind, list[Outage]] = {kind: [] for kind in kinds}
     for number in range(count):
         for index, kind in enumerate(kinds):
-            one = await _strike(cluster, kind, f"FAIL-{number}-{index}")
+            one = await _strike(cluster, kind, f"FAIL-{number}-{index}", ids)
             found[kind].append(one)
             tell(f"{number + 1}/{count}  {kind.point:36} {_brief(one)}")
     return found
 
 
-async def _strike(cluster: Cluster, kind: Kind, prefix: str) -> Outage:
+async def _strike(cluster: Cluster, kind: Kind, prefix: str, ids: int) -> Outage:
     """Strike the leader of a fresh stream, and wait until everything is as before."""
     async with connected(cluster.address(next(iter(cluster.servers)))) as client:
         names, stream, struck = await _chosen(cluster, client, kind, prefix)
@@ -106,6 +112,9 @@ async def _strike(cluster: Cluster, kind: Kind, prefix: str) -> Outage:
     async with connected(near) as client:
         with helper("failover_publisher", "--url", near.url) as publisher:
             publisher.hear("ready")
+            if ids:
+                publisher.say("fill", stream.lower(), ids)
+                publisher.hear("filled")
             publisher.say("watch", stream.lower())
             publisher.hear("flowing")
             if (await until_whole(cluster, client, stream)).leader != struck:

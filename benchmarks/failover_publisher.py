@@ -2,6 +2,7 @@
 
     python -m benchmarks.failover_publisher --url URL
 
+``fill SUBJECT COUNT`` publishes so many messages with an id each, and says ``filled`` when all are acked.
 ``watch SUBJECT`` publishes a message every 2 ms and says ``flowing`` when acks come; ``again NANOSECONDS``
 says ``again`` once messages that left after that moment are acked; ``stop`` says all acks. Nothing is
 repeated: a message that nobody stores is none of the acked ones. Times are nanoseconds since 1970.
@@ -25,6 +26,29 @@ PERIOD_SECONDS: Final = 0.002
 ACKS_WANTED: Final = 50
 """So many say that acks flow, at the beginning and again."""
 PAYLOAD: Final = bytes(128)
+FILL_IN_FLIGHT: Final = 1000
+
+
+async def _fill(client: Client, subject: str, count: int) -> None:
+    """Publish ``count`` messages with ids of their own; any that is refused ends the program."""
+    free, inbox = asyncio.Semaphore(FILL_IN_FLIGHT), client.new_inbox()
+    refused: list[bytes] = []
+
+    async def on_answer(message: Msg) -> None:
+        if b'"error"' in message.data or not message.data:
+            refused.append(message.data)
+        free.release()
+
+    subscription = await client.subscribe(inbox, cb=on_answer)
+    for number in range(count):
+        await free.acquire()
+        await client.publish(subject, PAYLOAD, reply=inbox, headers={"Nats-Msg-Id": f"{number}"})
+    for _ in range(FILL_IN_FLIGHT):
+        await free.acquire()
+    await subscription.unsubscribe()
+    if refused:
+        raise ValueError(f"{len(refused)} of {count} messages refused, the first one by {refused[0]!r}")
+    announce("filled", count=count)
 
 
 class _Publisher:
@@ -49,6 +73,8 @@ class _Publisher:
     def obey(self, words: list[str]) -> None:
         """Do what one line says."""
         match words:
+            case ["fill", subject, count]:
+                self._tasks.create_task(_fill(self._client, subject, int(count)))
             case ["watch", subject]:
                 self._first_sent += len(self._sent)
                 self._sent, self._acks, self._refused = [], [], 0

@@ -11,6 +11,7 @@
  * Latency runs from formatting a message to parsing its answer and is kept in a log-linear histogram (0.8 % wide).
  * With --rate messages leave by the clock instead (open loop, at most W in flight), and latency runs from the moment
  * a message was due: a system that stalls is charged for the messages that had to wait as well.
+ * With --payload=FILE every message is what the file holds.
  * With --confirm=pong a message asks for no answer: a PING behind it is answered when the server has taken both.
  */
 #define _GNU_SOURCE
@@ -89,6 +90,7 @@ struct options {
     int probe_every;
     const char *answer;
     bool confirm_by_pong;
+    const char *payload; /* sent in every message; 0: random bytes */
 };
 
 static struct options options = {
@@ -105,7 +107,7 @@ static struct options options = {
     .answer = "{\"stream\":\"BARE\",\"seq\":1}",
 };
 
-enum { HOST = 1, PORT, SUBJECT, CONNECTIONS, WINDOW, SIZE, SUBJECTS, ASSIGN, FILL, SECONDS, WARMUP, RATE, PATH, EVERY, ANSWER, CONFIRM };
+enum { HOST = 1, PORT, SUBJECT, CONNECTIONS, WINDOW, SIZE, SUBJECTS, ASSIGN, FILL, SECONDS, WARMUP, RATE, PATH, EVERY, ANSWER, CONFIRM, PAYLOAD };
 
 static const struct option long_options[] = {
     {"host", required_argument, 0, HOST},         {"port", required_argument, 0, PORT},
@@ -116,6 +118,7 @@ static const struct option long_options[] = {
     {"warmup", required_argument, 0, WARMUP},     {"rate", required_argument, 0, RATE},
     {"file", required_argument, 0, PATH},         {"probe-every", required_argument, 0, EVERY},
     {"answer", required_argument, 0, ANSWER},     {"confirm", required_argument, 0, CONFIRM},
+    {"payload", required_argument, 0, PAYLOAD},
     {0, 0, 0, 0},
 };
 
@@ -139,6 +142,16 @@ static bool chosen(const char *text, const char *yes, const char *no) {
     return false;
 }
 
+static void read_payload(const char *path) {
+    char *bytes = allocate(RANDOM_BYTES + 1);
+    FILE *file = fopen(path, "rb");
+    if (!file) die("%s: %s", path, strerror(errno));
+    options.size = (int)fread(bytes, 1, RANDOM_BYTES + 1, file);
+    if (ferror(file)) die("%s: %s", path, strerror(errno));
+    fclose(file);
+    options.payload = bytes;
+}
+
 static void read_options(int count, char **words) {
     int key;
     while ((key = getopt_long(count, words, "", long_options, 0)) != -1) {
@@ -159,6 +172,7 @@ static void read_options(int count, char **words) {
         case EVERY: options.probe_every = whole_number(optarg, 1); break;
         case ANSWER: options.answer = optarg; break;
         case CONFIRM: options.confirm_by_pong = chosen(optarg, "pong", "answer"); break;
+        case PAYLOAD: read_payload(optarg); break;
         default: exit(2);
         }
     }
@@ -542,7 +556,8 @@ static void publish(struct connection *connection, int slot, uint64_t now) {
     append(out, state.subjects[subject], state.subject_lengths[subject]);
     if (!options.confirm_by_pong) append(out, reply, (size_t)reply_length);
     append_text(out, state.size_text);
-    append(out, state.random + state.published * 64 % RANDOM_BYTES, (size_t)options.size);
+    append(out, options.payload ? options.payload : state.random + state.published * 64 % RANDOM_BYTES,
+           (size_t)options.size);
     append(out, "\r\n", 2);
     if (options.confirm_by_pong) append_text(out, "PING\r\n");
     connection->sent_ns[slot] = now;

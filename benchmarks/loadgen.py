@@ -71,6 +71,10 @@ class Load:
     """Messages a second by the clock, over one connection; latency counts from when a message was due."""
     asks: bool = True
     """False asks for no answer: a message counts as acked when the NATS server has taken it, no more."""
+    payload: Path | None = None
+    """What every message is, in place of ``size_bytes`` random bytes."""
+    records: int = 1
+    """How many a stream makes of each message; its ack names the last one's sequence."""
 
     @property
     def in_flight(self) -> int:
@@ -93,6 +97,8 @@ class Load:
             pairs["rate"] = self.rate
         if not self.asks:
             pairs["confirm"] = "pong"
+        if self.payload is not None:
+            pairs["payload"] = self.payload
         return [f"--{key}={value}" for key, value in pairs.items()]
 
 
@@ -119,6 +125,8 @@ class LoadResult:
     fdatasync: Percentiles
     asked: bool = True
     """False: "acked" is what the NATS server took; nobody said what was stored, nor where."""
+    records: int = 1
+    """Of each message."""
 
     @property
     def rate(self) -> float:
@@ -178,6 +186,7 @@ def publish(address: Address, subject: str, load: Load, on_event: Callable[[str]
         latency=cast("Percentiles", line["latency_us"]),
         fdatasync=cast("Percentiles", line["fdatasync_us"]),
         asked=load.asks,
+        records=load.records,
         **{key: int(_number(line, key)) for key in _COUNTS},
     )
 

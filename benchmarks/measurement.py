@@ -66,11 +66,13 @@ class Measurement:
             return None if self.holdings is None else self.holdings.problem
         before = (0,) * len(self.holdings.records) if self.before is None else self.before.records
         stored = sum(self.holdings.records) - sum(before)
-        if stored != result.acked:
-            return f"{result.acked} acked, {stored} stored"
+        acked = result.acked * result.records
+        if stored != acked:
+            return f"{acked} acked, {stored} stored"
         if not result.asked:
             return None
-        expected = (_sequence_sum(self.holdings.records) - _sequence_sum(before)) % SEQUENCE_MODULUS
+        after_all = _sequence_sum(self.holdings.records, result.records)
+        expected = (after_all - _sequence_sum(before, result.records)) % SEQUENCE_MODULUS
         return None if expected == result.sequence_sum else "the acked sequences are not 1…n of each stream"
 
     @property
@@ -171,9 +173,9 @@ def _when_stored(count: Count, messages: int, before: Holdings | None) -> Holdin
     return holdings
 
 
-def _sequence_sum(records: Sequence[int]) -> int:
-    """Return what the sequences 1…n of streams with so many records add up to."""
-    return sum(n * (n + 1) // 2 for n in records)
+def _sequence_sum(records: Sequence[int], each: int) -> int:
+    """Return what the acked sequences of streams with so many records add up to: every ``each``-th of 1…n."""
+    return sum(each * (n // each) * (n // each + 1) // 2 for n in records)
 
 
 def _cost(before: ProcessSample, after: ProcessSample) -> ProcessCost:

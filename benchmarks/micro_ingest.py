@@ -26,6 +26,7 @@ from metadata.stream_config import StreamConfig
 
 CHUNK_BYTES = 32 * 1024
 MESSAGES = 20_000
+_WINDOW = timedelta(minutes=2)
 _CONFIG = StreamConfig(name="orders", subject="orders.>")
 
 
@@ -75,9 +76,9 @@ def _groups(stream: bytes, group_messages: int) -> list[MessageBlock]:
     return groups
 
 
-def _machine(groups: list[MessageBlock]) -> tuple[float, float]:
+def _machine(groups: list[MessageBlock], window: timedelta) -> tuple[float, float]:
     """Return the CPU seconds of sequencing with columns, and of releasing the acks."""
-    history = History(DedupeWindow(window_us(timedelta(minutes=2)), DEDUPE_IDS_MAX))
+    history = History(DedupeWindow(window_us(window), DEDUPE_IDS_MAX))
     machine = StreamIngest(
         StreamName("orders"), _CONFIG, LeaderEpoch(1), Offset(0), history, lambda _stream, _subject: True
     )
@@ -95,12 +96,12 @@ def _machine(groups: list[MessageBlock]) -> tuple[float, float]:
     return sequencing, acks
 
 
-def _sequencing(groups: list[MessageBlock]) -> float:
-    return _machine(groups)[0]
+def _sequencing(groups: list[MessageBlock], window: timedelta) -> float:
+    return _machine(groups, window)[0]
 
 
-def _acking(groups: list[MessageBlock]) -> float:
-    return _machine(groups)[1]
+def _acking(groups: list[MessageBlock], window: timedelta) -> float:
+    return _machine(groups, window)[1]
 
 
 def measure(seconds: float) -> dict[str, dict[str, float]]:
@@ -113,14 +114,16 @@ def measure(seconds: float) -> dict[str, dict[str, float]]:
         for name, stream in (("plain", plain), ("payload with LF", lines), ("with Nats-Msg-Id", identified))
     }
     result = {"parser": parser, "machine and columns": {}, "acks": {}}
-    for name, stream, size in (
-        ("plain, groups of 256", plain, 256),
-        ("with Nats-Msg-Id, groups of 256", identified, 256),
-        ("plain, groups of 1", plain, 1),
+    for name, stream, size, window in (
+        ("plain, groups of 256", plain, 256, _WINDOW),
+        ("with Nats-Msg-Id, groups of 256", identified, 256, _WINDOW),
+        ("the same, no dedupe window", identified, 256, timedelta()),
+        ("plain, groups of 1", plain, 1, _WINDOW),
+        ("with Nats-Msg-Id, groups of 1", identified, 1, _WINDOW),
     ):
         groups = _groups(stream, size)
-        result["machine and columns"][name] = _best_us(partial(_sequencing, groups), seconds)
-        result["acks"][name] = _best_us(partial(_acking, groups), seconds)
+        result["machine and columns"][name] = _best_us(partial(_sequencing, groups, window), seconds)
+        result["acks"][name] = _best_us(partial(_acking, groups, window), seconds)
     return result
 
 

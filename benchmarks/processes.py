@@ -62,7 +62,7 @@ def node(directory: Path, nats_address: Address) -> Iterator[int]:
         f'data = "{directory / "data"}"\nlog_level = "warning"\n'
         f'[nats]\nurls = ["{nats_address.url}"]\n[socket]\nport = 0\n'
     )
-    command = [sys.executable, "-m", "jetstream.cli.main", "node", "--config", str(path)]
+    command = [sys.executable, "-m", "jetstream", "node", "--config", str(path)]
     with _running(command, directory / "log") as process:
         asyncio.run(_wait_for_api(process, nats_address, directory / "log"))
         yield process.pid
