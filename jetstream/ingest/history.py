@@ -1,8 +1,14 @@
-"""What a sequencer must know of the log it continues."""
+"""What a sequencer must know of the log it continues.
 
+Who leads changes it as it sequences; who follows takes in what it appends. What came last can be taken back
+without reading anything again, as a group whose append was refused, or the end of a follower's log, may turn
+out not to be the stream's: a failover waits for nobody who remembers.
+"""
+
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -10,6 +16,7 @@ from envelope.types import NO_OFFSET, Offset, TimestampUs
 from jetstream.ingest.batch_ends import BatchEnds
 from jetstream.ingest.dedupe import DedupeWindow, Name, name_of, names_of
 from jetstream.ingest.sessions import (
+    Session,
     Sessions,
     StoredNames,
     StoredPlace,
@@ -20,12 +27,34 @@ from jetstream.ingest.sessions import (
 
 _NO_TIMESTAMP: Final = TimestampUs(0)
 
+_STEPS_MAX: Final = 256
+"""What is not committed is a few groups; older steps are let go of."""
+
+_SHORTENED_MAX: Final = 64
+"""A window may be shorter by this part of it when something was taken back."""
+
+
+class Step(NamedTuple):
+    """What was known before the records from ``base`` on, as far as these have changed it."""
+
+    base: Offset
+    last_timestamp: TimestampUs
+    last_txid: int | None
+    last_message_id: bytes | None
+    last_message_id_offset: Offset
+    sessions: list[tuple[bytes, Session | None]]
+    """In the order in which they were changed."""
+
 
 @dataclass(slots=True)
 class History:
     """The log's past as far as it decides about new messages.
 
     Fill it by `absorb`, in log order, with the stored batches of at least one dedupe window before the end.
+
+    Invariants:
+        D4: after `forget_from` it is what it was before the records at that offset came, except that names
+            that had left by then stay forgotten.
     """
 
     dedupe: DedupeWindow
@@ -34,23 +63,58 @@ class History:
     last_timestamp: TimestampUs = _NO_TIMESTAMP
     last_txid: int | None = None
     last_message_id: bytes | None = None
-    """Id of the log's last record, None if that has none."""
+    """The last id that a record has had."""
+    last_message_id_offset: Offset = NO_OFFSET
+    """That record's."""
     sessions: Sessions = field(default_factory=Sessions)
+    end: Offset = NO_OFFSET
+    """Offset after the last record it knows of."""
     batch_ends: BatchEnds = field(init=False)
+    _steps: deque[Step] = field(default_factory=lambda: deque(maxlen=_STEPS_MAX))
+    """Of what came last, oldest first; without gaps."""
 
     def __post_init__(self) -> None:
         self.batch_ends = BatchEnds(self.dedupe)
 
-    def pass_over(self, last_timestamp: TimestampUs) -> None:
-        """Take in a stored batch whose records have neither message ids nor transaction ids."""
-        self.last_timestamp = max(self.last_timestamp, last_timestamp)
-        self.last_message_id = None
+    def id_before(self, offset: Offset) -> bytes | None:
+        """Return the message id of the record before ``offset``, the last one there is; None without one."""
+        return self.last_message_id if self.last_message_id_offset == offset - 1 else None
 
-    def absorb(self, records: pa.RecordBatch, sessions_from: Offset = NO_OFFSET) -> Sequence[StoredPlace]:
-        """Take in the next stored batch; return its records that are of a session.
+    # --- what comes ----------------------------------------------------------------------------------
+
+    def begin_step(self, base: Offset) -> Step:
+        """Note what is known before the records from ``base`` on come."""
+        step = Step(
+            base, self.last_timestamp, self.last_txid, self.last_message_id, self.last_message_id_offset, []
+        )
+        self._steps.append(step)
+        return step
+
+    def store(self, place: StoredPlace, step: Step) -> None:
+        """Take in a record that is of a session."""
+        session = place.place.session
+        step.sessions.append((session, self.sessions.find(session)))
+        self.sessions.store(place)
+
+    def last_id(self, message_id: bytes, offset: Offset) -> None:
+        """Take in the id of the record at ``offset``, which is the last one so far."""
+        self.last_message_id, self.last_message_id_offset = message_id, offset
+
+    def pass_over(self, base: Offset, end: Offset, last_timestamp: TimestampUs) -> None:
+        """Take in a stored batch whose records have neither message ids nor transaction ids."""
+        self.begin_step(base)
+        self.end = end
+        self.last_timestamp = max(self.last_timestamp, last_timestamp)
+
+    def absorb(
+        self, base: Offset, end: Offset, records: pa.RecordBatch, sessions_from: Offset = NO_OFFSET
+    ) -> Sequence[StoredPlace]:
+        """Take in the next stored batch, of offsets ``[base, end)``; return the places of its records.
 
         What records below ``sessions_from`` mean for their sessions is known already.
         """
+        step = self.begin_step(base)
+        self.end = end
         if records.num_rows == 0:
             return ()
         last_row = records.num_rows - 1
@@ -61,12 +125,62 @@ class History:
             self.last_txid = txids[len(txids) - 1].as_py()
         ids = only_ids(records)
         if ids is not None and self._recover_new(ids, records):
-            self.last_message_id = ids[-1]
+            self.last_id(ids[-1], Offset(end - 1))
             return ()
         names = stored_names(records)
         self.batch_ends.recover(records)
-        self.last_message_id = dict(names.message_ids).get(last_row)
-        return self._recover(names, records, sessions_from)
+        last_id = dict(names.message_ids).get(last_row)
+        if last_id is not None:
+            self.last_id(last_id, Offset(end - 1))
+        return self._recover(names, records, sessions_from, step)
+
+    def committed(self, high_watermark: Offset) -> None:
+        """Let go of what it would take to forget records below ``high_watermark``: they stay."""
+        steps = self._steps
+        while steps and steps[0].base < high_watermark:
+            steps.popleft()
+
+    # --- what goes -----------------------------------------------------------------------------------
+
+    def keep_all(self) -> None:
+        """Let go of everything that it would take to forget something."""
+        self._steps.clear()
+
+    def can_forget_from(self, log_end_offset: Offset, last_timestamp: TimestampUs) -> bool:
+        """Tell whether `forget_from` would leave what is as good as reading back a log that ends there."""
+        if log_end_offset < self.end and self._step_at(log_end_offset) is None:
+            return False
+        # The windows are shorter by so much. A clock that was wrong may have let all of them expire.
+        shortened_us = self.last_timestamp - last_timestamp
+        windows_us = [window for window in (self.dedupe.window_us, self.sessions.window_us) if window]
+        return shortened_us * _SHORTENED_MAX <= min(windows_us)
+
+    def forget_from(self, log_end_offset: Offset) -> None:
+        """Take back the records at ``log_end_offset`` and after, which are not in the log (any more).
+
+        They are all that came from some step on, and none of them was said to be `committed`.
+        """
+        if log_end_offset >= self.end:
+            self.end = log_end_offset
+            return
+        first = self._step_at(log_end_offset)
+        assert first is not None, "D4: it is known what was before"
+        self.dedupe.forget_from(log_end_offset)
+        self.batch_ends.forget_from(log_end_offset)
+        steps = self._steps
+        while steps and steps[-1].base >= log_end_offset:
+            for session, before in reversed(steps.pop().sessions):
+                self.sessions.put(session, before)
+        self.end = log_end_offset
+        self.last_timestamp, self.last_txid = first.last_timestamp, first.last_txid
+        self.last_message_id = first.last_message_id
+        self.last_message_id_offset = first.last_message_id_offset
+
+    def _step_at(self, offset: Offset) -> Step | None:
+        first = next((step for step in self._steps if step.base >= offset), None)
+        return first if first is not None and first.base == offset else None
+
+    # --- names ---------------------------------------------------------------------------------------
 
     def _recover_new(self, ids: Sequence[bytes], records: pa.RecordBatch) -> bool:
         """Remember records that came together, if all their ids are new; otherwise do nothing."""
@@ -86,7 +200,7 @@ class History:
         self.sessions.expire(now)
 
     def _recover(
-        self, names: StoredNames, records: pa.RecordBatch, sessions_from: Offset
+        self, names: StoredNames, records: pa.RecordBatch, sessions_from: Offset, step: Step
     ) -> Sequence[StoredPlace]:
         """Remember what the records are called."""
         called: dict[int, Name] = {row: name_of(message_id) for row, message_id in names.message_ids}
@@ -105,6 +219,6 @@ class History:
         places = [StoredPlace(place, *stored[row]) for row, place in names.places]
         for place in places:
             if place.offset >= sessions_from:
-                self.sessions.store(place)
+                self.store(place, step)
         self._expire(TimestampUs(timestamps[-1]))
         return places

@@ -160,6 +160,7 @@ class StreamIngest:
         self._stream = stream
         self._leader_epoch = leader_epoch
         self._intake = Intake(stream, config, binds)
+        self._history = history
         self._sequencer = Sequencer(self._intake, log_end_offset, history)
         self._writer = AckWriter(stream, leader_epoch)
         self._pending = PendingAcks(self._writer)
@@ -191,7 +192,7 @@ class StreamIngest:
     @property
     def dedupe(self) -> DedupeWindow:
         """The remembered message ids, to be read only."""
-        return self._sequencer.dedupe
+        return self._history.dedupe
 
     @property
     def pending_acks(self) -> int:
@@ -226,7 +227,7 @@ class StreamIngest:
         """Follow a changed configuration from the next group on."""
         self._intake.reconfigure(config)
         self.dedupe.resize(window_us(config.dedupe_window), config.dedupe_ids_max)
-        self._sequencer.sessions.resize(window_us(config.session_window))
+        self._history.sessions.resize(window_us(config.session_window))
 
     def suspend(self, reason: JetstreamError | None) -> None:
         """Refuse new messages for ``reason``, from the next group on; with None take them again."""
@@ -366,6 +367,7 @@ class StreamIngest:
     def _committed(self, high_watermark: Offset) -> list[Action]:
         assert high_watermark >= self._high_watermark, "M2: the high watermark never goes back"
         self._high_watermark = high_watermark
+        self._history.committed(high_watermark)
         self._gathering.commit(high_watermark)
         return _publish(*self._pending.release(high_watermark))
 

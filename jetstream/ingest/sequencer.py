@@ -23,13 +23,13 @@ from envelope.errors import (
 from envelope.headers import BATCH_RECORDS, SessionPlace
 from envelope.types import AckPolicy, Offset, TimestampUs
 from jetstream.ingest.batches import BatchContent, read_batch
-from jetstream.ingest.dedupe import DedupeWindow, name_of, names_of
-from jetstream.ingest.history import History
+from jetstream.ingest.dedupe import name_of, names_of
+from jetstream.ingest.history import History, Step
 from jetstream.ingest.intake import Addressee, InspectedMessage, Intake
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import NO_ACKS, Acks, acks_of, joined
 from jetstream.ingest.records import RecordFields, build_records
-from jetstream.ingest.sessions import Session, Sessions, StoredPlace, name_in_window
+from jetstream.ingest.sessions import StoredPlace, name_in_window
 from jetstream.log.plain_batch import Records, Run, Runs
 
 
@@ -57,7 +57,8 @@ class Group:
 
     base: Offset
     end: Offset
-    before: "_State"
+    step: Step
+    """What was known before it."""
     messages: int = 0
     """How many the records come from: a batch is one."""
     runs: list[Run] = field(default_factory=list)
@@ -67,8 +68,6 @@ class Group:
     duplicates: list[Duplicate] = field(default_factory=list)
     places: list[StoredPlace] = field(default_factory=list)
     """The records that are of a session."""
-    sessions_before: list[tuple[bytes, Session | None]] = field(default_factory=list)
-    """What was known of each before its record."""
 
     @property
     def records(self) -> Records | None:
@@ -94,18 +93,6 @@ class Group:
         self.end = end
 
 
-@dataclass(slots=True)
-class _State:
-    """What the next message is judged against."""
-
-    log_end_offset: Offset
-    last_timestamp: TimestampUs
-    last_txid: int | None
-    last_message_id: bytes | None
-    last_message_id_offset: Offset
-    """Offset of the record with ``last_message_id``: it is the stream's last id only if no record follows."""
-
-
 class Sequencer:
     """Gives messages offsets, in arrival order, without gaps.
 
@@ -117,42 +104,27 @@ class Sequencer:
     """
 
     def __init__(self, intake: Intake, log_end_offset: Offset, history: History) -> None:
-        """Continue a log that ends at ``log_end_offset``."""
+        """Continue a log that ends at ``log_end_offset``, and its ``history``."""
         self._intake = intake
+        self._history = history
         self._dedupe = history.dedupe
         self._sessions = history.sessions
         self._batch_ends = history.batch_ends
-        self._state = _State(
-            log_end_offset,
-            history.last_timestamp,
-            history.last_txid,
-            history.last_message_id,
-            Offset(log_end_offset - 1),
-        )
+        history.end = log_end_offset
 
     @property
     def log_end_offset(self) -> Offset:
         """Offset of the next record, appends in flight included."""
-        return self._state.log_end_offset
-
-    @property
-    def dedupe(self) -> DedupeWindow:
-        """The ids that are remembered."""
-        return self._dedupe
-
-    @property
-    def sessions(self) -> Sessions:
-        """The sessions that are known."""
-        return self._sessions
+        return self._history.end
 
     def sequence(self, messages: MessageBlock, now: TimestampUs) -> Group:
         """Decide about all ``messages``; what is returned is to be appended in the order of the calls."""
-        before = replace(self._state)
-        state = self._state
-        state.last_timestamp = max(now, state.last_timestamp)
-        self._dedupe.expire(state.last_timestamp)
-        self._sessions.expire(state.last_timestamp)
-        group = Group(state.log_end_offset, state.log_end_offset, before)
+        history = self._history
+        step = history.begin_step(history.end)
+        history.last_timestamp = max(now, history.last_timestamp)
+        self._dedupe.expire(history.last_timestamp)
+        self._sessions.expire(history.last_timestamp)
+        group = Group(history.end, history.end, step)
         start = 0
         for place in messages.cookies():
             if may_be_batch(messages.payloads[place]):
@@ -160,7 +132,7 @@ class Sequencer:
                 self._sequence_batch(messages.part(place, place + 1), group)
                 start = place + 1
         self._sequence_run(messages.part(start, len(messages)) if start else messages, group)
-        assert state.log_end_offset == group.end, "S1"
+        assert history.end == group.end, "S1"
         return group
 
     def _sequence_run(self, messages: MessageBlock, group: Group) -> None:
@@ -169,9 +141,8 @@ class Sequencer:
         policies: dict[int, AckPolicy] = {}
         ids = self._intake.only_identified(messages)
         if ids is not None and self._dedupe.are_new(names := names_of(ids)):
-            state, last = self._state, Offset(group.end + len(ids) - 1)
-            self._dedupe.remember_new(names, group.end, state.last_timestamp)
-            state.last_message_id, state.last_message_id_offset = ids[-1], last
+            self._dedupe.remember_new(names, group.end, self._history.last_timestamp)
+            self._history.last_id(ids[-1], Offset(group.end + len(ids) - 1))
             fields.message_ids = ids
         elif places := self._intake.places_to_inspect(messages):
             messages = self._judge_places(messages, places, group, fields, policies)
@@ -201,16 +172,15 @@ class Sequencer:
             self._turn_down(message, unfit, group)
             return
         self._store_batch(
-            message, content, content.to_records(group.end, self._state.last_timestamp, subject, added), group
+            message,
+            content,
+            content.to_records(group.end, self._history.last_timestamp, subject, added),
+            group,
         )
 
     def roll_back(self, group: Group) -> None:
         """Take back the newest ``group`` that was not: its append stored nothing."""
-        self._dedupe.forget_from(group.base)
-        for session, before in reversed(group.sessions_before):
-            self._sessions.put(session, before)
-        self._batch_ends.forget_from(group.base)
-        self._state = group.before
+        self._history.forget_from(group.base)
 
     def _judge_places(
         self,
@@ -335,49 +305,45 @@ class Sequencer:
         )
 
     def _txid_problem(self, txid: int | None) -> TxidDecreasing | None:
-        last_txid = self._state.last_txid
+        last_txid = self._history.last_txid
         if txid is not None and last_txid is not None and txid < last_txid:
             return TxidDecreasing(f"txid {txid} is below the last one, {last_txid}")
         return None
 
     def _unmet_expectation(self, message: InspectedMessage, offset: Offset) -> JetstreamError | None:
-        asked, state = message.asked, self._state
+        asked = message.asked
         if asked.bad_expectation is not None:
             return asked.bad_expectation
         # The sequence of the last record is its offset + 1: the offset of the next one.
         if asked.expected_last_sequence not in (None, offset):
             return WrongLastSequence(f"wrong last sequence: {offset}", last_sequence=offset)
-        last_id = state.last_message_id if state.last_message_id_offset == offset - 1 else None
+        last_id = self._history.id_before(offset)
         if asked.expected_last_message_id not in (None, last_id):
             return WrongLastMessageId(f"wrong last msg ID: {(last_id or b'').decode(errors='replace')}")
         return None
 
     def _accept(self, message: InspectedMessage, offset: Offset, group: Group) -> None:
-        asked, state = message.asked, self._state
+        asked, history = message.asked, self._history
         if asked.session is not None:
-            stored = StoredPlace(asked.session, offset, state.last_timestamp)
-            session = asked.session.session
+            stored = StoredPlace(asked.session, offset, history.last_timestamp)
             group.places.append(stored)
-            group.sessions_before.append((session, self._sessions.find(session)))
-            self._sessions.store(stored)
-            self._dedupe.remember(name_in_window(asked.session), offset, state.last_timestamp)
+            history.store(stored, group.step)
+            self._dedupe.remember(name_in_window(asked.session), offset, history.last_timestamp)
         if asked.message_id is not None:
-            self._dedupe.remember(name_of(asked.message_id), offset, state.last_timestamp)
-            state.last_message_id = asked.message_id
-            state.last_message_id_offset = offset
+            self._dedupe.remember(name_of(asked.message_id), offset, history.last_timestamp)
+            history.last_id(asked.message_id, offset)
         if asked.txid is not None:
-            assert state.last_txid is None or asked.txid >= state.last_txid, "S2: txids never decrease"
-            state.last_txid = asked.txid
+            assert history.last_txid is None or asked.txid >= history.last_txid, "S2: txids never decrease"
+            history.last_txid = asked.txid
 
     def _store(
         self, messages: MessageBlock, group: Group, fields: RecordFields, policies: dict[int, AckPolicy]
     ) -> None:
         """Make records of all ``messages`` and note whom to ack."""
-        state = self._state
         base, end = group.end, Offset(group.end + len(messages))
-        run = build_records(base, state.last_timestamp, messages.subjects, messages.payloads, fields)
+        run = build_records(base, self._history.last_timestamp, messages.subjects, messages.payloads, fields)
         group.add(run, len(messages), end)
-        state.log_end_offset = end
+        self._history.end = end
         offsets = range(base, end)
         default = self._intake.policy
         if any(policy is not default for policy in policies.values()):
@@ -396,16 +362,15 @@ class Sequencer:
         self, message: InspectedMessage, content: BatchContent, records: pa.RecordBatch, group: Group
     ) -> None:
         """Store what a batch envelope held, and note whom to ack: once, when its last record is."""
-        state = self._state
         end = Offset(group.end + records.num_rows)
         last = Offset(end - 1)
         self._accept(message, last, group)
         if message.headers and records.num_rows > 1:
             self._batch_ends.remember(last, records.num_rows)
         if content.last_txid is not None:
-            state.last_txid = content.last_txid
+            self._history.last_txid = content.last_txid
         group.add(records, 1, end)
-        state.log_end_offset = end
+        self._history.end = end
         if message.told:
             acks = group.leaders if message.policy is AckPolicy.LEADER else group.commits
             acks.append(Acks((last,), (message.told,), echoing=True))

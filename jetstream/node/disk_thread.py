@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from envelope.errors import DiskFull, JetstreamError, StorageError, StreamOffline
-from envelope.types import Offset, SyncMode, TimestampUs
+from envelope.types import NO_OFFSET, Offset, SyncMode, TimestampUs
 from jetstream.log.batch import Buffer, SealedBatch, UnsealedBatch, verified_batches
 from jetstream.log.log import Log
 from jetstream.log.sync_scheduler import SyncScheduler
@@ -86,6 +86,7 @@ class FollowerAppend:
         opened: the log; it takes in what it has learnt once the outcome is told.
         data: whole batches, as `verified_batches` takes them.
         now: wall clock.
+        high_watermark: below it nothing will be cut.
         error: as `GroupAppend.error`, and `CorruptDataError` if the batches are damaged or do not follow the
             log; nothing was stored then. With `DiskFull` the log may have the first of the batches.
         note: the leader's, of committed records of which some may be gone; empty if there is none.
@@ -97,6 +98,7 @@ class FollowerAppend:
     opened: OpenedLog
     data: Buffer
     now: TimestampUs
+    high_watermark: Offset = NO_OFFSET
     note: bytes = b""
     error: JetstreamError | None = None
     written: Callable[[], None] | None = None
@@ -114,6 +116,7 @@ class FollowerAppend:
         self.batches = verified_batches(self.data)
         if self.batches and self.batches[0][0].base > log_end_offset:
             raise _refused_behind(self.log)
+        self.opened.history.committed(self.high_watermark)
         if self.note:
             self.opened.take_note(decode_note(self.note))
         try:

@@ -219,7 +219,9 @@ class FollowingStream:
 
     def _append(self, then: Callable[[], None]) -> None:
         """Append what has come, and take its note in before."""
-        append = FollowerAppend(self._parts.opened, self._body, self._services.clock.wall(), self._note)
+        append = FollowerAppend(
+            self._parts.opened, self._body, self._services.clock.wall(), self.high_watermark, self._note
+        )
         self._services.disk.append([append], lambda: self._appended(append, then))
 
     def _appended(self, append: FollowerAppend, then: Callable[[], None]) -> None:
@@ -272,9 +274,9 @@ def _truncate(parts: ReplicaParts, end: Offset) -> None:
         parts.log.truncate_to(end)
     except DiskFull:
         if parts.log.log_end_offset != log_end_offset:  # only what is on record of it lacks something
-            parts.relearn()
+            parts.settle()
         raise
-    parts.relearn()
+    parts.settle()
 
 
 def _begin_anew(parts: ReplicaParts, offset: Offset, purged_end: Offset, note: bytes) -> None:

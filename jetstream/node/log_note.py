@@ -193,6 +193,15 @@ class LogNote:
         self._latest = self._latest._replace(txid=later(self._latest.txid, txid))
         self.write_before_removal(log)
 
+    def cut_back(self, latest: LastTxid, sessions: Sessions) -> None:
+        """Go on from what is known of a log that was cut."""
+        self._latest, self._sessions = latest, sessions
+        self._changes += 1
+        if self._noted.last.end > latest.end:
+            self.replace()
+        elif self._waiting is not None:
+            self._let_wait()
+
     def replace(self) -> None:
         """Put on record what is known instead of what was cut; on a full disk that stays due."""
         self._let_wait()

@@ -36,7 +36,7 @@ _READ_BYTES: Final = 4 * MIB
 class OpenedLog:
     """A recovered log, and its past as far as it decides about new messages; for the disk thread.
 
-    Whoever leads takes `history` over and changes it; when the reign has ended, `relearn`.
+    Whoever leads takes `history` over and changes it; when the reign has ended, `settle`.
 
     Attributes:
         log: itself.
@@ -60,7 +60,7 @@ class OpenedLog:
         if not all(is_plain(frame) for _, frame in batches):
             return False
         for header, frame in self._stored(batches):
-            self.history.pass_over(header.max_timestamp)
+            self.history.pass_over(header.base, header.next, header.max_timestamp)
             self.note.absorbed(header.next, None, len(frame))
         return True
 
@@ -73,7 +73,7 @@ class OpenedLog:
         try:
             for header, frame in self._stored(batches):
                 records = records_of(header, frame)
-                places = self.history.absorb(records)
+                places = self.history.absorb(header.base, header.next, records)
                 self.note.absorbed(header.next, last_txid(records), len(frame), places)
         except CorruptDataError as error:
             _log.error("unreadable batch directory=%s error=%s runbook=RB-01", self.log.directory, error)
@@ -86,8 +86,26 @@ class OpenedLog:
                 yield header, frame
                 self._learnt_end = header.next
 
+    def settle(self) -> None:
+        """Forget what is not in the log: it was cut, or a reign has ended whose last groups were refused.
+
+        Raises:
+            StorageError: as `relearn`, which is rarely needed.
+        """
+        log, history = self.log, self.history
+        end = log.log_end_offset
+        if not history.can_forget_from(end, log.last_timestamp):
+            self.relearn()
+            return
+        is_ahead = history.end > end
+        history.forget_from(end)
+        history.last_timestamp = log.last_timestamp
+        if is_ahead:
+            self.note.cut_back(LastTxid(end, history.last_txid), history.sessions.copy())
+        self._learnt_end = end
+
     def relearn(self) -> None:
-        """Read back what must be remembered, as the log was cut, or was written by whoever led.
+        """Read back what must be remembered.
 
         Raises:
             StorageError: the disk refused.
@@ -116,6 +134,7 @@ class OpenedLog:
         ]
         for session, last in newer:
             known.put(session, last)
+        self.history.keep_all()
         self.history.last_txid = later(self.history.last_txid, noted.last.txid)
         self.note.take_in(newer, noted.last.txid, self.log)
 
@@ -156,9 +175,10 @@ class OpenedLog:
                 searched_batches += 1
                 searched_bytes += len(frame)
             if is_plain(frame):
-                history.pass_over(header.max_timestamp)
+                history.pass_over(header.base, header.next, header.max_timestamp)
             else:
-                history.absorb(decode(frame)[1], unnoted)
+                history.absorb(header.base, header.next, decode(frame)[1], unnoted)
+        history.end = log.log_end_offset
         if was_cut:
             _restore(noted, sessions, log.log_end_offset)
         txid = (

@@ -225,7 +225,7 @@ class StreamReplica:
         opened = self.parts.opened
         if opened.log.failed is None:
             with suppress(JetstreamError):  # of a disk that will refuse the next append as well
-                await self._services.disk.call(self.parts.relearn)
+                await self._services.disk.call(self.parts.settle)
         self.leading = None
         high_watermark = min(leading.high_watermark, opened.log.log_end_offset)
         self.following = FollowingStream(self.parts, high_watermark, self._services)

@@ -163,13 +163,13 @@ class ReplicaParts:
         """The log; the node's disk thread writes to it."""
         return self.opened.log
 
-    def relearn(self) -> None:
-        """Read back what must be remembered of a log that was cut or led; on the disk thread.
+    def settle(self) -> None:
+        """Forget what is not in the log, which was cut or led; on the disk thread.
 
         Raises:
             StorageError: the disk refused.
         """
-        self.opened.relearn()
+        self.opened.settle()
         self.upkeep.note = self.opened.note
 
 

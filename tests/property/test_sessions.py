@@ -44,6 +44,18 @@ class Sent:
     back: int | None
 
 
+Block = tuple[list[Sent], int]
+"""What is sent together, and how much later than what came before."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What is sent and is no part of the stream."""
+
+    block: Block
+    how: str
+
+
 @dataclass(frozen=True)
 class Stored:
     session: str
@@ -60,7 +72,10 @@ SENT = st.builds(
     back=st.sampled_from([1, 1, 1, 2, None]),
 )
 BLOCK = st.tuples(st.lists(SENT, min_size=1, max_size=5), st.sampled_from([0, 1, 7, 40, 90]))
-STEP = st.one_of(BLOCK, BLOCK, st.sampled_from(["refuse", "restart", "fail over", "truncate", "lose power"]))
+LOST = st.builds(Lost, BLOCK, st.sampled_from(["cut", "never appended"]))
+STEP = st.one_of(
+    BLOCK, BLOCK, LOST, st.sampled_from(["refuse", "restart", "fail over", "truncate", "lose power"])
+)
 
 
 @dataclass
@@ -111,7 +126,7 @@ class Run:
         self.model = Model()
         self.now, self.epoch = int(NOW), 0
         self.frames: list[bytes] = []
-        self.refuses = False
+        self.refuses = self.is_hung = False
         self.opened = open_log(self.disk, DIRECTORY, CONFIG, NOW, "tail")
         self.lead()
 
@@ -144,10 +159,28 @@ class Run:
             end = log.log_end_offset
             Upkeep(log, SystemClock(), lambda: end, self.opened.note).truncate_before(end)
         else:
-            self.fail_over()
+            self.fail_over(log.log_end_offset)
 
-    def fail_over(self) -> None:
-        """Let a follower lead that has appended the same batches, and was there from the beginning."""
+    def lose(self, lost: Lost) -> None:
+        """Let another one lead that had something of it, or this one in a new reign."""
+        event(f"lost: {lost.how}")
+        records, frames = list(self.model.records), len(self.frames)
+        end, self.is_hung = self.opened.log.log_end_offset, lost.how == "never appended"
+        self.block(*lost.block)
+        self.model.records = records
+        if self.is_hung:
+            self.refuses = self.is_hung = False
+            self.opened.settle()
+            self.lead()
+        else:
+            self.fail_over(end)
+            del self.frames[frames:]
+
+    def fail_over(self, end: Offset) -> None:
+        """Let a follower lead that has appended the same batches, and was there from the beginning.
+
+        What lies at ``end`` and after was never committed.
+        """
         self.disk = MemoryDisk()
         follower: OpenedLog = open_log(self.disk, DIRECTORY, CONFIG, NOW, "tail")
         for frame in self.frames:
@@ -155,11 +188,17 @@ class Run:
             follower.log.append_sealed(batches, NOW)
             follower.absorb(batches)
         follower.log.sync()
+        last_timestamp = follower.log.last_timestamp
+        follower.log.truncate_to(end)
         reads = [call for call in self.disk.trace if call.startswith("read")]
+        follower.settle()
         self.opened = follower
         self.model.readable_from = 0
         self.lead()
-        assert [call for call in self.disk.trace if call.startswith("read")] == reads, "nothing is rebuilt"
+        if follower.log.last_timestamp == last_timestamp:  # otherwise the window was too much shorter
+            assert [call for call in self.disk.trace if call.startswith("read")] == reads, (
+                "nothing is rebuilt"
+            )
 
     def block(self, sent: list[Sent], later: int) -> None:
         self.now += later
@@ -184,6 +223,8 @@ class Run:
                 expected.append((verdict, True))
         actions = self.machine.handle(Received(block_of(messages)), TimestampUs(self.now))
         answers = published(actions)
+        if self.is_hung:
+            return
         for append in appends(actions):
             answers += self.append(append)
         told = {answer.reply: answer for answer in answers}
@@ -239,11 +280,14 @@ class Run:
 
 @settings(max_examples=300)
 @given(st.lists(STEP, max_size=25))
-def test_a_session_is_what_the_list_says(steps: list[str | tuple[list[Sent], int]]) -> None:
+def test_a_session_is_what_the_list_says(steps: list[str | Lost | Block]) -> None:
     run = Run()
     for step in steps:
-        if isinstance(step, str):
-            run.do(step)
-        else:
-            run.block(*step)
+        match step:
+            case str():
+                run.do(step)
+            case Lost():
+                run.lose(step)
+            case (sent, later):
+                run.block(sent, later)
     assert run.opened.log.log_end_offset == len(run.model.records)

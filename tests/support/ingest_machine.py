@@ -1,12 +1,13 @@
 """A publish machine with a shell around it that does nothing but remember."""
 
 from collections import deque
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pyarrow as pa
 
 from envelope.errors import JetstreamError
-from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
+from envelope.types import NO_OFFSET, AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.ingest.dedupe import DedupeWindow, window_us
 from jetstream.ingest.history import History
 from jetstream.ingest.machine import (
@@ -20,12 +21,21 @@ from jetstream.ingest.machine import (
     Received,
     StreamIngest,
 )
+from jetstream.ingest.sessions import StoredPlace
 from jetstream.log.plain_batch import arrow_records
 from metadata.stream_config import StreamConfig
 from tests.support.messages import Answer, PublishedMessage, appends, block_of, published
 
 IDS_MAX = 1000
 WINDOW = timedelta(seconds=10)
+
+
+def absorb(
+    history: History, records: pa.RecordBatch, sessions_from: Offset = NO_OFFSET
+) -> Sequence[StoredPlace]:
+    """Let ``history`` take in a stored batch, whose offsets are without gaps."""
+    base = Offset(records["offset"][0].as_py()) if records.num_rows else history.end
+    return history.absorb(base, Offset(base + records.num_rows), records, sessions_from)
 
 
 class IngestHarness:

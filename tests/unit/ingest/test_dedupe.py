@@ -12,6 +12,7 @@ from jetstream.ingest.history import History
 from jetstream.ingest.records import RecordFields, build_records
 from jetstream.ingest.sessions import stored_names
 from jetstream.log.plain_batch import arrow_records
+from tests.support.ingest_machine import absorb
 
 
 def stored(
@@ -96,7 +97,7 @@ def test_recovery_rebuilds_the_window_from_batches() -> None:
     window = DedupeWindow(100, 10)
     history = History(window)
     for base, timestamp, message_id in ((0, 1000, b"a"), (2, 1050, b"b"), (4, 1120, b"c")):
-        history.absorb(stored(base, timestamp, None, message_id))
+        absorb(history, stored(base, timestamp, None, message_id))
     assert window.lookup(b"a") is None
     assert window.lookup(b"b") == 3
     assert window.lookup(b"c") == 5
@@ -104,11 +105,11 @@ def test_recovery_rebuilds_the_window_from_batches() -> None:
 
 def test_history_knows_the_last_record() -> None:
     history = History(DedupeWindow(1_000, 10))
-    history.absorb(stored(0, 50, b"a", None, txids={0: 4, 1: 9}))
-    assert (history.last_timestamp, history.last_txid, history.last_message_id) == (50, 9, None)
-    history.absorb(stored(2, 60, None, b"z"))
-    assert (history.last_timestamp, history.last_txid, history.last_message_id) == (60, 9, b"z")
-    history.absorb(stored(4, 70))
+    absorb(history, stored(0, 50, b"a", None, txids={0: 4, 1: 9}))
+    assert (history.last_timestamp, history.last_txid, history.id_before(history.end)) == (50, 9, None)
+    absorb(history, stored(2, 60, None, b"z"))
+    assert (history.last_timestamp, history.last_txid, history.id_before(history.end)) == (60, 9, b"z")
+    absorb(history, stored(4, 70))
     assert history.last_timestamp == 60
     assert history.dedupe.lookup(b"a") == 0
 
@@ -297,9 +298,9 @@ def test_a_follower_learns_ids_that_stand_alone_as_it_learns_others(
         others = {row: [("Other", b""), *each] for row, each in headers.items()}
         for history, fields in ((alone, headers), (with_others, others)):
             records = build_records(Offset(base), TimestampUs(now), *many, RecordFields(headers=fields))
-            assert not history.absorb(arrow_records(records))
+            assert not absorb(history, arrow_records(records))
         base += len(ids)
-        assert alone.last_message_id == with_others.last_message_id
+        assert alone.id_before(alone.end) == with_others.id_before(with_others.end)
         assert alone.last_timestamp == with_others.last_timestamp
         assert len(alone.dedupe) == len(with_others.dedupe)
         for text in ["", *"abcdefgh", "i" * 60]:

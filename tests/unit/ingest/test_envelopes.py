@@ -16,7 +16,7 @@ from jetstream.ingest.messages import BATCH_ENVELOPE_BYTES_MIN
 from jetstream.log.plain_batch import Runs, encode_records
 from jetstream.log.schema import HEADERS_TYPE, SCHEMA
 from tests.support.envelopes import Columns, arrow, arrow_stream, batch_of, binary, extent, raw
-from tests.support.ingest_machine import IngestHarness, outcomes
+from tests.support.ingest_machine import IngestHarness, absorb, outcomes
 from tests.support.messages import Answer, appends, block_of, counted, message
 
 INVALID = f"error {InvalidEnvelope.ack_code}"
@@ -264,7 +264,7 @@ def test_a_log_that_is_read_back_knows_its_batches() -> None:
     after = IngestHarness()
     history = after.history
     for records in before.stored:
-        history.absorb(records)
+        absorb(history, records)
     history.high_watermark = before.log_end
     after = IngestHarness(log_end_offset=before.log_end, history=history)
     again = only(after.store(message(data, "r")))

@@ -18,7 +18,7 @@ from jetstream.ingest.sessions import (
 )
 from jetstream.log.plain_batch import arrow_records
 from tests.support import messages
-from tests.support.ingest_machine import IDS_MAX, IngestHarness, outcomes
+from tests.support.ingest_machine import IDS_MAX, IngestHarness, absorb, outcomes
 from tests.support.messages import PublishedMessage
 
 
@@ -167,7 +167,7 @@ def test_headers_of_a_time_when_they_meant_nothing_mean_nothing() -> None:
     names = stored_names(records)
     assert (names.message_ids, names.places) == ([(1, b"a")], [(2, SessionPlace(b"p", 7, None))])
     history = History(DedupeWindow(1000, 10))
-    assert history.absorb(records) == [stored(b"p", 7, None, 7, 3)]
+    assert absorb(history, records) == [stored(b"p", 7, None, 7, 3)]
     assert history.sessions.find(b"p") == Session(7, Offset(7), TimestampUs(3), is_gapless=False)
 
 
@@ -178,7 +178,7 @@ def test_what_is_known_of_a_session_is_not_learnt_again_from_records_of_its_form
     history = History(DedupeWindow(1000, 10))
     known = Session(1, Offset(5), TimestampUs(20), is_gapless=True)
     history.sessions.put(b"p", known)
-    history.absorb(records, Offset(6))
+    absorb(history, records, Offset(6))
     assert history.sessions.find(b"p") == known
     assert history.dedupe.lookup(name_in_window(SessionPlace(b"p", 9, None))) == 0
 

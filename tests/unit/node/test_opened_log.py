@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from envelope.errors import CorruptDataError, JetstreamError, StreamOffline
-from envelope.headers import MESSAGE_ID
+from envelope.headers import MESSAGE_ID, SEQUENCE, SEQUENCE_AFTER, SESSION
 from envelope.limits import SESSION_ID_BYTES_MAX, SESSIONS_MAX
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.ingest.history import History
@@ -64,7 +64,7 @@ def known(history: History, count: int = 40) -> dict[str, object]:
     history.dedupe.expire(history.last_timestamp)
     return {
         "ids": [history.dedupe.lookup(b"id%d" % number) for number in range(count)],
-        "last": (history.last_timestamp, history.last_txid, history.last_message_id),
+        "last": (history.last_timestamp, history.last_txid, history.id_before(history.end)),
         "high watermark": history.high_watermark,
     }
 
@@ -115,13 +115,68 @@ def test_what_was_cut_is_not_remembered(end: int) -> None:
     log = opened(MemoryDisk())
     follow(log, *FRAMES)
     log.log.truncate_to(Offset(end))
-    log.relearn()
+    log.settle()
     fresh = opened(MemoryDisk())
     follow(fresh, *FRAMES[: {0: 0, 2: 1, 4: 2, 9: 7}[end]])
     assert known(log.history) == known(fresh.history)
     assert log.note.latest == fresh.note.latest
     follow(log, frame(end, [record(30, 40)]))
     assert (log.history.dedupe.lookup(b"id30"), log.history.last_txid) == (end, 40)
+
+
+LONG = CONFIG.model_copy(update={"dedupe_window": timedelta(hours=1)})
+SESSION_FRAMES = tuple(
+    frame(
+        20 + number,
+        [
+            Record(
+                headers=[(SESSION, b"p"), (SEQUENCE, b"%d" % number), (SEQUENCE_AFTER, b"%d" % (number - 1))],
+                txid=50 + number,
+                timestamp=NOW + 100 * (20 + number),
+            )
+        ],
+    )
+    for number in range(1, 4)
+)
+
+
+@pytest.mark.parametrize("end", [2, 4, 9, 20, 22, 23])
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_a_log_that_was_cut_forgets_without_reading_anything(end: int, is_noted: bool) -> None:
+    frames = (*FRAMES, frame(20, [record(20)]), *SESSION_FRAMES)
+    disk = MemoryDisk()
+    log, fresh = (open_log(each, DIRECTORY, LONG, NOW, "tail") for each in (disk, MemoryDisk()))
+    follow(log, *frames)
+    if is_noted:
+        note_due(log)
+        assert noted(log, 24)
+    follow(fresh, *frames[: {2: 1, 4: 2, 9: 7, 20: 18, 22: 20, 23: 21}[end]])
+    log.log.truncate_to(Offset(end))
+    reads = [call for call in disk.trace if call.startswith("read")]
+    log.settle()
+    assert [call for call in disk.trace if call.startswith("read")] == reads
+    assert known(log.history) == known(fresh.history)
+    assert log.note.latest == fresh.note.latest
+    assert log.history.sessions.find(b"p") == fresh.history.sessions.find(b"p")
+    follow(log, frame(end, [record(30, 90)]))
+    assert (log.history.dedupe.lookup(b"id30"), log.history.last_txid) == (end, 90)
+    log.log.truncate_to(Offset(end))
+    log.settle()
+    again = open_log(disk.power_loss(nothing_survives), DIRECTORY, LONG, NOW, "tail")
+    assert (known(again.history), again.note.latest) == (known(fresh.history), fresh.note.latest)
+    assert again.history.sessions.find(b"p") == fresh.history.sessions.find(b"p")
+    follow(again, frame(end, [record(30, 90)]))
+    assert (again.history.dedupe.lookup(b"id30"), again.history.last_txid) == (end, 90)
+
+
+def test_what_a_leaders_note_says_outlives_a_cut() -> None:
+    log = open_log(MemoryDisk(), DIRECTORY, LONG, NOW, "tail")
+    follow(log, *FRAMES, frame(20, [record(20)]), *SESSION_FRAMES)
+    last = Session(9, Offset(20), TimestampUs(NOW + 1), is_gapless=True)
+    log.take_note(Noted(LastTxid(Offset(21), 40), ((b"p", last),)))
+    log.log.truncate_to(Offset(21))
+    log.settle()
+    assert log.history.sessions.find(b"p") == last
 
 
 def test_a_log_that_begins_anew_remembers_nothing_and_learns_on() -> None:
@@ -172,7 +227,7 @@ def test_a_note_of_records_that_were_cut_does_not_count(end: int, txid: int, kil
         disk = disk.power_loss(nothing_survives)
         log = opened(disk)
     else:
-        log.relearn()
+        log.settle()
     assert log.note.latest == LastTxid(Offset(end), txid)
     assert b'"end":%d,"sessions":[],"txid":%d' % (end, txid) in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
     follow(log, *(frame(number, [record(number)]) for number in range(end, 30)))
@@ -188,7 +243,7 @@ def test_a_note_of_records_that_were_cut_counts_if_it_is_all_that_is_known() -> 
     assert noted(log, 3)
     log.log.truncate_before(Offset(1), Offset(2))
     log.log.truncate_to(Offset(2))
-    log.relearn()
+    log.settle()
     assert log.note.latest == LastTxid(Offset(2), 5)
 
 
@@ -200,7 +255,7 @@ def test_a_full_disk_leaves_the_note_of_a_cut_log_due() -> None:
     assert noted(log, 20)
     log.log.truncate_to(Offset(2))
     disk.faults = {disk.calls + number: Fault(FaultKind.DISK_FULL) for number in range(1, 40)}
-    log.relearn()
+    log.settle()
     disk.faults = {}
     assert noted(log, 2)
     assert b'"end":2,"sessions":[],"txid":5' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
@@ -208,17 +263,17 @@ def test_a_full_disk_leaves_the_note_of_a_cut_log_due() -> None:
 
 # --- what the leader knows ---------------------------------------------------------------------------------
 
-SESSION = Session(9, Offset(150), TimestampUs(NOW), is_gapless=True)
-NOTED = Noted(LastTxid(Offset(200), 70), ((b"p", SESSION),))
+KNOWN_SESSION = Session(9, Offset(150), TimestampUs(NOW), is_gapless=True)
+NOTED = Noted(LastTxid(Offset(200), 70), ((b"p", KNOWN_SESSION),))
 
 
 def test_what_the_leader_knows_is_taken_in_durably_before_more_is_stored() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     follow(log, *FRAMES[:3])
-    FollowerAppend(log, FRAMES[3], NOW, encode_note(NOTED)).write()
+    FollowerAppend(log, FRAMES[3], NOW, note=encode_note(NOTED)).write()
     for known_here in (log, opened(disk.power_loss(nothing_survives))):
-        assert known_here.history.sessions.find(b"p") == SESSION
+        assert known_here.history.sessions.find(b"p") == KNOWN_SESSION
         assert known_here.history.last_txid == 70
 
 
@@ -228,9 +283,9 @@ def test_what_the_leader_knows_no_better_is_not_noted_again() -> None:
     log.take_note(NOTED)
     calls = disk.calls
     log.take_note(NOTED)
-    log.take_note(NOTED._replace(sessions=((b"p", SESSION._replace(sequence=8)),)))
+    log.take_note(NOTED._replace(sessions=((b"p", KNOWN_SESSION._replace(sequence=8)),)))
     assert disk.calls == calls
-    assert log.history.sessions.find(b"p") == SESSION
+    assert log.history.sessions.find(b"p") == KNOWN_SESSION
 
 
 def begun_anew(faults: dict[int, Fault]) -> MemoryDisk:
@@ -257,7 +312,7 @@ def test_a_log_that_begins_anew_knows_what_its_leader_knows_whatever_fails(kind:
         again = opened(begun_anew({number: Fault(kind)}).power_loss(random_survival(number)))
         starts.add(again.log.log_start_offset)
         if again.log.log_start_offset == 200:
-            assert again.history.sessions.find(b"p") == SESSION, number
+            assert again.history.sessions.find(b"p") == KNOWN_SESSION, number
             assert again.history.last_txid == 70
     assert starts == {0, 200}
 

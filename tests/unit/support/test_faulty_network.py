@@ -158,7 +158,7 @@ def test_a_slow_direction_delivers_in_order_and_no_sooner() -> None:
             both.say("a", "x" * 10)
             both.say("b", "well")
             await both.until("b<hello", "a<well", "b<" + "x" * 10)
-            # 50 ms of delay and 100 ms for ten bytes: neither alone would do. The loop's clock is a cached one.
+            # 50 ms of delay and 100 ms for ten bytes: neither alone would do. The loop's clock is coarse.
             assert loop.time() - began > 0.12
             assert both.heard[-1].startswith("b<x")
 
