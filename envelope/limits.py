@@ -49,8 +49,11 @@ ENVELOPE_RECORDS_MAX: Final = 65_536
 """Records of one batch envelope: a group has four times `GROUP_MESSAGES_MAX` at most through one."""
 
 STREAM_NAME_CHARS_MAX: Final = 255
-SUBJECT_BYTES_MAX: Final = 4096
-"""nats-server's default ``max_control_line``."""
+CONTROL_LINE_BYTES_MAX: Final = 4096
+"""nats-server's default ``max_control_line``: a longer one costs the connection."""
+
+SUBJECT_BYTES_MAX: Final = CONTROL_LINE_BYTES_MAX
+"""No message has a longer one."""
 
 STREAMS_MAX: Final = 100_000
 

@@ -16,6 +16,7 @@ from envelope.errors import (
     RecordTooLarge,
     RequestError,
 )
+from envelope.limits import CONTROL_LINE_BYTES_MAX
 from jetstream.client.ack_inbox import AckFuture, AckInbox, AckOfEach, AcksFuture, OneAck
 from jetstream.client.publishing import PublishAck, PublishOptions, encode_options, header_block_bytes
 
@@ -24,6 +25,8 @@ WINDOW_DEFAULT: Final = 1000
 Message = tuple[str, bytes | None] | tuple[str, bytes | None, PublishOptions]
 """Subject, value, and perhaps options."""
 _FAILURES_KEPT_MAX: Final = 100
+_SIZES_BYTES_MAX: Final = 3 + 2 * len("67108864")
+"""In a control line, besides subjects: blanks, and the sizes of headers and of everything, 64 MiB at most."""
 
 
 def checked_window(window: int) -> int:
@@ -48,6 +51,9 @@ async def send(
     size, size_max = len(payload) + header_block_bytes(headers), nats_client.max_payload
     if size > size_max:
         raise RecordTooLarge(f"{size} bytes with its headers, NATS carries {size_max}")
+    line = len(subject.encode(errors="replace")) + len(reply) + _SIZES_BYTES_MAX
+    if line > CONTROL_LINE_BYTES_MAX:
+        raise InvalidSubject(f"subject of {len(subject)} characters: NATS carries no line so long")
     try:
         await nats_client.publish(subject, payload, reply=reply, headers=headers)
     except nats.errors.BadSubjectError:

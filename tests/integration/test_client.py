@@ -265,6 +265,26 @@ def test_a_message_that_headers_make_too_large_is_refused_and_the_client_goes_on
     with_client(tmp_path, body)
 
 
+def test_a_subject_for_which_nats_has_no_room_is_refused_and_the_client_goes_on(tmp_path: Path) -> None:
+    """The server would close the connection."""
+
+    async def body(js: JetstreamClient) -> None:
+        await js.streams.create("a", "a.>")
+        stored = 0
+        for length in (4000, *range(4020, 4100, 4), 5000, 100_000):
+            try:
+                ack = await js.publish("a." + "ä" * ((length - 2) // 2), b"", message_id=str(length))
+            except InvalidSubject:
+                assert length > 4000
+            else:
+                assert (ack.offset, length < 4096) == (stored, True)
+                stored += 1
+        assert stored > 1, "it is the server's limit"
+        assert js.nats.stats["reconnects"] == 0
+
+    with_client(tmp_path, body)
+
+
 @pytest.mark.parametrize("loop", list(LOOPS))
 def test_a_publisher_keeps_its_window_and_its_order(tmp_path: Path, loop: str) -> None:
     async def body(js: JetstreamClient) -> None:
