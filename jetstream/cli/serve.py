@@ -1,7 +1,6 @@
 """``jetstream up`` and ``jetstream node``: run one node in the foreground until told to stop."""
 
 import asyncio
-import gc
 import logging
 import time
 from contextlib import AsyncExitStack
@@ -15,6 +14,7 @@ from jetstream.cli.console import print_json, print_line, reported_errors, run_a
 from jetstream.cli.data_directory import EMBEDDED_NATS_DIRECTORY, claim_data_directory
 from jetstream.cli.help_text import Json
 from jetstream.cli.nats_options import NatsIdentity, NatsOptions, server_urls
+from jetstream.cli.process_tuning import tune_allocator, tune_collector
 from jetstream.cli.running import Embedded, Interruptible, end_of_server_sets, say, say_stopping, signals_set
 from jetstream.cli.serve_cluster import ClusterPlan, check_node_count, serve_cluster
 from jetstream.node.config import NodeConfig, load_config
@@ -23,7 +23,6 @@ from jetstream.node.node import Node
 from metadata.formation.notices import EXPECTED_MAX
 
 NATS_PORT_DEFAULT: Final = 4222
-_COLLECT_AFTER_OBJECTS: Final = 50_000
 
 UP_EXAMPLES: Final = (
     "jetstream up",
@@ -177,6 +176,7 @@ async def _serve(
     settings: dict[str, object], file: Path | None, embedded: Embedded | None, as_json: bool
 ) -> None:
     """Run one node until a signal, or until it fails."""
+    tune_allocator()
     stop, start = asyncio.Event(), Interruptible()
     async with AsyncExitStack() as running:
         running.enter_context(signals_set(stop, start.interrupt))
@@ -192,7 +192,7 @@ async def _serve(
         async with start.interruptible():  # it may wait for others, and for as long as they are not there
             await running.enter_async_context(node)
         if not stop.is_set():
-            _tune_collector()
+            tune_collector()
             _announce(node, config, embedded is not None, as_json)
             await _told_to_stop(stop, node)  # a node that fails cancels this, and its exit raises why
         say_stopping(as_json)
@@ -206,16 +206,6 @@ async def _told_to_stop(stop: asyncio.Event, node: Node) -> None:
         await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
         for reason in reasons:
             reason.cancel()
-
-
-def _tune_collector() -> None:
-    """Let the cycle collector run seldom: a node's hot path makes many objects and no cycles.
-
-    What the start has made lives as long as the process and is not looked at again.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER_OBJECTS)
 
 
 def _announce(node: Node, config: NodeConfig, embedded: bool, as_json: bool) -> None:
