@@ -90,6 +90,12 @@ class History:
         self._steps.append(step)
         return step
 
+    def end_step(self, end: Offset) -> None:
+        """Note where the records that came last end; if none came, there is nothing to be taken back."""
+        if self._steps[-1].base == end:
+            self._steps.pop()
+        self.end = end
+
     def store(self, place: StoredPlace, step: Step) -> None:
         """Take in a record that is of a session."""
         session = place.place.session
@@ -103,7 +109,7 @@ class History:
     def pass_over(self, base: Offset, end: Offset, last_timestamp: TimestampUs) -> None:
         """Take in a stored batch whose records have neither message ids nor transaction ids."""
         self.begin_step(base)
-        self.end = end
+        self.end_step(end)
         self.last_timestamp = max(self.last_timestamp, last_timestamp)
 
     def absorb(
@@ -114,7 +120,7 @@ class History:
         What records below ``sessions_from`` mean for their sessions is known already.
         """
         step = self.begin_step(base)
-        self.end = end
+        self.end_step(end)
         if records.num_rows == 0:
             return ()
         last_row = records.num_rows - 1

@@ -132,7 +132,7 @@ class Sequencer:
                 self._sequence_batch(messages.part(place, place + 1), group)
                 start = place + 1
         self._sequence_run(messages.part(start, len(messages)) if start else messages, group)
-        assert history.end == group.end, "S1"
+        history.end_step(group.end)
         return group
 
     def _sequence_run(self, messages: MessageBlock, group: Group) -> None:
@@ -343,7 +343,6 @@ class Sequencer:
         base, end = group.end, Offset(group.end + len(messages))
         run = build_records(base, self._history.last_timestamp, messages.subjects, messages.payloads, fields)
         group.add(run, len(messages), end)
-        self._history.end = end
         offsets = range(base, end)
         default = self._intake.policy
         if any(policy is not default for policy in policies.values()):
@@ -370,7 +369,6 @@ class Sequencer:
         if content.last_txid is not None:
             self._history.last_txid = content.last_txid
         group.add(records, 1, end)
-        self._history.end = end
         if message.told:
             acks = group.leaders if message.policy is AckPolicy.LEADER else group.commits
             acks.append(Acks((last,), (message.told,), echoing=True))

@@ -93,13 +93,14 @@ class OpenedLog:
             StorageError: as `relearn`, which is rarely needed.
         """
         log, history = self.log, self.history
-        end = log.log_end_offset
-        if not history.can_forget_from(end, log.last_timestamp):
+        end, is_empty = log.log_end_offset, log.log_start_offset == log.log_end_offset
+        if not history.can_forget_from(end, history.last_timestamp if is_empty else log.last_timestamp):
             self.relearn()
             return
         is_ahead = history.end > end
         history.forget_from(end)
-        history.last_timestamp = log.last_timestamp
+        if not is_empty:  # otherwise nothing tells the time of the records that are gone
+            history.last_timestamp = log.last_timestamp
         if is_ahead:
             self.note.cut_back(LastTxid(end, history.last_txid), history.sessions.copy())
         self._learnt_end = end
@@ -179,6 +180,7 @@ class OpenedLog:
             else:
                 history.absorb(header.base, header.next, decode(frame)[1], unnoted)
         history.end = log.log_end_offset
+        history.committed(unnoted)  # so that what the note says of sessions does not go with their records
         if was_cut:
             _restore(noted, sessions, log.log_end_offset)
         txid = (

@@ -238,6 +238,16 @@ def test_a_refused_append_leaves_the_one_before_it_alone() -> None:
     assert outcomes(stream.store(message(b"4", "r4"))) == [("r4", 1)]
 
 
+def test_an_append_is_refused_however_many_repeats_came_behind_it() -> None:
+    stream = IngestHarness()
+    stream.receive(message(b"1", "r1", Nats_Msg_Id="a"))
+    for number in range(1000):
+        assert stream.receive(message(b"1", f"r{number + 2}", Nats_Msg_Id="a")) == []
+    answers = outcomes(stream.refuse(DISK_FULL))
+    assert (len(answers), {outcome for _, outcome in answers}) == (1001, {REFUSED})
+    assert outcomes(stream.store(message(b"1", "r", Nats_Msg_Id="a"))) == [("r", 0)]
+
+
 def test_behind_an_append_of_unknown_outcome_nobody_is_told_anything() -> None:
     stream = IngestHarness()
     stream.receive(message(b"1", "r1"))

@@ -169,6 +169,21 @@ def test_a_log_that_was_cut_forgets_without_reading_anything(end: int, is_noted:
     assert (again.history.dedupe.lookup(b"id30"), again.history.last_txid) == (end, 90)
 
 
+def test_a_log_that_is_cut_behind_its_note_is_read_back() -> None:
+    """Its records were not asked what they mean for their sessions, as the note had said so."""
+    disk = MemoryDisk()
+    log = open_log(disk, DIRECTORY, LONG, NOW, "tail")
+    follow(log, *FRAMES, frame(20, [record(20)]), *SESSION_FRAMES)
+    note_due(log)
+    assert noted(log, 24)
+    again = open_log(disk.power_loss(nothing_survives), DIRECTORY, LONG, NOW, "tail")
+    again.log.truncate_to(Offset(22))
+    again.settle()
+    session = again.history.sessions.find(b"p")
+    assert session is not None
+    assert (session.sequence, session.offset, again.history.last_txid) == (1, 21, 51)
+
+
 def test_what_a_leaders_note_says_outlives_a_cut() -> None:
     log = open_log(MemoryDisk(), DIRECTORY, LONG, NOW, "tail")
     follow(log, *FRAMES, frame(20, [record(20)]), *SESSION_FRAMES)
