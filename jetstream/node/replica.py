@@ -73,7 +73,7 @@ class StreamReplica:
         self._reign_begun = reign_begun
         self._sync_timer = SyncTimer(services)
         self._parts: ReplicaParts | None = None
-        self._was_opened = False
+        self._does_not_open = False
         self._forgone = NO_EPOCH
         self.put_off: DiskFull | None = None
         self.tiered = TieredStream(row, services.tier, services.cluster)
@@ -151,7 +151,7 @@ class StreamReplica:
         """Return what it does now."""
         role = self.leading or self.following
         return Standing(
-            is_open=self._was_opened,
+            is_open=self.is_open or self._does_not_open or self.put_off is not None,
             config=self.config,
             leads=self.leading is not None,
             leader=self.following.leader if self.following is not None else None,
@@ -164,13 +164,14 @@ class StreamReplica:
     # --- the steps ---------------------------------------------------------------------------------
 
     async def open(self, row: Stream) -> None:
-        """Open the log and follow nobody; if it does not open, `problem` says why."""
-        self._was_opened = True
+        """Open the log and follow nobody; if it does not open, `problem` says why, and `put_off` for now."""
         try:
             opened = await self._services.disk.call(partial(self._files.open, row))
         except JetstreamError as error:
             _log.error("stream not opened stream=%s error=%r runbook=RB-01", self.name, error)
             self.problem = StreamOffline(error.description)
+            self.put_off = error if isinstance(error, DiskFull) else None
+            self._does_not_open = self.put_off is None
             return
         upkeep = Upkeep(opened.log, self._services.clock, lambda: self.high_watermark, opened.note)
         upkeep.is_tiered, upkeep.tier_end = row.config.tier, lambda: self.tiered.border
@@ -192,7 +193,7 @@ class StreamReplica:
         except JetstreamError as error:
             _log.error("replica not repaired stream=%s error=%r runbook=RB-01", self.name, error)
             self.problem = StreamOffline(error.description)
-        self._parts, self._was_opened, self.following = None, False, None
+        self._parts = self.following = None
 
     async def reconfigure(self, config: StreamConfig) -> None:
         """Put a changed configuration in force."""

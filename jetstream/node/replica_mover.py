@@ -59,7 +59,8 @@ class ReplicaMover:
     def _next_step(self) -> Step | None:
         step = next_step(self.replica.standing(), self._row, self._node_id)
         is_stuck = self.replica.following is None and self.replica.leading is None
-        # A log that does not open is left alone until the stream is gone, or the node starts again.
+        # A log that does not open is left alone until the stream is gone, or the node starts again; one for
+        # which there was no space, for a while.
         return None if is_stuck and not isinstance(step, Open | End | Reconfigure) else step
 
     async def _take(self, step: Step) -> None:
@@ -68,6 +69,7 @@ class ReplicaMover:
             case Open():
                 assert self._row is not None, "a stream that is gone is not opened"
                 await replica.open(self._row)
+                self._try_again_if_put_off()
             case End():
                 self._has_ended = True
                 await replica.end()
@@ -79,15 +81,18 @@ class ReplicaMover:
                 await replica.resign()
             case TakeOver(row):
                 await replica.take_over(row, lambda: self._newest_of_reign(row))
-                if replica.put_off is not None:
-                    cluster, now = self._services.cluster, self._services.clock.monotonic()
-                    cluster.timers.at(self._try_again, MonotonicNs(now + cluster.settings.retry_interval_ns))
+                self._try_again_if_put_off()
             case Follow(leader, leader_epoch):
                 assert replica.following is not None, "who does not lead follows"
                 replica.parts.last_unclean = None if self._row is None else self._row.last_unclean
                 replica.following.follow(leader, leader_epoch)
             case _:
                 assert_never(step)
+
+    def _try_again_if_put_off(self) -> None:
+        if self.replica.put_off is not None:
+            cluster, now = self._services.cluster, self._services.clock.monotonic()
+            cluster.timers.at(self._try_again, MonotonicNs(now + cluster.settings.retry_interval_ns))
 
     def _try_again(self) -> None:
         self.replica.put_off = None

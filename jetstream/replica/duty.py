@@ -16,7 +16,8 @@ class Standing:
     """What the replica does now."""
 
     is_open: bool
-    """Its log is open, or has been found not to open: then there is nothing to be done but to end."""
+    """Its log is open, or has been found not to open: then there is nothing to be done but to end, or to wait
+    for space."""
     config: StreamConfig
     """In force here."""
     leads: bool
@@ -29,7 +30,7 @@ class Standing:
     is_damaged: bool
     """Its log cannot be appended to as it is."""
     is_put_off: bool = False
-    """The reign that is given to this node waits for space on its disk: it is begun a while later."""
+    """What comes next waits for space on its disk: it is tried again a while later."""
 
 
 @dataclass(frozen=True, slots=True)
