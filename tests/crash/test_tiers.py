@@ -6,18 +6,22 @@ no object and no file is left over.
 
 import asyncio
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
 from envelope.errors import DeadlinePassed, Fenced, JetstreamError
 from envelope.types import Offset
+from jetstream.log.checkpoint import CHECKPOINT_FILE
+from jetstream.log.epochs import EPOCHS_FILE
+from jetstream.log.log import Log
 from jetstream.log.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
     PowerLostError,
-    Survival,
     everything_survives,
     nothing_survives,
     random_survival,
@@ -92,7 +96,18 @@ async def check_whole(disk: MemoryDisk, objects: MemoryStore, catalog: Catalog, 
     async with tier_world(disk, objects.store, catalog) as world:
         names = {name for name in disk.listdir("") if name != "orders"}
         assert not names, "brought-in files are gone after a start"
+        check_files(disk, world.log)
         await history.check(world)
+        check_files(disk, world.log)
+        world.log.close()
+
+
+def check_files(disk: MemoryDisk, log: Log) -> None:
+    """The log's directory has its segments, their indexes, its state, and no file that nobody owns."""
+    segments = {path for segment in log.all_segments for path in (segment.path, segment.index_path)}
+    state = {f"{log.directory}/{name}" for name in (CHECKPOINT_FILE, EPOCHS_FILE)}
+    found = {f"{log.directory}/{name}" for name in disk.listdir(log.directory)}
+    assert state | {segment.path for segment in log.all_segments} <= found <= state | segments
 
 
 async def run(disk: MemoryDisk, objects: MemoryStore, *, patient: bool = False) -> tuple[Catalog, History]:
@@ -156,31 +171,73 @@ def test_every_store_call_fails_and_is_tried_again(fault: StoreFault) -> None:
         asyncio.run(strike(number))
 
 
+Restart = Callable[[MemoryDisk, int], MemoryDisk]
+"""What a start finds of a disk of which the call of that number was struck."""
+
+
+def killed(disk: MemoryDisk, number: int) -> MemoryDisk:
+    """Only the process is gone."""
+    del number
+    disk.process_loss()
+    return disk
+
+
+def with_nothing(disk: MemoryDisk, number: int) -> MemoryDisk:
+    """The power was gone, and what was not synced is."""
+    del number
+    return disk.power_loss(nothing_survives)
+
+
+def with_all(disk: MemoryDisk, number: int) -> MemoryDisk:
+    """The power was gone, but all was written just before."""
+    del number
+    return disk.power_loss(everything_survives)
+
+
+def with_some(disk: MemoryDisk, number: int, seed: int = 7) -> MemoryDisk:
+    """The power was gone, and some of what was not synced is."""
+    return disk.power_loss(random_survival(1000 * seed + number))
+
+
+async def strike_disk(number: int, fault: Fault, restart: Restart) -> None:
+    """Strike one call of the disk, and start again."""
+    disk, objects = MemoryDisk({number: fault}), MemoryStore()
+    known, history = await run(disk, objects)
+    await check_whole(restart(disk, number), objects, known, history)
+
+
 @pytest.mark.parametrize(
-    ("survive", "step"),
-    [(nothing_survives, 1), (everything_survives, 3), (random_survival(7), 3)],
-    ids=["none", "all", "some"],
+    ("kind", "restart", "first", "step"),
+    [
+        (FaultKind.POWER_LOSS, with_nothing, 1, 1),
+        (FaultKind.POWER_LOSS, with_all, 1, 4),
+        (FaultKind.POWER_LOSS_AFTER, with_some, 1, 3),
+        (FaultKind.IO_ERROR, killed, 1, 3),
+        (FaultKind.IO_ERROR, with_nothing, 2, 6),
+        (FaultKind.SYNC_ERROR, with_some, 3, 6),
+        (FaultKind.DISK_FULL, killed, 3, 4),
+        (FaultKind.SHORT_WRITE, killed, 1, 4),
+    ],
 )
-def test_the_power_goes_at_every_disk_call(survive: Survival, step: int) -> None:
-    async def strike(number: int) -> None:
-        disk, objects = MemoryDisk({number: Fault(FaultKind.POWER_LOSS, 7)}), MemoryStore()
-        known, history = await run(disk, objects)
-        await check_whole(disk.power_loss(survive), objects, known, history)
-
-    for number in range(1, DISK_CALLS + 1, step):
-        asyncio.run(strike(number))
+def test_the_power_goes_at_every_disk_call_and_some_fail(
+    kind: FaultKind, restart: Restart, first: int, step: int
+) -> None:
+    """Samples of all but the first; the deep test strikes every call in every way."""
+    for number in range(first, DISK_CALLS + 1, step):
+        asyncio.run(strike_disk(number, Fault(kind, 7), restart))
 
 
-@pytest.mark.parametrize("kind", [FaultKind.IO_ERROR, FaultKind.DISK_FULL])
-def test_every_disk_call_fails(kind: FaultKind) -> None:
-    async def strike(number: int) -> None:
-        disk, objects = MemoryDisk({number: Fault(kind, 7)}), MemoryStore()
-        known, history = await run(disk, objects)
-        disk.process_loss()
-        await check_whole(disk, objects, known, history)
-
-    for number in range(kind is FaultKind.IO_ERROR, DISK_CALLS + 1, 3):
-        asyncio.run(strike(number))
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", list(FaultKind))
+@pytest.mark.parametrize("bytes_kept", [0, 7, 300])
+@pytest.mark.parametrize(
+    "restart", [killed, with_nothing, with_all, *(partial(with_some, seed=seed) for seed in range(3))]
+)
+def test_every_disk_call_fails_in_every_way_with_any_sectors_surviving(
+    kind: FaultKind, bytes_kept: int, restart: Restart
+) -> None:
+    for number in range(1, DISK_CALLS + 1):
+        asyncio.run(strike_disk(number, Fault(kind, bytes_kept), restart))
 
 
 def test_a_deposed_leader_deletes_and_names_nothing_of_its_successor() -> None:
