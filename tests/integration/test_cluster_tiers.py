@@ -1,17 +1,23 @@
 """Streams in an object store, on three nodes that share a folder, and die while they use it."""
 
 import asyncio
+import contextlib
+import os
 import shutil
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from envelope.errors import JetstreamError
 from jetstream.client.connection import JetstreamClient
+from jetstream.tier.download import read_manifest
 from jetstream.tier.object_store import ObjectStore
 from jetstream.tier.restore import Remains, all_remains
 from tests.support.cluster_scene import ClusterScene, three_nodes
+from tests.support.node_cluster import ClusterNode
 from tests.support.nodes import WAIT_SECONDS, request, run
 from tests.support.pauses import pause
 
@@ -22,6 +28,8 @@ CONFIG: dict[str, Any] = {
     "dedupe_window": 0,
     "segment_bytes": 64 * 1024,
 }
+MANY = 2000
+"""Records of a kilobyte: so many that there is time to kill who uploads or drops them."""
 
 
 @pytest.fixture(scope="module")
@@ -94,25 +102,114 @@ async def check_no_leaks(store: Path, incarnation: str) -> None:
             await pause()
 
 
-def test_a_leader_that_dies_while_it_uploads_and_drops_loses_and_repeats_nothing(
+async def killed_while(node: ClusterNode, is_under_way: Callable[[], bool]) -> None:
+    """Kill a node in the midst of something: it stands still while that is made sure of."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            if is_under_way():
+                node.stand_still()
+                if is_under_way():
+                    break
+                node.send(signal.SIGCONT)
+            await asyncio.sleep(0)
+    node.kill()
+
+
+def unlisted(store: Path, incarnation: str) -> tuple[set[str], set[str]]:
+    """The segments of a stream that a manifest in the store names, and those that none does."""
+    files, listed = files_of(store, incarnation), set[str]()
+    for path in files:
+        if not path.endswith(".arrows"):
+            with contextlib.suppress(JetstreamError):  # half written, or deleted meanwhile
+                manifest = read_manifest(ObjectStore.at(str(store)), path)
+                listed |= {segment.path for segment in manifest.segments}
+    return listed, {path for path in files if path.endswith(".arrows")} - listed
+
+
+def local_segments(scene: ClusterScene, node: str, incarnation: str) -> set[str]:
+    """The names of the segments on a node's disk."""
+    [directory] = scene.files(node, incarnation)
+    return {name.removesuffix(".arrows") for name in os.listdir(directory) if name.endswith(".arrows")}
+
+
+async def check_goes_on(scene: ClusterScene, store: Path, js: JetstreamClient, stream: str) -> None:
+    """Nothing of ``MANY`` records is lost, doubled or left over, and what is published next is uploaded."""
+    await check_read(js, stream, MANY)
+    await published(js, stream, range(MANY, MANY + 300))
+    info = await until_tiered(scene, js, stream, MANY + 100)
+    await check_read(js, stream, MANY + 300)
+    await check_no_leaks(store, info["incarnation"])
+    for node in "abc":
+        assert not scene.logged(node, "Traceback")
+
+
+async def check_local_files(scene: ClusterScene, node: str, incarnation: str) -> None:
+    """A node has the last segments of a stream, and nothing of others."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while len(local_segments(scene, node, incarnation)) > 3:
+            await pause()
+    [directory] = scene.files(node, incarnation)
+    names = {Path(name) for name in os.listdir(directory)}
+    assert not [name for name in names if name.suffix == ".new"]
+    indexes = {name.stem for name in names if name.suffix == ".index"}
+    assert indexes <= local_segments(scene, node, incarnation)
+
+
+def test_a_leader_that_dies_while_it_uploads_loses_and_repeats_nothing(
     scene: ClusterScene, store: Path
 ) -> None:
     async def test() -> None:
         async with scene.client() as js:
-            await scene.created(js.nats, "dying", ["a", "b", "c"], **CONFIG)
-            await published(js, "dying", range(300))
-            leader = (await scene.cluster.info(js.nats, "dying"))["leader"]
-            scene.cluster[leader].kill()
-            await scene.cluster.until_taken_over(js.nats, "dying", leader)
-            await published(js, "dying", range(300, 600))
-            info = await until_tiered(scene, js, "dying", 400)
-            await check_read(js, "dying", 600)
-            await check_no_leaks(store, info["incarnation"])
-            for node in "abc":
-                assert not scene.logged(node, "Traceback")
+            off = {**CONFIG, "tier": False, "local_retention": None}
+            await scene.created(js.nats, "uploading", ["a", "b", "c"], **off)
+            await published(js, "uploading", range(MANY))
+            info = await scene.cluster.info(js.nats, "uploading")
+            life, leader = info["incarnation"], info["leader"]
+            sealed = len(local_segments(scene, leader, life)) - 1
+
+            def is_uploading() -> bool:
+                listed, others = unlisted(store, life)
+                return bool(listed and others) and len(listed) + len(others) < sealed
+
+            await js.streams.update("uploading", tier=True, local_retention=0.001)
+            await killed_while(scene.cluster[leader], is_uploading)
+            assert is_uploading(), "what was uploaded is not all named, and not all is uploaded"
+            await scene.cluster.until_taken_over(js.nats, "uploading", leader)
+            await check_goes_on(scene, store, js, "uploading")
             scene.cluster[leader].start()
-            await scene.cluster.until_whole(js.nats, "dying")
-            await check_read(js, "dying", 600)
+            await scene.cluster.until_whole(js.nats, "uploading")
+            await check_read(js, "uploading", MANY + 300)
+
+    run(test())
+
+
+def test_a_leader_that_dies_while_it_drops_loses_and_repeats_nothing(
+    scene: ClusterScene, store: Path
+) -> None:
+    async def test() -> None:
+        async with scene.client() as js:
+            keeping = {**CONFIG, "local_retention": None, "local_retention_bytes": 1 << 30}
+            await scene.created(js.nats, "dropping", ["a", "b", "c"], **keeping)
+            await published(js, "dropping", range(MANY))
+            info = await scene.until(
+                js.nats, "dropping", lambda info: bool(info["tier"]) and info["tier"]["end"] >= MANY - 100
+            )
+            life, leader = info["incarnation"], info["leader"]
+            before = local_segments(scene, leader, life)
+
+            def is_dropping() -> bool:
+                return 3 < len(local_segments(scene, leader, life)) < len(before)
+
+            assert len(before) > MANY // 100, "nothing was dropped so far"
+            await js.streams.update("dropping", local_retention_bytes=64 * 1024)
+            await killed_while(scene.cluster[leader], is_dropping)
+            assert is_dropping(), "some segments are gone, and others that have to go are not"
+            await scene.cluster.until_taken_over(js.nats, "dropping", leader)
+            scene.cluster[leader].start()  # before it is so far behind that it begins anew
+            await scene.cluster.until_whole(js.nats, "dropping")
+            for node in "abc":
+                await check_local_files(scene, node, life)
+            await check_goes_on(scene, store, js, "dropping")
 
     run(test())
 

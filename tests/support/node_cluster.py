@@ -107,6 +107,11 @@ class ClusterNode:
         """Send a signal: SIGSTOP, SIGCONT."""
         os.kill(self.pid, number)
 
+    def stand_still(self) -> None:
+        """SIGSTOP; returns when all its threads do, until it is sent SIGCONT."""
+        self.send(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
     def kill(self) -> None:
         """SIGKILL."""
         self._end(signal.SIGKILL)
