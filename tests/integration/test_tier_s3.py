@@ -3,39 +3,22 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
-from moto.server import ThreadedMotoServer
-from pyarrow.fs import S3FileSystem
 
 from envelope.errors import InvalidConfig, TierUnavailable
 from jetstream.tier.object_store import ObjectStore, without_secrets
 from jetstream.tier.restore import all_remains
 from tests.integration.test_tiers import RECORDS, published, read, tiered, tiered_node
 from tests.support.nodes import run
+from tests.support.s3_server import s3_server
 
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """The URI of a bucket."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        endpoint = "{}:{}".format(*server.get_host_and_port())
-        options = f"scheme=http&endpoint_override={quote(endpoint)}&region=us-east-1"
-        bucket = S3FileSystem(
-            access_key="key",
-            secret_key="secret",
-            scheme="http",
-            endpoint_override=endpoint,
-            region="us-east-1",
-            allow_bucket_creation=True,
-        )
-        bucket.create_dir("streams")
-        yield f"s3://key:secret@streams/of-a-test?{options}"
-    finally:
-        server.stop()
+    """The URI of a place in a bucket."""
+    with s3_server() as server:
+        yield server.uri("of-a-test")
 
 
 def test_a_stream_lives_in_s3_and_comes_back_from_there(s3: str, tmp_path: Path) -> None:

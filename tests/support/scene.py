@@ -35,20 +35,21 @@ class Scene:
         await peer.ask(op="hello", id=0, protocol=1)
         return peer
 
-    async def metric(self, name: str) -> float:
-        """Return the node's number of that name, as a scrape tells it."""
+    async def metric(self, name: str, **labels: str) -> float:
+        """Return the node's number of that name, as a scrape tells it; the sum of those with these labels."""
         assert self.node.http_address is not None
         reader, writer = await asyncio.open_connection(*self.node.http_address)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         _, _, body = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
         families = text_string_to_metric_families(body.decode())
-        return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+        samples = (sample for family in families for sample in family.samples if sample.name == name)
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
-    async def until(self, name: str, low: float, high: float) -> None:
+    async def until(self, name: str, low: float, high: float, **labels: str) -> None:
         """Return when that number is from ``low`` to ``high``."""
         async with asyncio.timeout(WAIT_SECONDS):
-            while not low <= await self.metric(name) <= high:
+            while not low <= await self.metric(name, **labels) <= high:
                 await pause()
 
 
