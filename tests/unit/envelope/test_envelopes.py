@@ -1,6 +1,8 @@
 """The bytes of an envelope: what is one, what is none, and what cannot be taken."""
 
 import struct
+import subprocess
+import sys
 import zlib
 from typing import Any
 
@@ -19,6 +21,7 @@ from envelope.envelopes import (
 )
 from envelope.errors import InvalidEnvelope, JetstreamError, RecordTooLarge, Unsupported
 from envelope.types import AckPolicy
+from tests.support.commands import REPOSITORY
 from tests.support.envelopes import batch_of, extent, field, raw
 
 BYTES_MAX = 1 << 20
@@ -244,3 +247,28 @@ def test_a_misspelt_field_is_not_taken_for_none() -> None:
 def test_what_claims_nothing_is_counted_with_its_length() -> None:
     for data in (b"", raw(payload=b"x"), raw(field(2, b"a")), batch_of(b"", 1)[:26]):
         assert claimed(data) == (1, len(data))
+
+
+WITHOUT_ARROW = """
+import sys
+sys.modules["numpy"] = sys.modules["pyarrow"] = None  # to import them, or a part of them, is an error
+import importlib, pkgutil
+import envelope
+for module in pkgutil.iter_modules(envelope.__path__):
+    importlib.import_module(f"envelope.{module.name}")
+from envelope.envelopes import decode, encode_batch, encode_message
+for compress in (False, True):
+    found = decode(encode_message(b"v" * 99, compress=compress, key=b"k", txid=7, headers=[("a", b"b")]))
+    print(found.key, found.txid, found.headers, found.content(99) == b"v" * 99)
+    found = decode(encode_batch(b"Arrow by others", 5, compress=compress, message_id=b"m"))
+    print(found.records, found.message_id, bytes(found.content(99)))
+"""
+
+
+def test_where_there_is_no_arrow_envelopes_are_made_and_read_all_the_same() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ARROW], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    message, batch = "b'k' 7 [('a', b'b')] True", "5 b'm' b'Arrow by others'"
+    assert done.stdout.splitlines() == [message, batch] * 2
