@@ -127,8 +127,10 @@ class DedupeWindow:
         return self._names_max
 
     def effective_window_us(self, now: TimestampUs) -> int:
-        """Return how far back a repeat is surely found: less than the window if names left by count."""
-        return max(0, min(self._window_us, now - max(self._expired_us, self._forgotten_us)))
+        """Return how far back a repeat that comes next is surely found: less than the window by the count."""
+        first = self._newest_first[0].end - self._names_max  # what is before it leaves when that comes
+        forgotten_us = self._timestamp_of(first - 1) if first > self._first else self._forgotten_us
+        return max(0, min(self._window_us, now - max(self._expired_us, forgotten_us)))
 
     def resize(self, window_us: int, names_max: int) -> None:
         """Change the window from now on; what is forgotten stays forgotten."""

@@ -9,6 +9,7 @@ repeats are answered, are in the `DedupeWindow`, among the message ids.
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import Final, NamedTuple, cast
 
 import pyarrow as pa
@@ -84,8 +85,13 @@ class Sessions:
         return self._window_us
 
     def effective_window_us(self, now: TimestampUs) -> int:
-        """Return how long a session is surely kept: less than the window if some were pushed out by count."""
-        return max(0, min(self._window_us, now - max(self._expired_us, self._pushed_out_us)))
+        """Return how long a session is surely kept: less than the window if some are pushed out by count."""
+        pushed_out_us = self._pushed_out_us
+        too_many = len(self) - self._sessions_max  # they leave when the next message comes
+        if too_many > 0:
+            last = next(islice(self._oldest_first.values(), too_many - 1, None))
+            pushed_out_us = max(pushed_out_us, last.timestamp)
+        return max(0, min(self._window_us, now - max(self._expired_us, pushed_out_us)))
 
     def resize(self, window_us: int) -> None:
         """Change the window from now on; what has expired stays expired."""

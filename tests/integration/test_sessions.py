@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
+import re
 import signal
 import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,9 +26,12 @@ from envelope.errors import (
     SessionExpired,
 )
 from envelope.types import TimestampUs
+from jetstream.client.publishing import PublishOptions
 from jetstream.ingest.sessions import WINDOW_US_DEFAULT
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
+from metadata.api.responses import StreamInfo
+from tests.support.commands import succeeded
 from tests.support.nodes import nats_and_node, node_config, run
 from tests.support.stream_by_hand import LostOnce, stream_by_hand
 
@@ -88,6 +93,37 @@ def test_a_repeat_whose_offset_is_forgotten_is_acked_without_one(tmp_path: Path)
             assert all(ack.duplicate for ack in again[:100])
             assert (again[100].offset, again[100].duplicate) == (100, False)
             assert len(await values(js)) == 101
+
+    run(scenario())
+
+
+def test_info_tells_how_far_back_repeats_are_found_when_ids_came_too_fast(tmp_path: Path) -> None:
+    hour = timedelta(hours=1)
+
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path) as (url, _), jetstream.connect(url) as js:
+            await js.streams.create("orders", "orders.>", dedupe_ids_max=10, dedupe_window=hour)
+
+            async def publish(first: int, end: int) -> list[bool]:
+                ids = (PublishOptions(message_id=f"m{number}") for number in range(first, end))
+                return [
+                    ack.duplicate for ack in await js.publish_all(("orders.new", b"", each) for each in ids)
+                ]
+
+            async def told(*options: str) -> str:
+                return await asyncio.to_thread(succeeded, "stream", "info", "orders", *options, nats=url)
+
+            await publish(0, 10)
+            assert (await js.streams.info("orders")).dedupe.effective_window == hour
+            assert re.search(r"message ids\W+10 within 1:00:00", await told())
+            await publish(10, 15)
+            info = await js.streams.info("orders")
+            assert timedelta(0) < info.dedupe.effective_window < hour, "since the last one that is forgotten"
+            assert re.search(r"message ids\W+\d+ within 0:0", await told())
+            shown = StreamInfo.model_validate_json(await told("--json"))
+            assert timedelta(0) < shown.dedupe.effective_window < hour
+            assert await publish(10, 15) == [True] * 5
+            assert await publish(0, 5) == [False] * 5
 
     run(scenario())
 

@@ -72,7 +72,7 @@ def test_beyond_the_count_the_session_idle_longest_is_pushed_out() -> None:
     sessions = Sessions(1000, sessions_max=2)
     for at, session in enumerate((b"p", b"q", b"p", b"r"), 10):
         sessions.store(stored(session, at, None, at, at))
-    assert sessions.effective_window_us(TimestampUs(20)) == 1000
+    assert sessions.effective_window_us(TimestampUs(20)) == 20 - 11, "when the next message comes"
     sessions.expire(TimestampUs(20))
     assert [session for session, _ in sessions.items()] == [b"p", b"r"]
     assert sessions.effective_window_us(TimestampUs(20)) == 20 - 11
