@@ -1,10 +1,11 @@
 """The log against a list: appends, rolls, restarts, power losses, truncation and retention in any order."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -21,9 +22,18 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
-from tests.support.logs import DIRECTORY, NOW, append, opened, stored_values
+from tests.support.logs import DIRECTORY, NOW, append, begun, opened, stored_values
 
 SEGMENT_BYTES = 4000
+
+Limits = tuple[int | None, int | None, int | None]
+"""Age, bytes, messages; None is no limit."""
+NUMBERS = (st.integers(0, 60), st.integers(1, 20).map(lambda kb: 1000 * kb), st.integers(1, 15))
+LIMITS: st.SearchStrategy[Limits] = st.sampled_from(list(product((False, True), repeat=3))).flatmap(
+    lambda which: st.tuples(
+        *(each if is_set else st.none() for each, is_set in zip(NUMBERS, which, strict=True))
+    )
+)
 
 
 class LogModel(RuleBasedStateMachine):
@@ -33,7 +43,7 @@ class LogModel(RuleBasedStateMachine):
         super().__init__()
         self.disk = MemoryDisk()
         self.log: Log
-        self.now = NOW
+        self.now: TimestampUs = NOW
         self.records: list[tuple[bytes, int]] = []
         self.epochs: list[tuple[int, int]] = []
         self.written = 0
@@ -93,17 +103,9 @@ class LogModel(RuleBasedStateMachine):
         self.log.truncate_before(Offset(offset), Offset(len(self.records)))
         assert self.log.log_start_offset == max(start, offset)
 
-    @rule(messages=st.none() | st.integers(1, 10), age=st.none() | st.integers(0, 40))
-    def retain(self, messages: int | None, age: int | None) -> None:
-        self.log.config = replace(self.config, retention_messages=messages, retention_age_us=age)
-        start, end = self.log.log_start_offset, len(self.records)
-        self.log.apply_retention(self.now, Offset(end))
-        removed = self.records[start : self.log.log_start_offset]
-        if age is None:
-            assert not removed or (messages is not None and end - self.log.log_start_offset >= messages)
-        elif messages is None:
-            assert all(at < self.now - age for _, at in removed)
-        self.log.config = self.config
+    @rule(limits=LIMITS)
+    def retain(self, limits: Limits) -> None:
+        apply_retention(self.log, self.disk, self.records, self.now, limits)
 
     @precondition(lambda self: len(self.records) > self.log.log_start_offset)
     @rule(data=st.data())
@@ -232,6 +234,62 @@ class LogModel(RuleBasedStateMachine):
         except OffsetOutOfRange:
             return
         raise AssertionError("an offset beyond the end was planned")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1200), st.integers(0, 8)), min_size=10, max_size=20),
+    st.lists(LIMITS, min_size=1, max_size=5),
+)
+def test_whole_segments_go_as_the_limit_that_asks_for_most_has_it(
+    batches: list[tuple[int, int]], several: list[Limits]
+) -> None:
+    disk, now, records = MemoryDisk(), NOW, list[tuple[bytes, int]]()
+    log = begun(disk, LogConfig(segment_bytes=SEGMENT_BYTES))
+    for size, later in batches:
+        now = TimestampUs(now + later)
+        records.append((bytes(size), now))
+        append(log, [bytes(size)], now)
+    log.sync()
+    for limits in several:
+        apply_retention(log, disk, records, now, limits)
+    assert list(stored_values(log)) == list(range(log.log_start_offset, len(records)))
+
+
+def apply_retention(
+    log: Log, disk: MemoryDisk, records: Sequence[tuple[bytes, int]], now: TimestampUs, limits: Limits
+) -> None:
+    """Apply it, and check what goes and what stays against the files and the list of all records."""
+    age, size, messages = limits
+    before, end = log.log_start_offset, len(records)
+    files = files_of(disk, end)
+    start, rest = int(before), sum(file_size for _, _, file_size in files)
+    for _, next_, file_size in files:
+        rest -= file_size
+        # Each limit by itself, whatever the others ask for: what is beyond any of them goes.
+        beyond = (
+            age is not None and next_ > 0 and records[next_ - 1][1] < now - age,
+            size is not None and rest >= size,
+            messages is not None and end - next_ >= messages,
+        )
+        start = max(start, next_) if any(beyond) else start
+    config = log.config
+    log.config = replace(config, retention_age_us=age, retention_bytes=size, retention_messages=messages)
+    log.apply_retention(now, Offset(end))
+    log.config = config
+    assert log.log_start_offset == start
+    left = [base for base, _, _ in files_of(disk, end)]
+    if start > before:
+        assert left == ([base for base, next_, _ in files if next_ > start] or [end]), "whole files go"
+    else:
+        assert left[: len(files)] == [base for base, _, _ in files], "nothing goes"
+
+
+def files_of(disk: MemoryDisk, end: int) -> list[tuple[int, int, int]]:
+    """Of each segment its first offset, the one after its last, and its bytes; ``end`` is the log's."""
+    names = sorted(name for name in disk.listdir(DIRECTORY) if name.endswith(".arrows"))
+    bases = [int(name.removesuffix(".arrows")) for name in names]
+    sizes = [len_of(disk, f"{DIRECTORY}/{name}") for name in names]
+    return list(zip(bases, [*bases[1:], end], sizes, strict=True))
 
 
 def len_of(disk: MemoryDisk, path: str) -> int:
