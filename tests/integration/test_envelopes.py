@@ -27,7 +27,20 @@ from envelope.errors import (
 from jetstream import JetstreamClient
 from jetstream.client.batch_envelopes import batch_rows, envelopes
 from jetstream.client.batch_publisher import Transmit
-from tests.support.envelopes import arrow, batch_of, binary, extent, raw
+from jetstream.log.message import record_batch_fields
+from jetstream.log.schema import HEADERS_TYPE
+from tests.support.envelopes import (
+    arrow,
+    batch_of,
+    binary,
+    ends,
+    extent,
+    forged,
+    raw,
+    schema_end,
+    with_number,
+    without_schema,
+)
 from tests.support.nodes import nats_and_node, run
 
 
@@ -84,7 +97,22 @@ def test_a_batch_is_not_stored_again_after_a_restart(tmp_path: Path) -> None:
 BOMB = zstandard.compress(bytes(1 << 30))
 GOOD = arrow({"value": binary(b"v")})
 ZSTD = arrow({"value": binary(b"v")}, pa.ipc.IpcWriteOptions(compression="zstd"))
+NAMED = arrow({"value": binary(b"v"), "headers": pa.array([[("name", b"")]], HEADERS_TYPE)})
+TWO = arrow({"value": binary(b"abcde", b"f")})
+AT = schema_end(GOOD)
+FIELDS = record_batch_fields(GOOD[AT:])
+FALSE_NUMBERS = [
+    *((FIELDS.body_length, -8), (FIELDS.row_count, -1), (FIELDS.nodes, -1), (FIELDS.nodes + 8, -2)),
+    *((FIELDS.buffers + 16, -8), (FIELDS.buffers + 24, -8), (FIELDS.buffers + 40, -(1 << 63))),
+]
 HOSTILE: Sequence[tuple[bytes, int]] = [
+    (batch_of(forged(NAMED, b"name\0", b"na\xffe\0"), 1), InvalidEnvelope.ack_code),
+    (batch_of(forged(TWO, ends(0, 5, 6), ends(0, 7, 6)), 2), InvalidEnvelope.ack_code),
+    (batch_of(forged(TWO, ends(0, 5, 6), ends(-1, 5, 6)), 2), InvalidEnvelope.ack_code),
+    *(
+        (batch_of(with_number(GOOD, AT + place, number), 1), InvalidEnvelope.ack_code)
+        for place, number in FALSE_NUMBERS
+    ),
     (raw(extent(1, 1 << 30), BOMB, flags=1), RecordTooLarge.ack_code),
     (raw(extent(1, 1000), BOMB, flags=1), InvalidEnvelope.ack_code),
     (raw(extent(1, 1 << 30), BOMB, kind=2, flags=1), RecordTooLarge.ack_code),
@@ -97,7 +125,7 @@ HOSTILE: Sequence[tuple[bytes, int]] = [
     (batch_of(arrow({"value": pa.array(["v"]).dictionary_encode()}), 1), InvalidEnvelope.ack_code),
     (batch_of(arrow({"offset": binary(b"v")}), 1), InvalidEnvelope.ack_code),
     (batch_of(b"\xff\xff\xff\xff\xff\xff\xff\x7f", 1), InvalidEnvelope.ack_code),
-    (batch_of(GOOD[8 + int.from_bytes(GOOD[4:8], "little") :], 1), InvalidEnvelope.ack_code),
+    (batch_of(without_schema(GOOD), 1), InvalidEnvelope.ack_code),
     (raw(version=9), Unsupported.ack_code),
 ]
 

@@ -29,6 +29,32 @@ def arrow_stream(*batches: pa.RecordBatch, options: pa.ipc.IpcWriteOptions | Non
     return sink.getvalue().to_pybytes()
 
 
+def schema_end(stream: bytes) -> int:
+    """Where the first message of an Arrow stream ends: its marker, its length, and that many bytes."""
+    return 8 + int.from_bytes(stream[4:8], "little")
+
+
+def without_schema(stream: bytes) -> bytes:
+    """The messages of an Arrow stream but for the first."""
+    return stream[schema_end(stream) :]
+
+
+def forged(stream: bytes, old: bytes, new: bytes) -> bytes:
+    """Arrow with other bytes in place of the last ones that are ``old``, which lie in the body."""
+    place = stream.rindex(old)
+    return stream[:place] + new + stream[place + len(old) :]
+
+
+def with_number(stream: bytes, place: int, number: int) -> bytes:
+    """Arrow with another 64-bit number at a place."""
+    return stream[:place] + struct.pack("<q", number) + stream[place + 8 :]
+
+
+def ends(*offsets: int) -> bytes:
+    """Offsets of a column, as they lie in a body."""
+    return struct.pack(f"<{len(offsets)}i", *offsets)
+
+
 def raw(
     header: bytes = b"",
     payload: bytes = b"",

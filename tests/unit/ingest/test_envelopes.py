@@ -1,6 +1,5 @@
 """Envelopes on the publish path: what becomes a record, what is answered where, and what is refused."""
 
-import struct
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +14,18 @@ from jetstream.ingest.mailbox import Mailbox
 from jetstream.ingest.messages import BATCH_ENVELOPE_BYTES_MIN
 from jetstream.log.plain_batch import Runs, encode_records
 from jetstream.log.schema import HEADERS_TYPE, SCHEMA
-from tests.support.envelopes import Columns, arrow, arrow_stream, batch_of, binary, extent, raw
+from tests.support.envelopes import (
+    Columns,
+    arrow,
+    arrow_stream,
+    batch_of,
+    binary,
+    ends,
+    extent,
+    forged,
+    raw,
+    without_schema,
+)
 from tests.support.ingest_machine import IngestHarness, absorb, outcomes
 from tests.support.messages import Answer, appends, block_of, counted, message
 
@@ -338,22 +348,6 @@ VALUE = binary(b"v")
 HEADER = pa.array([[("name", b"")]], HEADERS_TYPE)
 
 
-def without_schema(stream: bytes) -> bytes:
-    """The messages of an Arrow stream but for the first: its marker, its length, and that many bytes."""
-    return stream[8 + int.from_bytes(stream[4:8], "little") :]
-
-
-def forged(columns: Columns, old: bytes, new: bytes) -> bytes:
-    """Arrow with other bytes in place of the last ones that are ``old``, which lie in the body."""
-    good = arrow(columns)
-    place = good.rindex(old)
-    return good[:place] + new + good[place + len(old) :]
-
-
-def ends(*offsets: int) -> bytes:
-    return struct.pack(f"<{len(offsets)}i", *offsets)
-
-
 HOSTILE: dict[str, bytes] = {
     "no Arrow": b"no Arrow",
     "nothing": b"",
@@ -376,11 +370,15 @@ HOSTILE: dict[str, bytes] = {
     "old metadata": arrow(
         {"value": VALUE}, pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
     ),
-    "an offset out of bounds": forged({"value": binary(b"abcde")}, ends(0, 5), ends(0, 1 << 30)),
-    "a negative offset": forged({"value": binary(b"abcde")}, ends(0, 5), ends(-1, 5)),
-    "a negative length": forged({"value": binary(b"abcde", b"f")}, ends(0, 5, 6), ends(0, 7, 6)),
-    "a list that ends out of bounds": forged({"value": VALUE, "headers": HEADER}, ends(0, 1), ends(0, 9)),
-    "a header name that is not UTF-8": forged({"value": VALUE, "headers": HEADER}, b"name\0", b"na\xffe\0"),
+    "an offset out of bounds": forged(arrow({"value": binary(b"abcde")}), ends(0, 5), ends(0, 1 << 30)),
+    "a negative offset": forged(arrow({"value": binary(b"abcde")}), ends(0, 5), ends(-1, 5)),
+    "a negative length": forged(arrow({"value": binary(b"abcde", b"f")}), ends(0, 5, 6), ends(0, 7, 6)),
+    "a list that ends out of bounds": forged(
+        arrow({"value": VALUE, "headers": HEADER}), ends(0, 1), ends(0, 9)
+    ),
+    "a header name that is not UTF-8": forged(
+        arrow({"value": VALUE, "headers": HEADER}), b"name\0", b"na\xffe\0"
+    ),
     "a null header": arrow({"value": VALUE, "headers": pa.array([[None]], HEADERS_TYPE)}),
     "a header without a name": arrow({"value": VALUE, "headers": pa.array([[(None, b"v")]], HEADERS_TYPE)}),
     "a header without a value": arrow({"value": VALUE, "headers": pa.array([[("a", None)]], HEADERS_TYPE)}),
