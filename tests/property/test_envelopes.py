@@ -17,6 +17,7 @@ from tests.support.ingest_machine import IngestHarness
 from tests.support.messages import message
 
 BYTES_MAX = 1 << 20
+MANY = settings(max_examples=max(500, settings().max_examples))  # the deep profile asks for more
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 SUBJECTS = st.lists(st.text("abcXYZ09_-", min_size=1, max_size=5), min_size=1, max_size=4).map(".".join)
 
@@ -76,7 +77,7 @@ def test_bytes_behind_the_cookie_are_a_payload_like_any_other(rest: bytes) -> No
     st.integers(0, 7),
     st.none() | st.integers(0, (1 << 32) - 1),
 )
-@settings(max_examples=500)
+@MANY
 def test_anything_with_a_fitting_checksum_is_taken_or_refused_typed(
     header: bytes, payload: bytes, kind: int, flags: int, claim: int | None
 ) -> None:
@@ -95,7 +96,7 @@ numbers = st.lists(st.tuples(st.integers(1, 8), st.binary(max_size=12)), max_siz
 
 
 @given(numbers, st.booleans())
-@settings(max_examples=500)
+@MANY
 def test_fields_in_any_shape_are_taken_or_refused_typed(
     given_fields: list[tuple[int, bytes]], ordered: bool
 ) -> None:
@@ -147,7 +148,7 @@ def test_a_batch_is_stored_as_its_rows(records: list[tuple[Any, Any, Any]], data
     rows,
     st.lists(st.tuples(st.integers(0, 1 << 20), st.binary(min_size=1, max_size=9)), min_size=1, max_size=4),
 )
-@settings(max_examples=500)
+@MANY
 def test_arrow_with_other_bytes_in_it_is_read_or_refused_typed(
     records: list[tuple[Any, Any, Any]], changes: list[tuple[int, bytes]]
 ) -> None:
