@@ -280,6 +280,11 @@ def test_a_subject_for_which_nats_has_no_room_is_refused_and_the_client_goes_on(
                 assert (ack.offset, length < 4096) == (stored, True)
                 stored += 1
         assert stored > 1, "it is the server's limit"
+        async with js.session() as session:  # which sends again what fails, but not this
+            refused = await session.publish("a." + "b" * 5000, b"")
+            with pytest.raises(InvalidSubject):
+                await refused
+            assert (await (await session.publish("a.b", b""))).offset == stored
         assert js.nats.stats["reconnects"] == 0
 
     with_client(tmp_path, body)
