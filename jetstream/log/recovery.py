@@ -33,7 +33,7 @@ from jetstream.log.reset import finish_reset, is_resetting
 from jetstream.log.rewrite_state import recovered_rewritten_end
 from jetstream.log.scan import FIRST_BATCH, Damage, SegmentScan, scan_segment
 from jetstream.log.schema import END_OF_STREAM
-from jetstream.log.segment import Segment, base_of
+from jetstream.log.segment import INDEX_SUFFIX, Segment, base_of, segment_path
 from jetstream.log.state_file import NEW_SUFFIX, Json, decode_state, read_whole
 
 Verify = Literal["tail", "full"]
@@ -179,13 +179,16 @@ class Recovery:
     # --- segments ---------------------------------------------------------------------------------
 
     def _remaining_bases(self) -> list[Offset]:
-        """Return the segments' bases after finishing a removal of old ones that a crash may have stopped."""
-        found = (base_of(name) for name in self._disk.listdir(self._directory))
-        bases = sorted(base for base in found if base is not None)
+        """Return the segments' bases after finishing a removal that a crash may have stopped."""
+        names = self._disk.listdir(self._directory)
+        bases = sorted(base for base in map(base_of, names) if base is not None)
         while len(bases) > 1 and bases[1] <= self.log_start_offset:
-            segment = Segment(self._disk, self._directory, bases.pop(0))
-            remove_index(self._disk, segment.index_path)
-            self._disk.unlink(segment.path)
+            self._disk.unlink(segment_path(self._directory, bases.pop(0)))
+        # Nothing orders the removal of the two: of an index and its segment either may be left.
+        indexes = {Segment(self._disk, self._directory, base).index_path for base in bases}
+        for name in names:
+            if name.endswith(INDEX_SUFFIX) and (path := f"{self._directory}/{name}") not in indexes:
+                self._disk.unlink(path)
         return bases
 
     def _find_start(self, first_base: Offset) -> None:

@@ -27,6 +27,7 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
+from tests.support.log_files import check_files_owned
 from tests.support.logs import DIRECTORY, NOW, append, begun, file_content, opened, stored_values
 
 CONFIG: Final = LogConfig(segment_bytes=7000)
@@ -203,6 +204,7 @@ def check_restart(disk: MemoryDisk, copy: Copy) -> None:
     log = opened(disk, CONFIG)
     copy.check(log)
     found = stored_values(log)
+    check_files_owned(log, is_just_opened=True)
     again = opened(disk.power_loss(nothing_survives), CONFIG)
     assert stored_values(again) == found, "opening makes durable what it finds"
     go_on(again)
@@ -216,6 +218,7 @@ def go_on(log: Log) -> None:
         log.truncate_to(shared)
     Copy().follow(log, two)
     log.close()
+    check_files_owned(log)
     problems = inspect_stream(log._disk, DIRECTORY).problems
     assert {problem.kind for problem in problems} <= {ProblemKind.DERIVED}, problems
     leader_files = {segment.path: segment for segment in two.log._segments}
@@ -339,4 +342,5 @@ def test_what_was_truncated_at_the_end_goes_without_what_comes_after_it(kind: Fa
             Copy().follow(log, leader)
             assert stored_values(log).items() >= leader.values(end, log.log_end_offset).items()
             log.close()
+            check_files_owned(log)
             assert inspect_stream(found, DIRECTORY).healthy

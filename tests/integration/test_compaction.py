@@ -20,6 +20,7 @@ from jetstream.log.os_disk import OsDisk
 from jetstream.node.nats_server import EmbeddedNatsServer
 from tests.support import compaction
 from tests.support.cluster_scene import ClusterScene, three_nodes
+from tests.support.log_files import check_files_owned
 from tests.support.nodes import WAIT_SECONDS, NodeProcess, nats_and_node, request, run
 from tests.support.pauses import pause
 from tests.support.sockets import until
@@ -113,6 +114,7 @@ def test_a_node_that_is_killed_while_it_compacts_loses_nothing(tmp_path: Path) -
         log = Log.open(disk, directory.name, LogConfig(), TimestampUs(0), "full")
         assert log.corrupt_ranges == ()
         assert len(compaction.stored_records(log)) < 5 * 2000, "it was compacted, too"
+        check_files_owned(log, is_just_opened=True)
         log.close()
         disk.close()
 
@@ -156,7 +158,7 @@ def stored(scene: ClusterScene, node: str, incarnation: str) -> dict[int, compac
     try:
         assert inspect_stream(disk, directory.name).healthy
         log = Log.open(disk, directory.name, LogConfig(), TimestampUs(0))
-        assert not list(directory.glob("*.new"))
+        check_files_owned(log, is_just_opened=True)
         found = compaction.stored_records(log)
         log.close()
         return found

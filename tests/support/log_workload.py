@@ -17,6 +17,7 @@ from jetstream.log.memory_disk import (
     PowerLostError,
     nothing_survives,
 )
+from tests.support.log_files import check_files_owned
 from tests.support.logs import DIRECTORY, NOW, append, begun, file_content, opened, stored_values
 
 CONFIG = LogConfig(segment_bytes=4000)
@@ -91,6 +92,8 @@ def workload(disk: MemoryDisk, oracle: Oracle) -> None:
                 step(log)
             except DiskFull:
                 continue
+        if not disk.faults:
+            check_files_owned(log)
 
 
 def calls_of_workload() -> list[str]:
@@ -124,11 +127,13 @@ def check_restart(disk: MemoryDisk, oracle: Oracle) -> None:
             report
         )
     kept = oracle.check(log)
+    check_files_owned(log, is_just_opened=True)
     again = opened(disk.power_loss(nothing_survives), CONFIG)
     assert stored_values(again) == kept, "opening makes durable what it finds"
     again.begin_epoch(LeaderEpoch(again.last_epoch + 1), NOW)
     oracle.group(again, 2)
     again.close()
+    check_files_owned(again)
     check_files(again)
     assert oracle.check(opened(again._disk, CONFIG, full=True)).items() >= kept.items()
 

@@ -19,6 +19,7 @@ from jetstream.log.memory_disk import (
     everything_survives,
     nothing_survives,
 )
+from tests.support.log_files import check_files_owned
 from tests.support.logs import (
     DIRECTORY,
     NOW,
@@ -28,6 +29,7 @@ from tests.support.logs import (
     file_content,
     filled,
     opened,
+    overwrite,
     stored_values,
 )
 
@@ -41,6 +43,7 @@ def test_truncating_frees_whole_segments_and_survives() -> None:
     log.truncate_before(Offset(3), Offset(7))
     assert (log.log_start_offset, log._segments[0].base) == (3, 2)
     assert log.bytes < before
+    check_files_owned(log)
     found = opened(disk.power_loss(nothing_survives), SMALL)
     assert found.log_start_offset == 3
     assert min(stored_values(found)) == 3
@@ -60,6 +63,20 @@ def test_a_removal_that_a_crash_interrupted_is_finished_at_the_next_start() -> N
     again = opened(found, SMALL)
     assert (again.log_start_offset, again.segments) == (6, 1)
     assert [name for name in found.listdir(DIRECTORY) if name.endswith(".arrows")] == [f"{6:020d}.arrows"]
+
+
+@pytest.mark.parametrize("left", [".index", ".arrows"])
+def test_whatever_a_crash_has_left_of_a_segment_goes_at_the_next_start(left: str) -> None:
+    """Nothing orders on the medium that a segment goes, and that its index does."""
+    disk = MemoryDisk()
+    log = filled(disk, 7)
+    content = file_content(disk, f"{DIRECTORY}/{0:020d}{left}")
+    log.truncate_before(Offset(6), Offset(7))
+    disk.create(f"{DIRECTORY}/{0:020d}{left}").close()
+    overwrite(disk, f"{DIRECTORY}/{0:020d}{left}", content)
+    again = opened(disk, SMALL)
+    assert stored_values(again) == {6: b"6"}
+    check_files_owned(again, is_just_opened=True)
 
 
 def test_truncating_is_idempotent_and_never_goes_back() -> None:
