@@ -300,7 +300,7 @@ class Log(WritableLog):
                 removed.
 
         Raises:
-            DiskFull: the old segment is still in place.
+            DiskFull: the old segment is still in place; the new one is removed.
             StorageError, FsyncFailed, StreamOffline: the log has failed; the next opening finds either.
         """
         old, new = rewritten.old, rewritten.new
@@ -308,11 +308,15 @@ class Log(WritableLog):
         assert temporary is not None, "it has no place yet"
         was_cut = since is not None and since is not self.compaction
         if was_cut or old not in self._segments or not old.sealed:
-            self._disk.unlink(temporary)
+            rewritten.discard(self._disk)
             return False
-        about_to()
-        if rewritten.records:  # what is left of the batches may be small
-            self._look_again_from(old.base)
+        try:
+            about_to()
+            if rewritten.records:  # what is left of the batches may be small
+                self._look_again_from(old.base)
+        except DiskFull:
+            rewritten.discard(self._disk)
+            raise
         with self._writing():
             # First, and durably: the old entries must not be taken for those of the new file.
             remove_index(self._disk, old.index_path)
@@ -326,6 +330,8 @@ class Log(WritableLog):
             except DiskFull:
                 old.come_back()
                 self._segments = segments
+                new.retire(is_replaced=True)  # whoever has planned to read it plans again
+                rewritten.discard(self._disk)
                 raise
             new.temporary_path = None
             self._disk.sync_dir(self.directory)

@@ -15,7 +15,7 @@ crash either the old or the new content is there, whole.
 import json
 from typing import Final
 
-from envelope.errors import CorruptDataError
+from envelope.errors import CorruptDataError, DiskFull
 from jetstream.log.checksum import crc32c
 from jetstream.log.disk import Disk, parent_of
 
@@ -72,18 +72,25 @@ def write_state(disk: Disk, path: str, state: dict[str, Json]) -> None:
 
 
 def replace_file(disk: Disk, path: str, content: bytes, *, durable: bool) -> None:
-    """Put ``content`` in place of ``path`` at once; unless ``durable``, a crash may leave anything there."""
+    """Put ``content`` in place of ``path`` at once; unless ``durable``, a crash may leave anything there.
+
+    A full disk is left as it was: with the path it may belong to, what was begun would stay for good.
+    """
     temporary = path + NEW_SUFFIX
     if disk.exists(temporary):
         disk.unlink(temporary)
     file = disk.create(temporary)
     try:
-        file.write((content,), 0)
-        if durable:
-            file.sync()
-    finally:
-        file.close()
-    disk.rename(temporary, path)
+        try:
+            file.write((content,), 0)
+            if durable:
+                file.sync()
+        finally:
+            file.close()
+        disk.rename(temporary, path)
+    except DiskFull:
+        disk.unlink(temporary)
+        raise
     if durable:
         disk.sync_dir(parent_of(path))
 

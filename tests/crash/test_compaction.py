@@ -28,6 +28,7 @@ from jetstream.log.memory_disk import (
     random_survival,
 )
 from tests.support.compaction import COMPACTED, EAGER, append_records, compact, stored_records
+from tests.support.log_files import check_files_owned
 from tests.support.logs import DIRECTORY, NOW, Record, begun, opened
 from tests.support.rewriting import rewrite
 
@@ -180,7 +181,7 @@ def check_restart(disk: MemoryDisk, publisher: Publisher) -> None:
     log = opened(disk, CONFIG)
     assert log.failed is None, log.recovery
     assert log.corrupt_ranges == ()
-    assert not [name for name in disk.listdir(DIRECTORY) if name.endswith(".new")], "nothing is left over"
+    check_files_owned(log, is_just_opened=True)
     kept = publisher.check(log)
     again_disk = disk.power_loss(nothing_survives)
     again = opened(again_disk, CONFIG)
@@ -190,11 +191,15 @@ def check_restart(disk: MemoryDisk, publisher: Publisher) -> None:
     compact(again_disk, again, NOW + 100 * RETENTION)
     rewrite(again_disk, again)
     publisher.check(again)
+    check_files_owned(again)
     again.close()
+    check_files_owned(again)
     assert {problem.kind for problem in inspect_stream(again_disk, DIRECTORY).problems} <= {
         ProblemKind.DERIVED
     }
-    publisher.check(opened(again_disk, CONFIG, full=True))
+    last = opened(again_disk, CONFIG, full=True)
+    publisher.check(last)
+    check_files_owned(last, is_just_opened=True)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +234,42 @@ def test_any_fault_at_every_call_with_any_sectors_surviving_loses_nothing_that_m
             check_restart(disk.power_loss(survival), publisher)
 
 
+def full_from(first: int, disk: MemoryDisk) -> dict[int, Fault]:
+    """Faults of a disk that has no space left from its ``first`` call on."""
+    return {disk.calls + number: Fault(FaultKind.SHORT_WRITE, 100) for number in range(first, first + 300)}
+
+
+COMPACT = partial(compact, now=NOW)
+
+
+@pytest.mark.parametrize(("before", "work"), [(None, COMPACT), (rewrite, COMPACT), (None, rewrite)])
+def test_a_disk_that_is_full_from_any_call_on_is_left_without_what_was_begun(
+    before: Callable[[MemoryDisk, Log], object] | None, work: Callable[[MemoryDisk, Log], object]
+) -> None:
+    refusals = 0
+    for first in range(1, 300):
+        disk, publisher = MemoryDisk(), Publisher()
+        log = begun(disk, CONFIG)
+        for key in (b"a", b"a", None, None, b"b", b"a", b"b"):
+            publisher.send(log, key)
+        if before is not None:
+            before(disk, log)
+        disk.faults = full_from(first, disk)
+        try:
+            work(disk, log)
+        except DiskFull:
+            refusals += 1
+        else:
+            break
+        disk.faults.clear()
+        assert log.failed is None
+        check_files_owned(log)
+        publisher.check(log)
+        work(disk, log)
+        publisher.check(log)
+    assert refusals > 10, "it was full in the middle of many things"
+
+
 def test_a_full_disk_leaves_the_log_as_it_is_and_no_file() -> None:
     disk, publisher = MemoryDisk(), Publisher()
     log = begun(disk, CONFIG)
@@ -241,7 +282,7 @@ def test_a_full_disk_leaves_the_log_as_it_is_and_no_file() -> None:
     disk.faults.clear()
     assert log.failed is None
     assert publisher.check(log) == before
-    assert not [name for name in disk.listdir(DIRECTORY) if name.endswith(".new")]
+    check_files_owned(log)
     assert compact(disk, log, NOW)
     assert len(publisher.check(log)) < len(before)
 
@@ -258,6 +299,6 @@ def test_a_full_disk_leaves_a_log_that_was_to_be_merged_as_it_is_and_no_file() -
     disk.faults.clear()
     assert log.failed is None
     assert (publisher.check(log), batches_of(log)) == (before, batches)
-    assert not [name for name in disk.listdir(DIRECTORY) if name.endswith(".new")]
+    check_files_owned(log)
     assert rewrite(disk, log)
     assert publisher.check(log) == before
