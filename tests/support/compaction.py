@@ -1,12 +1,12 @@
 """Compacting logs in tests, and what must be left of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from envelope.types import Compression, Offset, TimestampUs
-from jetstream.log.batch import decode, encode, iter_frames
+from jetstream.log.batch import BatchHeader, decode, encode, iter_frames
 from jetstream.log.compaction import KEY_BYTES_DEFAULT, CompactionPass
 from jetstream.log.compaction_plan import CompactionBounds, plan_compaction
 from jetstream.log.disk import Disk
@@ -50,8 +50,12 @@ def compact(
     high_watermark: int | None = None,
     passed_by_all: int | None = None,
     key_bytes: int = KEY_BYTES_DEFAULT,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> bool:
-    """Do one pass as a node does, on one thread; tell whether anything was due."""
+    """Do one pass as a node does, on one thread; tell whether anything was due.
+
+    ``meanwhile`` is what others do with the log between any two steps.
+    """
     config = log.config.compaction
     assert config is not None, "the log is to be compacted"
     end = log.log_end_offset
@@ -65,35 +69,44 @@ def compact(
         return False
     run = CompactionPass(log, disk, plan, Compression.NONE, no_pace, key_bytes)
     run.gather()
+    meanwhile()
     log.note_compaction(log.compaction.purged(plan.purge_end))
     state = log.compaction
     for segment in plan.segments:
         rewritten = run.rewritten(segment)
         if rewritten is not None:
+            meanwhile()
             assert log.replace_segment(rewritten, since=state)
+        meanwhile()
     log.note_compaction(run.outcome(log.compaction, bounds.now))
     return True
 
 
+def stored_in(frame: memoryview) -> tuple[BatchHeader, dict[int, Stored]]:
+    """Return a batch's header and its records by offset, in their order."""
+    header, records = decode(frame)
+    columns = (records.column(0), records.column(3), records.column(6), records.column(1).cast(pa.int64()))
+    found = {
+        at: Stored(key, value, timestamp, header.leader_epoch)
+        for at, key, value, timestamp in zip(*(part.to_pylist() for part in columns), strict=True)
+    }
+    assert len(found) == records.num_rows, "a record appears once"
+    return header, found
+
+
 def stored_records(log: Log, max_bytes: int = 1 << 20) -> dict[int, Stored]:
-    """Return every record by offset, after checking that the ranges tile."""
+    """Return every record by offset, in their order, after checking that the ranges tile."""
     found: dict[int, Stored] = {}
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         for frame in iter_frames(log.read(offset, max_bytes, log.log_end_offset)):
-            header, records = decode(frame)
+            header, records = stored_in(frame)
             assert header.base <= offset < header.next, "ranges tile"
-            columns = (
-                records.column(0),
-                records.column(3),
-                records.column(6),
-                records.column(1).cast(pa.int64()),
-            )
-            for at, key, value, timestamp in zip(*(part.to_pylist() for part in columns), strict=True):
+            for at, record in records.items():
                 assert header.base <= at < header.next, "a record lies in its batch's range"
                 if at >= log.log_start_offset:
                     assert at not in found, "a record appears once"
-                    found[at] = Stored(key, value, timestamp, header.leader_epoch)
+                    found[at] = record
             offset = header.next
     return found
 
