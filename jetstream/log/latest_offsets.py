@@ -22,7 +22,7 @@ class LatestOffsets:
     """Filled in the order of offsets, then asked."""
 
     def __init__(self, bytes_max: int) -> None:
-        """Hold at most ``bytes_max`` bytes, and what is added last."""
+        """Hold at most ``bytes_max`` bytes, and what is added last; while sorting, four times that."""
         self._entries_max = bytes_max // ENTRY_BYTES
         self._hashes, self._offsets = _NO_HASHES, _NO_OFFSETS
         self._new: list[tuple[Hashes, Offsets]] = []
