@@ -13,6 +13,7 @@ from envelope.errors import OffsetOutOfRange, StreamReadOnly, UnavailableError
 from jetstream.client.batch_envelopes import batch_rows, envelopes
 from tests.integration.test_compaction import CONFIG, is_compacting, latest, published, until_compacted
 from tests.support.cluster_scene import ClusterScene, three_nodes
+from tests.support.keyed_streams import KeyedPublisher, check_session, publish_in_session
 from tests.support.node_cluster import asked
 from tests.support.nodes import WAIT_SECONDS, run
 from tests.support.pauses import pause
@@ -22,6 +23,7 @@ ENVELOPES = 60
 RECORDS = 15
 """In each envelope."""
 _NUMBER = struct.Struct("<II")
+PURGED = "jetstream_stream_purged_offset"
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +154,52 @@ def test_compaction_goes_on_at_the_next_leader(scene: ClusterScene) -> None:
             await until_compacted(scene, "compacted", "abc", cleaned=1000)
             assert latest([record async for record in js.read("compacted")]) == expected
             scene.cluster[leader].kill()
+
+    run(test())
+
+
+def test_tables_of_a_compacted_stream_are_what_was_acked_when_its_leader_has_died(
+    scene: ClusterScene,
+) -> None:
+    async def test() -> None:
+        async with scene.client() as js, led(scene, js, "tables", **CONFIG) as leader:
+            [directory] = scene.files(leader, (await scene.cluster.info(js.nats, "tables"))["incarnation"])
+            publisher = KeyedPublisher(js, "tables", keys=50)
+            async with js.table("tables", retry_s=0.1) as table:
+                for turn in range(100):
+                    for _ in range(8):
+                        await publisher.turn()
+                    if turn >= 2 and is_compacting(directory):
+                        break
+                else:
+                    raise AssertionError("it was never seen to compact")
+                scene.cluster[leader].kill()
+                for _ in range(8):
+                    await publisher.turn()
+                await publisher.check(table)
+                next_leader = (await scene.cluster.info(js.nats, "tables"))["leader"]
+                before = await asyncio.to_thread(scene.metric, next_leader, PURGED, "tables")
+                scene.cluster[leader].start()
+                await scene.cluster.until_whole(js.nats, "tables")
+                while await asyncio.to_thread(scene.metric, next_leader, PURGED, "tables") <= before:
+                    await publisher.turn()
+                await publisher.check(table)
+                await publisher.check_command(scene.url)
+            scene.cluster[leader].kill()
+
+    run(test())
+
+
+def test_a_session_goes_on_at_the_next_leader_though_its_records_are_gone(scene: ClusterScene) -> None:
+    async def test() -> None:
+        async with scene.client() as js, led(scene, js, "sessions", **CONFIG) as leader:
+            await publish_in_session(js, "sessions", 30)
+            for start in range(0, 400, 100):
+                await published(js, "sessions", range(start, start + 100))
+            await until_compacted(scene, "sessions", "abc", cleaned=100)
+            scene.cluster[leader].kill()
+            await scene.cluster.until_taken_over(js.nats, "sessions", leader)
+            await check_session(js, "sessions", 30)
 
     run(test())
 
