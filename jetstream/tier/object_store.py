@@ -147,9 +147,14 @@ class ObjectStore:
         Raises:
             TierUnavailable: the store refused.
         """
-        selector = pafs.FileSelector(self._root or "/", allow_not_found=True)
+        # Of Google Cloud Storage, Arrow lists directories that were made as such, and no others.
+        is_recursive = self._files.type_name == "gcs"
+        selector = pafs.FileSelector(self._root or "/", allow_not_found=True, recursive=is_recursive)
         with self._doing("listing"):
             found = self._files.get_file_info(selector)
+        if is_recursive:
+            below = (entry.path[len(self._root) + 1 :].split("/", 1) for entry in found)
+            return sorted({first for first, *others in below if others})
         return sorted(entry.base_name for entry in found if entry.type is pafs.FileType.Directory)
 
     def check_folder(self) -> None:
