@@ -18,13 +18,13 @@ from envelope.errors import (
 )
 from envelope.limits import CONTROL_LINE_BYTES_MAX
 from jetstream.client.ack_inbox import AckFuture, AckInbox, AckOfEach, AcksFuture, OneAck
+from jetstream.client.kept_failures import KeptFailures
 from jetstream.client.publishing import PublishAck, PublishOptions, encode_options, header_block_bytes
 
 TIMEOUT_S_DEFAULT: Final = 5.0
 WINDOW_DEFAULT: Final = 1000
 Message = tuple[str, bytes | None] | tuple[str, bytes | None, PublishOptions]
 """Subject, value, and perhaps options."""
-_FAILURES_KEPT_MAX: Final = 100
 _SIZES_BYTES_MAX: Final = 3 + 2 * len("67108864")
 """In a control line, besides subjects: blanks, and the sizes of headers and of everything, 64 MiB at most."""
 
@@ -88,8 +88,7 @@ class Publisher:
         self._loop = asyncio.get_running_loop()
         self._outstanding: set[OneAck | AckOfEach] = set()
         self._changed = asyncio.Event()
-        self._failed: list[AckFuture | AcksFuture] = []
-        self._failures_uncounted = 0
+        self._failures = KeptFailures()
 
     @property
     def outstanding(self) -> int:
@@ -158,16 +157,7 @@ class Publisher:
         while self._outstanding:
             self._changed.clear()
             await self._changed.wait()
-        failed = [future for future in self._failed if not future.claimed]
-        count = len(failed) + self._failures_uncounted
-        self._failed, self._failures_uncounted = [], 0
-        if not failed:
-            return
-        error = failed[0].exception()
-        assert error is not None, "C11: only failures are kept"
-        if count > 1:
-            error.add_note(f"{count} messages failed; this is the first")
-        raise error
+        self._failures.raise_first()  # C11
 
     async def __aenter__(self) -> Self:
         self._entered = True
@@ -216,15 +206,7 @@ class Publisher:
             return
         # The base class's method: to look here is not to claim.
         if asyncio.Future.exception(done) is not None and not ack.future.claimed:
-            self._keep(ack.future)
-
-    def _keep(self, failed: AckFuture | AcksFuture) -> None:
-        if len(self._failed) >= _FAILURES_KEPT_MAX:
-            self._failed = [future for future in self._failed if not future.claimed]
-        if len(self._failed) < _FAILURES_KEPT_MAX:
-            self._failed.append(failed)
-        else:
-            self._failures_uncounted += 1
+            self._failures.keep(ack.future)
 
 
 async def _gathered(futures: Sequence[AckFuture | AcksFuture]) -> list[PublishAck]:
