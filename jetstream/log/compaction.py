@@ -93,6 +93,12 @@ class CompactionPass:
                 if self._latest.is_full:
                     return
 
+    @property
+    def segments(self) -> list[Segment]:
+        """Those that may lose something, as far as the keys were gathered."""
+        reach = max(self.end, self._plan.purge_end)
+        return [segment for segment in self._plan.segments if segment.base < reach]
+
     def rewritten(self, segment: Segment) -> RewrittenSegment | None:
         """Write what stays of a segment, durably, beside it; None if all of it does.
 

@@ -64,9 +64,7 @@ class Compactor:
         # Before the first tombstone goes: who has not got past it must not build on this log any more.
         purged = state.purged(plan.purge_end)
         state = await self._disk_thread.call(partial(upkeep.note_compaction, state, purged))
-        for segment in plan.segments:
-            if segment.base >= max(run.end, plan.purge_end):
-                break
+        for segment in run.segments:
             rewritten = await self._thread.work(partial(run.rewritten, segment))
             if rewritten is None:
                 continue

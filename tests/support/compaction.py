@@ -72,7 +72,7 @@ def compact(
     meanwhile()
     log.note_compaction(log.compaction.purged(plan.purge_end))
     state = log.compaction
-    for segment in plan.segments:
+    for segment in run.segments:
         rewritten = run.rewritten(segment)
         if rewritten is not None:
             meanwhile()
