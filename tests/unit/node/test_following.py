@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from envelope.headers import SEQUENCE, SEQUENCE_AFTER, SESSION
+from envelope.headers import MESSAGE_ID, SEQUENCE, SEQUENCE_AFTER, SESSION
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import BatchFlags, encode, verified_batches
 from jetstream.node.following import FollowingStream
@@ -105,6 +105,30 @@ def test_a_log_for_whose_cut_there_is_no_space_is_cut_once_there_is(answer: Answ
             following.answered(answer)
             await until(lambda: own.said.fetches[-1].log_end == end)
             assert log.log_end_offset == end
+
+    asyncio.run(test())
+
+
+def test_the_id_of_a_record_that_was_cut_is_not_remembered() -> None:
+    """Whoever publishes it again would be acked, and it would be stored nowhere."""
+
+    async def test() -> None:
+        async with replica(B) as own:
+            opened, now = own.parts.opened, own.services.clock.wall()
+            for offset, headers in enumerate((None, [(MESSAGE_ID, b"a")])):
+                epoch, base = LeaderEpoch(offset + 1), Offset(offset)
+                begin_reign(opened, epoch, now)
+                batch = encode(records_batch([Record(headers=headers, timestamp=now)], base), base, epoch)
+                opened.log.append(batch, now)
+                opened.log.sync()
+                opened.absorb(verified_batches(bytes(batch.frame)))
+            assert opened.history.dedupe.lookup(b"a") == 1
+            following = own.follow()
+            following.answered(
+                DivergingMessage(0, EPOCH, LeaderEpoch(2), Offset(2), LeaderEpoch(1), Offset(1))
+            )
+            await until(lambda: own.said.fetches[-1].log_end == 1)
+            assert (opened.history.dedupe.lookup(b"a"), opened.history.end) == (None, 1)
 
     asyncio.run(test())
 

@@ -17,6 +17,7 @@ from jetstream.node.replica_mover import ReplicaMover
 from jetstream.node.stream_files import StreamFiles
 from tests.support.clocks import ForwardClock
 from tests.support.lone_streams import LONE_ROW, SOLE, lone_services
+from tests.support.messages import block_of, message
 from tests.support.sockets import until
 
 
@@ -88,5 +89,27 @@ def test_a_reign_begins_once_there_is_space_and_until_then_the_stream_says_why_i
             await mover.settled()
             assert replica.log.last_epoch == 2
             assert not isinstance(replica.ailment, DiskFull)
+
+    asyncio.run(test())
+
+
+def test_the_id_of_a_message_that_was_refused_at_the_end_of_a_reign_is_not_remembered() -> None:
+    """Whoever publishes it again would be acked, and it would be stored nowhere."""
+
+    async def test() -> None:
+        clock, disk = ForwardClock(), MemoryDisk()
+        async with lone_replica(clock, disk) as mover:
+            row = replace(LONE_ROW, leader=SOLE, leader_epoch=LeaderEpoch(2))
+            mover.changed(row)
+            await mover.settled()
+            assert mover.replica.leading is not None
+            path, opened = mover.replica.leading.path, mover.replica.parts.opened
+            disk.capacity_bytes = 0
+            path.deliver(block_of([message(b"v", Nats_Msg_Id="a")]))
+            await until(lambda: opened.history.dedupe.lookup(b"a") == 0)
+            mover.changed(replace(row, leader=None))
+            await mover.settled()
+            assert mover.replica.following is not None
+            assert (opened.history.dedupe.lookup(b"a"), opened.history.end) == (None, 0)
 
     asyncio.run(test())
