@@ -13,6 +13,7 @@ from typing import Final
 import h11
 
 from envelope.limits import KIB
+from metadata.node.stream_server import StreamServer, listeners
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +43,7 @@ class HttpServer:
     def __init__(self, pages: Mapping[str, Callable[[], Awaitable[Page]]]) -> None:
         """``pages`` by path; each is made anew for every request."""
         self._pages = pages
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.StreamWriter] = set()
+        self._server = StreamServer(self._talk, limit=_RECEIVE_BYTES)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; return the address, with the port that was free if ``port`` is 0.
@@ -51,33 +51,27 @@ class HttpServer:
         Raises:
             OSError: the address cannot be had.
         """
-        self._server = await asyncio.start_server(self._accept, host, port, limit=_RECEIVE_BYTES)
-        bound = self._server.sockets[0].getsockname()
+        found = await listeners(host, port)
+        for listener in found:
+            self._server.start(listener)
+        bound = found[0].getsockname()
         _log.info("http server listening host=%s port=%d", bound[0], bound[1])
         return str(bound[0]), int(bound[1])
 
     async def stop(self) -> None:
         """Stop listening and break off what is going on."""
-        if self._server is not None:
-            self._server.close()
-            for connection in tuple(self._connections):
-                connection.transport.abort()
-            await self._server.wait_closed()
+        await self._server.stop()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections.add(writer)
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._server) > CONNECTIONS_MAX:
+            return
         try:
-            if len(self._connections) <= CONNECTIONS_MAX:
-                async with asyncio.timeout(EXCHANGE_S_MAX):
-                    await self._exchange(reader, writer)
-                    writer.close()
-                    await writer.wait_closed()
+            async with asyncio.timeout(EXCHANGE_S_MAX):
+                await self._exchange(reader, writer)
+                writer.close()
+                await writer.wait_closed()
         except (TimeoutError, OSError) as error:
             _log.debug("http exchange ended early error=%r", error)
-        finally:
-            # Closing alone would keep the socket and what is not sent for as long as the peer does not read.
-            writer.transport.abort()
-            self._connections.discard(writer)
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)

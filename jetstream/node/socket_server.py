@@ -5,7 +5,6 @@ Raw non-blocking sockets and ``os.sendfile`` instead of transports: uvloop imple
 """
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
@@ -15,7 +14,6 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from envelope.errors import StorageError
 from envelope.limits import CONNECTIONS_MAX
 from envelope.types import StreamName
 from jetstream.node.clock import Clock
@@ -25,13 +23,10 @@ from jetstream.node.socket_requests import RequestDispatcher, ServerIdentity
 from jetstream.node.socket_streams import StreamDirectory
 from jetstream.node.socket_tls import TlsLine
 from jetstream.protocol.liveness import Patience
+from metadata.node.stream_server import Acceptor, listeners
 
 _log = logging.getLogger(__name__)
 
-_BACKLOG: Final = 1024
-_ACCEPTS_PER_TURN: Final = 64
-_NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_NO_DESCRIPTORS_PAUSE_S: Final = 0.5
 _SWEEP_S_MAX: Final = 1.0
 _KEEPALIVE_S: Final = 60
 
@@ -77,7 +72,7 @@ class SocketServer:
             counters=self.counters,
         )
         self._connections: set[SocketConnection] = set()
-        self._listener: socket.socket | None = None
+        self._acceptors: list[Acceptor] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
@@ -103,32 +98,19 @@ class SocketServer:
         Raises:
             OSError: the address cannot be had.
         """
-        assert self._listener is None, "a server is started once"
-        family, kind, protocol, _, address = (
-            await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setblocking(False)
-            listener.bind(address)
-            listener.listen(_BACKLOG)
-        except OSError:
-            listener.close()
-            raise
-        self._listener = listener
-        self._watch_listener()
+        assert not self._acceptors, "a server is started once"
+        found = await listeners(host, port)
+        self._acceptors = [Acceptor(listener, self._admit, self._loop) for listener in found]
         self._sweep()
-        bound = listener.getsockname()
+        bound = found[0].getsockname()
         _log.info("socket server listening host=%s port=%d", bound[0], bound[1])
         return str(bound[0]), int(bound[1])
 
     async def stop(self) -> None:
         """Accept no more, answer what is parked, send what is queued for a moment, then close everything."""
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        for acceptor in self._acceptors:
+            acceptor.stop()
+        self._acceptors.clear()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._dispatcher.stop()
@@ -148,28 +130,7 @@ class SocketServer:
         """Tell those who wait for ``name`` that it was deleted or went offline."""
         self._dispatcher.stream_gone(name)
 
-    def _watch_listener(self) -> None:
-        if self._listener is not None:
-            self._loop.add_reader(self._listener.fileno(), self._accept)
-
-    def _accept(self) -> None:
-        assert self._listener is not None, "only a listening server is called"
-        for _ in range(_ACCEPTS_PER_TURN):
-            try:
-                sock, address = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in _NO_DESCRIPTORS:
-                    raise StorageError(f"accept failed: {error}") from error
-                _log.warning("accepting paused error=%r", error)
-                self._loop.remove_reader(self._listener.fileno())
-                self._loop.call_later(_NO_DESCRIPTORS_PAUSE_S, self._watch_listener)
-                return
-            self._admit(sock, f"{address[0]}:{address[1]}")
-
     def _admit(self, sock: socket.socket, peer: str) -> None:
-        sock.setblocking(False)
         if len(self._connections) >= self._settings.connections_max:
             self.counters.connections_refused += 1
             if self._settings.tls is None:

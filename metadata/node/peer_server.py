@@ -26,6 +26,7 @@ from metadata.node.peers import (
     Welcome,
     converse,
 )
+from metadata.node.stream_server import StreamServer
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,6 @@ class PeerServer:
         """Prepare to be dialled as ``identity``."""
         self._identity = identity
         self._served: dict[str, _Service] = {}
-        self._incoming: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     @contextlib.contextmanager
     def serve(self, purpose: str, conversation: Conversation, objection: Objection) -> Iterator[None]:
@@ -86,40 +86,25 @@ class PeerServer:
         Raises:
             OSError: the socket cannot be listened on.
         """
-        server = await asyncio.start_server(
-            self._accepted, sock=at, ssl=self._identity.server_tls, limit=GREETING_BYTES_MAX
-        )
+        at.listen()
+        server = StreamServer(self._talk, limit=GREETING_BYTES_MAX, tls=self._identity.server_tls)
+        server.start(at)
         try:
             yield
         finally:
-            server.close()
-            await self._close_incoming()
+            await server.stop()
 
-    async def _close_incoming(self) -> None:
-        """Cut the connections under their tasks: asyncio takes a cancelled one for an error of ours."""
-        for writer in self._incoming.values():
-            writer.transport.abort()
-        if self._incoming:
-            await asyncio.wait(tuple(self._incoming))
-
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "a connection has a task"
-        self._incoming[task] = writer
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             greeting = await self._greeted(reader, writer)
-            if greeting is not None:
+            service = None if greeting is None else self._served.get(greeting.purpose)
+            if greeting is not None and service is not None:  # it may have ended while the answer was sent
                 source = NodeId(greeting.source)
-                await converse(
-                    self._served[greeting.purpose].conversation(source, reader, writer), writer, source
-                )
+                await converse(service.conversation(source, reader, writer), writer, source)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             _log.debug("an incoming connection broke error=%r", error)
         except RemoteProtocolError as error:
             _log.warning("an incoming connection is closed: %s", error)
-        finally:
-            del self._incoming[task]
-            writer.transport.abort()
 
     async def _greeted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Greeting | None:
         """Return the greeting of who dials, None if it was turned away."""

@@ -87,7 +87,7 @@ class ChaosCluster:
         self._is_wanted.discard(name)
         self.paused.discard(name)
         self.nodes[name].kill()
-        await self._refuse(name)
+        self._refuse(name)
 
     async def stop(self, name: str) -> int:
         """SIGTERM; returns the exit code once it has ended."""
@@ -98,7 +98,7 @@ class ChaosCluster:
         except subprocess.TimeoutExpired:
             self.ended.append(f"{name} did not stop when it was told")
             code = -signal.SIGKILL
-        await self._refuse(name)
+        self._refuse(name)
         return code
 
     def pause(self, name: str) -> None:
@@ -121,11 +121,11 @@ class ChaosCluster:
                 if not node.is_running:
                     self._note_end(node)
                     node.kill()
-                    await self._refuse(name)
+                    self._refuse(name)
                     node.start()
                 elif name in self._is_closed and is_listening(node.peer_port):
                     self._is_closed.discard(name)
-                    await self.network.is_down(name, down=False)
+                    self.network.is_down(name, down=False)
 
     async def heal(self, *, lose: bool) -> None:
         """Mend everything, and start everybody; with ``lose`` what the network has held is lost."""
@@ -134,7 +134,7 @@ class ChaosCluster:
         if not self.nats.running:
             await asyncio.to_thread(self.nats.restart)
         self.nats.resume()
-        await self.network.heal(lose=lose)
+        self.network.heal(lose=lose)
         for name in self.nodes:
             self.resume(name)
             await self.start(name)
@@ -150,9 +150,9 @@ class ChaosCluster:
         for name in tuple(self._is_wanted):
             await self.kill(name)
 
-    async def _refuse(self, name: str) -> None:
+    def _refuse(self, name: str) -> None:
         self._is_closed.add(name)
-        await self.network.is_down(name, down=True)
+        self.network.is_down(name, down=True)
 
     def _note_end(self, node: ClusterNode) -> None:
         lines = node.log.read_text().splitlines()[-30:]

@@ -212,12 +212,12 @@ class Nemesis:
         if fault.number > 0.7:  # from NATS too
             out, into = out + pairs_between(inside, {NATS}), into + pairs_between({NATS}, inside)
         where = f"{fault.shape}: {' '.join(sorted(inside))} from {' '.join(sorted(outside))}"
-        await self._part(fault.shape, out, into)
+        self._part(fault.shape, out, into)
         return where + (", and NATS" if fault.number > 0.7 else "")
 
-    async def _part(self, shape: str, out: list[Pair], into: list[Pair]) -> None:
+    def _part(self, shape: str, out: list[Pair], into: list[Pair]) -> None:
         if shape == "refused":
-            await self.cluster.network.refuse([*out, *into])
+            self.cluster.network.refuse([*out, *into])
         elif shape == "deaf":
             self.cluster.network.hold(into)
         elif shape == "dumb":
@@ -245,7 +245,7 @@ class Nemesis:
     async def _nats_cut(self, fault: Fault) -> str:
         victims = set(self._victims(fault))
         out, into = pairs_between(victims, {NATS}), pairs_between({NATS}, victims)
-        await self._part(fault.shape, out, into)
+        self._part(fault.shape, out, into)
         return f"{fault.shape}: {' '.join(sorted(victims))}"
 
     async def _nats_slow(self, fault: Fault) -> str:

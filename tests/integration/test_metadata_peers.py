@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from envelope.types import LogIndex, NodeId, Term
 from metadata.node.peer_network import PeerNetwork
 from metadata.node.peers import Address, PeerIdentity
+from metadata.node.stream_server import StreamServer
 from metadata.raft.messages import Heartbeat, SnapshotRequest
 from metadata.raft.state import Snapshot
 from metadata.raft.wire import Sent, encode
@@ -266,15 +267,19 @@ def test_whatever_answers_a_dial_is_dialled_again_until_it_is_the_voter(answer: 
         async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readline()
             writer.write(answer)
-            writer.close()
             dialled.set()
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
-        server = await asyncio.start_server(stranger, sock=b.socket)
+        b.socket.listen()
+        server = StreamServer(stranger, limit=1 << 16)
+        server.start(b.socket)
         a.start({B: b.address})
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await dialled.wait()
-            server.close()
+            await server.stop()
             b.socket = listening(b.address)
             b.start({A: a.address})
             await said(a, b, 1)

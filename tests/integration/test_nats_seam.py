@@ -21,6 +21,7 @@ from jetstream.ingest.parser import MessageParser, ParsedItem
 from jetstream.node import nats_transport
 from jetstream.node.crash import Crash
 from jetstream.node.nats_seam import BatchingParser, Deliver, subscription_id
+from metadata.node.stream_server import StreamServer, listeners
 
 INFO = b'INFO {"server_id":"x","version":"2.10","proto":1,"max_payload":1048576,"headers":true}\r\n'
 PAYLOAD = b"A" * 100 + b"MSG orders.phantom 1 7\r\nphantom\r\n"
@@ -85,9 +86,11 @@ async def subscribed() -> AsyncIterator[tuple[Server, Client, Received]]:
     async def reconnect(_: Exception) -> None:
         """Nothing to do: nats-py does it."""
 
-    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    async with asyncio.timeout(TIMEOUT_S), listener:
-        port = listener.sockets[0].getsockname()[1]
+    listening = StreamServer(server.serve, limit=1 << 16)
+    (listener,) = await listeners("127.0.0.1", 0)
+    listening.start(listener)
+    async with asyncio.timeout(TIMEOUT_S):
+        port = listener.getsockname()[1]
         await client.connect(f"nats://127.0.0.1:{port}", error_cb=reconnect, reconnect_time_wait=0)
         try:
             routes[subscription_id(await client.subscribe("orders.>"))] = received.take
@@ -95,6 +98,7 @@ async def subscribed() -> AsyncIterator[tuple[Server, Client, Received]]:
             yield server, client, received
         finally:
             await client.close()
+            await listening.stop()
 
 
 def give_up(client: Client) -> None:

@@ -30,6 +30,7 @@ from jetstream.protocol.responses import (
     Response,
     StreamMetadata,
 )
+from metadata.node.stream_server import StreamServer, listeners
 from tests.support.sockets import WAIT_SECONDS, records_batch, run
 
 Answer = Callable[[Fetch, int], tuple[FetchResponse, bytes]]
@@ -101,14 +102,15 @@ async def a_server(answer: Answer, log_starts: Sequence[int]) -> AsyncIterator[B
                     writer.write(machine.respond(response, len(body)) + body)
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    links = NodeLinks(FixedAddresses([server.sockets[0].getsockname()[:2]]), WAIT_SECONDS)
+    server = StreamServer(serve, limit=1 << 16)
+    (listener,) = await listeners("127.0.0.1", 0)
+    server.start(listener)
+    links = NodeLinks(FixedAddresses([listener.getsockname()]), WAIT_SECONDS)
     try:
         yield BatchReader(links, ReadRange("s"), ReadSettings(FetchSettings(), retry_s=0.05))
     finally:
         links.close()
-        server.close()
-        await server.wait_closed()
+        await server.stop()
 
 
 def read(answer: Answer, log_starts: Sequence[int] = (0,)) -> list[int]:

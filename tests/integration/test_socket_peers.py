@@ -15,6 +15,7 @@ from jetstream.client.reader import RecordReader
 from jetstream.log.log import LogConfig
 from jetstream.node.socket_server import SocketSettings
 from jetstream.protocol.liveness import Patience
+from metadata.node.stream_server import StreamServer, listeners
 from tests.support.sockets import RawPeer, World, asked, run, serving, until
 
 MILLISECOND = 1_000_000
@@ -40,13 +41,14 @@ class Cutter:
         self.connections = 0
 
     async def start(self) -> int:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port: int = self._server.sockets[0].getsockname()[1]
+        self._server = StreamServer(self._serve, limit=1 << 16)
+        (listener,) = await listeners("127.0.0.1", 0)
+        self._server.start(listener)
+        port: int = listener.getsockname()[1]
         return port
 
     async def stop(self) -> None:
-        self._server.close()
-        await self._server.wait_closed()
+        await self._server.stop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1

@@ -152,8 +152,8 @@ def test_a_reader_over_tls_survives_a_server_that_restarts(
 
 def narrow(world: World, kept: int = 32 * KIB) -> None:
     """Have the kernel take little on connections from now on, so that what is sent waits with us."""
-    assert world.server._listener is not None
-    world.server._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kept)
+    (acceptor,) = world.server._acceptors
+    acceptor._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kept)
 
 
 def resident_bytes() -> int:

@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import asynccontextmanager
 from typing import Final, cast
 
+from tests.support.protocol_server import ProtocolServer
+
 _LOOPBACK: Final = "127.0.0.1"
 _QUEUED_BYTES_MAX: Final = 1 << 20
 """Then the sender's own buffers fill up."""
@@ -203,7 +205,7 @@ class Way:
         self._back = back
         self._tasks = tasks
         self._reservation, self.port = reserved_port()
-        self._server: asyncio.Server | None = None
+        self._server: ProtocolServer | None = None
         self._carried: list[tuple[_Side, _Side]] = []
 
     @property
@@ -211,18 +213,16 @@ class Way:
         """Whether diallers are let in."""
         return self._server is not None
 
-    async def open(self) -> None:
+    def open(self) -> None:
         """Let diallers in."""
         if self._server is None:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._accept, _LOOPBACK, self.port, reuse_address=True
-            )
+            self._server = ProtocolServer(self._accept, self._tasks, self.port)
 
-    async def shut(self) -> None:
+    def shut(self) -> None:
         """Refuse diallers; connections stay."""
         if self._server is not None:
             server, self._server = self._server, None
-            server.close()
+            server.stop()
 
     def cut(self) -> None:
         """End all connections at once; what was held is lost."""
@@ -231,9 +231,9 @@ class Way:
             far.abort()
         self._carried.clear()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End everything and give the port back."""
-        await self.shut()
+        self.shut()
         self.cut()
         self._reservation.close()
 
@@ -285,15 +285,15 @@ class Network:
         """Return where ``source`` dials ``target``."""
         return self.ways[source, target].port
 
-    async def is_down(self, party: str, *, down: bool) -> None:
+    def is_down(self, party: str, *, down: bool) -> None:
         """Refuse all who dial ``party``, as its machine does when nobody listens there; or no more."""
         (self._down.add if down else self._down.discard)(party)
-        await self._listen()
+        self._listen()
 
-    async def refuse(self, pairs: Iterable[Pair]) -> None:
+    def refuse(self, pairs: Iterable[Pair]) -> None:
         """Cut the ways of ``pairs`` and refuse who dials again, as a firewall may."""
         self._refused.update(pair for pair in pairs if pair in self.ways)
-        await self._listen()
+        self._listen()
         self.cut(self._refused)
 
     def hold(self, pairs: Iterable[Pair]) -> None:
@@ -314,7 +314,7 @@ class Network:
             if pair in self.ways:
                 self.ways[pair].cut()
 
-    async def heal(self, *, lose: bool) -> None:
+    def heal(self, *, lose: bool) -> None:
         """Mend every link; with ``lose`` what was held is lost, and its connections are cut."""
         for (source, target), direction in self.directions.items():
             if lose and direction.is_held:
@@ -322,12 +322,15 @@ class Network:
             direction.slow(0.0, None)
             direction.release()
         self._refused.clear()
-        await self._listen()
+        self._listen()
 
-    async def _listen(self) -> None:
+    def _listen(self) -> None:
         for (source, target), way in self.ways.items():
             is_shut = target in self._down or (source, target) in self._refused
-            await (way.shut() if is_shut else way.open())
+            if is_shut:
+                way.shut()
+            else:
+                way.open()
 
 
 @asynccontextmanager
@@ -336,10 +339,10 @@ async def faulty_network(targets: Mapping[Pair, int]) -> AsyncIterator[Network]:
     async with asyncio.TaskGroup() as tasks:
         network = Network(targets, tasks)
         try:
-            await network.heal(lose=False)
+            network.heal(lose=False)
             yield network
         finally:
             for direction in network.directions.values():
                 direction.release()
             for way in network.ways.values():
-                await way.close()
+                way.close()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from metadata.node.peers import Address
+from metadata.node.stream_server import StreamServer
 from tests.support.metadata_members import listening
 from tests.support.metadata_process import LOOPBACK
 
@@ -38,12 +39,12 @@ class Way:
         self._target = target
         self._open = asyncio.Event()
         self._open.set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._server = StreamServer(self._carry, limit=1 << 16)
 
-    async def start(self) -> int:
+    def start(self) -> int:
         found = listening(Address(LOOPBACK, 0))
-        self._server = await asyncio.start_server(self._carry, sock=found)
+        found.listen()
+        self._server.start(found)
         port: int = found.getsockname()[1]
         return port
 
@@ -53,10 +54,9 @@ class Way:
     def clear(self) -> None:
         self._open.set()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         self._open.set()
-        if self._server is not None:
-            self._server.close()
+        await self._server.stop()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -202,7 +202,7 @@ async def group(size: int, root: Path, *, proxied: bool) -> AsyncIterator[Group]
     names = [f"n{number}" for number in range(size)]
     ports = {name: free_port() for name in names}
     ways = {(source, target): Way(ports[target]) for source in names for target in names if source != target}
-    entrances = {pair: await way.start() for pair, way in ways.items()} if proxied else {}
+    entrances = {pair: way.start() for pair, way in ways.items()} if proxied else {}
     processes = [
         Process(
             name,
@@ -224,7 +224,7 @@ async def group(size: int, root: Path, *, proxied: bool) -> AsyncIterator[Group]
             if process.popen is not None:
                 process.kill()
         for way in ways.values():
-            way.stop()
+            await way.stop()
 
 
 async def torture(size: int, root: Path, seed: int, *, faults: int, proxied: bool) -> int:

@@ -27,6 +27,7 @@ from jetstream.replica.wire import (
 )
 from metadata.node.peer_network import PeerNetwork
 from metadata.node.peers import Address, PeerIdentity
+from metadata.node.stream_server import StreamServer
 from metadata.raft.wire import Sent
 from tests.support.metadata_members import WAIT_SECONDS, listening
 
@@ -303,23 +304,26 @@ class RawLeader:
 
     def __init__(self) -> None:
         self.ends: asyncio.Queue[RawEnd] = asyncio.Queue()
-        self._accepted: list[RawEnd] = []
 
     @contextlib.asynccontextmanager
     async def listening(self, at: socket.socket) -> AsyncIterator[None]:
         """Stand where the socket ``at`` is bound."""
-        server = await asyncio.start_server(self._greeted, sock=at)
+        at.listen()
+        server = StreamServer(self._greeted, limit=1 << 16)
+        server.start(at)
         try:
             yield
         finally:
-            server.close()
-            for end in self._accepted:
-                end.close()
+            await server.stop()
 
     async def _greeted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        purpose = json.loads(await reader.readline())["purpose"]
+        line = await reader.readline()
+        if not line:
+            return  # it came while this ended
+        purpose = json.loads(line)["purpose"]
         end = RawEnd(reader, writer)
-        self._accepted.append(end)
         if purpose == "replication":
             writer.write(b"{}\n")
             self.ends.put_nowait(end)
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()  # the connection is the test's

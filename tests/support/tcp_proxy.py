@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
+from tests.support.protocol_server import ProtocolServer
+
 NEVER = 1 << 62
 
 
@@ -196,7 +198,7 @@ class _Downstream(asyncio.Protocol):
 
 
 class TcpProxy:
-    """Forwards connections to ``target``, each with the next of ``faults``."""
+    """Listens on a free port and forwards connections to ``target``, each with the next of ``faults``."""
 
     def __init__(
         self, target: int, faults: Sequence[Fault | None], tasks: asyncio.TaskGroup, *, keeps_responses: bool
@@ -204,27 +206,20 @@ class TcpProxy:
         self.target = target
         """Port on loopback; may be changed: new connections go there."""
         self.keeps_responses = keeps_responses
-        self.port = 0
         self.connections: list[_Downstream] = []
         self.stopped = False
         self._faults = list(faults)
         self._tasks = tasks
         self._passed = asyncio.Event()
-        self._server: asyncio.Server | None = None
+        self._server = ProtocolServer(self._accept, tasks)
+        self.port = self._server.port
 
-    async def start(self) -> None:
-        """Listen on a free port of loopback."""
-        self._server = await asyncio.get_running_loop().create_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Close the listener and every connection."""
-        assert self._server is not None
         self.stopped = True
-        self._server.close()
+        self._server.stop()
         for connection in self.connections:
             connection.abort()
-        await self._server.wait_closed()
 
     def wake(self) -> None:
         """Have `passed` look again: the node has said something, or the client is gone."""
@@ -269,8 +264,7 @@ async def proxied(
     """A proxy in front of the node that listens on ``target``."""
     async with asyncio.TaskGroup() as tasks:
         proxy = TcpProxy(target, faults, tasks, keeps_responses=keeps_responses)
-        await proxy.start()
         try:
             yield proxy
         finally:
-            await proxy.stop()
+            proxy.stop()

@@ -109,7 +109,7 @@ def test_the_end_of_a_connection_is_held_too() -> None:
             both.say("a", "last words")
             both.end("a")
             await both.until("b<hello", "a.")
-            await both.network.heal(lose=False)
+            both.network.heal(lose=False)
             await both.until("b<hello", "a.", "b<last words", "b.")
 
     run(check())
@@ -123,7 +123,7 @@ def test_what_is_held_when_a_way_heals_with_loss_never_arrives() -> None:
             both.say("a", "lost")
             both.say("b", "well")
             await both.until("b<hello", "a<well")
-            await both.network.heal(lose=True)
+            both.network.heal(lose=True)
             await both.until("b<hello", "a<well", "a.", "b.")
 
     run(check())
@@ -133,15 +133,15 @@ def test_whoever_dials_a_party_that_is_down_or_refused_is_refused() -> None:
     async def check() -> None:
         async with talk() as both:
             network, port = both.network, both.network.port("a", "b")
-            await network.is_down("b", down=True)
+            network.is_down("b", down=True)
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", port)
             await both.until("b<hello")
-            await network.is_down("b", down=False)
-            await network.refuse([A_TO_B])
+            network.is_down("b", down=False)
+            network.refuse([A_TO_B])
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", port)
-            await network.heal(lose=False)
+            network.heal(lose=False)
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.transport.abort()
 
