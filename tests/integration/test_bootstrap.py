@@ -150,7 +150,7 @@ def test_three_processes_form_a_cluster_while_they_are_killed_and_a_fourth_joins
         publisher = Witness("orders.n", nats_url)
         await publisher.open()
         await publisher.publish(100)
-        await publisher.wait_for_acks(100)
+        await publisher.retry_until_acked()
         await publisher.close()
 
     run(test())

@@ -1,6 +1,7 @@
 """A plain NATS publisher that remembers what it was told: the witness of the fault tests."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,19 +93,18 @@ class Witness:
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def retry_until_acked(self, rounds: int = 30) -> None:
-        """Send again what is not acked, as a publisher after a time-out would, until all is."""
+    async def retry_until_acked(self, count: int | None = None, rounds: int = 30) -> None:
+        """Send again what is not acked, as a publisher after a time-out would, until ``count`` or all are."""
+        wanted = self.published if count is None else count
         for _ in range(rounds):
-            missing = [number for number in range(self.published) if number not in self.acked]
-            if not missing:
+            if len(self.acked) >= wanted:
                 return
-            for number in missing:
-                await self.send(number)
-            try:
-                await self.wait_for_acks(self.published, 2.0)
-            except TimeoutError:
-                continue
-        raise AssertionError(f"{self.published - len(self.acked)} values were never acked")
+            for number in range(self.published):
+                if number not in self.acked:
+                    await self.send(number)
+            with contextlib.suppress(TimeoutError):
+                await self.wait_for_acks(wanted, 2.0)
+        raise AssertionError(f"{wanted - len(self.acked)} values were never acked")
 
 
 async def _quiet(error: Exception) -> None:
