@@ -21,7 +21,7 @@ from jetstream.node.replica_session_ends import FollowerEnd, LeaderEnd, SessionH
 from jetstream.node.replica_session_pulse import Verdict
 from jetstream.replica.wire import Answer, FetchMessage
 from metadata.node.peer_server import PeerServer, Refusal
-from metadata.node.peers import Address, PeerIdentity, keep_link
+from metadata.node.peers import Address, Callers, PeerIdentity, keep_link
 
 REPLICATION: Final = "replication"
 """Purpose of the connections."""
@@ -53,7 +53,7 @@ class ReplicaSessions:
         self._identity = identity
         self._peers = dict(peers)
         self._links: dict[NodeId, asyncio.Task[None]] = {}
-        self._tasks: asyncio.TaskGroup | None = None
+        self._running: tuple[asyncio.TaskGroup, Callers] | None = None
         self._host = host
         self._settings = settings
         self._executor = executor
@@ -73,13 +73,13 @@ class ReplicaSessions:
         try:
             with server.serve(REPLICATION, self._serve, self._objection):
                 async with asyncio.TaskGroup() as tasks:
-                    self._tasks = tasks
+                    self._running = tasks, server.callers
                     for peer in self._followed:
-                        self._dial(peer, tasks)
+                        self._dial(peer, *self._running)
                     tasks.create_task(self._watch())
                     tasks.create_task(self._fail())
         finally:
-            self._tasks = None
+            self._running = None
             for led in self._led.values():
                 led.close()
 
@@ -93,8 +93,8 @@ class ReplicaSessions:
             self._hang_up(peer)
         else:
             self._followed[peer] = self._follower_end(peer)
-        if self._tasks is not None:
-            self._dial(peer, self._tasks)
+        if self._running is not None:
+            self._dial(peer, *self._running)
 
     def part(self, peer: NodeId) -> None:
         """Have nothing to do with ``peer`` any more: it is no node of the cluster."""
@@ -114,8 +114,8 @@ class ReplicaSessions:
     def _follower_end(self, peer: NodeId) -> FollowerEnd:
         return FollowerEnd(peer, self._host, self._settings, self._crashed)
 
-    def _dial(self, peer: NodeId, tasks: asyncio.TaskGroup) -> None:
-        link = keep_link(self._identity, peer, self._peers[peer], REPLICATION, self._followed[peer])
+    def _dial(self, peer: NodeId, tasks: asyncio.TaskGroup, callers: Callers) -> None:
+        link = keep_link(self._identity, peer, self._peers[peer], REPLICATION, self._followed[peer], callers)
         self._links[peer] = tasks.create_task(link)
 
     def _hang_up(self, peer: NodeId) -> None:

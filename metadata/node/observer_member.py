@@ -102,7 +102,9 @@ class ObserverMember:
                     tasks.create_task(self._fail())
                     for voter, address in self._addresses.items():
                         link = _VoterLink(voter, self._identity.node_id, self, self._outlets)
-                        tasks.create_task(keep_link(self._identity, voter, address, OBSERVER, link))
+                        tasks.create_task(
+                            keep_link(self._identity, voter, address, OBSERVER, link, self.server.callers)
+                        )
                     self._look_for_voters()
         finally:
             await self.stop()

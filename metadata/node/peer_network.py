@@ -116,7 +116,9 @@ class PeerNetwork:
             async with self.server.listening(listening), asyncio.TaskGroup() as links:
                 for peer, address in self._peers.items():
                     link = _MessageLink(peer, self._outlets, listener)
-                    links.create_task(keep_link(self._identity, peer, address, METADATA, link))
+                    links.create_task(
+                        keep_link(self._identity, peer, address, METADATA, link, self.server.callers)
+                    )
 
     def send(self, message: Sent) -> None:
         """Send now or never."""

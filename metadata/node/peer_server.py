@@ -20,6 +20,7 @@ from metadata.node.peers import (
     GREETING_BYTES_MAX,
     GREETING_SECONDS,
     PROTOCOL_VERSION,
+    Callers,
     Conversation,
     Greeting,
     PeerIdentity,
@@ -53,6 +54,9 @@ class _Service:
 class PeerServer:
     """Lets peers in; see the module.
 
+    Attributes:
+        callers: are told who was let in.
+
     Invariant:
         V1: a connection is handed on only if its greeting named this node, this cluster and the token, and a
             source to which its purpose has no objection.
@@ -60,6 +64,7 @@ class PeerServer:
 
     def __init__(self, identity: PeerIdentity) -> None:
         """Prepare to be dialled as ``identity``."""
+        self.callers = Callers()
         self._identity = identity
         self._served: dict[str, _Service] = {}
 
@@ -100,6 +105,7 @@ class PeerServer:
             service = None if greeting is None else self._served.get(greeting.purpose)
             if greeting is not None and service is not None:  # it may have ended while the answer was sent
                 source = NodeId(greeting.source)
+                self.callers.came(source)
                 await converse(service.conversation(source, reader, writer), writer, source)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             _log.debug("an incoming connection broke error=%r", error)

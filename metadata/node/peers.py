@@ -105,11 +105,38 @@ class Link(Protocol):
         """Learn that no connection could be made; ``refused`` if nothing listens there."""
 
 
-async def keep_link(identity: PeerIdentity, peer: NodeId, address: Address, purpose: str, link: Link) -> None:
+class Callers:
+    """Peers that have just been let in: whoever waits to dial one of them again need not wait longer.
+
+    A node that starts dials all others, and would else seem dead to them until their next attempt.
+    """
+
+    def __init__(self) -> None:
+        """Nobody waits."""
+        self._waited_for: dict[NodeId, asyncio.Event] = {}
+
+    def came(self, peer: NodeId) -> None:
+        """Wake those who wait to dial ``peer``."""
+        event = self._waited_for.pop(peer, None)
+        if event is not None:
+            event.set()
+
+    async def pause(self, peer: NodeId, seconds: float) -> None:
+        """Return after ``seconds``, or when ``peer`` comes."""
+        event = self._waited_for.setdefault(peer, asyncio.Event())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()
+
+
+async def keep_link(
+    identity: PeerIdentity, peer: NodeId, address: Address, purpose: str, link: Link, callers: Callers
+) -> None:
     """Keep a connection to ``peer`` for ``purpose`` until cancelled."""
     loop = asyncio.get_running_loop()
     pause, objection = _REDIAL_SECONDS_MIN, ""
     while True:
+        was_let_in = False
         try:
             reader, writer = await _dial(identity, peer, address, purpose)
         except _NO_PEER as error:
@@ -127,7 +154,9 @@ async def keep_link(identity: PeerIdentity, peer: NodeId, address: Address, purp
             if loop.time() - began >= _REDIAL_SECONDS_MIN:  # what ends sooner would be dialled in a circle
                 pause = _REDIAL_SECONDS_MIN
                 continue
-        await asyncio.sleep(pause)
+            was_let_in = True
+        # Two that are let in and cut off at once would wake each other without end.
+        await (asyncio.sleep(pause) if was_let_in else callers.pause(peer, pause))
         pause = min(2 * pause, _REDIAL_SECONDS_MAX)
 
 

@@ -11,6 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from envelope.types import LogIndex, NodeId, Term
+from metadata.node import peers
 from metadata.node.peer_network import PeerNetwork
 from metadata.node.peers import Address, PeerIdentity
 from metadata.node.stream_server import StreamServer
@@ -101,6 +102,24 @@ async def said(a: End, b: End, first: int) -> None:
             a.network.send(beat(number))
             number += 1
             await asyncio.sleep(0)
+
+
+def test_a_peer_that_starts_is_dialled_when_it_dials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_REDIAL_SECONDS_MIN", 100 * WAIT_SECONDS)
+    monkeypatch.setattr(peers, "_REDIAL_SECONDS_MAX", 100 * WAIT_SECONDS)
+
+    async def test() -> None:
+        a, b = End(A), End(B)
+        a.start({B: b.address})
+        try:
+            await until(lambda: B in a.network.server.callers._waited_for)
+            b.start({A: a.address})
+            await said(a, b, 1)
+        finally:
+            await a.stop()
+            await b.stop()
+
+    run(test())
 
 
 def test_messages_arrive_in_order_and_each_once() -> None:
