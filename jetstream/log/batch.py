@@ -20,6 +20,7 @@ Source: Apache Arrow columnar format; Kafka's record batch v2 (a CRC over everyt
 
 import re
 import struct
+from binascii import unhexlify
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntFlag
@@ -99,7 +100,7 @@ class UnsealedBatch:
     """An encoded batch whose flags and CRC are still "0".
 
     Attributes:
-        last_txid: the last transaction id of its records, None if none has one.
+        last_txid: the largest transaction id of its records, None if none has one.
 
     Invariants:
         U1: base < next.
@@ -243,12 +244,14 @@ def _encoded(records: pa.RecordBatch, header: BatchHeader, compression: Compress
 
 
 def last_txid(records: pa.RecordBatch) -> int | None:
-    """Return the last transaction id among ``records``, None if there is none."""
+    """Return the largest transaction id among ``records``, None if there is none.
+
+    It is the last one (S2), but what is found by it must not depend on that.
+    """
     txids = records["txid"]
     if txids.null_count == len(txids):
         return None
-    found: int = txids.drop_null()[-1].as_py()
-    return found
+    return int(txids.drop_null().to_numpy().max())
 
 
 def encode_group(
@@ -362,7 +365,7 @@ def header_at(data: Buffer, frame: Frame) -> BatchHeader:
     # Lower case only: a flip between "a" and "A" inside the CRC's own digits must not go unseen.
     if not _DIGITS.fullmatch(digits):
         raise CorruptDataError("a header entry is not lower-case hexadecimal")
-    version, flags, base, end, epoch, timestamp, crc = _FIELDS.unpack(bytes.fromhex(digits.decode()))
+    version, flags, base, end, epoch, timestamp, crc = _FIELDS.unpack(unhexlify(digits))
     if not base < end <= _SIGNED_MAX or timestamp > _SIGNED_MAX or epoch > _SIGNED_MAX:
         raise CorruptDataError(f"a header entry claims the range [{base}, {end})")
     known = _FLAGS[flags] if flags < len(_FLAGS) else BatchFlags(flags)

@@ -4,16 +4,18 @@ Index file (little-endian):
 
     offset  size  field
     0       4     magic "JSIX"
-    4       4     version (1)
+    4       4     version (2; 1 had no txids)
     8       8     number of entries N
     16      8     base: the segment's first offset
     24      8     next: offset after the last entry's range
     32      8     data end: position after the last entry's batch
     40      8     leader epoch of the last entry
     48      8     largest timestamp, microseconds
-    56      4     CRC32C of the entries
-    60      4     CRC32C of bytes 0 to 59
-    64      48*N  entries: base, next, position, length, leader epoch, max timestamp (8 bytes each)
+    56      8     largest transaction id, signed; -2**63: there is none
+    64      4     CRC32C of the entries
+    68      4     CRC32C of bytes 0 to 67
+    72      56*N  entries: base, next, position, length, leader epoch, max timestamp, largest transaction id
+                  of the batch alone (8 bytes each)
 
 Nothing depends on the file: it is written when a segment is sealed or a checkpoint made, only if the
 entries tile the segment without a gap, and only for batches that are synced. If it is missing, fails a
@@ -23,28 +25,54 @@ checksum or does not fit the segment, the segment itself is scanned.
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
 from envelope.errors import CorruptDataError
 from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import BatchHeader
 from jetstream.log.checksum import crc32c
 
-HEADER_BYTES: Final = 64
-ENTRY_BYTES: Final = 48
-_HEADER: Final = struct.Struct("<4sIQQQQQQI")
+HEADER_BYTES: Final = 72
+ENTRY_BYTES: Final = 56
+NO_TXID: Final = -(1 << 63)
+"""Stands where no record has a transaction id; one that is this number itself counts as the next larger."""
+
+_HEADER: Final = struct.Struct("<4sIQQQQQQqI")
+_KIND: Final = struct.Struct("<4sI")
 _CRC: Final = struct.Struct("<I")
 _MAGIC: Final = b"JSIX"
-_VERSION: Final = 1
-_COLUMNS: Final = 6
+_VERSION: Final = 2
+_COLUMNS: Final = 7
 
 assert _HEADER.size + _CRC.size == HEADER_BYTES
 
 
+class Covered(Protocol):
+    """What the index must know of a batch, besides its transaction ids."""
+
+    @property
+    def base(self) -> Offset:
+        """First offset."""
+
+    @property
+    def next(self) -> Offset:
+        """Offset after the range."""
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """Epoch that wrote it."""
+
+    @property
+    def max_timestamp(self) -> TimestampUs:
+        """Largest timestamp."""
+
+
 class IndexEntry(NamedTuple):
-    """Where one batch lies and what it covers; its range is ``[base, next)``."""
+    """Where one batch lies and what it covers; its range is ``[base, next)``.
+
+    ``last_txid`` is the largest transaction id of its records, None if none has one; see `NO_TXID`.
+    """
 
     base: Offset
     next: Offset
@@ -52,6 +80,7 @@ class IndexEntry(NamedTuple):
     length: int
     leader_epoch: LeaderEpoch
     max_timestamp: TimestampUs
+    last_txid: int | None
 
     @property
     def end(self) -> FilePosition:
@@ -59,7 +88,7 @@ class IndexEntry(NamedTuple):
         return FilePosition(self.position + self.length)
 
     @classmethod
-    def of(cls, header: BatchHeader, position: int, length: int) -> "IndexEntry":
+    def of(cls, header: Covered, position: int, length: int, last_txid: int | None) -> "IndexEntry":
         """Describe a batch that lies at ``position``."""
         return cls(
             header.base,
@@ -68,6 +97,7 @@ class IndexEntry(NamedTuple):
             length,
             header.leader_epoch,
             header.max_timestamp,
+            NO_TXID + 1 if last_txid == NO_TXID else last_txid,
         )
 
 
@@ -80,6 +110,7 @@ class IndexSummary(NamedTuple):
     data_end: FilePosition
     last_epoch: LeaderEpoch
     max_timestamp: TimestampUs
+    last_txid: int | None
     entries_crc: int
 
     def fits(self, base: Offset, next_base: Offset, data_end: int) -> bool:
@@ -97,9 +128,11 @@ class BatchIndex:
         X1: ``bases`` and ``nexts`` strictly increase, and entry i+1 begins at or after the end of entry i
             (after it only where corrupt bytes lie between).
         X2: ``epochs`` and ``timestamps`` never decrease.
+        X3: ``txids`` has the largest transaction id of each batch's own records, `NO_TXID` only where none of
+            them has one; the largest of all is the segment's ``last_txid``.
     """
 
-    __slots__ = ("bases", "epochs", "lengths", "nexts", "positions", "timestamps", "verified")
+    __slots__ = ("bases", "epochs", "lengths", "nexts", "positions", "timestamps", "txids", "verified")
 
     def __init__(self) -> None:
         """Begin empty."""
@@ -108,6 +141,7 @@ class BatchIndex:
         self.lengths = array("q")
         self.epochs = array("q")
         self.timestamps = array("q")
+        self.txids = array("q")
         self.verified = bytearray()
         """1 per entry whose CRC this process has computed, as writer or as reader."""
         self.nexts = array("q")
@@ -123,6 +157,7 @@ class BatchIndex:
             self.lengths[row],
             LeaderEpoch(self.epochs[row]),
             TimestampUs(self.timestamps[row]),
+            _txid(self.txids[row]),
         )
 
     def append(self, entry: IndexEntry, *, verified: bool) -> None:
@@ -135,6 +170,12 @@ class BatchIndex:
         self.lengths.append(entry.length)
         self.epochs.append(entry.leader_epoch)
         self.timestamps.append(entry.max_timestamp)
+        txid = entry.last_txid
+        if txid is None:
+            self.txids.append(NO_TXID)
+        else:
+            assert txid > NO_TXID, "X3: that number says that there is none"
+            self.txids.append(txid)
         self.verified.append(verified)
         self.nexts.append(entry.next)
 
@@ -152,6 +193,21 @@ class BatchIndex:
     def find_timestamp(self, timestamp: TimestampUs) -> int:
         """Return the row of the first batch that reaches ``timestamp``; `len` if there is none."""
         return bisect_left(self.timestamps, timestamp, hi=len(self.nexts))
+
+    def find_txid(self, txid: int, first: int) -> int:
+        """Return the first row from ``first`` on of a batch with a transaction id of at least ``txid``.
+
+        `len` if there is none.
+        """
+        stop = len(self.nexts)
+        # Of a copy: an array that is looked at cannot grow.
+        reach = np.frombuffer(self.txids[first:stop], np.int64) >= max(txid, NO_TXID + 1)
+        return first + int(reach.argmax()) if reach.any() else stop
+
+    @property
+    def last_txid(self) -> int | None:
+        """The largest transaction id of all batches, None if none has one."""
+        return _txid(int(np.frombuffer(self.txids[:], np.int64).max(initial=NO_TXID)))
 
     def are_verified(self, base: Offset, end: Offset) -> bool:
         """Tell whether every batch of ``[base, end)``, which is not empty, is marked as verified."""
@@ -173,7 +229,7 @@ class BatchIndex:
         assert 0 < rows <= len(self), f"{rows} of {len(self)} entries"
         table = np.empty((rows, _COLUMNS), "<i8")
         columns = (self.bases, self.nexts, self.positions, self.lengths, self.epochs, self.timestamps)
-        for number, column in enumerate(columns):
+        for number, column in enumerate((*columns, self.txids)):
             table[:, number] = np.array(column[:rows], "<i8")
         entries = table.tobytes()
         last = self[rows - 1]
@@ -186,6 +242,7 @@ class BatchIndex:
             last.end,
             last.leader_epoch,
             last.max_timestamp,
+            table[:, _COLUMNS - 1].max(),
             crc32c(entries),
         )
         return head + _CRC.pack(crc32c(head)) + entries
@@ -199,12 +256,13 @@ def decode_summary(content: bytes) -> IndexSummary:
     """
     if len(content) < HEADER_BYTES:
         raise CorruptDataError("an index file ends inside its header")
-    magic, version, *fields, entries_crc = _HEADER.unpack_from(content)
+    # First, as another version has its checksum elsewhere.
+    if _KIND.unpack_from(content) != (_MAGIC, _VERSION):
+        raise CorruptDataError(f"not an index of version {_VERSION}")
+    _, _, *fields, entries_crc = _HEADER.unpack_from(content)
     if _CRC.unpack_from(content, _HEADER.size)[0] != crc32c(content[: _HEADER.size]):
         raise CorruptDataError("an index header does not match its checksum")
-    if magic != _MAGIC or version != _VERSION:
-        raise CorruptDataError(f"not an index of version {_VERSION}")
-    count, base, end, data_end, epoch, timestamp = fields
+    count, base, end, data_end, epoch, timestamp, txid = fields
     return IndexSummary(
         count,
         Offset(base),
@@ -212,6 +270,7 @@ def decode_summary(content: bytes) -> IndexSummary:
         FilePosition(data_end),
         LeaderEpoch(epoch),
         TimestampUs(timestamp),
+        _txid(txid),
         entries_crc,
     )
 
@@ -220,7 +279,7 @@ def decode_index(content: bytes) -> tuple[IndexSummary, BatchIndex]:
     """Return header and entries of a whole index file.
 
     Raises:
-        CorruptDataError: header or entries are wrong, or they do not tile.
+        CorruptDataError: header or entries are wrong, they do not tile, or the header has another last txid.
     """
     summary = decode_summary(content)
     entries = content[HEADER_BYTES:]
@@ -234,9 +293,16 @@ def decode_index(content: bytes) -> tuple[IndexSummary, BatchIndex]:
     index.lengths.frombytes(table[:, 3].tobytes())
     index.epochs.frombytes(table[:, 4].tobytes())
     index.timestamps.frombytes(table[:, 5].tobytes())
+    index.txids.frombytes(table[:, 6].tobytes())
+    if index.last_txid != summary.last_txid:
+        raise CorruptDataError("index entries have another largest transaction id than their header says")
     index.verified.extend(bytes(summary.entries))
     index.nexts.frombytes(table[:, 1].tobytes())
     return summary, index
+
+
+def _txid(stored: int) -> int | None:
+    return None if stored == NO_TXID else stored
 
 
 def _check_tiling(table: "np.ndarray[tuple[int, int], np.dtype[np.int64]]", summary: IndexSummary) -> None:

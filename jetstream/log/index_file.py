@@ -44,7 +44,7 @@ def read_index(disk: Disk, path: str, base: Offset, segment: File) -> BatchIndex
         header, length = read_batch(FileWindow(segment, segment.size()), last.position)
     except CorruptDataError:
         return None
-    fits = summary.base == base and IndexEntry.of(header, last.position, length) == last
+    fits = summary.base == base and IndexEntry.of(header, last.position, length, last.last_txid) == last
     return index if fits else None
 
 

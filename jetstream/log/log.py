@@ -337,7 +337,7 @@ class Log(WritableLog):
             self._disk.sync_dir(self.directory)
             assert new.index is not None, "it was written a moment ago"
             new.save_index(len(new.index))
-        self._indexes.count(new)
+        self.indexes.count(new)
         return True
 
     # --- inside -----------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Framing: where one encapsulated RecordBatch message ends, and where its header entry's digits stand.
 
-Only the fields that framing needs are walked; everything else of the flatbuffer is Arrow's business and
-is covered by the batch's CRC. Layout of an encapsulated message:
+Only the fields are walked that framing needs, and a few that are wanted of batches which nobody decodes;
+everything else of the flatbuffer is Arrow's business and is covered by the batch's CRC. Layout of an
+encapsulated message:
 
     offset  size  field
     0       4     continuation marker, ff ff ff ff
@@ -13,7 +14,9 @@ Source: Apache Arrow columnar format, "Encapsulated message format"; ``Message.f
 """
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+import pyarrow as pa
 
 from envelope.errors import CorruptDataError
 from envelope.limits import RECORD_BYTES_MAX
@@ -36,11 +39,21 @@ _I32: Final = struct.Struct("<i")
 _U16: Final = struct.Struct("<H")
 _I64: Final = struct.Struct("<q")
 _EXTENT: Final = struct.Struct("<qq")
+_MESSAGE_VTABLE: Final = struct.Struct("<H2x5H")
+"""Its length, and where in a ``Message`` version, header type, header, body length and metadata stand."""
 _METADATA_V5: Final = 4
-_RECORD_BATCH: Final = 3
-_VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH, _CUSTOM_METADATA = 0, 1, 2, 3, 4
+_RECORD_BATCH_BYTE: Final = b"\x03"
+_HEADER, _BODY_LENGTH = 2, 3
 _ROW_COUNT, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3
 _KEY, _VALUE = 0, 1
+_HEADER_SLOT: Final = 4 + 2 * _HEADER
+_NODES_SLOT: Final = 4 + 2 * _NODES
+_TXID_NODE_AT: Final = 4 + 16 * 8
+"""Behind the vector's length the nodes of the columns before it, and of what is in the list of headers."""
+_TXID_BUFFER: Final = 19
+"""Two for each number, three for each text or bytes, two for the list of headers, seven for what is in it."""
+_CODEC: Final = 0
+_CODECS: Final[tuple[Literal["lz4", "zstd"], ...]] = ("lz4", "zstd")
 
 assert _PREFIX.size == PREFIX_BYTES
 
@@ -104,17 +117,19 @@ def find_frame(data: bytes | bytearray | memoryview, start: int = 0) -> Frame | 
 def _walk(metadata: bytes) -> tuple[int, int]:
     """Return the body length and the position of the entry's digits within ``metadata``."""
     message = _U32.unpack_from(metadata, 0)[0]
-    version_at = _field(metadata, message, _VERSION)
-    type_at = _field(metadata, message, _HEADER_TYPE)
-    if not version_at or _U16.unpack_from(metadata, version_at)[0] != _METADATA_V5:
+    # All five fields at once: it is done for every batch that is read.
+    vtable = _vtable(metadata, message)
+    length, version_at, type_at, _, body_at, custom_at = _MESSAGE_VTABLE.unpack_from(metadata, vtable)
+    if length < _MESSAGE_VTABLE.size or not custom_at:
+        raise CorruptDataError("a record batch has no header entry")
+    if not version_at or _U16.unpack_from(metadata, message + version_at)[0] != _METADATA_V5:
         raise CorruptDataError("a message is not Arrow metadata version 5")
-    if not type_at or metadata[type_at : type_at + 1] != bytes((_RECORD_BATCH,)):
+    if not type_at or metadata[message + type_at : message + type_at + 1] != _RECORD_BATCH_BYTE:
         raise CorruptDataError("a message is not a record batch")
-    body_at = _field(metadata, message, _BODY_LENGTH)
-    body_length = _I64.unpack_from(metadata, body_at)[0] if body_at else 0
+    body_length = _I64.unpack_from(metadata, message + body_at)[0] if body_at else 0
     if body_length % 8 or not 0 <= body_length <= BODY_BYTES_MAX:
         raise CorruptDataError(f"a message claims {body_length} bytes of body")
-    return body_length, _find_entry(metadata, message)
+    return body_length, _find_entry(metadata, _follow(metadata, message + custom_at))
 
 
 def record_batch_fields(message: bytes) -> RecordBatchFields:
@@ -128,6 +143,58 @@ def record_batch_fields(message: bytes) -> RecordBatchFields:
         PREFIX_BYTES + _field(metadata, batch, _ROW_COUNT),
         *(PREFIX_BYTES + vector for vector in vectors),
     )
+
+
+def txid_nulls(message: bytes | bytearray | memoryview) -> tuple[int, int]:
+    """Return how many records a whole RecordBatch message of ours has, and how many without transaction id.
+
+    Raises:
+        struct.error: it points outside itself.
+    """
+    # Written out, as it is done for every batch that is read.
+    root = PREFIX_BYTES + _U32.unpack_from(message, PREFIX_BYTES)[0]
+    vtable = root - _I32.unpack_from(message, root)[0]
+    at = root + _U16.unpack_from(message, vtable + _HEADER_SLOT)[0]
+    batch = at + _U32.unpack_from(message, at)[0]
+    vtable = batch - _I32.unpack_from(message, batch)[0]
+    at = batch + _U16.unpack_from(message, vtable + _NODES_SLOT)[0]
+    node = at + _U32.unpack_from(message, at)[0] + _TXID_NODE_AT
+    records, nulls = _EXTENT.unpack_from(message, node)
+    return records, nulls
+
+
+def txid_buffers(message: bytes | bytearray | memoryview) -> tuple[memoryview, memoryview]:
+    """Return validity and values of the transaction ids of a whole RecordBatch message of ours, decompressed.
+
+    The validity is empty if there is one in every record.
+
+    Raises:
+        struct.error, ValueError, OSError: it points outside itself, or does not decompress.
+    """
+    body = PREFIX_BYTES + _U32.unpack_from(message, 4)[0]
+    metadata = bytes(message[PREFIX_BYTES:body])
+    root = _U32.unpack_from(metadata, 0)[0]
+    batch = _follow(metadata, _field(metadata, root, _HEADER))
+    buffers = _follow(metadata, _field(metadata, batch, _BUFFERS)) + 4
+    found = []
+    for number in (_TXID_BUFFER, _TXID_BUFFER + 1):
+        start, length = _EXTENT.unpack_from(metadata, buffers + _EXTENT.size * number)
+        found.append(memoryview(message)[body + start : body + start + length])
+    compression_at = _field(metadata, batch, _COMPRESSION)
+    if compression_at:
+        compression = _follow(metadata, compression_at)
+        codec_at = _field(metadata, compression, _CODEC)
+        codec = _CODECS[metadata[codec_at] if codec_at else 0]
+        found = [_decompressed(buffer, codec) for buffer in found]
+    return found[0], found[1]
+
+
+def _decompressed(stored: memoryview, codec: Literal["lz4", "zstd"]) -> memoryview:
+    """Return what is in one buffer of a compressed body, which begins with its length, -1: it is as it is."""
+    if not stored:
+        return stored
+    length = _I64.unpack_from(stored)[0]
+    return stored[8:] if length < 0 else memoryview(pa.decompress(bytes(stored[8:]), length, codec))
 
 
 def is_compressed(metadata: bytes) -> bool:
@@ -161,12 +228,8 @@ def decoded_bytes(message: bytes | bytearray | memoryview) -> int:
     return total
 
 
-def _find_entry(metadata: bytes, message: int) -> int:
+def _find_entry(metadata: bytes, vector: int) -> int:
     """Return where the value of the one custom-metadata entry stands."""
-    vector_at = _field(metadata, message, _CUSTOM_METADATA)
-    if not vector_at:
-        raise CorruptDataError("a record batch has no header entry")
-    vector = _follow(metadata, vector_at)
     if _U32.unpack_from(metadata, vector)[0] != 1:
         raise CorruptDataError("a record batch has more than one metadata entry")
     entry = _follow(metadata, vector + 4)
@@ -184,14 +247,19 @@ def _find_entry(metadata: bytes, message: int) -> int:
 
 def _field(metadata: bytes, table: int, index: int) -> int:
     """Return the position of a table's field, 0 if it is absent."""
-    vtable: int = table - _I32.unpack_from(metadata, table)[0]
-    if vtable < 0:
-        raise CorruptDataError("a message's metadata points outside itself")
+    vtable = _vtable(metadata, table)
     slot = 4 + 2 * index
     if slot >= _U16.unpack_from(metadata, vtable)[0]:
         return 0
     offset: int = _U16.unpack_from(metadata, vtable + slot)[0]
     return table + offset if offset else 0
+
+
+def _vtable(metadata: bytes, table: int) -> int:
+    vtable: int = table - _I32.unpack_from(metadata, table)[0]
+    if vtable < 0:
+        raise CorruptDataError("a message's metadata points outside itself")
+    return vtable
 
 
 def _follow(metadata: bytes, position: int) -> int:

@@ -82,6 +82,7 @@ class ReadableLog:
         log_start_offset: first kept offset.
         log_end_offset: next offset to be written.
         epochs: which leader epoch wrote what.
+        indexes: of its segments.
         failed: why nothing more can be appended; None if it can.
 
     Invariants:
@@ -92,11 +93,11 @@ class ReadableLog:
 
     __slots__ = (
         "_corrupt",
-        "_indexes",
         "_segments",
         "directory",
         "epochs",
         "failed",
+        "indexes",
         "log_end_offset",
         "log_start_offset",
     )
@@ -106,7 +107,7 @@ class ReadableLog:
         self.directory = directory
         self._segments = segments
         self._corrupt = CorruptRanges(directory)
-        self._indexes = LoadedIndexes(self._corrupt.add)
+        self.indexes = LoadedIndexes(self._corrupt.add)
         self.log_start_offset = Offset(0)
         self.log_end_offset = Offset(0)
         self.epochs = EpochHistory()
@@ -162,7 +163,7 @@ class ReadableLog:
             OffsetOutOfRange: it is below the log start, or not yet written.
             CorruptDataError: it lies in a corrupt range.
         """
-        return self._locate(offset, self._indexes.of)
+        return self._locate(offset, self.indexes.of)
 
     def plan_read(
         self,
@@ -187,7 +188,7 @@ class ReadableLog:
         if offset == self.log_end_offset:
             segment = self._segments[-1]
             return FileRange(segment, _NO_ENTRIES, segment.data_end, 0, offset, offset, self.epochs.last)
-        found = self._locate(offset, self._indexes.of if load else _index_in_memory)
+        found = self._locate(offset, self.indexes.of if load else _index_in_memory)
         stop = min([end, *(start for start, _ in self.corrupt_ranges if start > offset)])
         entry = found.entry
         last = found.index.last_row_until(found.row, entry.position + max_bytes, stop)
@@ -251,7 +252,7 @@ class ReadableLog:
         for segment in self._segments:
             if segment.next == segment.base or segment.max_timestamp < timestamp:
                 continue
-            index = self._indexes.of(segment)
+            index = self.indexes.of(segment)
             for row in range(index.find_timestamp(timestamp), len(index)):
                 found = self._offset_in(index[row], timestamp)
                 if found is not None:
@@ -293,7 +294,7 @@ class ReadableLog:
 
     def _segment_with(self, offset: Offset) -> tuple[Segment, BatchIndex]:
         segment = _segment_at(self._segments, offset)
-        return segment, self._indexes.of(segment)
+        return segment, self.indexes.of(segment)
 
     def _verify_row(self, segment: Segment, index: BatchIndex, row: int, window: FileWindow) -> None:
         entry = index[row]
@@ -302,7 +303,7 @@ class ReadableLog:
         except CorruptDataError:
             found = None
         else:
-            found = IndexEntry.of(header, entry.position, length)
+            found = IndexEntry.of(header, entry.position, length, entry.last_txid)
         if found == entry:
             index.verified[row] = True
             return
@@ -311,7 +312,7 @@ class ReadableLog:
             self._corrupt.add(entry.base, entry.next)
             segment.index_doubtful = True
         elif segment.index is index:  # otherwise it was replaced or dropped meanwhile
-            self._indexes.rescan(segment)
+            self.indexes.rescan(segment)
         self._corrupt.refuse(entry.base)
         raise IndexRebuilt(f"the index of segment {segment.base} was wrong and has been derived anew")
 

@@ -21,6 +21,7 @@ from jetstream.log.scan import FIRST_BATCH
 from jetstream.log.schema import END_OF_STREAM, NO_RECORDS, SCHEMA_MESSAGE
 from jetstream.log.segment import Segment
 from jetstream.log.state_file import NEW_SUFFIX
+from jetstream.log.txid_column import last_txid_in
 
 _SYNC_BYTES: Final = 4 * MIB
 
@@ -117,7 +118,7 @@ def _write(
         start = position
         for piece in some:
             frame = piece.frame(codec)
-            new.extend(IndexEntry.of(piece.header, position, len(frame)))
+            new.extend(IndexEntry.of(piece.header, position, len(frame), last_txid_in(frame)))
             position += len(frame)
             frames.append(frame)
         if frames:

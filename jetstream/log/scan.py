@@ -17,6 +17,7 @@ from jetstream.log.batch_index import BatchIndex, IndexEntry
 from jetstream.log.disk import File
 from jetstream.log.message import METADATA_BYTES_MAX, PREFIX_BYTES, find_frame
 from jetstream.log.schema import END_OF_STREAM, SCHEMA_MESSAGE
+from jetstream.log.txid_column import last_txid_in
 
 FIRST_BATCH: Final = FilePosition(len(SCHEMA_MESSAGE))
 """Where the first batch of every segment begins."""
@@ -117,7 +118,13 @@ class FileWindow:
 
 
 def read_batch(window: FileWindow, position: int) -> tuple[BatchHeader, int]:
-    """Return header and length of the good batch at ``position``.
+    """Return header and length of the good batch at ``position``; raises as `read_frame`."""
+    header, frame = read_frame(window, position)
+    return header, len(frame)
+
+
+def read_frame(window: FileWindow, position: int) -> tuple[BatchHeader, memoryview]:
+    """Return header and bytes of the good batch at ``position``.
 
     Raises:
         CorruptDataError: there is none.
@@ -126,7 +133,8 @@ def read_batch(window: FileWindow, position: int) -> tuple[BatchHeader, int]:
     frame = find_frame(window.view(position, PREFIX_BYTES + METADATA_BYTES_MAX))
     if frame is None or position + frame.end > window.size:
         raise CorruptDataError(f"the file ends inside the batch at {position}")
-    return verified_at(window.view(position, frame.end), frame), frame.end
+    view = window.view(position, frame.end)
+    return verified_at(view, frame), view
 
 
 def scan_segment(file: File, base: Offset, known: BatchIndex | None = None) -> SegmentScan:
@@ -169,7 +177,7 @@ def _check_schema(window: FileWindow, scan: SegmentScan) -> None:
 def _step(window: FileWindow, position: FilePosition, scan: SegmentScan) -> FilePosition:
     """Take in what lies at ``position``, a good batch or damage up to the next one; return its end."""
     try:
-        header, length = _read_expected(window, position, scan.next)
+        header, frame = _read_expected(window, position, scan.next)
     except CorruptDataError as error:
         found = _next_batch(window, position, scan.next)
         end, following = found if found is not None else (FilePosition(window.size), None)
@@ -177,19 +185,20 @@ def _step(window: FileWindow, position: FilePosition, scan: SegmentScan) -> File
         if following is not None:
             scan.next = following
         return end
-    scan.index.append(IndexEntry.of(header, position, length), verified=True)
+    entry = IndexEntry.of(header, position, len(frame), last_txid_in(frame))
+    scan.index.append(entry, verified=True)
     scan.next = header.next
-    scan.data_end = FilePosition(position + length)
+    scan.data_end = entry.end
     if BatchFlags.GROUP_START in header.flags:
         scan.group_starts.append(header.base)
     return scan.data_end
 
 
-def _read_expected(window: FileWindow, position: int, expected: Offset) -> tuple[BatchHeader, int]:
-    header, length = read_batch(window, position)
+def _read_expected(window: FileWindow, position: int, expected: Offset) -> tuple[BatchHeader, memoryview]:
+    header, frame = read_frame(window, position)
     if header.base != expected:
         raise CorruptDataError(f"a batch has base {header.base} where {expected} was expected")
-    return header, length
+    return header, frame
 
 
 def _next_batch(window: FileWindow, position: int, expected: Offset) -> tuple[FilePosition, Offset] | None:

@@ -73,6 +73,7 @@ class Segment:
         sealed: nothing is appended any more.
         last_epoch: leader epoch of the last batch.
         max_timestamp: of all batches.
+        last_txid: the largest transaction id of all batches, None if none has one.
         index: the entries; None for a sealed segment whose entries are not loaded.
         damages: what a scan of the file found that is not a good batch.
         temporary_path: where the file lies until it takes the place of another; None: at ``path``.
@@ -98,6 +99,7 @@ class Segment:
         "index_doubtful",
         "index_path",
         "last_epoch",
+        "last_txid",
         "max_timestamp",
         "next",
         "path",
@@ -124,6 +126,7 @@ class Segment:
         self.sealed = False
         self.last_epoch = LeaderEpoch(0)
         self.max_timestamp = TimestampUs(0)
+        self.last_txid: int | None = None
         self.index: BatchIndex | None = BatchIndex()
         self.damages: tuple[Damage, ...] = ()
         self.index_doubtful = False
@@ -204,10 +207,12 @@ class Segment:
         """Publish a batch that has been written behind the others."""
         assert self.index is not None, "the active segment's index is loaded"
         self.index.append(entry, verified=True)
-        self.data_end = entry.end
-        self.size = entry.end
+        self.data_end = self.size = entry.end
         self.last_epoch = entry.leader_epoch
         self.max_timestamp = entry.max_timestamp
+        txid = entry.last_txid
+        if txid is not None and (self.last_txid is None or txid > self.last_txid):
+            self.last_txid = txid
         self.next = entry.next
 
     def cut(self, offset: Offset) -> "Segment":
@@ -245,10 +250,12 @@ class Segment:
         self.data_end = summary.data_end
         self.last_epoch = summary.last_epoch
         self.max_timestamp = summary.max_timestamp
+        self.last_txid = summary.last_txid
         self.size = size
         self.sealed = True
 
     def _describe(self, index: BatchIndex) -> None:
+        self.last_txid = index.last_txid
         if len(index) == 0:
             self.next, self.data_end = self.base, FilePosition(0)
             self.last_epoch, self.max_timestamp = LeaderEpoch(0), TimestampUs(0)
@@ -310,6 +317,7 @@ class Segment:
         self.index_doubtful = True
         self.damages = tuple(scan.damages)
         self.index = scan.index
+        self.last_txid = scan.index.last_txid
 
     def unload_index(self) -> None:
         """Drop the entries of a sealed segment from memory, but keep, a byte each, which are verified."""
@@ -322,4 +330,5 @@ class Segment:
         """Write the index file for the first ``rows`` batches, all synced, unless the segment is damaged."""
         assert self.index is not None, "the writer has the entries"
         if rows > 0 and not self.damages and not self.index_doubtful:
+            assert self.last_txid == self.index.last_txid, f"X3: {self.last_txid}, not {self.index.last_txid}"
             write_index(self._disk, self.index_path, self.index, rows)

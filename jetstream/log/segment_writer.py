@@ -1,12 +1,11 @@
 """The end of a log: writing, rolling and cutting its last segment."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from envelope.errors import DiskFull, StorageError
-from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
+from envelope.types import Offset, TimestampUs
 from jetstream.log.batch import BatchFlags, Buffer
-from jetstream.log.batch_index import IndexEntry
+from jetstream.log.batch_index import Covered, IndexEntry
 from jetstream.log.disk import Disk, File
 from jetstream.log.index_file import remove_index
 from jetstream.log.log_config import LogConfig
@@ -15,25 +14,8 @@ from jetstream.log.scan import FIRST_BATCH
 from jetstream.log.schema import END_OF_STREAM, SCHEMA_MESSAGE
 from jetstream.log.segment import Segment
 
-
-class Covered(Protocol):
-    """What the index must know of a batch that is written."""
-
-    @property
-    def base(self) -> Offset:
-        """First offset."""
-
-    @property
-    def next(self) -> Offset:
-        """Offset after the range."""
-
-    @property
-    def leader_epoch(self) -> LeaderEpoch:
-        """Epoch that wrote it."""
-
-    @property
-    def max_timestamp(self) -> TimestampUs:
-        """Largest timestamp."""
+Written = tuple[Covered, Buffer, int | None]
+"""A finished batch: what the index must know of it, its bytes, and its largest transaction id."""
 
 
 class SegmentWriter:
@@ -78,7 +60,7 @@ class SegmentWriter:
         """Tell whether all that the active segment holds is too old to keep."""
         return not self.is_empty and is_expired(self.segment.max_timestamp, now, config)
 
-    def write(self, batches: Sequence[tuple[Covered, Buffer]]) -> None:
+    def write(self, batches: Sequence[Written]) -> None:
         """Append finished batches with one call; a new segment begins with the schema message.
 
         Raises:
@@ -86,23 +68,15 @@ class SegmentWriter:
             StorageError, FsyncFailed: what is on disk is unknown.
         """
         assert not self.segment.sealed, "nothing follows the end-of-stream marker"
-        buffers = [frame for _, frame in batches]
+        buffers = [frame for _, frame, _ in batches]
         start = self.segment.size
         if start == 0:
             buffers.insert(0, SCHEMA_MESSAGE)
         self._write(buffers)
         position = start or FIRST_BATCH
-        for batch, frame in batches:
-            entry = IndexEntry(
-                batch.base,
-                batch.next,
-                FilePosition(position),
-                len(frame),
-                batch.leader_epoch,
-                batch.max_timestamp,
-            )
-            self.segment.extend(entry)
-            position = entry.end
+        for batch, frame, txid in batches:
+            self.segment.extend(IndexEntry.of(batch, position, len(frame), txid))
+            position = self.segment.data_end
 
     def first_flags(self) -> BatchFlags:
         """Return the flag of the next batch that its place in the segment decides."""

@@ -24,7 +24,8 @@ from jetstream.log.readable_log import ReadableLog
 from jetstream.log.recovery import Recovery
 from jetstream.log.scan import FOLLOWED_GROUPS_MAX
 from jetstream.log.segment import Segment
-from jetstream.log.segment_writer import SegmentWriter, left_of, remove
+from jetstream.log.segment_writer import SegmentWriter, Written, left_of, remove
+from jetstream.log.txid_column import last_txid_in
 from jetstream.log.witnesses import Witnesses
 
 
@@ -116,7 +117,9 @@ class WritableLog(ReadableLog):
             self._witnesses.forget_clean_close()
             flags = self._writer.first_flags() | (BatchFlags(0) if self.dirty else BatchFlags.GROUP_START)
             frames = [first.seal(flags), *(batch.seal(BatchFlags(0)) for batch in batches[1:])]
-            self._writer.write(list(zip(batches, frames, strict=True)))
+            self._writer.write(
+                [(batch, frame, batch.last_txid) for batch, frame in zip(batches, frames, strict=True)]
+            )
         self.log_end_offset = batches[-1].next
 
     def append_sealed(self, batches: Sequence[SealedBatch], now: TimestampUs) -> None:
@@ -174,7 +177,7 @@ class WritableLog(ReadableLog):
                 run = run[1:]
             if run:
                 self._roll_as_leader(run[0][0])
-                self._writer.write(run)
+                self._writer.write(_with_txids(run))
                 self._followed_groups += groups
                 self.log_end_offset = run[-1][0].next
         assert self._followed_groups <= FOLLOWED_GROUPS_MAX, f"L7: {self._followed_groups} groups"
@@ -195,7 +198,7 @@ class WritableLog(ReadableLog):
         segment = Segment(self._disk, self.directory, header.base)
         writer = SegmentWriter(self._disk, self.directory, segment, self._disk.create(segment.path))
         try:
-            writer.write([batch])
+            writer.write(_with_txids([batch]))
             writer.file.sync()
             self._disk.sync_dir(self.directory)
         except JetstreamError as error:
@@ -298,11 +301,15 @@ class WritableLog(ReadableLog):
             self.mark_synced()
         sealed = self._writer.segment
         self._segments = (*self._segments, self._writer.start(self.log_end_offset))
-        self._indexes.count(sealed)
+        self.indexes.count(sealed)
         if sealed.next <= self.log_start_offset:  # truncated while it was being written
             self._segments = self._segments[-1:]
             remove(self._disk, sealed)
             self._disk.sync_dir(self.directory)
+
+
+def _with_txids(batches: Sequence[SealedBatch]) -> list[Written]:
+    return [(header, frame, last_txid_in(frame)) for header, frame in batches]
 
 
 def _runs(batches: Sequence[SealedBatch]) -> Iterator[Sequence[SealedBatch]]:

@@ -11,10 +11,8 @@ from typing import Final
 
 from envelope.errors import CorruptDataError, StorageError, TierUnavailable
 from envelope.types import FilePosition, LeaderEpoch
-from jetstream.log.batch import Buffer, decode, last_txid
-from jetstream.log.batch_index import BatchIndex
+from jetstream.log.batch import Buffer
 from jetstream.log.disk import File
-from jetstream.log.plain_batch import is_plain
 from jetstream.log.scan import scan_segment
 from jetstream.log.segment import Segment
 from jetstream.tier.manifest import Manifest, TieredSegment, encode_manifest, name_of
@@ -71,7 +69,6 @@ def upload_segment(
             if written.sha256 != first.sha256:
                 raise StorageError(f"the disk reads differently each time: {segment.path}")
             verify(store, path, first.sha256, first.size)
-        txid = _last_txid(file, scan.index)
     return TieredSegment(
         segment.base,
         segment.next,
@@ -79,7 +76,7 @@ def upload_segment(
         first.sha256,
         segment.max_timestamp,
         segment.last_epoch,
-        txid,
+        scan.index.last_txid,
         path,
     )
 
@@ -147,12 +144,3 @@ def _file_chunks(file: File) -> Iterator[Buffer]:
             raise StorageError("a segment file ends before its end")
         yield chunk
         position += len(chunk)
-
-
-def _last_txid(file: File, index: BatchIndex) -> int | None:
-    """Return the last transaction id of a segment; batches without any are not decoded."""
-    for row in range(len(index) - 1, -1, -1):
-        frame = file.read(index[row].position, index[row].length)
-        if not is_plain(frame) and (found := last_txid(decode(frame)[1])) is not None:
-            return found
-    return None

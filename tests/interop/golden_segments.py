@@ -13,12 +13,18 @@ from jetstream.log.batch import encode
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.segment import segment_path
-from tests.support.logs import NOW, Record, file_content, records_batch
+from tests.support.logs import DIRECTORY as LOG_DIRECTORY
+from tests.support.logs import NOW, Record, file_content, opened, records_batch
 
 DIRECTORY: Final = Path(__file__).parent / "golden"
 EXPECTED: Final = DIRECTORY / "records.json"
 SEALED: Final = ("none.arrows", "lz4.arrows", "zstd.arrows")
 UNSEALED: Final = "unsealed.arrows"
+INDEXED: Final = "zstd.arrows"
+INDEX: Final = "index-v2.index"
+"""Of `INDEXED`."""
+
+_INDEX_PATH: Final = segment_path(LOG_DIRECTORY, Offset(0)).replace(".arrows", ".index")
 
 BATCHES: Final[tuple[tuple[Record, ...], ...]] = (
     (Record(value=b"one"),),
@@ -86,6 +92,29 @@ def segment(compression: Compression, *, sealed: bool) -> bytes:
     return file_content(disk, segment_path("golden", Offset(0)))
 
 
+def golden(name: str) -> bytes:
+    """Return the content of a golden file."""
+    return (DIRECTORY / name).read_bytes()
+
+
+def indexed_log(index: str | None) -> MemoryDisk:
+    """Return a log's directory with `INDEXED` as a sealed segment, and that golden file as its index."""
+    disk = MemoryDisk()
+    disk.mkdir(LOG_DIRECTORY)
+    end = Offset(sum(map(len, BATCHES)))
+    contents = {
+        segment_path(LOG_DIRECTORY, Offset(0)): golden(INDEXED),
+        segment_path(LOG_DIRECTORY, end): b"",
+    }
+    if index is not None:
+        contents[_INDEX_PATH] = golden(index)
+    for path, content in contents.items():
+        file = disk.create(path)
+        file.write([content], 0)
+        file.close()
+    return disk
+
+
 def write() -> None:
     """Write all golden files."""
     DIRECTORY.mkdir(exist_ok=True)
@@ -93,6 +122,9 @@ def write() -> None:
         compression = Compression(name.removesuffix(".arrows"))
         (DIRECTORY / name).write_bytes(segment(compression, sealed=True))
     (DIRECTORY / UNSEALED).write_bytes(segment(Compression.NONE, sealed=False))
+    disk = indexed_log(None)
+    opened(disk)
+    (DIRECTORY / INDEX).write_bytes(file_content(disk, _INDEX_PATH))
     EXPECTED.write_text(json.dumps(expected_rows(), indent=0) + "\n")
 
 

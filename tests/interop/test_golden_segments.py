@@ -17,6 +17,7 @@ from jetstream.log.inspection import inspect_stream
 from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.schema import END_OF_STREAM, SCHEMA, SCHEMA_MESSAGE
 from jetstream.log.segment import segment_path
+from jetstream.log.txid_column import last_txid_in
 from tests.interop.golden_segments import (
     BATCHES,
     DIRECTORY,
@@ -24,6 +25,7 @@ from tests.interop.golden_segments import (
     SEALED,
     UNSEALED,
     expected_rows,
+    golden,
     segment,
     text_of,
 )
@@ -32,10 +34,6 @@ from tests.support.logs import opened
 
 REPOSITORY: Final = Path(__file__).parents[2]
 OTHER_PYARROWS: Final = ("18", "20", "22", "24")
-
-
-def golden(name: str) -> bytes:
-    return (DIRECTORY / name).read_bytes()
 
 
 def rows_of(table: pa.Table) -> list[dict[str, object]]:
@@ -165,3 +163,4 @@ def test_another_pyarrow_reads_ours_and_writes_what_we_read(version: str, tmp_pa
     assert rows_of(pa.ipc.open_stream(content).read_all()) == expected_rows()
     body = content[len(SCHEMA_MESSAGE) : -len(END_OF_STREAM)]
     assert [decode(frame)[0].next for frame in iter_frames(body)] == [1, 6, 66, 67]
+    assert [last_txid_in(frame) for frame in iter_frames(body)] == [None, (1 << 63) - 1, 550, None]

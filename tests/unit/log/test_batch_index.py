@@ -1,3 +1,6 @@
+import struct
+from typing import NamedTuple
+
 import pytest
 
 from envelope.errors import CorruptDataError
@@ -5,15 +8,19 @@ from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch_index import (
     ENTRY_BYTES,
     HEADER_BYTES,
+    NO_TXID,
     BatchIndex,
     IndexEntry,
     decode_index,
     decode_summary,
 )
+from jetstream.log.checksum import crc32c
 from tests.support.logs import flipped
 
 
-def entry(base: int, end: int, position: int, length: int = 100, epoch: int = 1) -> IndexEntry:
+def entry(
+    base: int, end: int, position: int, length: int = 100, epoch: int = 1, txid: int | None = None
+) -> IndexEntry:
     return IndexEntry(
         Offset(base),
         Offset(end),
@@ -21,6 +28,7 @@ def entry(base: int, end: int, position: int, length: int = 100, epoch: int = 1)
         length,
         LeaderEpoch(epoch),
         TimestampUs(end * 10),
+        txid,
     )
 
 
@@ -31,7 +39,7 @@ def index_of(*entries: IndexEntry) -> BatchIndex:
     return index
 
 
-THREE = index_of(entry(10, 15, 600), entry(15, 16, 700), entry(16, 20, 800, epoch=2))
+THREE = index_of(entry(10, 15, 600, txid=7), entry(15, 16, 700), entry(16, 20, 800, epoch=2, txid=-9))
 
 
 def test_the_file_is_as_long_as_its_table_says() -> None:
@@ -44,7 +52,8 @@ def test_an_index_survives_the_round_trip() -> None:
     assert [index[row] for row in range(3)] == [THREE[row] for row in range(3)]
     assert summary == decode_summary(THREE.encode(3)[:HEADER_BYTES])
     assert (summary.entries, summary.base, summary.next, summary.data_end) == (3, 10, 20, 900)
-    assert (summary.last_epoch, summary.max_timestamp) == (2, 200)
+    assert (summary.last_epoch, summary.max_timestamp, summary.last_txid) == (2, 200, 7)
+    assert [index[row].last_txid for row in range(3)] == [7, None, -9]
     assert bytes(index.verified) == bytes(3)
 
 
@@ -105,6 +114,37 @@ def test_a_read_ends_with_the_last_batch_that_fits(first: int, position: int, en
 def test_a_read_gets_nothing_if_its_first_batch_reaches_beyond_the_end(first: int) -> None:
     end = THREE[first].next - 1
     assert THREE.last_row_until(first, 10_000, Offset(end)) < first
+
+
+def test_a_header_that_contradicts_its_entries_on_transaction_ids_is_refused() -> None:
+    content = bytearray(THREE.encode(3))
+    struct.pack_into("<q", content, 56, 8)
+    struct.pack_into("<I", content, 68, crc32c(bytes(content[:68])))
+    assert decode_summary(bytes(content)).last_txid == 8
+    with pytest.raises(CorruptDataError, match="transaction id"):
+        decode_index(bytes(content))
+
+
+@pytest.mark.parametrize(
+    ("txid", "first", "row"),
+    [(-10, 0, 0), (7, 0, 0), (8, 0, 3), (-9, 1, 2), (-8, 1, 3), (NO_TXID, 1, 2), (-9, 3, 3), (-9, 4, 3)],
+)
+def test_a_txid_is_found_in_the_first_batch_that_reaches_it(txid: int, first: int, row: int) -> None:
+    assert THREE.find_txid(txid, first) == row
+
+
+def test_a_batch_with_the_smallest_txid_is_not_taken_for_one_without() -> None:
+    class Header(NamedTuple):
+        base: Offset = Offset(10)
+        next: Offset = Offset(12)
+        leader_epoch: LeaderEpoch = LeaderEpoch(1)
+        max_timestamp: TimestampUs = TimestampUs(1)
+
+    index = index_of(IndexEntry.of(Header(), 600, 100, NO_TXID))
+    assert index.find_txid(NO_TXID, 0) == 0
+    assert decode_index(index.encode(1))[1].find_txid(NO_TXID, 0) == 0
+    with pytest.raises(AssertionError, match="X3"):
+        index.append(entry(12, 13, 700, txid=NO_TXID), verified=True)
 
 
 def test_entries_must_follow_each_other() -> None:

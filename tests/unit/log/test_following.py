@@ -23,12 +23,14 @@ from tests.support.logs import (
     DIRECTORY,
     NOW,
     SMALL,
+    Record,
     append,
     begun,
     file_content,
     filled,
     opened,
     overwrite,
+    records_batch,
     stored_values,
     values_batch,
 )
@@ -74,6 +76,19 @@ def test_a_follower_has_equal_files_however_much_it_is_given_at_once(count: int)
     assert_equal_files(follower, leader)
     assert follower.last_epoch == 2
     assert follower.epoch_end(LeaderEpoch(1)) == 5
+
+
+def test_a_followers_index_has_the_txids_of_its_leaders() -> None:
+    leader = begun(MemoryDisk(), LogConfig(segment_bytes=3000))
+    for txid in (None, 3, 3, None, 8):
+        records = records_batch([Record(txid=txid), Record()], leader.log_end_offset)
+        leader.append(encode(records, leader.log_end_offset, leader.last_epoch), NOW)
+    follower = opened(MemoryDisk())
+    follower.append_sealed(verified_batches(b"".join(frames_of(leader))), NOW)
+    found = [[log.locate(Offset(at)).entry.last_txid for at in range(0, 10, 2)] for log in (leader, follower)]
+    assert found == [[None, 3, 3, None, 8]] * 2
+    assert [segment.last_txid for segment in follower.all_segments] == [3, 3, 8]
+    assert [segment.last_txid for segment in leader.all_segments] == [3, 3, 8]
 
 
 def test_batches_of_one_segment_and_epoch_are_written_with_one_call() -> None:

@@ -3,6 +3,7 @@ import pytest
 from envelope.errors import StorageError
 from envelope.types import LeaderEpoch, Offset, SyncMode
 from jetstream.log.batch import BatchFlags, encode
+from jetstream.log.batch_index import BatchIndex, decode_index
 from jetstream.log.inspection import ProblemKind, inspect_segment, inspect_stream
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.memory_disk import MemoryDisk, everything_survives
@@ -132,6 +133,23 @@ def test_an_index_of_another_segment_is_told() -> None:
     report = inspect_stream(disk, DIRECTORY)
     assert report.segments[0].index == "wrong"
     assert kinds(disk) == [ProblemKind.DERIVED]
+
+
+@pytest.mark.parametrize("lie", [None, 1, 3])
+def test_an_index_that_lies_about_a_txid_is_told(lie: int | None) -> None:
+    disk = MemoryDisk()
+    log = begun(disk)
+    log.append(encode(records_batch([Record(txid=2)]), Offset(0), log.last_epoch), NOW)
+    log.close()
+    assert kinds(disk) == []
+    path = f"{DIRECTORY}/{0:020d}.index"
+    _, index = decode_index(file_content(disk, path))
+    false = BatchIndex()
+    false.append(index[0]._replace(last_txid=lie), verified=False)
+    overwrite(disk, path, false.encode(1))
+    report = inspect_stream(disk, DIRECTORY)
+    assert report.segments[0].index == "wrong"
+    assert [problem.kind for problem in report.problems] == [ProblemKind.DERIVED]
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_damage_that_is_found_while_the_log_is_truncated_stays_refused() -> None
         with pytest.raises(CorruptDataError):
             log.verify_range(file_range)
 
-    log._indexes = LoadedIndexes(ranges.add)
+    log.indexes = LoadedIndexes(ranges.add)
     ranges.then = find_damage
     log.truncate_before(Offset(2), Offset(8))
     assert (log.log_start_offset, log.corrupt_ranges) == (2, ((4, 5),))
@@ -147,7 +147,7 @@ def test_an_offset_whose_segment_is_removed_while_it_is_looked_for_is_out_of_ran
 def test_damage_is_refused_before_the_entries_that_leave_it_out_are_used() -> None:
     log = opened(damaged(2), SMALL)
     log._corrupt = ranges = InterruptibleRanges(DIRECTORY)
-    log._indexes = LoadedIndexes(ranges.add)
+    log.indexes = LoadedIndexes(ranges.add)
     planned = log.plan_read(Offset(2), 1, Offset(8))
     looked: list[FileRange] = []
 

@@ -87,6 +87,7 @@ def index_of(*batches: tuple[int, int]) -> BatchIndex:
             length,
             LeaderEpoch(epoch),
             TimestampUs(number),
+            None,
         )
         index.append(entry, verified=True)
         position += length
