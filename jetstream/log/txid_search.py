@@ -1,75 +1,104 @@
-"""Where in a log a transaction id begins, found by halving: txids never decrease (invariant S2)."""
+"""Where in a log a transaction id begins: by what the indexes know of each batch, then in one batch.
+
+Each segment has its largest transaction id in memory, and each entry of its index that of its batch. So one
+index is looked at and one batch is read, however few records have a transaction id.
+"""
 
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from envelope.limits import KIB
+from envelope.errors import OffsetOutOfRange, UnavailableError
 from envelope.types import Offset
-from jetstream.log.batch import decode, iter_frames, last_txid
+from jetstream.log.batch import decode
+from jetstream.log.batch_index import NO_TXID, IndexEntry
 from jetstream.log.readable_log import ReadableLog
-from jetstream.log.schema import NO_RECORDS
+from jetstream.log.segment import PlanAgain
 
-_READ_BYTES: Final = 256 * KIB
+_ANY = NO_TXID + 1
+"""No stored transaction id counts as less."""
 
 
 def offset_for_txid(log: ReadableLog, txid: int) -> Offset:
     """Return the first kept offset whose transaction id is at least ``txid``; the log end if none is.
 
-    Reads a logarithmic number of places, on from each to the next record with a transaction id: in the worst
-    case, a stream in which hardly any record has one, all of the log.
-
     Raises:
-        CorruptDataError: a batch on the way is damaged.
+        As `first_with_txid`.
     """
     end = log.log_end_offset
-    low, high, found = log.log_start_offset, end, end
-    while low < high:
-        probe = _probe(log, Offset((low + high) // 2), high)
-        if probe.last_txid is None:
-            high = probe.begin
-        elif probe.last_txid < txid:
-            low = probe.next
+    found = first_with_txid(log, txid, log.log_start_offset, end)
+    return end if found is None else found
+
+
+def first_with_txid(log: ReadableLog, txid: int, start: Offset, end: Offset) -> Offset | None:
+    """Return the first kept offset of ``[start, end)`` whose transaction id is at least ``txid``, if any.
+
+    Any thread that may wait for the disk can ask, whatever is appended, removed or rewritten meanwhile.
+
+    Raises:
+        CorruptDataError: the batch that would hold it is damaged.
+        StorageError: the disk refused.
+        UnavailableError: the log is closed.
+    """
+    while True:
+        first, stop = max(start, log.log_start_offset), min(end, log.log_end_offset)
+        try:
+            found = _found(log, txid, first, stop)
+            _refuse_damage(log, first, stop if found is None else found.clear_from)
+        except (UnavailableError, OffsetOutOfRange) as error:
+            is_cut = log.log_start_offset > first or log.log_end_offset < stop
+            if not is_cut and not isinstance(error, PlanAgain):
+                raise
         else:
-            high, found = probe.begin, _first_at_least(probe.records, txid)
-    return max(found, log.log_start_offset)
+            return None if found is None or found.offset >= stop else found.offset
 
 
 @dataclass(frozen=True, slots=True)
-class _Probe:
-    """The first batch with a transaction id on the way from ``begin``, or the end of the way."""
+class _Found:
+    """The wanted record; nothing but what lies before ``clear_from`` can hold an earlier one."""
 
-    begin: Offset
-    next: Offset
-    records: pa.RecordBatch
-    last_txid: int | None
+    offset: Offset
+    clear_from: Offset
 
 
-def _probe(log: ReadableLog, middle: Offset, end: Offset) -> _Probe:
-    """Look from the batch that holds ``middle`` on, up to ``end``."""
-    begin: Offset | None = None
-    start = log.log_start_offset  # retention goes on meanwhile
-    offset = max(middle, start)
-    while offset < end:
-        # ``end`` may lie inside a batch by now, as compaction joins their ranges.
-        for frame in iter_frames(log.read(offset, _READ_BYTES, log.log_end_offset)):
-            if offset >= end:
-                break
-            header, records = decode(frame)
-            begin = header.base if begin is None else begin
-            if header.base < start:
-                records = records.filter(pc.greater_equal(records["offset"], pa.scalar(start)))
-            found = last_txid(records)
-            if found is not None:
-                return _Probe(begin, header.next, records, found)
-            offset = header.next
-    return _Probe(middle if begin is None else begin, end, NO_RECORDS, None)
+def _found(log: ReadableLog, txid: int, start: Offset, end: Offset) -> _Found | None:
+    offset = start
+    while (entry := _first_reaching(log, txid, offset, end)) is not None:
+        # Whole, whatever its end: it may have been merged with others meanwhile.
+        header, records = decode(log.read(max(entry.base, offset), 1, log.log_end_offset))
+        own = records.filter(
+            pc.and_(pc.greater_equal(records["offset"], pa.scalar(start)), pc.is_valid(records["txid"]))
+        )
+        wanted = own.filter(pc.greater_equal(own["txid"], pa.scalar(txid, pa.int64())))
+        if wanted.num_rows:
+            found = Offset(wanted["offset"][0].as_py())
+            has_less = own["offset"][0].as_py() < found
+            return _Found(found, start if has_less else header.base)
+        offset = header.next  # such records are below the start, or have been removed meanwhile
+    return None
 
 
-def _first_at_least(records: pa.RecordBatch, txid: int) -> Offset:
-    wanted = records.filter(
-        pc.greater_equal(records["txid"], pa.scalar(txid))
-    )  # where there is none, null: left out
-    return Offset(wanted["offset"][0].as_py())
+def _first_reaching(log: ReadableLog, txid: int, offset: Offset, end: Offset) -> IndexEntry | None:
+    """Return the first batch of ``[offset, end)`` that has a transaction id of at least ``txid``."""
+    wanted = max(txid, _ANY)
+    for segment in log.all_segments:
+        if segment.base >= end:
+            break
+        if segment.next <= offset or segment.last_txid is None or segment.last_txid < wanted:
+            continue
+        index = log.indexes.of(segment)
+        row = index.find_txid(wanted, index.find(offset))
+        if row < len(index):
+            return index[row] if index.bases[row] < end else None
+    return None
+
+
+def _refuse_damage(log: ReadableLog, start: Offset, end: Offset) -> None:
+    """Raise if damage in ``[start, end)`` may have held the wanted record.
+
+    It cannot if a smaller transaction id lies between: they never decrease (S2).
+    """
+    damaged = [(low, high) for low, high in log.corrupt_ranges if max(low, start) < min(high, end)]
+    if damaged and _first_reaching(log, _ANY, damaged[-1][1], end) is None:
+        log.locate(max(damaged[-1][0], start))

@@ -4,14 +4,17 @@ from itertools import pairwise
 
 import pytest
 
-from envelope.types import Offset
+from envelope.types import LeaderEpoch, Offset
 from jetstream.log.batch_index import BatchIndex, decode_index
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.readable_log import IndexRebuilt
 from jetstream.log.segment import segment_path
+from jetstream.log.txid_search import offset_for_txid
+from tests.support.compaction import append_records
 from tests.support.logs import (
     DIRECTORY,
+    Record,
     append,
     begun,
     file_content,
@@ -77,3 +80,24 @@ def test_an_index_file_that_was_found_wrong_is_not_read_again(misled: Log) -> No
     assert misled.plan_read(Offset(0), 1, Offset(4)).next == 1, "the file says 2"
     assert stored_values(misled) == VALUES
     assert misled.corrupt_ranges == ()
+
+
+def test_what_a_wrong_index_says_of_txids_counts_no_more_once_it_is_derived_anew() -> None:
+    disk = MemoryDisk()
+    log = begun(disk)
+    for txid in range(4):
+        append_records(log, [Record(txid=txid)])
+    log._roll()
+    log.close()
+    path = segment_path(DIRECTORY, Offset(0)).replace(".arrows", ".index")
+    _, index = decode_index(file_content(disk, path))
+    wrong = BatchIndex()
+    wrong.append(index[0]._replace(last_txid=None, leader_epoch=LeaderEpoch(0)), verified=False)
+    for row in range(1, 4):
+        wrong.append(index[row]._replace(last_txid=None), verified=False)
+    overwrite(disk, path, wrong.encode(4))
+    again = opened(disk)
+    assert offset_for_txid(again, 2) == 4, "it is believed, as its checksum is right"
+    with pytest.raises(IndexRebuilt):
+        again.verify_range(again.plan_read(Offset(0), 1, Offset(4)))
+    assert offset_for_txid(again, 2) == 2

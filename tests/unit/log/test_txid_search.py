@@ -1,17 +1,22 @@
 """Where a transaction id begins: always what a look at every record finds."""
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envelope.errors import CorruptDataError
+from envelope.errors import CorruptDataError, UnavailableError
 from envelope.types import Offset
 from jetstream.log.batch import encode
+from jetstream.log.batch_index import ENTRY_BYTES, HEADER_BYTES
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.memory_disk import MemoryDisk
+from jetstream.log.plain_batch import PlainRecords, encode_plain
+from jetstream.log.schema import END_OF_STREAM
 from jetstream.log.txid_search import offset_for_txid
+from tests.support.compaction import COMPACTED, append_records, compact
+from tests.support.counting_disk import CountingDisk
 from tests.support.logs import (
-    DIRECTORY,
     NOW,
     SMALL,
     Record,
@@ -65,20 +70,161 @@ def test_the_first_record_that_reaches_it_is_found(
     assert offset_for_txid(log, wanted) == (reached[0] if reached else log.log_end_offset)
 
 
-def test_where_every_record_has_one_few_batches_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = MemoryDisk()
-    log = log_of([[number] for number in range(500)], LogConfig(), disk)
-    before = len(disk.trace)
-    assert offset_for_txid(log, 321) == 321
-    assert len([call for call in disk.trace[before:] if call.startswith("read")]) <= 10
+def test_the_smallest_number_is_a_txid_like_any_other() -> None:
+    log = log_of([[None], [-(1 << 63)], [None], [-(1 << 63) + 1]], LogConfig())
+    assert [offset_for_txid(log, -(1 << 63) + more) for more in (0, 1, 2)] == [1, 3, 4]
 
 
-def test_damage_on_the_way_is_an_error_and_not_passed_over() -> None:
-    disk = MemoryDisk()
-    log = log_of([[1], [2], [3]], LogConfig(), disk)
+def test_a_repeated_txid_is_found_behind_the_start_of_a_log_that_begins_inside_a_segment() -> None:
+    log = log_of([[5], [None], [None, 5], [5]], LogConfig())
+    log.truncate_before(Offset(1), log.log_end_offset)
+    assert offset_for_txid(log, 5) == 3
+    log.truncate_before(Offset(4), log.log_end_offset)
+    assert offset_for_txid(log, 1) == 4
+
+
+# --- what it costs -----------------------------------------------------------------------------------------
+
+BATCH_RECORDS = 100
+BATCHES = 1000
+
+
+def sparse_log(disk: MemoryDisk) -> Log:
+    """100,000 records in several segments, of which one has a txid; nothing is in memory."""
+    log = begun(disk, LogConfig(segment_bytes=1_000_000))
+    for number in range(BATCHES):
+        base = log.log_end_offset
+        plain = PlainRecords(base, NOW, (b"orders.new",) * BATCH_RECORDS, (b"value",) * BATCH_RECORDS)
+        if number != BATCHES // 3:
+            log.append(encode_plain(plain, log.last_epoch), NOW)
+            continue
+        records = plain.to_records()
+        txids = [7 if row == 50 else None for row in range(BATCH_RECORDS)]
+        records = records.set_column(5, "txid", pa.array(txids, pa.int64()))
+        log.append(encode(records, base, log.last_epoch), NOW)
     log.close()
-    (segment,) = (name for name in disk.listdir(DIRECTORY) if name.endswith(".arrows"))
-    content = file_content(disk, f"{DIRECTORY}/{segment}")
-    overwrite(disk, f"{DIRECTORY}/{segment}", flipped(content, len(content) // 2, 3))
+    return opened(disk)
+
+
+def test_of_a_hundred_thousand_records_the_one_with_a_txid_costs_one_index_and_one_batch() -> None:
+    disk = CountingDisk()
+    log = sparse_log(disk)
+    assert log.segments > 4
+    wanted = Offset(BATCHES // 3 * BATCH_RECORDS + 50)
+    disk.read_bytes.clear()
+    assert offset_for_txid(log, 7) == wanted
+    found = log.locate(wanted)
+    last = found.index[len(found.index) - 1]
+    # The last batch tells whether the index file fits its segment; the wanted one is checked, then read.
+    assert disk.read_bytes == {
+        found.segment.path: last.length + len(END_OF_STREAM) + 2 * found.entry.length,
+        found.segment.index_path: HEADER_BYTES + ENTRY_BYTES * len(found.index),
+    }
+    disk.read_bytes.clear()
+    assert offset_for_txid(log, 7) == wanted
+    assert disk.read_bytes == {found.segment.path: found.entry.length}
+    disk.read_bytes.clear()
+    for segment in log.all_segments:
+        segment.unload_index()
+    assert offset_for_txid(log, 8) == log.log_end_offset
+    assert not disk.read_bytes, "that there is none is known without reading"
+
+
+# --- what happens meanwhile --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trigger", [".index", ".arrows"])
+def test_what_retention_removes_meanwhile_is_not_waited_for(trigger: str) -> None:
+    disk = CountingDisk()
+    log_of([[number] for number in range(9)], disk=disk).close()
+    log = opened(disk, SMALL)
+    disk.trigger = trigger
+    disk.before_read = lambda: log.truncate_before(Offset(4), log.log_end_offset)
+    assert offset_for_txid(log, 1) == 4
+    assert disk.before_read is None
+
+
+@pytest.mark.parametrize("trigger", [".index", ".arrows"])
+def test_what_compaction_removes_meanwhile_is_passed_over(trigger: str) -> None:
+    disk = CountingDisk()
+    log = begun(disk, COMPACTED)
+    for number, key in enumerate((b"a", b"b", None, b"b", b"a", None, None, None, None)):
+        append_records(log, [Record(key=key, txid=number)])
+    log.close()
+    log = opened(disk, COMPACTED)
+    disk.trigger = trigger
+    disk.before_read = lambda: compact(disk, log, NOW)
+    assert offset_for_txid(log, 1) == 2
+    assert disk.before_read is None
+
+
+def test_a_log_that_is_closed_meanwhile_is_an_error() -> None:
+    disk = CountingDisk()
+    log_of([[number] for number in range(9)], disk=disk).close()
+    log = opened(disk, SMALL)
+    disk.trigger, disk.before_read = ".index", log.close
+    with pytest.raises(UnavailableError):
+        offset_for_txid(log, 1)
+
+
+@pytest.mark.parametrize("reads_files", [True, False])
+def test_a_segment_says_what_compaction_has_left_of_it(reads_files: bool) -> None:
+    disk = MemoryDisk()
+    log = begun(disk, COMPACTED)
+    for number, key in enumerate((None, b"a", b"b", b"a", b"b", None, None, None, None)):
+        append_records(log, [Record(key=key, txid=10 * number)])
+    assert [segment.last_txid for segment in log.all_segments[:2]] == [20, 50]
+    assert compact(disk, log, NOW)
+    if reads_files:
+        log.close()
+        log = opened(disk, COMPACTED)
+    assert [segment.last_txid for segment in log.all_segments[:2]] == [0, 50], "the largest is gone"
+    assert [offset_for_txid(log, txid) for txid in (0, 1, 20, 31)] == [0, 3, 3, 4]
+
+
+# --- damage ------------------------------------------------------------------------------------------------
+
+
+def damaged(batches: Txids, row: int, *, knows: bool) -> Log:
+    """Return a log of one segment of which the batch in that row is damaged, as it ``knows`` or not."""
+    disk = MemoryDisk()
+    log = log_of(batches, LogConfig(), disk)
+    entry, path = log.all_segments[0].load_index()[row], log.all_segments[0].path
+    log.close()
+    overwrite(disk, path, flipped(file_content(disk, path), entry.end - 9, 3))
+    return opened(disk, full=knows)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_damage_is_an_error_where_the_record_would_be(knows: bool) -> None:
     with pytest.raises(CorruptDataError):
-        offset_for_txid(opened(disk, full=True), 2)
+        offset_for_txid(damaged([[1], [2], [3]], 1, knows=knows), 2)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize(("wanted", "found"), [(1, 0), (3, 3)])
+def test_damage_elsewhere_is_not_read(wanted: int, found: int, knows: bool) -> None:
+    assert offset_for_txid(damaged([[1], [2], [2, 3]], 1, knows=knows), wanted) == found
+
+
+@pytest.mark.parametrize(
+    ("batches", "row", "wanted", "found"),
+    [
+        ([[1], [2], [None], [3]], 1, 3, None),  # it may have held one that is large enough
+        ([[1], [2], [None], [3], [4]], 1, 4, 4),
+        ([[1], [2], [None], [2, 3]], 1, 3, 4),
+        ([[1], [2], [None]], 1, 3, None),
+        ([[1], [2], [None]], 0, 3, 3),
+        ([[None], [2], [3]], 0, 1, None),
+        ([[1], [None], [3]], 2, 1, 0),
+    ],
+)
+def test_what_is_known_to_be_damaged_may_have_held_it_unless_a_smaller_one_follows(
+    batches: Txids, row: int, wanted: int, found: int | None
+) -> None:
+    log = damaged(batches, row, knows=True)
+    if found is None:
+        with pytest.raises(CorruptDataError):
+            offset_for_txid(log, wanted)
+    else:
+        assert offset_for_txid(log, wanted) == found
