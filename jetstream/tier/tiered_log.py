@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from envelope.errors import OffsetOutOfRange, TierUnavailable, UnavailableError
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.readable_log import FileRange, ReadableLog
-from jetstream.log.txid_search import offset_for_txid
+from jetstream.log.txid_search import first_with_txid, offset_for_txid
 from jetstream.tier.manifest import Manifest, TieredSegment
 from metadata.catalog.tables import TierMark
 
@@ -137,10 +137,19 @@ class TieredLog:
         Raises:
             SegmentAway: a segment has to be brought in first.
         """
+        local, start = self.log.log_start_offset, self.log_start_offset
         for segment in self._before_log():
+            # An object never changes, nor does what the list says of it. But only what is read there counts:
+            # what lies above in the local log may have lost records to compaction that the object has.
             if segment.last_txid is not None and segment.last_txid >= txid:
-                return max(offset_for_txid(self._held(segment), txid), self.log_start_offset)
-        return offset_for_txid(self.log, txid)
+                end = min(segment.next, local)
+                found = first_with_txid(self._held(segment), txid, start, end)
+                if found is not None:
+                    return found
+            start = max(start, segment.next)
+        found = offset_for_txid(self.log, txid)
+        # Otherwise some of it was dropped meanwhile.
+        return found if self.log.log_start_offset == local else self.first_with_txid(txid)
 
     def _before_log(self) -> tuple[TieredSegment, ...]:
         """Return the segments that hold what the log does not, oldest first."""

@@ -15,7 +15,8 @@ from jetstream.tier.object_store import ObjectStore
 from jetstream.tier.tiered_log import SegmentAway, TieredLog
 from jetstream.tier.upload import upload_segment
 from metadata.catalog.tables import TierMark
-from tests.support.logs import NOW, SMALL, append, begun, filled
+from tests.support.compaction import COMPACTED, append_records, compact
+from tests.support.logs import NOW, SMALL, Record, append, begun, filled
 from tests.support.object_stores import MemoryStore
 from tests.unit.tier.test_manifest import manifest, segment
 
@@ -113,3 +114,65 @@ def test_a_folder_on_the_same_file_system_is_read_where_it_is(tmp_path: Path) ->
     with pytest.raises(TierUnavailable, match="no segment"):
         download_segment(store, disk, "tier/2", uploaded, root=tmp_path / "data")
     disk.close()
+
+
+# --- transaction ids ---------------------------------------------------------------------------------------
+
+TXID_KEYS = (None, b"a", b"b", None, b"b", None, None, None, None)
+"""Of records of which each has ten times its offset as txid: three batches to a segment."""
+
+
+def with_txids(disk: MemoryDisk, *, start: int, border: int, are_here: bool = True) -> TieredLog:
+    """A stream of two segments in the tier, as they were written, and a local log that was compacted.
+
+    The local log begins at ``border``, the stream at ``start``.
+    """
+    log = begun(disk, COMPACTED)
+    for number, key in enumerate(TXID_KEYS):
+        append_records(log, [Record(key=key, txid=10 * number)])
+    assert [segment.next for segment in log.all_segments] == [3, 6, 9]
+    objects = MemoryStore()
+    uploaded = [
+        upload_segment(objects.store, "d", segment, LeaderEpoch(1)) for segment in log.all_segments[:2]
+    ]
+    assert [segment.last_txid for segment in uploaded] == [20, 50]
+    held = {
+        segment.path: download_segment(objects.store, disk, f"tier/{segment.base}", segment)
+        for segment in uploaded
+        if are_here
+    }
+    assert compact(disk, log, NOW)
+    assert log.all_segments[0].last_txid == 10, "the largest of the first segment was superseded"
+    log.truncate_before(Offset(border), Offset(9))
+    mark = TierMark(3, Offset(start), Offset(6), LeaderEpoch(1), 50, "m")
+    listed = manifest(*uploaded, start=start, end=6)
+    return TieredLog(log, mark, listed, True, lambda segment: held.get(segment.path), unused)
+
+
+@pytest.mark.parametrize(
+    ("border", "found"),
+    [
+        (0, {0: 0, 10: 1, 11: 3, 20: 3, 21: 3, 31: 4, 51: 6, 81: 9}),  # here the record with 20 is gone
+        (3, {0: 0, 10: 1, 11: 2, 20: 2, 21: 3, 31: 4, 51: 6, 81: 9}),  # there it is kept
+        (2, {0: 0, 10: 1, 11: 3, 20: 3, 21: 3}),  # read here from offset 2 on, whatever the object has
+        (6, {20: 2, 21: 3, 40: 4, 50: 5, 51: 6}),
+    ],
+)
+def test_a_txid_is_found_where_its_record_is_read(border: int, found: dict[int, int]) -> None:
+    log = with_txids(MemoryDisk(), start=0, border=border)
+    assert {txid: log.first_with_txid(txid) for txid in found} == found
+
+
+def test_a_txid_of_a_record_below_the_start_is_not_found_there() -> None:
+    log = with_txids(MemoryDisk(), start=4, border=6)
+    assert [log.first_with_txid(txid) for txid in (0, 20, 41, 51)] == [4, 4, 5, 6]
+
+
+def test_only_the_segment_that_may_have_a_txid_has_to_be_here() -> None:
+    log = with_txids(MemoryDisk(), start=0, border=6, are_here=False)
+    assert log.first_with_txid(51) == 6
+    for txid, wanted in ((20, 0), (21, 3)):
+        with pytest.raises(SegmentAway) as away:
+            log.first_with_txid(txid)
+        assert away.value.wanted is not None
+        assert away.value.wanted.base == wanted
