@@ -4,7 +4,7 @@ All of it is `pyarrow.fs`. There is nothing to compare and set with, so nothing 
 is written once under a name that its content decides, read back, and only then spoken of. All calls block.
 
 A local folder is made durable before a write returns: its files are synced, and the directories that name
-them. The other stores promise that by themselves.
+them. The other stores promise that by themselves, HDFS only with `dfs.datanode.synconclose`.
 """
 
 import contextlib
@@ -20,6 +20,8 @@ import pyarrow.fs as pafs
 from envelope.errors import InvalidConfig, TierUnavailable
 from envelope.limits import MIB
 from jetstream.log.batch import Buffer
+from jetstream.tier import hdfs
+from jetstream.tier.lookups import ArrowLookups, Lookups
 
 CHUNK_BYTES: Final = MIB
 _WITHOUT_DIRECTORIES: Final = frozenset(("s3", "gcs", "abfs"))
@@ -43,6 +45,7 @@ class ObjectStore:
     ) -> None:
         """Store below ``root`` of ``files``; ``settle`` makes a path below it durable (root, path)."""
         self._files = files
+        self._lookups: Lookups = hdfs.HdfsLookups(files) if files.type_name == "hdfs" else ArrowLookups(files)
         self._root = root.rstrip("/")
         self._settle = settle
         self._has_directories = files.type_name not in _WITHOUT_DIRECTORIES
@@ -59,8 +62,9 @@ class ObjectStore:
         Raises:
             InvalidConfig: there is no such kind of store, or the URI says too little.
         """
+        opened = hdfs.from_uri if hdfs.is_hdfs(uri) else pafs.FileSystem.from_uri
         try:
-            files, root = pafs.FileSystem.from_uri(uri)
+            files, root = opened(uri)
         except (OSError, pa.ArrowException) as error:
             raise InvalidConfig(f"tier: {without_secrets(uri)}: {_first_line(error)}", field="tier") from None
         if not root:
@@ -126,7 +130,7 @@ class ObjectStore:
     def size_of(self, path: str) -> int | None:
         """Return the size of an object in bytes, None if there is none; raises `TierUnavailable`."""
         with self._doing(f"looking at {path}"):
-            info = self._files.get_file_info([self._at(path)])[0]
+            info = self._lookups.info(self._at(path))
         return info.size if info.type is pafs.FileType.File else None
 
     def sizes(self, directory: str) -> dict[str, int]:
@@ -135,9 +139,8 @@ class ObjectStore:
         Raises:
             TierUnavailable: the store refused.
         """
-        selector = pafs.FileSelector(self._at(directory), recursive=True, allow_not_found=True)
         with self._doing(f"listing {directory}"):
-            found = self._files.get_file_info(selector)
+            found = self._lookups.listed(self._at(directory), recursive=True)
         skipped = len(self._root) + 1
         return {entry.path[skipped:]: entry.size or 0 for entry in found if entry.type is pafs.FileType.File}
 
@@ -149,9 +152,8 @@ class ObjectStore:
         """
         # Of Google Cloud Storage, Arrow lists directories that were made as such, and no others.
         is_recursive = self._files.type_name == "gcs"
-        selector = pafs.FileSelector(self._root or "/", allow_not_found=True, recursive=is_recursive)
         with self._doing("listing"):
-            found = self._files.get_file_info(selector)
+            found = self._lookups.listed(self._root or "/", recursive=is_recursive)
         if is_recursive:
             below = (entry.path[len(self._root) + 1 :].split("/", 1) for entry in found)
             return sorted({first for first, *others in below if others})
@@ -168,7 +170,7 @@ class ObjectStore:
         if not self._has_directories:
             return
         with _typed("looking at it"):
-            found = self._files.get_file_info([self._root or "/"])[0].type
+            found = self._lookups.info(self._root or "/").type
         if found is pafs.FileType.NotFound:
             raise FileNotFoundError(f"there is no folder {self._root}")
         if found is pafs.FileType.File:
@@ -180,8 +182,8 @@ class ObjectStore:
         Raises:
             TierUnavailable: the store refused.
         """
-        with self._doing(f"deleting {path}"), contextlib.suppress(FileNotFoundError):
-            self._files.delete_file(self._at(path))
+        with self._doing(f"deleting {path}"):
+            self._lookups.delete(self._at(path))
 
     def delete_directory(self, directory: str) -> None:
         """Delete what is below ``directory``, if anything is.
@@ -192,7 +194,7 @@ class ObjectStore:
         for path in sorted(self.sizes(directory)):
             self.delete(path)
         with self._doing(f"deleting {directory}"), contextlib.suppress(FileNotFoundError):
-            info = self._files.get_file_info([self._at(directory)])[0]
+            info = self._lookups.info(self._at(directory))
             if info.type is pafs.FileType.Directory:
                 self._files.delete_dir(self._at(directory))
 

@@ -41,7 +41,7 @@ async def check_outage(
     await published(js, "orders", range(RECORDS, 2 * RECORDS))
     await scene.until("jetstream_tier_objects_total", failures, math.inf, **FAILED)
     assert await read(js, "orders", start=RECORDS) == list(range(RECORDS, 2 * RECORDS))
-    with pytest.raises(TierUnavailable):
+    with pytest.raises(TierUnavailable, match="offsets 0 to "):
         await read(js, "orders", start=0, retry_s=0.0)
     await stream._services.disk.call(stream.upkeep.apply_retention)
     assert (stream.log.log_start_offset, stream.tiered.border) == (RECORDS, RECORDS)
