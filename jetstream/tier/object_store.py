@@ -196,7 +196,16 @@ class ObjectStore:
         with self._doing(f"deleting {directory}"), contextlib.suppress(FileNotFoundError):
             info = self._lookups.info(self._at(directory))
             if info.type is pafs.FileType.Directory:
-                self._files.delete_dir(self._at(directory))
+                self._delete_empty(self._at(directory))
+
+    def _delete_empty(self, directory: str) -> None:
+        try:
+            self._files.delete_dir(directory)
+        except OSError:
+            # Of Azure, Arrow sees directories that nothing is in, and cannot delete one by every kind of
+            # credentials. No object is left, and an empty one is taken for nothing.
+            if self._has_directories:
+                raise
 
     @contextlib.contextmanager
     def _doing(self, what: str) -> Iterator[None]:
