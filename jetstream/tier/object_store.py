@@ -25,7 +25,8 @@ from jetstream.tier.lookups import ArrowLookups, Lookups
 
 CHUNK_BYTES: Final = MIB
 _WITHOUT_DIRECTORIES: Final = frozenset(("s3", "gcs", "abfs"))
-_SECRET: Final = re.compile(r"(?<=://)[^/@]*@")
+# Keys have slashes, and not everybody writes them as %2F; a host's port is no key.
+_SECRET: Final = re.compile(r"(?<=://)(?:[^/@]*|[^/@:]*:(?!\d+/)[^@?\s]*)@")
 
 
 def without_secrets(uri: str) -> str:

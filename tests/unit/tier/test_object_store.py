@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from envelope.errors import InvalidConfig, TierUnavailable
-from jetstream.tier.object_store import ObjectStore
+from jetstream.tier.object_store import ObjectStore, without_secrets
 
 
 def test_a_folder_is_a_store(tmp_path: Path) -> None:
@@ -78,3 +78,26 @@ def test_the_kind_of_a_store_is_in_its_uri(uri: str, kind: str) -> None:
 def test_what_is_no_store_is_refused(uri: str) -> None:
     with pytest.raises(InvalidConfig):
         ObjectStore.at(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("s3://KEY:SECRET@bucket/x?region=eu-north-1", "s3://bucket/x"),
+        ("s3://KEY:SEC/RET+=@bucket/x", "s3://bucket/x"),
+        ("hdfs://user@namenode:8020/x", "hdfs://namenode:8020/x"),
+        (
+            "http://127.0.0.1:80/bucket/orders@1f/0.arrows?sig=SECRET",
+            "http://127.0.0.1:80/bucket/orders@1f/0.arrows",
+        ),
+        ("s3://bucket/orders@1f", "s3://bucket/orders@1f"),
+    ],
+)
+def test_a_uri_is_shown_without_its_secrets(uri: str, shown: str) -> None:
+    assert without_secrets(uri) == shown
+
+
+def test_an_error_shows_no_key_that_was_written_as_it_is() -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        ObjectStore.at("s3://KEY:SEC/RET@bucket/x")
+    assert "RET" not in str(refused.value)
