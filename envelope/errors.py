@@ -155,6 +155,13 @@ class InvalidEnvelope(RequestError):
     ack_code = 60_030
 
 
+class InvalidCursor(RequestError):
+    """What was published as a consumer's cursor is none, or under a name or key that it cannot have."""
+
+    err_code = "invalid_cursor"
+    ack_code = 60_033
+
+
 class StreamReadOnly(RequestError):
     """The stream is ``read_only``: it takes no messages until that is switched off; nothing was stored.
 

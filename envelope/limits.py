@@ -49,6 +49,13 @@ ENVELOPE_RECORDS_MAX: Final = 65_536
 """Records of one batch envelope: a group has four times `GROUP_MESSAGES_MAX` at most through one."""
 
 STREAM_NAME_CHARS_MAX: Final = 255
+CURSOR_METADATA_BYTES_MAX: Final = 1024
+"""Text that a consumer stores beside its offset; the leader has all cursors in memory."""
+
+CURSOR_INCARNATION_CHARS_MAX: Final = 64
+CURSOR_RECORD_BYTES_MAX: Final = 16 * KIB
+"""A cursor as it is published, with its headers: the text may be escaped sixfold in JSON."""
+
 CONTROL_LINE_BYTES_MAX: Final = 4096
 """nats-server's default ``max_control_line``: a longer one costs the connection."""
 
@@ -82,3 +89,4 @@ CONNECTIONS_MAX: Final = 10_000
 assert BATCH_BYTES_MAX <= MAILBOX_BYTES_MAX, "a full batch must fit the mailbox"
 assert BATCH_BYTES_MAX <= FETCH_BYTES_MAX, "a fetch must be able to return one batch"
 assert GROUP_MESSAGES_MAX <= MAILBOX_MESSAGES_MAX, "a group is drained from the mailbox"
+assert 6 * CURSOR_METADATA_BYTES_MAX < CURSOR_RECORD_BYTES_MAX, "a cursor fits, however it is written"

@@ -56,6 +56,7 @@ GIVEN_BY_US = {
     "session_expired": 60029,
     "invalid_envelope": 60030,
     "offset_forgotten": 60031,
+    "invalid_cursor": 60033,
 }
 
 
