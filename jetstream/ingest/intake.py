@@ -59,6 +59,8 @@ class InspectedMessage(NamedTuple):
     """Why this stream cannot store it, whatever the log holds."""
     envelope: Envelope | None = None
     """What the payload is; None: the payload itself."""
+    content: bytes | None = None
+    """What is stored as the value; None: what the payload or the envelope says."""
 
     @property
     def records(self) -> int:

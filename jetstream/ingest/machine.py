@@ -19,10 +19,11 @@ from envelope.acks import AckWriter
 from envelope.errors import JetstreamError, Overloaded, StreamOffline
 from envelope.limits import MAILBOX_MESSAGES_MAX
 from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
+from jetstream.ingest.cursor_intake import intake_of
 from jetstream.ingest.dedupe import DedupeWindow, window_us
 from jetstream.ingest.gathering import FULL_GROUP_BYTES, FULL_GROUP_MESSAGES, Gathering
 from jetstream.ingest.history import History
-from jetstream.ingest.intake import Binds, Intake
+from jetstream.ingest.intake import Binds
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import PendingAcks
 from jetstream.ingest.sequencer import Duplicate, Group, Refused, Sequencer
@@ -159,7 +160,7 @@ class StreamIngest:
         assert history.high_watermark <= log_end_offset, "M2"
         self._stream = stream
         self._leader_epoch = leader_epoch
-        self._intake = Intake(stream, config, binds)
+        self._intake = intake_of(stream, config, binds)
         self._history = history
         self._sequencer = Sequencer(self._intake, log_end_offset, history)
         self._writer = AckWriter(stream, leader_epoch)

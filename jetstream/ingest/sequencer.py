@@ -196,7 +196,7 @@ class Sequencer:
             message = self._intake.inspect(messages, place)
             row = place - len(dropped)
             verdict = self._verdict(message, Offset(group.end + row))
-            if verdict is None and message.envelope is not None:
+            if verdict is None and (message.envelope is not None or message.content is not None):
                 verdict = self._unpack(message, messages, place)
             if verdict is not None:
                 dropped.add(place)
@@ -210,12 +210,14 @@ class Sequencer:
         return messages.select([place not in dropped for place in range(len(messages))])
 
     def _unpack(self, message: InspectedMessage, messages: MessageBlock, place: int) -> JetstreamError | None:
-        """Put what an envelope holds, and whom it says to answer, in its place; return why that fails."""
-        assert message.envelope is not None, "the message has one"
-        try:
-            content = message.envelope.content(self._intake.record_bytes_max)
-        except JetstreamError as error:
-            return error
+        """Put what is stored, and whom an envelope says to answer, in its place; return why that fails."""
+        content: bytes | memoryview | None = message.content
+        if content is None:
+            assert message.envelope is not None, "otherwise there is nothing to unpack"
+            try:
+                content = message.envelope.content(self._intake.record_bytes_max)
+            except JetstreamError as error:
+                return error
         messages.payloads[place], messages.replies[place] = bytes(content), message.told
         return None
 

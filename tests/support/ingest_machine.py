@@ -47,17 +47,18 @@ class IngestHarness:
         record_bytes_max: int = 1 << 20,
         log_end_offset: int = 0,
         history: History | None = None,
+        stream: str = "orders",
     ) -> None:
         self.config = StreamConfig(
-            name="orders",
-            subject="orders.>",
+            name=stream,
+            subject=f"{stream}.>",
             ack=ack,
             record_bytes_max=record_bytes_max,
             dedupe_window=WINDOW,
         )
         self.history = history or History(DedupeWindow(window_us(WINDOW), IDS_MAX), Offset(log_end_offset))
         self.machine = StreamIngest(
-            StreamName("orders"),
+            StreamName(stream),
             self.config,
             LeaderEpoch(3),
             Offset(log_end_offset),
