@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from envelope.errors import InvalidConfig
+from envelope.internal_streams import is_internal
 from envelope.limits import (
     DEDUPE_IDS_MAX,
     RECORD_BYTES_MAX,
@@ -245,9 +246,12 @@ def reserved_refusal(config: StreamConfig, api_prefix: str) -> str | None:
     """Return why ``config`` may not bind its subject, or None if it may.
 
     An ack on somebody's inbox or request would be taken for the answer, so such a stream must be one
-    that answers nobody who did not ask for it (``ack: none``).
+    that answers nobody who did not ask for it (``ack: none``). Internal streams bind subjects that are the
+    system's own to answer on.
     """
-    if config.answers_only_on_request or not reaches_reserved(config.subject, api_prefix):
+    if is_internal(config.name) or config.answers_only_on_request:
+        return None
+    if not reaches_reserved(config.subject, api_prefix):
         return None
     return (
         f"subject: {config.subject!r} reaches inboxes, '$' subjects or {api_prefix!r}; "

@@ -30,6 +30,7 @@ from jetstream.node.api_operations import (
 from jetstream.node.discovery import DISCOVERY_WORD
 from metadata.api.requests import (
     ClusterInfoRequest,
+    CursorQuestion,
     Request,
     StreamInfoRequest,
 )
@@ -52,7 +53,8 @@ _HOME_SECONDS: Final = READY_SECONDS + 2.0
 _HOME_NS: Final = 5_000_000_000
 """How long a request waits for somebody to lead."""
 _INFO_NS: Final = 3_000_000_000
-"""The same of a question about a stream: an election takes less, and who asks waits 5 s for the answer."""
+"""The same of a question about a stream or a cursor: an election takes less, and who asks waits 5 s for the
+answer."""
 
 
 class RequestApi:
@@ -124,16 +126,15 @@ class RequestApi:
         Raises:
             JetstreamError: the typed refusal, to be sent instead.
         """
-        patience_ns = _INFO_NS if isinstance(request, StreamInfoRequest) else _HOME_NS
+        is_repeatable = isinstance(request, StreamInfoRequest | CursorQuestion)
+        patience_ns = _INFO_NS if is_repeatable else _HOME_NS
         gives_up_at = self._services.clock.monotonic() + patience_ns
         while True:
             try:
                 return await self._ask_home(request, suffix, data)
             except UnavailableError as error:
                 # Nothing was done: a leader has gone, and another comes.
-                is_safe = isinstance(error, NotLeader | NoResponders) or isinstance(
-                    request, StreamInfoRequest
-                )
+                is_safe = is_repeatable or isinstance(error, NotLeader | NoResponders)
                 if not is_safe or self._services.clock.monotonic() > gives_up_at:
                     if isinstance(request, StreamInfoRequest):
                         return await self._last_known(request)
@@ -152,7 +153,7 @@ class RequestApi:
         if home in (None, self._node_id):
             return encode_response(await self._operations.answer(request))
         subject = f"{self._prefix}.{NODE_WORD}.{home}.{suffix}"
-        is_question = isinstance(request, StreamInfoRequest | ClusterInfoRequest)
+        is_question = isinstance(request, StreamInfoRequest | ClusterInfoRequest | CursorQuestion)
         seconds = QUESTION_SECONDS if is_question else _HOME_SECONDS
         try:
             answer = await self._services.link.request(subject, data, seconds)
@@ -161,6 +162,9 @@ class RequestApi:
                 raise
             # Where the nodes are is in every catalogue: clients get that even while nobody says who is alive.
             return encode_response(self._operations.cluster_info())
-        if isinstance(refusal := reported_error(answer), NotLeader):
+        refusal = reported_error(answer)
+        if isinstance(refusal, NotLeader) or (
+            isinstance(request, CursorQuestion) and isinstance(refusal, UnavailableError)
+        ):
             raise refusal
         return answer

@@ -16,10 +16,13 @@ from envelope.errors import (
     Unauthorized,
     UnknownStream,
 )
+from envelope.internal_streams import CURSORS, is_internal
 from envelope.types import Incarnation, NodeId, Offset, StreamName
 from jetstream.node.clock import Clock
+from jetstream.node.cursor_store import CursorStore
 from jetstream.node.electing import OrderedElection, elect
 from jetstream.node.gaps import Gap
+from jetstream.node.internal_streams import count_internal, make_cursors
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.reassigning import MovingRequest, Reassigning
 from jetstream.node.restoring import check_store, found_remains, going_on, restored_config
@@ -31,8 +34,11 @@ from jetstream.protocol.requests import PROTOCOL_VERSION
 from metadata.api.requests import (
     ClusterInfoRequest,
     CreateStreamRequest,
+    CursorQuestion,
     DeleteStreamRequest,
     ElectLeaderRequest,
+    GetCursorRequest,
+    ListCursorsRequest,
     ListStreamsRequest,
     LookupStreamsRequest,
     Request,
@@ -98,6 +104,7 @@ class ApiServices:
     """The nodes that can hold a new stream; None if this node cannot tell."""
     ordered_election: OrderedElection
     tier: Tier
+    cursors: CursorStore
 
 
 class ApiOperations:
@@ -139,9 +146,15 @@ class ApiOperations:
             case StreamInfoRequest() | ListStreamsRequest() | LookupStreamsRequest() | ClusterInfoRequest():
                 return self._survey(request)
             case _:
-                return await self._answer_operator(request)
+                return await self._answer_rarer(request)
 
-    async def _answer_operator(self, request: ElectLeaderRequest | MovingRequest) -> Response:
+    async def _answer_rarer(self, request: CursorQuestion | ElectLeaderRequest | MovingRequest) -> Response:
+        if isinstance(request, GetCursorRequest | ListCursorsRequest):
+            if self._catalog.stream(CURSORS) is None:
+                alive = [candidate.node_id for candidate in self._candidates()]
+                await make_cursors(self._prefix, self._metadata, alive, self._creation)
+                await self._streams.settled()
+            return await self._services.cursors.answer(request)
         if isinstance(request, ElectLeaderRequest):
             return await elect(request, self._services.ordered_election, self._propose)
         return await self._reassigning.answer(request)
@@ -369,13 +382,17 @@ class ApiOperations:
                 for node in self._catalog.nodes()
             ],
             metadata_leader=self._metadata.leader,
-            streams=self._catalog.count_streams(),
+            streams=self._catalog.count_streams() - count_internal(self._catalog),
             protocol_versions=[PROTOCOL_VERSION],
         )
 
 
 def _listed(request: ListStreamsRequest, catalog: Catalog, streams: Streams) -> ListStreamsResponse:
     prefix = request.prefix or ""
-    matching = [stream for stream in catalog.streams() if stream.name.startswith(prefix)]
+    matching = [
+        stream
+        for stream in catalog.streams()
+        if stream.name.startswith(prefix) and (request.internal or not is_internal(stream.name))
+    ]
     summaries = (stream_summary(stream, streams) for stream in matching[request.offset :])
     return list_page(request, len(matching), summaries)

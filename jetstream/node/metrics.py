@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from jetstream.ingest.machine import CountKind
 from jetstream.node.compactor import CompactionCounters
+from jetstream.node.cursor_store import CursorStore
 from jetstream.node.disk_thread import DiskCounters
 from jetstream.node.lost_records import COMMITTED_LOST
 from jetstream.node.nats_link import NatsLink
@@ -34,6 +35,7 @@ class Sources:
     compaction: CompactionCounters
     rewrite: RewriteCounters
     tier: Tier
+    cursors: CursorStore
 
 
 Sample = tuple[tuple[str, ...], float]
@@ -327,6 +329,20 @@ METRICS: Final = (
         "Bytes that were downloaded and are still on this node's disk.",
         (),
         _one(lambda sources: sources.tier.held_bytes),
+    ),
+    Definition(
+        "jetstream_cursors",
+        "gauge",
+        "Cursors of consumers that this node can tell: all, where it leads their stream, otherwise 0.",
+        (),
+        _one(lambda sources: sources.cursors.cursors),
+    ),
+    Definition(
+        "jetstream_cursors_unreadable",
+        "gauge",
+        "Cursors stored in a format that this version does not know; who asks for one is refused.",
+        (),
+        _one(lambda sources: sources.cursors.unreadable),
     ),
     Definition(
         "jetstream_disk_commits_total",

@@ -30,6 +30,7 @@ from jetstream.node.cluster_member import ClusterMember
 from jetstream.node.compactor import Compactor
 from jetstream.node.config import NodeConfig
 from jetstream.node.crash import Crash
+from jetstream.node.cursor_store import CursorStore
 from jetstream.node.discovery import Discovery
 from jetstream.node.disk_thread import DiskThread
 from jetstream.node.exposition import CONTENT_TYPE, exposition
@@ -217,31 +218,28 @@ class Node:
         store = None if uri is None else ObjectStore.at(uri.get_secret_value())
         tier = Tier(store, parts.disk, clock, tasks, config.tier_cache_bytes, config.data)
         cluster = ClusterMember(parts.metadata, parts.peers, clock, parts.readers)
-        services = StreamServices(
-            clock,
-            parts.disk_thread,
-            GroupCommit(parts.disk_thread, answers.flush_raw, parts.crash),
-            ingest,
-            answers.publish_raw,
-            _binds(parts.metadata.catalog),
-            cluster.services,
-            tasks,
-            parts.crash,
-            tier,
-        )
+        services = _stream_services(parts, clock, (ingest, answers), cluster, tier, tasks)
         streams = Streams(
             StreamFiles(parts.disk, clock, config.verify),
             parts.metadata.catalog,
             services,
             lambda name: server.stream_gone(name),  # noqa: PLW0108 - bound below
+            lambda leading: cursors.reign_begun(leading),  # noqa: PLW0108 - bound below
         )
+        cursors = CursorStore(streams.stream, parts.readers)
         self._streams = streams
         cluster.host(streams)
         cluster.on_removed = self.removed.set
         identity = ServerIdentity(self.node_id, VERSION)
         server = SocketServer(streams, identity, parts.readers, clock, parts.socket)
         told = ApiServices(
-            clock, answers, lambda: ingest_watch.interruption, cluster.alive, cluster.ordered_election, tier
+            clock,
+            answers,
+            lambda: ingest_watch.interruption,
+            cluster.alive,
+            cluster.ordered_election,
+            tier,
+            cursors,
         )
         operations = ApiOperations(
             config.api_prefix, config.cluster, self.node_id, parts.metadata, streams, told
@@ -260,12 +258,14 @@ class Node:
             compactor.counters,
             rewriter.counters,
             tier,
+            cursors,
         )
         return _Shell(
             ingest,
             answers,
             cluster,
             streams,
+            cursors,
             server,
             RequestApi(config.api_prefix, self.node_id, parts.metadata, operations, told),
             Housekeeper(parts.disk_thread, clock, lambda: streams, parts.witness),
@@ -333,6 +333,7 @@ class _Shell:
     answers: NatsLink
     cluster: ClusterMember
     streams: Streams
+    cursors: CursorStore
     server: SocketServer
     api: RequestApi
     keeper: Housekeeper
@@ -352,6 +353,7 @@ class _Shell:
             self.ingest.supervise(),
             self.answers.supervise(),
             self.api.run(),
+            self.cursors.run(),
             self.keeper.run(config.checkpoint_interval, config.maintenance_interval),
             self.segment_keeper.run(config.maintenance_interval),
             self.tiering.run(config.maintenance_interval),
@@ -397,6 +399,29 @@ async def _taking_part(group: MetadataGroup, peers: PeerSettings, crash: Crash) 
                 running.cancel()
     finally:
         await group.stop()
+
+
+def _stream_services(
+    parts: _Parts,
+    clock: Clock,
+    links: tuple[NatsLink, NatsLink],
+    cluster: ClusterMember,
+    tier: Tier,
+    tasks: asyncio.TaskGroup,
+) -> StreamServices:
+    ingest, answers = links
+    return StreamServices(
+        clock,
+        parts.disk_thread,
+        GroupCommit(parts.disk_thread, answers.flush_raw, parts.crash),
+        ingest,
+        answers.publish_raw,
+        _binds(parts.metadata.catalog),
+        cluster.services,
+        tasks,
+        parts.crash,
+        tier,
+    )
 
 
 def _binds(catalog: Catalog) -> Callable[[str, str], bool]:

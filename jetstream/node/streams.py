@@ -9,6 +9,7 @@ from typing import Final
 from envelope.errors import JetstreamError, NotReplica, StreamOffline
 from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.gaps import Gap
+from jetstream.node.leading import LeadingStream
 from jetstream.node.replica import StreamReplica
 from jetstream.node.replica_mover import ReplicaMover
 from jetstream.node.replica_parts import StreamServices
@@ -50,6 +51,7 @@ class Streams:
         catalog: Catalog,
         services: StreamServices,
         stream_gone: Callable[[StreamName], None],
+        reign_begun: Callable[[LeadingStream], None],
     ) -> None:
         """Know of nothing yet; `begin` takes everything up.
 
@@ -58,6 +60,7 @@ class Streams:
             catalog: as far as it is applied here.
             services: what they need of the node.
             stream_gone: told of every deleted stream.
+            reign_begun: told whenever this node begins to lead a stream.
         """
         self._files = files
         self._catalog = catalog
@@ -66,6 +69,12 @@ class Streams:
         self._stream_gone = stream_gone
         self._movers: dict[Incarnation, ReplicaMover] = {}
         self._early = EarlyFetches()
+
+        def begun(leading: LeadingStream) -> None:
+            self._early.reign_begun(leading)
+            reign_begun(leading)
+
+        self._reign_begun = begun
         self.traffic = ReplicaTraffic(lambda: iter(self), self._find, self._early, catalog, services.cluster)
         self._tasks: asyncio.TaskGroup = services.tasks
         self._removals: dict[Incarnation, asyncio.Task[None]] = {}
@@ -191,7 +200,7 @@ class Streams:
         if mover is None:
             if self._node_id not in row.holders:
                 return
-            replica = StreamReplica(row, self._services, self._files, self._early.reign_begun)
+            replica = StreamReplica(row, self._services, self._files, self._reign_begun)
             mover = self._movers[row.incarnation] = ReplicaMover(replica, self._services)
         mover.replica.tiered.changed(row)
         mover.changed(row)

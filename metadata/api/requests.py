@@ -70,6 +70,7 @@ class ListStreamsRequest(_Request):
     """List streams by name, in pages."""
 
     prefix: str | None = Field(default=None, description="only names that begin so, e.g. a namespace 'a/'")
+    internal: Annotated[bool, Strict()] = Field(default=False, description="the system's own streams, too")
     offset: Count = Field(default=0, description="streams to skip, in the order of names")
     limit: Annotated[int, Strict(), Field(ge=1, le=LIST_PAGE_MAX)] = LIST_PAGE_DEFAULT
 
@@ -145,6 +146,25 @@ class RemoveNodeRequest(_Request):
     node: NodeName
 
 
+class GetCursorRequest(_Request):
+    """Ask where a consumer reads on in a stream."""
+
+    consumer: StreamNameField = Field(description="whose cursor; the grammar of stream names")
+    stream: StreamNameField = Field(description="need not exist")
+
+
+class ListCursorsRequest(_Request):
+    """List cursors by consumer and stream, in pages."""
+
+    consumer: StreamNameField | None = Field(default=None, description="only those of this consumer")
+    stream: StreamNameField | None = Field(default=None, description="only those in this stream")
+    offset: Count = Field(default=0, description="cursors to skip, in the order of consumers, then streams")
+    limit: Annotated[int, Strict(), Field(ge=1, le=LIST_PAGE_MAX)] = LIST_PAGE_DEFAULT
+
+
+CursorQuestion = GetCursorRequest | ListCursorsRequest
+"""Answered by who leads the stream of cursors, which the first of them makes."""
+
 Request = (
     CreateStreamRequest
     | RestoreStreamRequest
@@ -160,7 +180,17 @@ Request = (
     | DrainNodeRequest
     | RebalanceRequest
     | RemoveNodeRequest
+    | CursorQuestion
 )
+
+StreamChange = (
+    CreateStreamRequest
+    | RestoreStreamRequest
+    | UpdateStreamRequest
+    | DeleteStreamRequest
+    | TruncateStreamRequest
+)
+"""What makes, changes or ends a stream or its records: not for users where the stream is internal."""
 
 REQUESTS: Final[dict[str, type[Request]]] = {
     "stream.create": CreateStreamRequest,
@@ -173,6 +203,8 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "stream.truncate": TruncateStreamRequest,
     "stream.reassign": ReassignStreamRequest,
     "stream.elect": ElectLeaderRequest,
+    "cursor.get": GetCursorRequest,
+    "cursor.list": ListCursorsRequest,
     "cluster.info": ClusterInfoRequest,
     "cluster.drain": DrainNodeRequest,
     "cluster.rebalance": RebalanceRequest,

@@ -6,12 +6,12 @@ Times are ISO 8601 in UTC, durations ISO 8601, sizes bytes, ranges half-open.
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from envelope.types import TimestampUs
-from metadata.api.requests import ListStreamsRequest
+from metadata.api.requests import ListCursorsRequest, ListStreamsRequest
 from metadata.limits import LIST_PAGE_BYTES_MAX
 from metadata.stream_config import DurationOrZero, Retention, StreamConfig
 
@@ -39,6 +39,9 @@ ReportedConfig = Annotated[StreamConfig, BeforeValidator(_known_keys)]
 
 class _Response(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+_Listed = TypeVar("_Listed", bound=_Response)
 
 
 class OffsetRange(_Response):
@@ -237,6 +240,27 @@ class TruncateStreamResponse(_Response):
     high_watermark: int
 
 
+class CursorInfo(_Response):
+    """Where a consumer reads on in a stream; everything is null if it has stored nothing."""
+
+    consumer: str
+    stream: str
+    offset: int | None = Field(description="the next one to read; null: the consumer has no cursor there")
+    incarnation: str | None = Field(
+        default=None, description="of the stream that the offset belongs to; null: the consumer did not say"
+    )
+    metadata: str | None = Field(default=None, description="the consumer's own")
+    committed_at: datetime | None = None
+
+
+class ListCursorsResponse(_Response):
+    """A page of cursors by consumer and stream; it may be shorter than the limit asked for."""
+
+    cursors: list[CursorInfo]
+    total: int = Field(description="cursors that match, in all pages")
+    offset: int = Field(description="of the first in this page; the next page begins at offset + its length")
+
+
 class NodeRole(StrEnum):
     """Whether a node has a vote in the metadata log."""
 
@@ -271,7 +295,7 @@ class ClusterInfo(_Response):
     name: str
     nodes: list[NodeInfo]
     metadata_leader: str | None
-    streams: int
+    streams: int = Field(description="without the system's own")
     protocol_versions: list[int] = Field(description="of the socket protocol, that every node speaks")
 
 
@@ -331,6 +355,8 @@ Response = (
     | ListStreamsResponse
     | LookupStreamsResponse
     | TruncateStreamResponse
+    | CursorInfo
+    | ListCursorsResponse
     | ClusterInfo
     | MovesResponse
     | ElectLeaderResponse
@@ -349,6 +375,8 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "stream.truncate": TruncateStreamResponse,
     "stream.reassign": MovesResponse,
     "stream.elect": ElectLeaderResponse,
+    "cursor.get": CursorInfo,
+    "cursor.list": ListCursorsResponse,
     "cluster.info": ClusterInfo,
     "cluster.drain": MovesResponse,
     "cluster.rebalance": MovesResponse,
@@ -367,11 +395,23 @@ def list_page(
         total: streams that match the request's prefix.
         summaries: those from the request's offset on, in the order of names; read only as far as needed.
     """
-    page: list[StreamSummary] = []
-    size = 0
-    for summary in summaries:
-        size += len(summary.model_dump_json()) + 1
-        if len(page) >= request.limit or (page and size > LIST_PAGE_BYTES_MAX):
-            break
-        page.append(summary)
+    page = _page(summaries, request.limit)
     return ListStreamsResponse(streams=page, total=total, offset=request.offset)
+
+
+def cursor_page(
+    request: ListCursorsRequest, total: int, cursors: Iterable[CursorInfo]
+) -> ListCursorsResponse:
+    """Return a page that fits one NATS message; as `list_page`."""
+    return ListCursorsResponse(cursors=_page(cursors, request.limit), total=total, offset=request.offset)
+
+
+def _page(models: Iterable[_Listed], limit: int) -> list[_Listed]:
+    page: list[_Listed] = []
+    size = 0
+    for model in models:
+        size += len(model.model_dump_json().encode()) + 1
+        if len(page) >= limit or (page and size > LIST_PAGE_BYTES_MAX):
+            break
+        page.append(model)
+    return page

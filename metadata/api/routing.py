@@ -7,6 +7,7 @@ every node has.
 
 from typing import Final
 
+from envelope.internal_streams import CURSORS
 from envelope.types import NodeId, StreamName
 from metadata.api.requests import (
     ClusterInfoRequest,
@@ -14,6 +15,8 @@ from metadata.api.requests import (
     DeleteStreamRequest,
     DrainNodeRequest,
     ElectLeaderRequest,
+    GetCursorRequest,
+    ListCursorsRequest,
     ReassignStreamRequest,
     RebalanceRequest,
     Request,
@@ -54,5 +57,9 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
             | ElectLeaderRequest()
         ):
             return metadata_leader
+        case GetCursorRequest() | ListCursorsRequest():
+            cursors = catalog.stream(CURSORS)
+            # Who leads the metadata log makes it.
+            return metadata_leader if cursors is None else cursors.leader
         case _:
             return None

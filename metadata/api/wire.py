@@ -13,11 +13,13 @@ from envelope.errors import (
     Unsupported,
     error_from_wire,
 )
+from envelope.internal_streams import is_internal
 from envelope.limits import API_REQUEST_BYTES_MAX
 from metadata.api.requests import (
     REQUESTS,
     CreateStreamRequest,
     Request,
+    StreamChange,
     UpdateStreamRequest,
 )
 from metadata.api.responses import ErrorBody, ErrorResponse, Response
@@ -31,7 +33,6 @@ _LATER: Final[dict[str, object]] = {
 }
 """Settings of later versions: asking for what this version does anyway is no error."""
 
-_INTERNAL_NAME_PREFIX: Final = "__"
 _DESCRIPTION_CHARS_MAX: Final = 1024
 
 
@@ -43,7 +44,7 @@ def parse_request(suffix: str, payload: bytes) -> Request:
         payload: JSON, at most `API_REQUEST_BYTES_MAX` bytes.
 
     Raises:
-        Unsupported: no such request, or a setting of a later version.
+        Unsupported: no such request, a setting of a later version, or a change of an internal stream.
         InvalidName, InvalidSubject: as in `envelope.subjects`.
         InvalidConfig: a value of a stream's configuration is out of its range.
         RequestError: too large, not a JSON object, an unknown or missing key, a wrong type.
@@ -59,8 +60,11 @@ def parse_request(suffix: str, payload: bytes) -> Request:
         request = model.model_validate(body)
     except ValidationError as error:
         raise _request_error(first_problem(error), is_config=is_config) from None
-    if isinstance(request, CreateStreamRequest) and request.name.startswith(_INTERNAL_NAME_PREFIX):
-        raise Unsupported(f"name: {request.name!r} begins with '__', which is kept for internal streams")
+    if isinstance(request, StreamChange) and is_internal(request.name):
+        raise Unsupported(
+            f"name: {request.name!r} begins with '__': internal streams are the system's to change",
+            field="name",
+        )
     return request
 
 

@@ -40,6 +40,18 @@ polars: as many: True, first hour 0
 duckdb: as many: True
 duckdb: first of each subject [('readings.0', 0), ('readings.1', 100), ('readings.2', 200)]
 """,
+    "resuming_consumer.py": """\
+starting at None
+took parcel 0, parcel 1
+committed 2 in __cursors
+starting at 2
+took parcel 2, parcel 3
+committed 4 in __cursors
+starting at 4
+took parcel 4
+committed 5 in __cursors
+refused: 60033
+""",
     "overlapping_streams.py": """\
 sales.eu.berlin is stored by ['sales', 'sales-eu']
 acked by sales-eu at offset 0

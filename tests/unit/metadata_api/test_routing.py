@@ -5,6 +5,8 @@ import pytest
 from envelope.types import NodeId
 from metadata.api.requests import (
     DeleteStreamRequest,
+    GetCursorRequest,
+    ListCursorsRequest,
     ReassignStreamRequest,
     Request,
     StreamInfoRequest,
@@ -23,6 +25,8 @@ LEADER = NodeId("m")
         DeleteStreamRequest(name="new"),
         TruncateStreamRequest(name="new", before=1),
         ReassignStreamRequest(name="new", cancel=True),
+        GetCursorRequest(consumer="new", stream="new"),
+        ListCursorsRequest(),
     ],
     ids=lambda asked: type(asked).__name__,
 )
