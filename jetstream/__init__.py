@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jetstream.client.batch_publisher import BatchPublisher, RecordAck
     from jetstream.client.blocking import BlockingClient, connect_blocking
     from jetstream.client.connection import BatchOptions, JetstreamClient, ReadOptions, connect
+    from jetstream.client.cursors import Cursors
     from jetstream.client.publisher import Publisher
     from jetstream.client.publishing import PublishAck, PublishOptions
     from jetstream.client.read_progress import ReadProgress
@@ -39,6 +40,7 @@ __all__ = [
     "BatchReader",
     "BlockingClient",
     "BlockingTable",
+    "Cursors",
     "JetstreamClient",
     "PublishAck",
     "PublishOptions",
@@ -62,6 +64,7 @@ _HOMES = {
     "BatchReader": "reader",
     "BlockingClient": "blocking",
     "BlockingTable": "stream_table",
+    "Cursors": "cursors",
     "JetstreamClient": "connection",
     "PublishAck": "publishing",
     "PublishOptions": "publishing",

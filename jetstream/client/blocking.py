@@ -17,6 +17,7 @@ from envelope.errors import ConnectionLost, JetstreamError, RequestError
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset
 from jetstream.client.connection import BatchOptions, JetstreamClient, ReadOptions, connect
+from jetstream.client.cursors import Cursors
 from jetstream.client.loop_thread import LoopThread, ProgressRelay
 from jetstream.client.message_table import (
     ACKS_SCHEMA,
@@ -42,6 +43,7 @@ from jetstream.client.streams import Streams
 from jetstream.log.schema import NO_RECORDS, SCHEMA
 from metadata.api.responses import (
     CreateStreamResponse,
+    CursorInfo,
     DeleteStreamResponse,
     StreamInfo,
     StreamSummary,
@@ -216,9 +218,9 @@ class BlockingStreams:
         """See `Streams.info`."""
         return self._thread.run(self._streams.info(name))
 
-    def list(self, prefix: str | None = None) -> "list[StreamSummary]":
+    def list(self, prefix: str | None = None, *, internal: bool = False) -> "list[StreamSummary]":
         """See `Streams.list`."""
-        return self._thread.run(self._streams.list(prefix))
+        return self._thread.run(self._streams.list(prefix, internal=internal))
 
     def lookup(self, subject: str) -> "Sequence[StreamSummary]":
         """See `Streams.lookup`."""
@@ -227,6 +229,40 @@ class BlockingStreams:
     def truncate(self, name: str, before: int) -> TruncateStreamResponse:
         """See `Streams.truncate`."""
         return self._thread.run(self._streams.truncate(name, before))
+
+
+class BlockingCursors:
+    """The cursors of all consumers; every method is that of `Cursors`, awaited."""
+
+    def __init__(self, thread: LoopThread, cursors: Cursors) -> None:
+        self._thread = thread
+        self._cursors = cursors
+
+    def get(self, consumer: str, stream: str) -> CursorInfo:
+        """See `Cursors.get`."""
+        return self._thread.run(self._cursors.get(consumer, stream))
+
+    def commit(
+        self,
+        consumer: str,
+        stream: str,
+        offset: int,
+        *,
+        metadata: str | None = None,
+        incarnation: str | None = None,
+    ) -> PublishAck:
+        """See `Cursors.commit`."""
+        return self._thread.run(
+            self._cursors.commit(consumer, stream, offset, metadata=metadata, incarnation=incarnation)
+        )
+
+    def delete(self, consumer: str, stream: str) -> PublishAck:
+        """See `Cursors.delete`."""
+        return self._thread.run(self._cursors.delete(consumer, stream))
+
+    def list(self, consumer: str | None = None, stream: str | None = None) -> "list[CursorInfo]":
+        """See `Cursors.list`."""
+        return self._thread.run(self._cursors.list(consumer, stream))
 
 
 class BlockingClient:
@@ -243,6 +279,11 @@ class BlockingClient:
     def streams(self) -> BlockingStreams:
         """The streams of the cluster."""
         return BlockingStreams(self._thread, self._client.streams)
+
+    @property
+    def cursors(self) -> BlockingCursors:
+        """Where consumers read on."""
+        return BlockingCursors(self._thread, self._client.cursors)
 
     @overload
     def publish(

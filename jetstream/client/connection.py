@@ -3,17 +3,14 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypedDict, Unpack, get_args, overload
+from typing import Final, Literal, TypedDict, Unpack, get_args, overload
 
-import nats.errors
 import pyarrow as pa
 from nats.aio.client import Client as NatsClient
-from nkeys import NkeysError  # type: ignore[import-untyped]  # nats-py's extra has no types
 
-from envelope.errors import ConnectionLost, InvalidConfig, RequestError
-from envelope.urls import shown_url
+from envelope.errors import RequestError
 from jetstream.client.ack_inbox import AckFuture, AckInbox, AckOfEach, OneAck
 from jetstream.client.background import sending
 from jetstream.client.batch_envelopes import batch_rows, checked_ack, envelopes
@@ -23,6 +20,7 @@ from jetstream.client.batch_publisher import (
     BatchPublisher,
     Transmit,
 )
+from jetstream.client.cursors import Cursors, place_of
 from jetstream.client.fetch_pipeline import FetchSettings, Wanted
 from jetstream.client.message_table import (
     ACKS_SCHEMA,
@@ -31,6 +29,7 @@ from jetstream.client.message_table import (
     pieces_of,
     publish_piece,
 )
+from jetstream.client.nats_connection import connect_nats
 from jetstream.client.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
 from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message, Publisher, send
 from jetstream.client.publishing import (
@@ -54,14 +53,16 @@ from jetstream.client.socket_access import SocketTls, socket_access
 from jetstream.client.stream_table import StreamTable, following
 from jetstream.client.streams import NatsRequests, Streams
 from jetstream.protocol.requests import Column
+from metadata.api.responses import CursorInfo
 from metadata.stream_config import API_PREFIX_DEFAULT
 
 
 class ReadOptions(TypedDict, total=False):
     """Where a reader begins and ends, and how it fetches."""
 
-    start: Start
-    """``"earliest"`` (the default), ``"latest"``, an offset, or an aware datetime."""
+    start: Start | CursorInfo
+    """``"earliest"`` (the default), ``"latest"``, an offset, an aware datetime, or what `Cursors.get` has
+    returned: where the consumer has stopped, in that life of the stream, or at first the earliest record."""
     end: End
     """Exclusive: ``"latest"`` is the high watermark now; an offset or an aware datetime; None has no end."""
     follow: bool
@@ -148,6 +149,11 @@ class JetstreamClient:
     def streams(self) -> Streams:
         """The streams of the cluster."""
         return Streams(self.requests)
+
+    @property
+    def cursors(self) -> Cursors:
+        """Where consumers read on."""
+        return Cursors(self.requests, self.publish)
 
     @overload
     async def publish(
@@ -372,12 +378,13 @@ class JetstreamClient:
         """
         refuse_unknown(options, ReadOptions.__optional_keys__)
         columns = options.get("columns")
+        start, incarnation = place_of(options.get("start", "earliest"), options.get("incarnation"))
         wanted = ReadRange(
             stream,
-            start=options.get("start", "earliest"),
+            start=start,
             end=options.get("end"),
             follow=options.get("follow", False),
-            incarnation=options.get("incarnation"),
+            incarnation=incarnation,
             wanted=Wanted(
                 options.get("subject"), options.get("key"), tuple(columns) if columns is not None else None
             ),
@@ -462,7 +469,7 @@ async def connect(
     )
     through_nats: ThroughNats | None = None
     if servers:
-        nats_client = await _connect_nats(servers, nats_options, request_timeout)
+        nats_client = await connect_nats(servers, nats_options, request_timeout)
         requests = NatsRequests(nats_client, api_prefix, request_timeout)
         through_nats = ThroughNats(nats_client, requests, AckInbox(nats_client))
         book = book or requests
@@ -474,27 +481,3 @@ async def connect(
         yield client
     finally:
         await client.close()
-
-
-async def _connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_s: float) -> NatsClient:
-    """Connect within ``timeout_s``, and again for as long as it takes whenever the connection is lost.
-
-    nats-py alone would try for minutes at first, and later close the client for good after two.
-    """
-    client = NatsClient()
-    options.setdefault("max_reconnect_attempts", -1)
-    try:
-        async with asyncio.timeout(timeout_s):
-            await client.connect(list(servers), **options)
-    except TimeoutError:
-        await client.close()
-        raise ConnectionLost(
-            f"NATS: {client.last_error or 'no answer'} at {', '.join(map(shown_url, servers))}"
-        ) from None
-    except (nats.errors.Error, NkeysError, OSError) as error:
-        with suppress(AssertionError):  # nats-py's, about a client that has not tried to connect
-            await client.close()
-        if isinstance(error, NkeysError):
-            raise InvalidConfig(f"NATS: the key is none: {error}") from None
-        raise ConnectionLost(f"NATS: {error!r}") from error
-    return client

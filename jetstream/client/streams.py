@@ -27,7 +27,9 @@ from metadata.api.wire import decode_response
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-QUESTIONS: Final = frozenset({"stream.info", "stream.list", "stream.lookup", "cluster.info"})
+QUESTIONS: Final = frozenset(
+    {"stream.info", "stream.list", "stream.lookup", "cluster.info", "cursor.get", "cursor.list"}
+)
 """Requests that change nothing."""
 ASK_AGAIN_SECONDS: Final = 0.5
 """A question that nobody has answered for so long is asked again: NATS gives it to one of those who listen,
@@ -44,6 +46,11 @@ class NatsRequests:
         self._nats = nats_client
         self._prefix = prefix
         self._timeout = timeout
+
+    @property
+    def prefix(self) -> str:
+        """Of the subjects of the request API."""
+        return self._prefix
 
     async def ask(self, name: str, fields: dict[str, object], model: type[_Model]) -> _Model:
         """Send one request and return its response; a question is asked again if it stays without an answer.
@@ -150,15 +157,16 @@ class Streams:
         """Return a stream's configuration and live state; raises UnknownStream if there is none."""
         return await self._requests.ask("stream.info", {"name": name}, StreamInfo)
 
-    async def list(self, prefix: str | None = None) -> "list[StreamSummary]":
+    async def list(self, prefix: str | None = None, *, internal: bool = False) -> "list[StreamSummary]":
         """Return all streams in the order of their names, or those whose name begins with ``prefix``.
 
+        ``internal``: the system's own, whose names begin with ``__``, are among them.
         They come in pages by number, of up to 256: of more, one may be missing or come twice if others are
         deleted or created at this moment.
         """
         found: list[StreamSummary] = []
         while True:
-            fields: dict[str, object] = {"offset": len(found)}
+            fields: dict[str, object] = {"offset": len(found), **({"internal": True} if internal else {})}
             if prefix is not None:
                 fields["prefix"] = prefix
             page = await self._requests.ask("stream.list", fields, ListStreamsResponse)

@@ -118,6 +118,7 @@ def test_the_answers_on_the_request_apis_page_have_the_keys_of_real_ones(tmp_pat
         async with a_stream(tmp_path) as (_, js):
             await js.publish("orders.eu.1", b"x")
             await js.streams.update("orders", labels={"team": "shop"})
+            await js.cursors.commit("billing", "orders", 1, metadata="batch 7")
         async with a_stream(tmp_path) as (_, js):  # with the restart as a possible gap
             requests: dict[str, dict[str, object]] = {
                 "stream.info": {"name": "orders"},
@@ -125,6 +126,8 @@ def test_the_answers_on_the_request_apis_page_have_the_keys_of_real_ones(tmp_pat
                 "stream.lookup": {"subject": "orders.eu.1"},
                 "stream.truncate": {"name": "orders", "before": 1},
                 "cluster.info": {},
+                "cursor.get": {"consumer": "billing", "stream": "orders"},
+                "cursor.list": {"consumer": "billing"},
                 "stream.delete": {"name": "orders"},
             }
             for suffix, request in requests.items():
@@ -212,6 +215,18 @@ def test_the_program_on_the_reading_page_runs(tmp_path: Path) -> None:
             assert ack == "0"
             assert record.startswith("0 20")
             assert record.endswith(" orders.eu b'one'")
+
+    run(scenario())
+
+
+def test_the_program_on_the_page_of_cursors_resumes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, js):
+            await js.publish("orders.eu.1", b"one")
+            code = python("docs/cursors.md", 0, url)
+            assert await program(sys.executable, "-c", code) == "0 b'one'\n[1]\n"
+            await js.publish("orders.eu.1", b"two")
+            assert await program(sys.executable, "-c", code) == "1 b'two'\n[2]\n"
 
     run(scenario())
 
