@@ -11,6 +11,7 @@ import typer
 from jetstream.cli import (
     bench,
     cluster,
+    cursors,
     demo,
     elections,
     inspect_files,
@@ -38,6 +39,9 @@ stream_app = typer.Typer(
 )
 cluster_app = typer.Typer(
     help="Look at and change the cluster's nodes.", no_args_is_help=True, rich_markup_mode="rich"
+)
+cursor_app = typer.Typer(
+    help="Look at consumers' cursors, set and delete them.", no_args_is_help=True, rich_markup_mode="rich"
 )
 tier_app = typer.Typer(help="Look at an object store.", no_args_is_help=True, rich_markup_mode="rich")
 bench_app = typer.Typer(
@@ -80,6 +84,11 @@ add_command(stream_app, "elect", elections.elect, elections.ELECT_EXAMPLES)
 add_command(stream_app, "truncate", streams.truncate, streams.TRUNCATE_EXAMPLES)
 add_command(stream_app, "delete", streams.delete, streams.DELETE_EXAMPLES)
 add_command(stream_app, "restore", tiers.restore, tiers.RESTORE_EXAMPLES)
+app.add_typer(cursor_app, name="cursor")
+add_command(cursor_app, "ls", cursors.list_cursors, cursors.LIST_EXAMPLES)
+add_command(cursor_app, "get", cursors.get, cursors.GET_EXAMPLES)
+add_command(cursor_app, "set", cursors.set_cursor, cursors.SET_EXAMPLES)
+add_command(cursor_app, "delete", cursors.delete, cursors.DELETE_EXAMPLES)
 app.add_typer(tier_app, name="tier")
 add_command(tier_app, "ls", tiers.list_store, tiers.LIST_EXAMPLES)
 add_command(app, "pub", publish.pub, publish.PUB_EXAMPLES)

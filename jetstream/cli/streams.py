@@ -72,16 +72,17 @@ def list_streams(
     prefix: Annotated[
         str | None, typer.Argument(metavar="[PREFIX]", help="Only names that begin so, such as a namespace.")
     ] = None,
+    internal: Annotated[bool, typer.Option("--internal", help="The system's own streams, too.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the streams by name; with --json one object a line."""
     with reported_errors(as_json):
-        run_async(_list(nats, prefix, as_json))
+        run_async(_list(nats, prefix, internal, as_json))
 
 
-async def _list(nats: NatsOptions, prefix: str | None, as_json: bool) -> None:
+async def _list(nats: NatsOptions, prefix: str | None, internal: bool, as_json: bool) -> None:
     async with connected(nats) as client:
-        streams = await client.streams.list(prefix)
+        streams = await client.streams.list(prefix, internal=internal)
     if as_json:
         for stream in streams:
             print_json(stream.model_dump(mode="json"))

@@ -11,7 +11,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from jetstream.cli import bench, cluster, demo, inspect_files, publish, read, serve, streams, tiers
+from jetstream.cli import bench, cluster, cursors, demo, inspect_files, publish, read, serve, streams, tiers
 from jetstream.cli.exit_codes import ExitCode
 from jetstream.cli.main import app
 from jetstream.node.config import load_config
@@ -28,7 +28,7 @@ PAGES = (
 
 EXAMPLES = [
     example
-    for module in (bench, cluster, demo, inspect_files, publish, read, serve, streams, tiers)
+    for module in (bench, cluster, cursors, demo, inspect_files, publish, read, serve, streams, tiers)
     for name, examples in sorted(vars(module).items())
     if name.endswith("_EXAMPLES")
     for example in examples
@@ -79,7 +79,13 @@ def all_commands() -> Iterator[list[str]]:
 def test_every_command_has_help_with_examples(command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, "--help"])
     assert result.exit_code == 0
-    assert "Examples:" in result.output or command in (["stream"], ["bench"], ["cluster"], ["tier"])
+    assert "Examples:" in result.output or command in (
+        ["stream"],
+        ["bench"],
+        ["cluster"],
+        ["cursor"],
+        ["tier"],
+    )
 
 
 def test_the_page_lists_every_command_and_every_exit_code() -> None:
