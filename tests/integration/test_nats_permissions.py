@@ -17,7 +17,7 @@ import nats
 import pytest
 
 import jetstream
-from envelope.errors import DeadlinePassed, NoResponders, Unauthorized
+from envelope.errors import DeadlinePassed, InvalidCursor, NoResponders, Unauthorized
 from jetstream import JetstreamClient
 from jetstream.node.node import Node
 from tests.conftest import StartNatsServer
@@ -308,3 +308,42 @@ def test_the_command_knows_a_message_that_was_not_sent_from_one_whose_ack_cannot
         assert (code, error["err_code"], stored) == (4, "unauthorized", [])
     else:
         assert (code, error["err_code"], stored) == (5, "deadline_passed", [b"x"])
+
+
+CONSUMER_RIGHTS = [
+    "jetstream.api.cluster.info",
+    "jetstream.api.cursor.get",
+    "jetstream.api.cursors.plain.billing.*",
+]
+
+
+def test_a_consumer_commits_under_its_own_name_and_no_other(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    """The right is that of the subject: a key that says otherwise is refused by the node."""
+    everything = f'{{ user: {NODE}, password: {PASSWORD}, permissions: {{ publish: ">", subscribe: ">" }} }}'
+    consumer = (
+        f"{{ user: billing, password: {PASSWORD}, permissions: "
+        f'{{ publish: {{ allow: {json.dumps(CONSUMER_RIGHTS)} }}, subscribe: "{INBOX}" }} }}'
+    )
+    server = start_nats_server(f"authorization {{ users: [ {everything}, {consumer} ] }}")
+
+    async def scenario() -> None:
+        async with (
+            site(tmp_path / "data", server) as there,
+            there.party("billing", 2) as js,
+            there.party(NODE) as other,
+        ):
+            await js.cursors.commit("billing", "orders", 42)
+            await other.cursors.commit("shipping", "orders", 7)
+            with pytest.raises(DeadlinePassed):
+                await js.publish("jetstream.api.cursors.plain.shipping.orders", b"0", timeout=0.5)
+            with pytest.raises(InvalidCursor):
+                await js.publish(
+                    "jetstream.api.cursors.plain.billing.orders", b"0", key="plain/shipping/orders"
+                )
+            assert (await js.cursors.get("billing", "orders")).offset == 42
+            assert (await other.cursors.get("shipping", "orders")).offset == 7
+            assert any("cursors.plain.shipping" in told for told in there.told)
+
+    run(scenario())
