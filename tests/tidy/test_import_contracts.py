@@ -56,6 +56,12 @@ _BAD_IMPORTS = [
     (_PURE, "jetstream/fetch/__init__.py", "import jetstream.log.os_disk"),  # os, by way of another module
     ("envelopes are made and read without Arrow", "envelope/envelopes.py", "import pyarrow.ipc"),
     ("envelopes are made and read without Arrow", "envelope/acks.py", "import numpy as np"),
+    (_PURE, "consumer_groups/__init__.py", "import asyncio"),
+    (
+        "consumer groups need nothing but the standard library and envelope",
+        "consumer_groups/__init__.py",
+        "import pydantic",
+    ),
     ("the log is blocking, never asyncio", "jetstream/log/__init__.py", "import asyncio"),
     (
         "clients stand on the protocol, not on the server",
