@@ -3,8 +3,7 @@
 Theory of operation. Streams with the same subscribers make a *pool*: to these its partitions are alike.
 First it is counted, then chosen. Counting: everybody begins with what it owns of each pool; what nobody owns
 is dealt to those who have least; then pools are levelled: whoever has most gives to whoever has least, while
-they are two apart. Choosing: whoever is to have fewer of a pool than it owns gives up those that are far from
-it, and whoever is to have more gets those that are near.
+they are two or more apart. Then it is chosen: which partitions an owner keeps, and who gets what it gives.
 
 The result is even in the sense of KIP-54: of two members whose loads are two or more apart, the one with more
 owns nothing that the other subscribes to. What is even already is left as it is. Where all subscribe alike
@@ -21,8 +20,9 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
-from consumer_groups.partitions import Generation, MemberId, Partition, StreamPartitions, Subscriber
+from consumer_groups.partitions import Holder, MemberId, Partition, StreamPartitions, Subscriber
 from envelope.types import StreamName
 
 _Places = tuple[int, ...]
@@ -72,6 +72,28 @@ class _Pool:
         loads[place] += by
 
 
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """Who says it has what; members by their place."""
+
+    owner: Mapping[Partition, int]
+    """Whose claim counts: the newest, of equal ones the first."""
+    former: Mapping[Partition, Sequence[int]]
+    """Whose does not, the newest first: they had it, and get it back before others if it moves at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What choosing looks at."""
+
+    members: Sequence[Subscriber]
+    streams: Mapping[StreamName, StreamPartitions]
+    former: Mapping[Partition, Sequence[int]]
+
+    def holders(self, partition: Partition) -> tuple[Holder, ...]:
+        return self.streams[partition.stream].holders_of(partition.number)
+
+
 def sticky(
     members: Sequence[Subscriber],
     streams: Mapping[StreamName, StreamPartitions],
@@ -84,7 +106,8 @@ def sticky(
         streams: those that somebody subscribes to, in the order of their names.
         subscribers: of each of these, the places in ``members``, ascending.
     """
-    pools = _pools(streams, subscribers, _owners(members, streams))
+    claims = _claims(members, streams)
+    pools = _pools(streams, subscribers, claims.owner)
     loads = [0] * len(members)
     for pool in pools:
         for place, partitions in pool.owned.items():
@@ -93,24 +116,26 @@ def sticky(
     for pool in pools:
         pool.deal(loads)
     _level(pools, loads)
-    chosen = (_choose(pool, members, streams) for pool in pools)
-    return dict(sorted(pair for pairs in chosen for pair in pairs))
+    choice = _Choice(members, streams, claims.former)
+    chosen = (_choose(pool, choice) for pool in pools)
+    return {partition: members[place].member_id for partition, place in sorted(chain.from_iterable(chosen))}
 
 
-def _owners(
-    members: Sequence[Subscriber], streams: Mapping[StreamName, StreamPartitions]
-) -> dict[Partition, int]:
-    """Return the place of who owns each partition by its claim: the newest, of equal ones the first."""
-    best: dict[Partition, tuple[Generation, int]] = {}
+def _claims(members: Sequence[Subscriber], streams: Mapping[StreamName, StreamPartitions]) -> _Claims:
+    claims: dict[Partition, list[tuple[int, int]]] = {}
     for place, member in enumerate(members):
         for partition, generation in member.owned:
             stream = streams.get(partition.stream)
             if stream is None or partition.stream not in member.streams:
                 continue
-            known = best.get(partition)
-            if 0 <= partition.number < stream.count and (known is None or generation > known[0]):
-                best[partition] = (generation, place)
-    return {partition: place for partition, (_, place) in best.items()}
+            if 0 <= partition.number < stream.count:
+                claims.setdefault(partition, []).append((-generation, place))
+    owner, former = {}, {}
+    for partition, rivals in claims.items():
+        (_, owner[partition]), *rest = sorted(rivals)
+        if rest:
+            former[partition] = [place for _, place in rest]
+    return _Claims(owner, former)
 
 
 def _pools(
@@ -147,67 +172,63 @@ def _level(pools: Sequence[_Pool], loads: list[int]) -> None:
                     due.append(other)
 
 
-def _choose(
-    pool: _Pool, members: Sequence[Subscriber], streams: Mapping[StreamName, StreamPartitions]
-) -> Iterator[tuple[Partition, MemberId]]:
+def _choose(pool: _Pool, choice: _Choice) -> Iterator[tuple[Partition, int]]:
     """Yield which partitions everybody has of its share."""
     free, wanted = list(pool.free), dict(pool.shares)
+    lacking = {place for place, share in wanted.items() if share > len(pool.owned.get(place, ()))}
     for place, owned in pool.owned.items():
-        member = members[place]
-        ordered = owned if len(owned) <= wanted[place] else _nearest_first(member, owned, streams)
+        ordered = owned if len(owned) <= wanted[place] else _best_first(place, owned, lacking, choice)
         kept, given = ordered[: wanted[place]], ordered[wanted[place] :]
         free += given
         wanted[place] -= len(kept)
-        yield from ((partition, member.member_id) for partition in kept)
-    for partition, place in _place_nearest(sorted(free), wanted, members, streams):
-        yield partition, members[place].member_id
+        yield from ((partition, place) for partition in kept)
+    yield from _place_best(sorted(free), wanted, choice)
 
 
-def _nearest_first(
-    member: Subscriber, partitions: list[Partition], streams: Mapping[StreamName, StreamPartitions]
-) -> list[Partition]:
-    def distance(partition: Partition) -> int:
-        return -member.nearness(streams[partition.stream].holders_of(partition.number))
+def _best_first(place: int, owned: list[Partition], lacking: set[int], choice: _Choice) -> list[Partition]:
+    """Return first what is to be kept: what no former owner would get back, then what is near."""
+    member = choice.members[place]
 
-    return sorted(partitions, key=distance)
+    def last(partition: Partition) -> tuple[bool, int]:
+        is_wished = not lacking.isdisjoint(choice.former.get(partition, ()))
+        return (is_wished, -member.nearness(choice.holders(partition)))
+
+    return sorted(owned, key=last)
 
 
-def _place_nearest(
-    free: Iterable[Partition],
-    wanted: dict[int, int],
-    members: Sequence[Subscriber],
-    streams: Mapping[StreamName, StreamPartitions],
+def _place_best(
+    free: Iterable[Partition], wanted: dict[int, int], choice: _Choice
 ) -> Iterator[tuple[Partition, int]]:
-    """Yield a place for each free partition: on a holder's node if one wants more, else in a rack of one."""
-    lacking = sorted(place for place, more in wanted.items() if more)
-    on_node: dict[str, list[int]] = {}
-    in_rack: dict[str, list[int]] = {}
-    for place in reversed(lacking):  # the first in order is taken from the end
-        member = members[place]
-        if member.node is not None:
-            on_node.setdefault(member.node, []).append(place)
-        if member.rack is not None:
-            in_rack.setdefault(member.rack, []).append(place)
+    """Yield a place for each: that of a former owner, on a holder's node, in a holder's rack, any."""
+    lacking = sorted((place for place, more in wanted.items() if more), reverse=True)
+    by_place: dict[object, list[int]] = {place: [place] for place in lacking}
+    on_node: dict[object, list[int]] = {}
+    in_rack: dict[object, list[int]] = {}
+    for place in lacking:  # the first in order comes last, and is taken first
+        on_node.setdefault(choice.members[place].node, []).append(place)
+        in_rack.setdefault(choice.members[place].rack, []).append(place)
     rest = list(free)
-    for near, of_rack in ((on_node, False), (in_rack, True)):
+    for near, names in (
+        (by_place, lambda one: choice.former.get(one, ())),
+        (on_node, lambda one: [holder.node for holder in choice.holders(one)]),
+        (in_rack, lambda one: [holder.rack for holder in choice.holders(one) if holder.rack is not None]),
+    ):
         far = []
         for partition in rest:
-            holders = streams[partition.stream].holders_of(partition.number)
-            names = (holder.rack if of_rack else holder.node for holder in holders)
-            taker = _take(near, names, wanted)
+            taker = _take(near, names(partition), wanted)
             if taker is None:
                 far.append(partition)
             else:
                 yield partition, taker
         rest = far
-    places = (place for place in lacking for _ in range(wanted[place]))
-    yield from zip(rest, list(places), strict=True)
+    places = [place for place in reversed(lacking) for _ in range(wanted[place])]
+    yield from zip(rest, places, strict=True)
 
 
-def _take(near: Mapping[str, list[int]], names: Iterable[str | None], wanted: dict[int, int]) -> int | None:
-    """Return somebody near one of these who wants more, and count that it gets one."""
+def _take(near: Mapping[object, list[int]], names: Iterable[object], wanted: dict[int, int]) -> int | None:
+    """Return somebody under one of these names who wants more, and count that it gets one."""
     for name in names:
-        places = near.get(name, []) if name is not None else []
+        places = near.get(name, [])
         while places and not wanted[places[-1]]:
             places.pop()
         if places:

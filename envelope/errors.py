@@ -397,6 +397,37 @@ class Fenced(JetstreamError):
     ack_code = 60_019
 
 
+class MemberFenced(Fenced):
+    """The group has no such member any more, or never had: it owns nothing, and has to join anew.
+
+    Its session expired, it left, or it kept what it was to give up.
+    """
+
+    err_code = "member_fenced"
+    ack_code = 60_040
+
+
+class InstanceFenced(Fenced):
+    """Another process has joined the group with the same instance id, and has taken this member's place."""
+
+    err_code = "instance_fenced"
+    ack_code = 60_041
+
+
+class IllegalGeneration(Fenced):
+    """The generation is older than the member's ownership of the partition, or newer than the group's."""
+
+    err_code = "illegal_generation"
+    ack_code = 60_042
+
+
+class PartitionNotOwned(Fenced):
+    """The member does not own the partition, so it cannot commit for it; ``detail`` names both."""
+
+    err_code = "partition_not_owned"
+    ack_code = 60_043
+
+
 class LimitReached(RequestError):
     """The cluster holds as many of these as it may."""
 

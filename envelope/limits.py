@@ -86,7 +86,34 @@ RESPONSE_BODY_BYTES_MAX: Final = FETCH_BYTES_MAX + 2 * RECORD_BYTES_MAX
 FETCH_WAIT_MS_MAX: Final = 60_000
 CONNECTIONS_MAX: Final = 10_000
 
+GROUP_MEMBERS_MAX: Final = 1_000
+"""Members of one consumer group: more of them than partitions only wait."""
+
+MEMBER_STREAMS_MAX: Final = 256
+"""Streams that one member of a group subscribes to."""
+
+MEMBER_CLAIMS_MAX: Final = 10_000
+"""Partitions that a member says it has when it joins."""
+
+MEMBER_WORD_BYTES_MAX: Final = 128
+"""Id, instance id, client id, node or rack of a member."""
+
+GROUP_NAMES_BYTES_MAX: Final = 1 * MIB
+"""All such words and names of streams of all members of a group: they are written with every change of it."""
+
+GROUP_GONE_MAX: Final = 1_000
+"""Clients that have left a group and are remembered, so that their late requests are known as such."""
+
+SESSION_TIMEOUT_MS_MIN: Final = 1_000
+"""Room for several heartbeats, and for the failover of the coordinator's log between two of them."""
+
+SESSION_TIMEOUT_MS_MAX: Final = 1_800_000
+"""Half an hour, as with Kafka: so long may partitions wait for a member that has died."""
+
+REBALANCE_TIMEOUT_MS_MAX: Final = SESSION_TIMEOUT_MS_MAX
+
 assert BATCH_BYTES_MAX <= MAILBOX_BYTES_MAX, "a full batch must fit the mailbox"
 assert BATCH_BYTES_MAX <= FETCH_BYTES_MAX, "a fetch must be able to return one batch"
+assert GROUP_NAMES_BYTES_MAX <= BATCH_BYTES_MAX // 4, "a group's state must fit one record with room"
 assert GROUP_MESSAGES_MAX <= MAILBOX_MESSAGES_MAX, "a group is drained from the mailbox"
 assert 6 * CURSOR_METADATA_BYTES_MAX < CURSOR_RECORD_BYTES_MAX, "a cursor fits, however it is written"

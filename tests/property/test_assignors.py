@@ -167,6 +167,13 @@ def test_of_two_claims_of_one_partition_the_higher_generation_owns() -> None:
     assert assign(STICKY, [zombie, owner], [stream("s", 1)]) == {one: owner.member_id}
 
 
+def test_a_partition_that_moves_goes_back_to_who_had_it_before_to_who_is_near() -> None:
+    ones = [Partition(StreamName("s"), number) for number in range(2)]
+    owner = near("a", "n1", "r1", *(Claim(one, Generation(2)) for one in ones))
+    former = near("b", "n9", "r9", Claim(ones[0], Generation(1)))
+    assert assign(STICKY, [owner, former], [held("n1/r1", "n9/r9")])[ones[0]] == "b"
+
+
 def near(name: str, node: str, rack: str, *owned: Claim) -> Subscriber:
     return replace(subscriber(name, "s", owned=owned), node=NodeId(node), rack=rack)
 

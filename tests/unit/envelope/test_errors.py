@@ -57,6 +57,10 @@ GIVEN_BY_US = {
     "invalid_envelope": 60030,
     "offset_forgotten": 60031,
     "invalid_cursor": 60033,
+    "member_fenced": 60040,
+    "instance_fenced": 60041,
+    "illegal_generation": 60042,
+    "partition_not_owned": 60043,
 }
 
 
