@@ -11,16 +11,18 @@ import pytest
 
 from tests.simulation import mutation
 from tests.simulation.cluster.mutants import MUTANTS as CLUSTER_MUTANTS
+from tests.simulation.groups.mutants import MUTANTS as GROUP_MUTANTS
 from tests.simulation.mutants import MUTANTS as RAFT_MUTANTS
 from tests.simulation.mutation import Mutant
 from tests.simulation.replica.mutants import MUTANTS as REPLICA_MUTANTS
 from tests.simulation.search import search
 
-MUTANTS = {**RAFT_MUTANTS, **REPLICA_MUTANTS, **CLUSTER_MUTANTS}
+MUTANTS = {**RAFT_MUTANTS, **REPLICA_MUTANTS, **CLUSTER_MUTANTS, **GROUP_MUTANTS}
 _SIMULATORS = {
     "raft": "run the voters of the metadata log",
     "replica": "run clusters of replicas of streams",
     "cluster": "run whole clusters: voters and replicas",
+    "groups": "run consumer groups: a coordinator and its members",
 }
 _EXIT_FOUND = 1
 

@@ -1,0 +1,1 @@
+"""One consumer group in virtual time: members, the network, a coordinator that fails, and what must hold."""

@@ -1,0 +1,25 @@
+"""Every deliberate bug in consumer groups is found: by checkers alone, with the product's assertions off."""
+
+import pytest
+
+from tests.simulation.groups.cluster import run
+from tests.simulation.groups.mutants import MUTANTS
+from tests.simulation.mutant_runs import check_found, check_found_anew, check_sound, simulated
+from tests.simulation.mutation import Mutant
+
+_mutants = pytest.mark.parametrize("mutant", simulated(MUTANTS).values(), ids=simulated(MUTANTS))
+
+
+@_mutants
+def test_the_simulator_finds_the_mutant_of_groups(mutant: Mutant) -> None:
+    check_found(mutant)
+
+
+@pytest.mark.deep
+@_mutants
+def test_the_simulator_finds_the_mutant_of_groups_from_any_seed_on(mutant: Mutant) -> None:
+    check_found_anew(mutant, seeds_max=5_000)
+
+
+def test_the_seeds_that_find_a_mutant_find_nothing_in_groups() -> None:
+    check_sound(MUTANTS, run)
