@@ -1,7 +1,6 @@
 """A stream in Azure Blob Storage: an emulator stands in for a real one."""
 
 import contextlib
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,32 +8,13 @@ import pytest
 from envelope.errors import DeadlinePassed, TierUnavailable
 from jetstream.tier.object_store import ObjectStore, without_secrets
 from jetstream.tier.restore import all_remains
-from tests.integration.test_tiers import RECORDS, next_of, published, read, tiered, tiered_node
-from tests.support.commands import json_lines, succeeded
+from tests.integration.test_tiers import check_life, next_of, tiered, tiered_node
 from tests.support.nodes import run
 from tests.support.sockets import until
 
 
 def test_a_stream_lives_in_azure_and_comes_back_from_there(tmp_path: Path, place: str) -> None:
-    async def scenario() -> None:
-        async with tiered_node(tmp_path, tier=place) as (js, node):
-            await tiered(js, node)
-            assert await read(js, "orders") == list(range(RECORDS))
-        [remains] = all_remains(ObjectStore.at(place))
-        end = remains.manifest.end
-        assert end > RECORDS // 2
-        assert remains.missing == ()
-        [life] = json_lines(succeeded("tier", "ls", place, "--json"))
-        assert (life["stream"], life["start"], life["end"], life["missing"]) == ("orders", 0, end, [])
-        shutil.rmtree(tmp_path / "data")
-        async with tiered_node(tmp_path, tier=place) as (js, _):
-            restored = await js.streams.restore("orders")
-            assert restored.log_end_offset == end
-            assert await read(js, "orders") == list(range(end))
-            await published(js, "orders", range(end, end + 20))
-            assert await read(js, "orders", start=end - 1) == list(range(end - 1, end + 20))
-
-    run(scenario())
+    run(check_life(tmp_path, place))
 
 
 def test_a_stream_that_is_deleted_leaves_no_object(tmp_path: Path, place: str) -> None:

@@ -1,7 +1,6 @@
 """A stream in HDFS: a namenode and a datanode on this machine, and libhdfs."""
 
 import asyncio
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +11,12 @@ import pytest
 from envelope.errors import InvalidConfig, TierUnavailable
 from jetstream.cli.exit_codes import ExitCode
 from jetstream.tier.object_store import ObjectStore
-from jetstream.tier.restore import all_remains
 from tests.hdfs.namenode import Namenode
 from tests.integration.test_tier_outages import check_outage, problem
 from tests.integration.test_tiers import (
     CONFIG,
     RECORDS,
+    check_life,
     next_of,
     published,
     read,
@@ -25,7 +24,7 @@ from tests.integration.test_tiers import (
     tiered,
     tiered_node,
 )
-from tests.support.commands import REPOSITORY, json_lines, succeeded, up
+from tests.support.commands import REPOSITORY, json_lines, up
 from tests.support.commands import jetstream as jetstream_command
 from tests.support.nodes import run
 from tests.support.pauses import pause
@@ -34,29 +33,7 @@ from tests.support.sockets import until
 
 
 def test_a_stream_lives_in_hdfs_and_comes_back_from_there(tmp_path: Path, place: str) -> None:
-    async def scenario() -> None:
-        async with tiered_node(tmp_path, tier=place) as (js, node):
-            stream = await tiered(js, node)
-            border = stream.log.log_start_offset
-            assert await read(js, "orders") == list(range(RECORDS))
-            assert await read(js, "orders", start=border - 5, end=border + 5) == list(
-                range(border - 5, border + 5)
-            )
-        [remains] = all_remains(ObjectStore.at(place))
-        end = remains.manifest.end
-        assert end > RECORDS // 2
-        assert remains.missing == ()
-        [life] = json_lines(succeeded("tier", "ls", place, "--json"))
-        assert (life["stream"], life["start"], life["end"], life["missing"]) == ("orders", 0, end, [])
-        shutil.rmtree(tmp_path / "data")
-        async with tiered_node(tmp_path, tier=place) as (js, _):
-            restored = await js.streams.restore("orders")
-            assert restored.log_end_offset == end
-            assert await read(js, "orders") == list(range(end))
-            await published(js, "orders", range(end, end + 20))
-            assert await read(js, "orders", start=end - 1) == list(range(end - 1, end + 20))
-
-    run(scenario())
+    run(check_life(tmp_path, place))
 
 
 def test_a_stream_that_is_deleted_leaves_no_object(tmp_path: Path, place: str) -> None:

@@ -1,6 +1,5 @@
 """A stream in a store that speaks S3 over HTTP: moto's server on this machine stands in for a real one."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,8 +7,7 @@ import pytest
 
 from envelope.errors import InvalidConfig, TierUnavailable
 from jetstream.tier.object_store import ObjectStore, without_secrets
-from jetstream.tier.restore import all_remains
-from tests.integration.test_tiers import RECORDS, published, read, tiered, tiered_node
+from tests.integration.test_tiers import check_life
 from tests.support.nodes import run
 from tests.support.s3_server import s3_server
 
@@ -22,23 +20,7 @@ def s3() -> Iterator[str]:
 
 
 def test_a_stream_lives_in_s3_and_comes_back_from_there(s3: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with tiered_node(tmp_path, tier=s3) as (js, node):
-            await tiered(js, node)
-            assert await read(js, "orders") == list(range(RECORDS))
-        [remains] = all_remains(ObjectStore.at(s3))
-        end = remains.manifest.end
-        assert end > RECORDS // 2
-        assert remains.missing == ()
-        shutil.rmtree(tmp_path / "data")
-        async with tiered_node(tmp_path, tier=s3) as (js, _):
-            restored = await js.streams.restore("orders")
-            assert restored.log_end_offset == end
-            assert await read(js, "orders") == list(range(end))
-            await published(js, "orders", range(end, end + 20))
-            assert await read(js, "orders", start=end - 1) == list(range(end - 1, end + 20))
-
-    run(scenario())
+    run(check_life(tmp_path, s3))
 
 
 def test_secrets_are_not_shown(s3: str) -> None:

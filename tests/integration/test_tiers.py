@@ -95,6 +95,28 @@ def next_of(path: str) -> float:
     return math.inf if name.startswith("manifest") else int(name.split("-")[1])
 
 
+async def check_life(directory: Path, uri: str) -> None:
+    """A stream goes to the store at ``uri``, is read across the border, and comes back from there alone."""
+    async with tiered_node(directory, tier=uri) as (js, node):
+        border = (await tiered(js, node)).log.log_start_offset
+        assert await read(js, "orders") == list(range(RECORDS))
+        across = range(border - 5, min(border + 5, RECORDS))  # all may have gone
+        assert await read(js, "orders", start=across.start, end=across.stop) == list(across)
+    [remains] = all_remains(ObjectStore.at(uri))
+    end = remains.manifest.end
+    assert end > RECORDS // 2
+    assert remains.missing == ()
+    [life] = json_lines(succeeded("tier", "ls", uri, "--json"))
+    assert (life["stream"], life["start"], life["end"], life["missing"]) == ("orders", 0, end, [])
+    shutil.rmtree(directory / "data")
+    async with tiered_node(directory, tier=uri) as (js, _):
+        restored = await js.streams.restore("orders")
+        assert restored.log_end_offset == end
+        assert await read(js, "orders") == list(range(end))
+        await published(js, "orders", range(end, end + 20))
+        assert await read(js, "orders", start=end - 1) == list(range(end - 1, end + 20))
+
+
 def test_what_was_uploaded_is_dropped_here_and_read_all_the_same(tmp_path: Path) -> None:
     async def scenario() -> None:
         everything = list(range(RECORDS))
