@@ -330,3 +330,33 @@ def test_nothing_is_told_by_who_does_not_know_what_is_committed_or_who_leads(tmp
                         await store.answer(asked)
 
     run(scenario())
+
+
+class Behind:
+    """Somebody who knows less to be committed than is in the log."""
+
+    def __init__(self, one: object, **known: object) -> None:
+        self._one = one
+        vars(self).update(known)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._one, name)
+
+
+def test_nothing_is_told_that_is_not_committed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with node_and_client(tmp_path) as (node, client):
+            await committed(client, "billing", b"42")
+            await committed(client, "billing", b"43")
+            stream = node.stream("__cursors")
+            assert stream is not None
+            known = stream.high_watermark - 1
+            replica = Behind(
+                stream, leading=Behind(stream.leading, high_watermark=known), high_watermark=known
+            )
+            with ThreadPoolExecutor(1) as threads:
+                store = CursorStore(lambda _: cast("StreamReplica", replica), threads)
+                async with following(store, node):
+                    assert (await answered(store, "billing")).offset == 42
+
+    run(scenario())

@@ -122,6 +122,35 @@ def test_a_peer_that_starts_is_dialled_when_it_dials(monkeypatch: pytest.MonkeyP
     run(test())
 
 
+def test_a_peer_that_lets_us_in_and_hangs_up_is_not_dialled_sooner_when_it_dials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two that do so to each other would dial in a circle."""
+    monkeypatch.setattr(peers, "_REDIAL_SECONDS_MIN", 100 * WAIT_SECONDS)
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"{}\n")
+        with contextlib.suppress(OSError):
+            await writer.drain()
+
+    async def test() -> None:
+        a, b = End(A), End(B)
+        b.socket.listen()
+        server = StreamServer(hang_up, limit=1 << 16)
+        server.start(b.socket)
+        a.start({B: b.address})
+        try:
+            await a.ears.until(broken=1)
+            assert a.ears.broken == [(B, False)]
+            assert B not in a.network.server.callers._waited_for
+        finally:
+            await a.stop()
+            await server.stop()
+
+    run(test())
+
+
 def test_messages_arrive_in_order_and_each_once() -> None:
     async def test() -> None:
         async with two() as (a, b):

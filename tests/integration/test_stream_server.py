@@ -3,10 +3,14 @@
 import asyncio
 import contextlib
 import gc
+import resource
 import socket
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from metadata.node import stream_server
 from metadata.node.stream_server import StreamServer, listeners
 from tests.support.nats_identities import TlsFiles
 from tests.support.sockets import run, until
@@ -111,3 +115,35 @@ def test_a_host_of_two_addresses_is_listened_on_at_both(monkeypatch: pytest.Monk
             listener.close()
 
     run(test(), "asyncio")
+
+
+def test_who_comes_while_no_file_can_be_opened_is_let_in_later(
+    loop: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stream_server, "_NO_DESCRIPTORS_PAUSE_S", 0.01)
+
+    async def test() -> None:
+        server = StreamServer(echo, limit=LIMIT)
+        address = await started(server)
+        with socket.socket() as peer:
+            with no_more_files():
+                peer.connect(address)
+                await until(lambda: "accepting paused" in caplog.text)
+            await until(lambda: len(server) == 1)
+            await server.stop()
+
+    run(test(), loop)
+
+
+@contextlib.contextmanager
+def no_more_files() -> Iterator[None]:
+    """This process can open nothing in the block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as opened:
+        last = opened.enter_context(Path("/dev/null").open("rb")).fileno()
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                opened.enter_context(Path("/dev/null").open("rb"))
+        yield
