@@ -428,6 +428,30 @@ class PartitionNotOwned(Fenced):
     ack_code = 60_043
 
 
+class CursorBehind(RequestError):
+    """The cursor would go back, and nobody asked for that: ``detail`` has the partition and its cursor."""
+
+    err_code = "cursor_behind"
+    status = 409
+    ack_code = 60_044
+
+
+class UnknownGroup(RequestError):
+    """There is no consumer group of that name."""
+
+    err_code = "group_not_found"
+    status = 404
+    ack_code = 60_045
+
+
+class GroupInUse(RequestError):
+    """The group has members: stop them, or force it, which puts them out."""
+
+    err_code = "group_in_use"
+    status = 409
+    ack_code = 60_046
+
+
 class LimitReached(RequestError):
     """The cluster holds as many of these as it may."""
 

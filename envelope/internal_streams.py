@@ -4,6 +4,7 @@ Their names begin with ``__``. Users cannot create, change, cut or delete them, 
 their leader takes; anybody may read them.
 """
 
+import zlib
 from typing import Final
 
 from envelope.types import StreamName
@@ -13,10 +14,24 @@ INTERNAL_NAME_PREFIX: Final = "__"
 CURSORS: Final = StreamName("__cursors")
 """Where the consumers' cursors are: the last record of a key is the cursor."""
 
-INTERNAL_STREAMS: Final = (CURSORS,)
+GROUP_SHARDS: Final = 8
+"""Never to be changed: where a group is follows from its name."""
+
+INTERNAL_STREAMS: Final = (CURSORS, *(StreamName(f"{CURSORS}/{shard}") for shard in range(GROUP_SHARDS)))
 """All that there may be."""
 
 _PLAIN_CURSORS: Final = "cursors.plain"
+_GROUPS: Final = "cursors.groups"
+
+
+def group_shard(group: str) -> StreamName:
+    """Return the stream that has the consumer group of that name, with its cursors."""
+    return StreamName(f"{CURSORS}/{zlib.crc32(group.encode()) % GROUP_SHARDS}")
+
+
+def is_group_shard(name: str) -> bool:
+    """Tell whether a stream of that name has consumer groups: only their coordinator writes it."""
+    return name in INTERNAL_STREAMS and name != CURSORS
 
 
 def is_internal(name: str) -> bool:
@@ -27,6 +42,11 @@ def is_internal(name: str) -> bool:
 def cursors_pattern(api_prefix: str) -> str:
     """Return what `CURSORS` binds: deeper than any request, so that nothing is both."""
     return f"{api_prefix}.{_PLAIN_CURSORS}.*.*"
+
+
+def group_shard_subject(api_prefix: str, shard: StreamName) -> str:
+    """Return the subject in a shard's configuration, on which nobody listens."""
+    return f"{api_prefix}.{_GROUPS}.{shard.removeprefix(f'{CURSORS}/')}"
 
 
 def cursor_subject(api_prefix: str, consumer: str, stream: str) -> str:

@@ -61,6 +61,9 @@ GIVEN_BY_US = {
     "instance_fenced": 60041,
     "illegal_generation": 60042,
     "partition_not_owned": 60043,
+    "cursor_behind": 60044,
+    "group_not_found": 60045,
+    "group_in_use": 60046,
 }
 
 
