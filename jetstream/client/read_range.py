@@ -11,7 +11,8 @@ from envelope.types import Incarnation, Offset, TimestampUs
 from jetstream.client.fetch_pipeline import ReaderPlace, Wanted
 from jetstream.client.records import to_timestamp
 from jetstream.client.socket_link import SocketLink
-from jetstream.protocol.requests import INTEGER_MAX, NAME_CHARS_MAX, Column, Fetch, ListOffsets
+from jetstream.protocol.request_base import INTEGER_MAX
+from jetstream.protocol.requests import NAME_CHARS_MAX, Column, Fetch, ListOffsets
 from jetstream.protocol.responses import ListOffsetsResponse
 
 

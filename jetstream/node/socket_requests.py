@@ -18,6 +18,7 @@ from envelope.errors import (
     StorageError,
     StreamOffline,
     UnavailableError,
+    Unsupported,
 )
 from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
 from jetstream.fetch.cursors import CursorPlace
@@ -125,7 +126,7 @@ class RequestDispatcher:
                 case Fetch():
                     self._fetch(pending, request)
                 case _:
-                    assert_never(request)
+                    raise Unsupported("this node coordinates no groups")
         except JetstreamError as error:
             _fail(pending, error)
 

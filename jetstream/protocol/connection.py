@@ -48,6 +48,23 @@ from jetstream.protocol.frames import (
     HeadReceived,
     encode_head,
 )
+from jetstream.protocol.group_requests import (
+    CommitCursors,
+    FetchCursors,
+    FindCoordinator,
+    JoinGroup,
+    LeaveGroup,
+    ReleasePartitions,
+    SendHeartbeat,
+)
+from jetstream.protocol.group_responses import (
+    AssignmentResponse,
+    CommittedResponse,
+    CoordinatorResponse,
+    CursorsResponse,
+    HeartbeatResponse,
+    LeftResponse,
+)
 from jetstream.protocol.requests import (
     PROTOCOL_VERSION,
     Fetch,
@@ -270,6 +287,13 @@ _RESPONSES: dict[type[Request], type[Response]] = {
     GetMetadata: MetadataResponse,
     ListOffsets: ListOffsetsResponse,
     Fetch: FetchResponse,
+    FindCoordinator: CoordinatorResponse,
+    JoinGroup: AssignmentResponse,
+    SendHeartbeat: HeartbeatResponse,
+    ReleasePartitions: AssignmentResponse,
+    LeaveGroup: LeftResponse,
+    CommitCursors: CommittedResponse,
+    FetchCursors: CursorsResponse,
 }
 
 

@@ -7,8 +7,6 @@ server that overlooked a newer client's filter would answer with the wrong recor
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -19,31 +17,33 @@ from pydantic_core import from_json
 
 from envelope.errors import JetstreamError, RemoteProtocolError, RequestError, Unsupported
 from envelope.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, SUBJECT_BYTES_MAX
+from jetstream.protocol.group_requests import (
+    CommitCursors,
+    FetchCursors,
+    FindCoordinator,
+    GroupRequest,
+    JoinGroup,
+    LeaveGroup,
+    ReleasePartitions,
+    SendHeartbeat,
+)
+from jetstream.protocol.request_base import INTEGER_MAX, Natural, ProtocolRequest
 
 PROTOCOL_VERSION: Final = 1
-INTEGER_MAX: Final = (1 << 63) - 1
 ECHO_CHARS_MAX: Final = 200
 """How much of what a peer sent is repeated to it in an error."""
 
-RequestId = Annotated[int, Field(ge=0, le=INTEGER_MAX, description="chosen by the client, not in flight")]
-_Offset = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
 NAME_CHARS_MAX: Final = 1024
 _Name = Annotated[str, Field(max_length=NAME_CHARS_MAX)]
 Column = Literal["key", "headers", "txid", "value"]
 """What a reader may do without; offset, timestamp and subject always come."""
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-    id: RequestId
-
-
-class Hello(_Request):
+class Hello(ProtocolRequest):
     """First request of every connection: agree on a protocol version, and prove the right to ask."""
 
     op: Literal["hello"] = "hello"
-    protocol: Annotated[int, Field(ge=0, le=INTEGER_MAX)]
+    protocol: Natural
     client: _Name = ""
     client_version: _Name = ""
     token: SecretStr | None = None
@@ -55,7 +55,7 @@ class Hello(_Request):
         return token.get_secret_value()
 
 
-class GetMetadata(_Request):
+class GetMetadata(ProtocolRequest):
     """Ask which streams and nodes there are; answered in pages."""
 
     op: Literal["metadata"] = "metadata"
@@ -63,7 +63,7 @@ class GetMetadata(_Request):
     after: _Name | None = None
 
 
-class ListOffsets(_Request):
+class ListOffsets(ProtocolRequest):
     """Ask for an offset by place, time or transaction id."""
 
     op: Literal["list_offsets"] = "list_offsets"
@@ -82,21 +82,21 @@ class ListOffsets(_Request):
         return self
 
 
-class Fetch(_Request):
+class Fetch(ProtocolRequest):
     """Ask for whole batches from ``offset`` on, or from where the last fetch of ``cursor`` ended."""
 
     op: Literal["fetch"] = "fetch"
     stream: _Name
-    offset: _Offset | Literal["next"]
-    cursor: _Offset | None = None
-    end: _Offset | None = None
+    offset: Natural | Literal["next"]
+    cursor: Natural | None = None
+    end: Natural | None = None
     max_bytes: Annotated[int, Field(ge=1, le=FETCH_BYTES_MAX)] = FETCH_BYTES_DEFAULT
     max_records: Annotated[int, Field(ge=1, le=INTEGER_MAX)] | None = None
     max_wait_ms: Annotated[int, Field(ge=0, le=FETCH_WAIT_MS_MAX)] = 0
     subject: Annotated[str, Field(max_length=SUBJECT_BYTES_MAX)] | None = None
     key: _Name | None = None
     columns: Annotated[list[Column], Field(max_length=4)] | None = None
-    last_epoch: _Offset | None = None
+    last_epoch: Natural | None = None
     incarnation: _Name | None = None
 
     @model_validator(mode="after")
@@ -113,13 +113,20 @@ class Fetch(_Request):
         return self.subject is not None or self.key is not None or self.columns is not None
 
 
-Request = Hello | GetMetadata | ListOffsets | Fetch
+Request = Hello | GetMetadata | ListOffsets | Fetch | FindCoordinator | GroupRequest
 
-_BY_OP: Final[dict[str, type[Hello] | type[GetMetadata] | type[ListOffsets] | type[Fetch]]] = {
+_BY_OP: Final[dict[str, type[Request]]] = {
     "hello": Hello,
     "metadata": GetMetadata,
     "list_offsets": ListOffsets,
     "fetch": Fetch,
+    "find_coordinator": FindCoordinator,
+    "join_group": JoinGroup,
+    "heartbeat": SendHeartbeat,
+    "release": ReleasePartitions,
+    "leave_group": LeaveGroup,
+    "commit_cursors": CommitCursors,
+    "fetch_cursors": FetchCursors,
 }
 
 

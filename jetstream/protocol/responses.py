@@ -5,10 +5,10 @@ ignore fields they do not know; servers may add some. The last field is the head
 checksums of its own, and a flipped digit of ``next_offset`` would skip records unseen.
 """
 
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from crc32c import crc32c
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from envelope.errors import (
     InternalError,
@@ -18,7 +18,17 @@ from envelope.errors import (
     error_from_wire,
     registry,
 )
-from jetstream.protocol.requests import INTEGER_MAX, decode_json_object
+from jetstream.protocol.group_responses import (
+    AssignmentResponse,
+    CommittedResponse,
+    CoordinatorResponse,
+    CursorsResponse,
+    HeartbeatResponse,
+    LeftResponse,
+)
+from jetstream.protocol.request_base import Natural
+from jetstream.protocol.requests import decode_json_object
+from jetstream.protocol.response_base import ErrorBody, ProtocolResponse
 
 DESCRIPTION_CHARS_MAX: Final = 2048
 DETAILS_MAX: Final = 16
@@ -26,16 +36,8 @@ DETAIL_CHARS_MAX: Final = 256
 
 _SEAL_BYTES: Final = len(',"crc":"00000000"}')
 
-_Offset = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
 
-
-class _Response(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
-
-    id: _Offset
-
-
-class HelloResponse(_Response):
+class HelloResponse(ProtocolResponse):
     """The version both sides now speak, and who answers."""
 
     protocol: int
@@ -64,7 +66,7 @@ class StreamMetadata(BaseModel):
     incarnation: str
     leader: str | None = None
     """None: nobody leads it now."""
-    leader_epoch: _Offset
+    leader_epoch: Natural
     """Of the present reign, or of the last one."""
     replicas: list[str] | None = None
     """The nodes that have it; None from a server that knows only itself."""
@@ -72,12 +74,12 @@ class StreamMetadata(BaseModel):
     """Those of them that have everything that is committed."""
     read_replicas: list[str] | None = None
     """More nodes that have it, to be read from; they never lead it."""
-    log_start_offset: _Offset | None = None
-    log_end_offset: _Offset | None = None
-    high_watermark: _Offset | None = None
+    log_start_offset: Natural | None = None
+    log_end_offset: Natural | None = None
+    high_watermark: Natural | None = None
 
 
-class MetadataResponse(_Response):
+class MetadataResponse(ProtocolResponse):
     """One page of streams by name, and nodes (64 at most); ``more``: ask again after the last name."""
 
     nodes: list[NodeMetadata]
@@ -85,31 +87,31 @@ class MetadataResponse(_Response):
     more: bool = False
 
 
-class ListOffsetsResponse(_Response):
+class ListOffsetsResponse(ProtocolResponse):
     """The offset asked for, never beyond the high watermark."""
 
-    offset: _Offset
-    leader_epoch: _Offset
-    log_start_offset: _Offset
-    high_watermark: _Offset
+    offset: Natural
+    leader_epoch: Natural
+    log_start_offset: Natural
+    high_watermark: Natural
     incarnation: str
     leads: bool | None = None
     """Whether the node leads the stream now; one that follows may know of a new high watermark late."""
 
 
-class FetchResponse(_Response):
+class FetchResponse(ProtocolResponse):
     """What the body holds: ``[start_offset, next_offset)``, whole batches; the client trims the edges."""
 
-    epoch: _Offset
+    epoch: Natural
     """Leader epoch of the last record in the body; of the stream if the body is empty."""
     schema_id: int
-    start_offset: _Offset
+    start_offset: Natural
     """Base of the first batch: at or below the offset asked for."""
-    next_offset: _Offset
+    next_offset: Natural
     """Where the next fetch goes on."""
-    records: _Offset
-    high_watermark: _Offset
-    log_start_offset: _Offset
+    records: Natural
+    high_watermark: Natural
+    log_start_offset: Natural
     incarnation: str
     leads: bool | None = None
     """Whether the node leads the stream now; one that follows may know of a new high watermark late."""
@@ -117,19 +119,18 @@ class FetchResponse(_Response):
     """If the request left records out: the largest timestamp below ``next_offset``, theirs included."""
 
 
-Response = HelloResponse | MetadataResponse | ListOffsetsResponse | FetchResponse
-
-
-class ErrorBody(BaseModel):
-    """What went wrong, in the words of docs/errors.md, and the numbers a client needs to go on."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
-
-    code: int
-    err_code: str
-    description: str
-    retriable: bool
-    detail: dict[str, int | str] = Field(default_factory=dict)
+Response = (
+    HelloResponse
+    | MetadataResponse
+    | ListOffsetsResponse
+    | FetchResponse
+    | CoordinatorResponse
+    | AssignmentResponse
+    | HeartbeatResponse
+    | LeftResponse
+    | CommittedResponse
+    | CursorsResponse
+)
 
 
 class ErrorResponse(BaseModel):
@@ -137,7 +138,7 @@ class ErrorResponse(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
-    id: _Offset | None
+    id: Natural | None
     error: ErrorBody
 
 
@@ -161,7 +162,12 @@ def encode_response(response: Response) -> bytes:
 
 def encode_error(request_id: int | None, error: JetstreamError) -> bytes:
     """Return the frame header of a failure; ``request_id`` is None if the connection itself failed."""
-    body = ErrorBody(
+    return _sealed(ErrorResponse(id=request_id, error=error_body(error)).model_dump_json().encode())
+
+
+def error_body(error: JetstreamError) -> ErrorBody:
+    """Return ``error`` as it travels, cut so that no error outgrows a header."""
+    return ErrorBody(
         code=error.status,
         err_code=error.err_code,
         description=_sendable(error.description, DESCRIPTION_CHARS_MAX),
@@ -171,7 +177,6 @@ def encode_error(request_id: int | None, error: JetstreamError) -> bytes:
             for key, value in list(error.detail.items())[:DETAILS_MAX]
         },
     )
-    return _sealed(ErrorResponse(id=request_id, error=body).model_dump_json().encode())
 
 
 def response_id(header: bytes) -> tuple[dict[str, object], int | None]:
@@ -202,6 +207,11 @@ def decode_error(fields: dict[str, object]) -> JetstreamError:
         body = ErrorResponse.model_validate(fields).error
     except ValidationError as error:
         raise RemoteProtocolError(f"error response: {_first_problem(error)}") from None
+    return error_of(body)
+
+
+def error_of(body: ErrorBody) -> JetstreamError:
+    """Return the typed error that `error_body` made ``body`` of; one that is not known here by its kind."""
     # A key that is a parameter of the constructor would be a TypeError of ours at a peer's will.
     detail = {key: value for key, value in body.detail.items() if key not in ("self", "description")}
     if body.err_code in registry():

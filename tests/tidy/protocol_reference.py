@@ -18,6 +18,23 @@ from pydantic import BaseModel
 from envelope.types import Compression, Offset
 from jetstream.log.batch import BatchFlags, decode, encode, iter_frames, verified_batches
 from jetstream.protocol.frames import encode_head
+from jetstream.protocol.group_requests import (
+    CommitCursors,
+    FetchCursors,
+    FindCoordinator,
+    JoinGroup,
+    LeaveGroup,
+    ReleasePartitions,
+    SendHeartbeat,
+)
+from jetstream.protocol.group_responses import (
+    AssignmentResponse,
+    CommittedResponse,
+    CoordinatorResponse,
+    CursorsResponse,
+    HeartbeatResponse,
+    LeftResponse,
+)
 from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets
 from jetstream.protocol.responses import (
     ErrorResponse,
@@ -39,12 +56,26 @@ REQUESTS: Final[Mapping[str, type[BaseModel]]] = {
     "metadata": GetMetadata,
     "list_offsets": ListOffsets,
     "fetch": Fetch,
+    "find_coordinator": FindCoordinator,
+    "join_group": JoinGroup,
+    "heartbeat": SendHeartbeat,
+    "release": ReleasePartitions,
+    "leave_group": LeaveGroup,
+    "commit_cursors": CommitCursors,
+    "fetch_cursors": FetchCursors,
 }
 RESPONSES: Final[Mapping[str, type[BaseModel]]] = {
     "hello": HelloResponse,
     "metadata": MetadataResponse,
     "list_offsets": ListOffsetsResponse,
     "fetch": FetchResponse,
+    "find_coordinator": CoordinatorResponse,
+    "join_group": AssignmentResponse,
+    "heartbeat": HeartbeatResponse,
+    "release": AssignmentResponse,
+    "leave_group": LeftResponse,
+    "commit_cursors": CommittedResponse,
+    "fetch_cursors": CursorsResponse,
     "error": ErrorResponse,
 }
 

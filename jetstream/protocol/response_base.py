@@ -1,0 +1,25 @@
+"""What all responses of the socket protocol have in common."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from jetstream.protocol.request_base import Natural
+
+
+class ProtocolResponse(BaseModel):
+    """One JSON object; clients ignore fields that they do not know."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    id: Natural
+
+
+class ErrorBody(BaseModel):
+    """What went wrong, in the words of docs/errors.md, and the numbers a client needs to go on."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    code: int
+    err_code: str
+    description: str
+    retriable: bool
+    detail: dict[str, int | str] = Field(default_factory=dict)
