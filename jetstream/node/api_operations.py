@@ -2,28 +2,26 @@
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar, assert_never
+from typing import Final, assert_never
 
 from envelope.errors import (
     InternalError,
-    InvalidConfig,
     JetstreamError,
-    NotLeader,
     StreamOffline,
     Unauthorized,
     UnknownStream,
 )
 from envelope.internal_streams import CURSORS, is_internal
-from envelope.types import Incarnation, NodeId, Offset, StreamName
+from envelope.types import NodeId, Offset, StreamName
 from jetstream.node.clock import Clock
 from jetstream.node.cursor_store import CursorStore
 from jetstream.node.electing import OrderedElection, elect
 from jetstream.node.gaps import Gap
 from jetstream.node.internal_streams import count_internal, make_cursors
 from jetstream.node.nats_link import NatsLink
+from jetstream.node.placing import Placing
 from jetstream.node.reassigning import MovingRequest, Reassigning
 from jetstream.node.restoring import check_store, found_remains, going_on, restored_config
 from jetstream.node.stream_info import stream_info, stream_summary
@@ -67,18 +65,13 @@ from metadata.api.wire import (
     encode_request,
 )
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import Command, CreateStream, DeleteStream, UpdateStream
+from metadata.catalog.commands import Command, DeleteStream, UpdateStream
 from metadata.catalog.events import Event, StreamCreated, StreamDeleted, StreamFound, StreamUpdated
 from metadata.catalog.tables import Stream
 from metadata.node.metadata_group import MetadataGroup
-from metadata.placement import Candidate, Placed, loads, place_stream, read_replicas_beside
-from metadata.stream_config import StreamConfig
 
 _log = logging.getLogger(__name__)
 
-_Placed = TypeVar("_Placed")
-
-_INCARNATION_BYTES: Final = 8
 NODE_WORD: Final = "node"
 """Behind the prefix: requests for one node alone, which it answers itself."""
 READY_SECONDS: Final = 4.5
@@ -88,8 +81,6 @@ QUESTION_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.05
 _HEARD_NS: Final = 1_000_000_000
 """How long an update waits for the stream's leader to hear of it."""
-_ALIVE_NS: Final = 4_000_000_000
-"""How long a creation waits for enough nodes to be alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +117,7 @@ class ApiOperations:
         self._catalog = metadata.catalog
         self._streams = streams
         self._services = services
+        self._placing = Placing(prefix, metadata, services.clock, services.alive)
         self._reassigning = Reassigning(metadata, services.alive)
 
     async def answer(self, request: Request) -> Response:
@@ -151,8 +143,8 @@ class ApiOperations:
     async def _answer_rarer(self, request: CursorQuestion | ElectLeaderRequest | MovingRequest) -> Response:
         if isinstance(request, GetCursorRequest | ListCursorsRequest):
             if self._catalog.stream(CURSORS) is None:
-                alive = [candidate.node_id for candidate in self._candidates()]
-                await make_cursors(self._prefix, self._metadata, alive, self._creation)
+                alive = [candidate.node_id for candidate in self._placing.candidates()]
+                await make_cursors(self._prefix, self._metadata, alive, self._placing.creation)
                 await self._streams.settled()
             return await self._services.cursors.answer(request)
         if isinstance(request, ElectLeaderRequest):
@@ -188,10 +180,10 @@ class ApiOperations:
         if isinstance(request, RestoreStreamRequest):
             remains = await found_remains(request, self._catalog, tier)
             config = restored_config(request, remains, len(self._catalog.nodes()))
-            command = going_on(await self._creation(config), remains)
+            command = going_on(await self._placing.creation(config), remains)
         else:
             check_store(tier, needed=request.tier)
-            command = await self._creation(request.config)
+            command = await self._placing.creation(request.config)
         event = await self._propose(command)
         match event:
             case StreamCreated(stream):
@@ -202,61 +194,6 @@ class ApiOperations:
                 raise InternalError(f"creation answered by {type(event).__name__}")
         info = await self._served(stream.name, answers_at)
         return CreateStreamResponse(**dict(info), created=isinstance(event, StreamCreated))
-
-    async def _creation(self, config: StreamConfig) -> CreateStream:
-        placed = await self._placed(lambda: self._place(config))
-        return CreateStream(
-            config=config,
-            incarnation=Incarnation(secrets.token_hex(_INCARNATION_BYTES)),
-            created=self._services.clock.wall(),
-            replicas=placed.replicas,
-            leader=placed.replicas[0],
-            api_prefix=self._prefix,
-            read_replicas=placed.read_replicas,
-        )
-
-    async def _placed(self, place: Callable[[], _Placed]) -> _Placed:
-        """Return where replicas go; nodes that have just started are waited for.
-
-        Raises:
-            NotLeader: this node cannot tell which nodes are alive.
-            InvalidConfig: there are too few.
-        """
-        waits_until = self._services.clock.monotonic() + _ALIVE_NS
-        while True:
-            try:
-                return place()
-            except (InvalidConfig, NotLeader):
-                if self._services.clock.monotonic() > waits_until:
-                    raise
-            await asyncio.sleep(LOOK_SECONDS)
-
-    def _place(self, config: StreamConfig) -> Placed:
-        existing = self._catalog.stream(StreamName(config.name))
-        if existing is not None:
-            return Placed(existing.replicas, existing.read_replicas)
-        return place_stream(self._candidates(), config.replicas, config.read_replicas)
-
-    def _place_read_replicas(self, request: UpdateStreamRequest) -> tuple[NodeId, ...] | None:
-        """Return the nodes for as many read replicas as are asked for; None if it is not about them."""
-        if "read_replicas" not in request.model_fields_set:
-            return None
-        row = self._known(request.name)
-        holders = (*row.replicas, *(node for node in row.target or () if node not in row.replicas))
-        return read_replicas_beside(
-            self._candidates(), holders, row.read_replicas, request.read_replicas or 0
-        )
-
-    def _candidates(self) -> list[Candidate]:
-        alive = self._services.alive()
-        if alive is None:
-            raise NotLeader("only who leads the metadata log can place a stream")
-        replicas, leaders = loads(self._catalog.streams())
-        return [
-            Candidate(node.node_id, node.rack, replicas[node.node_id], leaders[node.node_id])
-            for node in self._catalog.nodes()
-            if node.node_id in alive
-        ]
 
     async def _served(self, name: StreamName, answers_at: float) -> StreamInfo:
         """Return a stream's info once its leader serves it with all replicas in sync, or as it is then.
@@ -298,7 +235,7 @@ class ApiOperations:
 
     async def _update(self, request: UpdateStreamRequest) -> UpdateStreamResponse:
         check_store(self._services.tier, needed=request.tier)
-        read_replicas = await self._placed(lambda: self._place_read_replicas(request))
+        read_replicas = await self._placing.read_replicas(request)
         event = await self._reassigning.accepted(
             UpdateStream(
                 stream=StreamName(request.name),
