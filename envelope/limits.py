@@ -101,6 +101,9 @@ MEMBER_WORD_BYTES_MAX: Final = 128
 GROUP_NAMES_BYTES_MAX: Final = 1 * MIB
 """All such words and names of streams of all members of a group: they are written with every change of it."""
 
+GROUP_RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX
+"""A group's state as one record: its names, which JSON may double, and 10,000 partitions of some 40 bytes."""
+
 GROUP_GONE_MAX: Final = 1_000
 """Clients that have left a group and are remembered, so that their late requests are known as such."""
 
@@ -114,6 +117,6 @@ REBALANCE_TIMEOUT_MS_MAX: Final = SESSION_TIMEOUT_MS_MAX
 
 assert BATCH_BYTES_MAX <= MAILBOX_BYTES_MAX, "a full batch must fit the mailbox"
 assert BATCH_BYTES_MAX <= FETCH_BYTES_MAX, "a fetch must be able to return one batch"
-assert GROUP_NAMES_BYTES_MAX <= BATCH_BYTES_MAX // 4, "a group's state must fit one record with room"
+assert 4 * GROUP_NAMES_BYTES_MAX <= GROUP_RECORD_BYTES_MAX, "a group's state must fit one record with room"
 assert GROUP_MESSAGES_MAX <= MAILBOX_MESSAGES_MAX, "a group is drained from the mailbox"
 assert 6 * CURSOR_METADATA_BYTES_MAX < CURSOR_RECORD_BYTES_MAX, "a cursor fits, however it is written"

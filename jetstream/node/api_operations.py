@@ -19,7 +19,7 @@ from jetstream.node.clock import Clock
 from jetstream.node.cursor_store import CursorStore
 from jetstream.node.electing import OrderedElection, elect
 from jetstream.node.gaps import Gap
-from jetstream.node.internal_streams import count_internal, make_cursors
+from jetstream.node.internal_streams import count_internal, make_internal_stream
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.placing import Placing
 from jetstream.node.reassigning import MovingRequest, Reassigning
@@ -142,10 +142,7 @@ class ApiOperations:
 
     async def _answer_rarer(self, request: CursorQuestion | ElectLeaderRequest | MovingRequest) -> Response:
         if isinstance(request, GetCursorRequest | ListCursorsRequest):
-            if self._catalog.stream(CURSORS) is None:
-                alive = [candidate.node_id for candidate in self._placing.candidates()]
-                await make_cursors(self._prefix, self._metadata, alive, self._placing.creation)
-                await self._streams.settled()
+            await self._made_internal(CURSORS)
             return await self._services.cursors.answer(request)
         if isinstance(request, ElectLeaderRequest):
             return await elect(request, self._services.ordered_election, self._propose)
@@ -168,6 +165,17 @@ class ApiOperations:
                 return self.cluster_info()
             case _:
                 assert_never(request)
+
+    async def _made_internal(self, name: StreamName) -> None:
+        """Make an internal stream if there is none; returns once this node serves or knows it.
+
+        Raises:
+            NotLeader: there is none, and another node leads the metadata log, which makes it.
+            NotEnoughReplicas: too few nodes are alive to hold it.
+        """
+        if self._catalog.stream(name) is None:
+            await make_internal_stream(name, self._prefix, self._metadata, self._placing)
+            await self._streams.settled()
 
     # --- changes ---------------------------------------------------------------------------------
 
