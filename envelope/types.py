@@ -61,6 +61,17 @@ class AckPolicy(StrEnum):
     """No answer, unless the message asks for one."""
 
 
+class PartitionBy(StrEnum):
+    """What decides which partition of a partitioned stream stores a message."""
+
+    QUEUE = "queue"
+    """NATS: each message goes to one of them, in no order."""
+    KEY = "key"
+    """Its key, or its subject if it has none."""
+    SUBJECT = "subject"
+    """Its subject."""
+
+
 class Compression(StrEnum):
     """Arrow IPC body compression of a batch."""
 

@@ -11,6 +11,9 @@ REPLICAS_MAX: Final = 15
 READ_REPLICAS_MAX: Final = 64
 """Copies of one stream that only serve reads; the leader sends each of them everything."""
 
+PARTITIONS_MAX: Final = 256
+"""Partitions of one stream; each is a stream with files and replicas of its own."""
+
 DEDUPE_IDS_CEILING: Final = 20_000_000
 """Message ids that one stream may be told to remember: some 3 GB."""
 

@@ -34,13 +34,14 @@ from envelope.limits import (
     SUBJECT_BYTES_MAX,
 )
 from envelope.subjects import overlap, validated_pattern, validated_stream_name
-from envelope.types import AckPolicy, Compact, Compression, SyncMode
+from envelope.types import AckPolicy, Compact, Compression, PartitionBy, StreamName, SyncMode
 from metadata.limits import (
     DEDUPE_IDS_CEILING,
     DURATION_MAX,
     LABEL_KEY_CHARS_MAX,
     LABEL_VALUE_CHARS_MAX,
     LABELS_MAX,
+    PARTITIONS_MAX,
     READ_REPLICAS_MAX,
     REPLICAS_MAX,
 )
@@ -108,6 +109,8 @@ DurationOrZero = Annotated[
 ]
 
 Replicas = Annotated[int, Strict(), Field(ge=1, le=REPLICAS_MAX)]
+Partitions = Annotated[int, Strict(), Field(ge=1, le=PARTITIONS_MAX)]
+PartitionNumber = Annotated[int, Strict(), Field(ge=0, lt=PARTITIONS_MAX)]
 ReadReplicas = Annotated[int, Strict(), Field(ge=0, le=READ_REPLICAS_MAX)]
 Switch = Annotated[bool, Strict()]
 SegmentBytes = Annotated[int, Strict(), Field(ge=SEGMENT_BYTES_MIN, le=1 << 40)]
@@ -134,7 +137,11 @@ class Retention(BaseModel):
 
 
 class StreamConfig(BaseModel):
-    """Configuration of one stream (DESIGN: request API); equality decides idempotent creation."""
+    """Configuration of one stream (DESIGN: request API); equality decides idempotent creation.
+
+    With ``partitions`` and ``partition_by`` alone it is that of a partitioned stream as a whole, which exists
+    as its partitions: streams whose configuration says all four of ``partition_of`` and so on.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -201,6 +208,18 @@ class StreamConfig(BaseModel):
     labels: dict[LabelKey, LabelValue] = Field(
         default_factory=dict, max_length=LABELS_MAX, description="for people and tools; not interpreted"
     )
+    partitions: Partitions | None = Field(
+        default=None, description="streams NAME/0, NAME/1, … that share the messages; null: one stream"
+    )
+    partition_by: PartitionBy | None = Field(
+        default=None, description="with partitions: what decides which of them stores a message"
+    )
+    partition_of: Name | None = Field(
+        default=None, description="of a partition: the stream that it is part of; not to be asked for"
+    )
+    partition: PartitionNumber | None = Field(
+        default=None, description="of a partition: its number, from 0; not to be asked for"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -213,7 +232,20 @@ class StreamConfig(BaseModel):
                 f"min_insync_replicas: {self.min_insync_replicas} is more than replicas: {self.replicas}",
                 field="min_insync_replicas",
             )
+        _check_partitions(self)
         return self
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether this is a partitioned stream as a whole, and so no stream by itself."""
+        return self.partitions is not None and self.partition_of is None
+
+    @property
+    def queue(self) -> str:
+        """NATS queue group of the stream's subscription; empty: it gets every message."""
+        if self.group is None and self.partition_by is PartitionBy.QUEUE:
+            return self.partition_of or ""
+        return self.group or ""
 
     @property
     def insync_minimum(self) -> int:
@@ -226,6 +258,38 @@ class StreamConfig(BaseModel):
     def answers_only_on_request(self) -> bool:
         """Whether plain messages get no answer: somebody else may own their replies."""
         return self.ack is AckPolicy.NONE
+
+
+def partition_name(partitioned: str, partition: int) -> StreamName:
+    """Return the name of a stream that is a partition."""
+    return StreamName(f"{partitioned}/{partition}")
+
+
+def _check_partitions(config: StreamConfig) -> None:
+    """Raise InvalidConfig or InvalidName unless it is one stream, one partition or a partitioned stream."""
+    if (config.partitions is None) != (config.partition_by is None):
+        raise InvalidConfig(
+            "partition_by: say queue, key or subject, together with partitions", field="partition_by"
+        )
+    if (config.partition_of is None) != (config.partition is None):
+        raise InvalidConfig("partition: goes together with partition_of", field="partition")
+    if config.group is not None and config.partition_by in (PartitionBy.KEY, PartitionBy.SUBJECT):
+        raise InvalidConfig(
+            f"group: messages are partitioned by {config.partition_by}, and in a group by NATS", field="group"
+        )
+    if config.partition_of is None or config.partition is None:
+        if config.partitions is not None:
+            validated_stream_name(partition_name(config.name, PARTITIONS_MAX - 1))
+        return
+    if config.partitions is None or config.partition >= config.partitions:
+        raise InvalidConfig(
+            f"partition: {config.partition} of partitions: {config.partitions}", field="partition"
+        )
+    if config.name != partition_name(config.partition_of, config.partition):
+        raise InvalidConfig(
+            f"name: {config.name!r} is not {partition_name(config.partition_of, config.partition)!r}",
+            field="name",
+        )
 
 
 def reaches_reserved(pattern: str, api_prefix: str) -> bool:

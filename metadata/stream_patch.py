@@ -5,9 +5,10 @@ The rules are those of the standard: a key that is absent stays as it is, a valu
 back to its default.
 
 ``name`` and ``replicas`` never change this way: the name is the identity, and copies are moved by a
-reassignment, not by a setting. They may be repeated unchanged, so that a configuration read from
-``stream.info`` can be edited and sent back whole. Everything else is mutable, the subject too, as users
-of NATS expect; what is stored keeps the subject it was published on.
+reassignment, not by a setting. Nor do the fields that make a stream a partition: a larger ``partitions`` of
+a partitioned stream makes more of them, and changes none that there is. They may be repeated unchanged, so
+that a configuration read from ``stream.info`` can be edited and sent back whole. Everything else is mutable,
+the subject too, as users of NATS expect; what is stored keeps the subject it was published on.
 
 Source: RFC 7396 (JSON Merge Patch).
 """
@@ -17,7 +18,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from envelope.errors import InvalidConfig
-from envelope.types import AckPolicy, Compact, Compression, SyncMode
+from envelope.types import AckPolicy, Compact, Compression, PartitionBy, SyncMode
 from metadata.limits import LABELS_MAX
 from metadata.stream_config import (
     DedupeIds,
@@ -27,6 +28,8 @@ from metadata.stream_config import (
     LabelKey,
     LabelValue,
     Name,
+    PartitionNumber,
+    Partitions,
     ReadReplicas,
     RecordBytes,
     Replicas,
@@ -39,7 +42,7 @@ from metadata.stream_config import (
     Switch,
 )
 
-IMMUTABLE_FIELDS: Final = ("name", "replicas")
+IMMUTABLE_FIELDS: Final = ("name", "replicas", "partitions", "partition_by", "partition_of", "partition")
 
 
 class RetentionPatch(BaseModel):
@@ -85,6 +88,12 @@ class StreamPatch(BaseModel):
     session_window: Duration | None = None
     group: Name | None = None
     labels: dict[LabelKey, LabelValue | None] | None = Field(default=None, max_length=2 * LABELS_MAX)
+    partitions: Partitions | None = Field(
+        default=None, description="of a partitioned stream: as many as there are, or more, which are added"
+    )
+    partition_by: PartitionBy | None = Field(default=None, description="immutable: its own value, or absent")
+    partition_of: Name | None = Field(default=None, description="immutable: its own value, or absent")
+    partition: PartitionNumber | None = Field(default=None, description="immutable: its own value, or absent")
 
 
 def patched(config: StreamConfig, patch: StreamPatch) -> StreamConfig:

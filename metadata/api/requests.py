@@ -4,7 +4,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
-from envelope.errors import RequestError
+from envelope.errors import InvalidConfig, RequestError
 from envelope.subjects import validated_stream_name, validated_subject
 from metadata.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, READ_REPLICAS_MAX, REPLICAS_MAX
 from metadata.stream_config import Name, Replicas, StreamConfig, Subject
@@ -21,6 +21,15 @@ class _Request(BaseModel):
 
 class CreateStreamRequest(StreamConfig):
     """Create a stream, or find it if one of that name has an equal configuration."""
+
+    @model_validator(mode="after")
+    def _no_partition_alone(self) -> Self:
+        if self.partition_of is not None:
+            raise InvalidConfig(
+                f"partition_of: partitions are made together: create {self.partition_of!r} with partitions",
+                field="partition_of",
+            )
+        return self
 
     @classmethod
     def of(cls, config: StreamConfig) -> "CreateStreamRequest":

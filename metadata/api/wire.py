@@ -27,12 +27,6 @@ from metadata.validation import Problem, first_problem
 
 ResponseModel = TypeVar("ResponseModel", bound=BaseModel)
 
-_LATER: Final[dict[str, object]] = {
-    "partitions": 1,
-    "partition_by": None,
-}
-"""Settings of later versions: asking for what this version does anyway is no error."""
-
 _DESCRIPTION_CHARS_MAX: Final = 1024
 
 
@@ -44,7 +38,7 @@ def parse_request(suffix: str, payload: bytes) -> Request:
         payload: JSON, at most `API_REQUEST_BYTES_MAX` bytes.
 
     Raises:
-        Unsupported: no such request, a setting of a later version, or a change of an internal stream.
+        Unsupported: no such request, or a change of an internal stream.
         InvalidName, InvalidSubject: as in `envelope.subjects`.
         InvalidConfig: a value of a stream's configuration is out of its range.
         RequestError: too large, not a JSON object, an unknown or missing key, a wrong type.
@@ -54,8 +48,6 @@ def parse_request(suffix: str, payload: bytes) -> Request:
         raise Unsupported(f"no request {suffix[:64]!r}; there are: {', '.join(REQUESTS)}")
     body = _json_object(payload)
     is_config = model in (CreateStreamRequest, UpdateStreamRequest)
-    if is_config:
-        _refuse_later_settings(body)
     try:
         request = model.model_validate(body)
     except ValidationError as error:
@@ -141,15 +133,6 @@ def _json_object(payload: bytes) -> dict[str, object]:
     if not isinstance(body, dict):
         raise RequestError("request must be a JSON object")
     return body
-
-
-def _refuse_later_settings(body: dict[str, object]) -> None:
-    """Take out settings of later versions that ask for nothing, refuse the others."""
-    for name, only in _LATER.items():
-        # 0 == False and 1 == True in Python; a wrong type is no way to ask for the default.
-        if name in body and (body[name] != only or isinstance(body[name], bool)):
-            raise Unsupported(f"{name}: this version knows only {only!r}", field=name)
-        body.pop(name, None)
 
 
 def _request_error(problem: Problem, *, is_config: bool) -> RequestError:

@@ -6,7 +6,7 @@ cannot be is refused by a value, so that every replica refuses alike.
 One thread applies. Every row is immutable and every read takes one consistent look at one table, so
 other threads may read while it does; two reads may see two states.
 
-Invariants: K1 to K8 and K10 in `metadata.catalog.tables`, and
+Invariants: K1 to K8, K10 and K11 in `metadata.catalog.tables`, and
     K9: entries are applied without a gap, each once.
 """
 
@@ -38,6 +38,7 @@ from metadata.catalog.reassignment import reassign
 from metadata.catalog.streams import confirm_removal, create_stream, delete_stream, update_stream
 from metadata.catalog.tables import Node, Removal, Stream, Tables
 from metadata.catalog.tiers import advance_tier
+from metadata.stream_config import partition_name
 
 NO_INDEX: Final = LogIndex(0)
 """Before the first entry."""
@@ -85,6 +86,21 @@ class Catalog:
         """Return the streams that bind the literal ``subject``, ordered by name; looks at every stream."""
         return tuple(stream for stream in self.streams() if matches(stream.config.subject, subject))
 
+    def partitions_of(self, partitioned: str) -> int:
+        """Return how many partitions share a partitioned stream's messages; 0 while they are not all there.
+
+        They are the first so many of `partition_rows`. One look-up: it is kept up to date.
+        """
+        return self._tables.partitions.count(partitioned)
+
+    def partition_rows(self, partitioned: str) -> tuple[Stream, ...]:
+        """Return the partitions that there are of a partitioned stream, by number; empty: there is none."""
+        names = (
+            partition_name(partitioned, number) for number in self._tables.partitions.numbers(partitioned)
+        )
+        found = (self._tables.streams.get(name) for name in names)
+        return tuple(row for row in found if row is not None)
+
     def count_streams(self) -> int:
         """Return how many streams there are."""
         return len(self._tables.streams)
@@ -117,7 +133,7 @@ class Catalog:
         return due_elections(self._tables)
 
     def audit(self) -> None:
-        """Assert K1 to K8 over everything; O(streams), for tests and simulation."""
+        """Assert K1 to K8, K10 and K11 over everything; O(streams), for tests and simulation."""
         problems = self._tables.problems()
         assert not problems, "; ".join(problems)
 

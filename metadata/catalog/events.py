@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from envelope.errors import JetstreamError
-from envelope.types import Incarnation, NodeId
+from envelope.types import Incarnation, NodeId, StreamName
 from metadata.catalog.tables import InSyncReplica, Node, Removal, Stream
 
 
@@ -44,6 +44,17 @@ class StreamDeleted:
 
     stream: Stream
     removal: Removal
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCountChanged:
+    """So many partitions of a partitioned stream share its messages from now on; 0: none takes any.
+
+    It comes behind the event of the partition that was created or deleted.
+    """
+
+    partitioned: StreamName
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,7 @@ Event = (
     | StreamFound
     | StreamUpdated
     | StreamDeleted
+    | PartitionCountChanged
     | RemovalConfirmed
     | LeaderChanged
     | UncleanlyElected

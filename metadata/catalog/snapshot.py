@@ -22,14 +22,14 @@ from envelope.errors import CorruptDataError, JetstreamError
 from envelope.types import LogIndex, NodeEpoch
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import canonical_json
-from metadata.catalog.tables import Node, Removal, Stream, Tables
+from metadata.catalog.tables import Node, Removal, Stream, Tables, partitions_of
 from metadata.limits import SNAPSHOT_BYTES_MAX
 
-FORMAT_VERSION: Final = 5
-READABLE_VERSIONS: Final = (1, 2, 3, 4, 5)
+FORMAT_VERSION: Final = 6
+READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, 6)
 """Format 1 knew no racks and no addresses for peers: its nodes have none. Format 2 knew no reassignments,
 format 3 neither read replicas nor what an unclean election leaves behind, and no forgotten nodes, format 4
-no object store."""
+no object store, format 5 no partitions."""
 
 MAGIC: Final = b"JSCS"
 
@@ -106,6 +106,7 @@ def _catalog(body: _Body) -> Catalog:
         removals={removal.incarnation: removal for removal in body.removals},
         forgotten_epoch=body.forgotten_epoch,
         incarnations={stream.incarnation for stream in body.streams},
+        partitions=partitions_of(body.streams),
     )
     problems = tables.problems()
     if len(tables.nodes) != len(body.nodes) or len(tables.streams) != len(body.streams):

@@ -19,6 +19,7 @@ from metadata.catalog.commands import ConfirmRemoval, CreateStream, DeleteStream
 from metadata.catalog.directories import is_incarnation
 from metadata.catalog.events import (
     Events,
+    PartitionCountChanged,
     RemovalConfirmed,
     StreamCreated,
     StreamDeleted,
@@ -29,7 +30,7 @@ from metadata.catalog.events import (
 from metadata.catalog.holders import HoldersPut, put_holders, read_replicas_refusal, too_many_removals
 from metadata.catalog.nodes import unknown_nodes
 from metadata.catalog.tables import InSyncReplica, Stream, Tables, TierMark
-from metadata.stream_config import StreamConfig, reserved_refusal
+from metadata.stream_config import StreamConfig, partition_name, reserved_refusal
 from metadata.stream_patch import patched
 from metadata.validation import first_problem
 
@@ -40,7 +41,7 @@ def create_stream(tables: Tables, command: CreateStream) -> Events:
     existing = tables.streams.get(StreamName(config.name))
     if existing is not None:
         return _found(existing, config)
-    refusal = _creation_refusal(tables, command)
+    refusal = _name_refusal(tables, config) or _creation_refusal(tables, command)
     if refusal is not None:
         return refusal
     stream = Stream(
@@ -55,8 +56,9 @@ def create_stream(tables: Tables, command: CreateStream) -> Events:
         read_replicas=command.read_replicas,
         tier=command.tier,
     )
+    count = _shared_by(tables, config)
     tables.put(stream)
-    return (StreamCreated(stream),)
+    return (StreamCreated(stream), *_partitions_changed(tables, config, count))
 
 
 def _found(existing: Stream, config: StreamConfig) -> Events:
@@ -97,6 +99,45 @@ def _creation_refusal(tables: Tables, command: CreateStream) -> Events | None:
         or _miscounted(config, command.read_replicas)
         or read_replicas_refusal(tables, command.incarnation, command.read_replicas, command.replicas)
     )
+
+
+def _name_refusal(tables: Tables, config: StreamConfig) -> Events | None:
+    """Return why partitions and streams cannot be called so beside each other, None if they can (K11)."""
+    if config.is_partitioned:
+        return refused(InvalidConfig, "partitions: they are created one by one", field="partitions")
+    numbers = tables.partitions.numbers(config.name)
+    if numbers:
+        return refused(
+            StreamExists,
+            f"stream {config.name!r} exists: it is partitioned",
+            partitions=len(numbers),
+        )
+    if config.partition_of is None:
+        return None
+    if StreamName(config.partition_of) in tables.streams:
+        return refused(StreamExists, f"stream {config.partition_of!r} exists and is not partitioned")
+    for number in tables.partitions.numbers(config.partition_of)[:1]:
+        sibling = tables.streams[partition_name(config.partition_of, number)].config
+        if sibling.partition_by is not config.partition_by:
+            return refused(
+                StreamExists,
+                f"stream {config.partition_of!r} exists and is partitioned by {sibling.partition_by}",
+                fields="partition_by",
+            )
+    return None
+
+
+def _shared_by(tables: Tables, config: StreamConfig) -> int:
+    """Return how many partitions share the messages of the stream that this is a partition of, if it is."""
+    return tables.partitions.count(config.partition_of or "")
+
+
+def _partitions_changed(tables: Tables, config: StreamConfig, before: int) -> Events:
+    """Return the event of a partition that was created or deleted, if others share the messages now."""
+    count = _shared_by(tables, config)
+    if config.partition_of is None or count == before:
+        return ()
+    return (PartitionCountChanged(StreamName(config.partition_of), count),)
 
 
 def _history_refusal(command: CreateStream) -> Events | None:
@@ -190,8 +231,10 @@ def delete_stream(tables: Tables, command: DeleteStream) -> Events:
         return unknown_stream(command.stream)
     if not tables.may_owe_removal(stream):
         return too_many_removals()
+    count = _shared_by(tables, stream.config)
     tables.drop(stream)
-    return (StreamDeleted(stream, tables.owe_removal(stream, stream.holders)),)
+    deleted = StreamDeleted(stream, tables.owe_removal(stream, stream.holders))
+    return (deleted, *_partitions_changed(tables, stream.config, count))
 
 
 def confirm_removal(tables: Tables, command: ConfirmRemoval) -> Events:

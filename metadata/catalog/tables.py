@@ -12,13 +12,24 @@ Invariants (checked by `Tables.problems`, after every command in tests and after
     K7: no directory is registered by two nodes.
     K8: a removal waits for at least one registered node.
     K10: a tier's mark begins at or below its end, and has a version of at least 1.
+    K11: no stream has the name of a partitioned one, and the partitions of one are partitioned alike.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName, TimestampUs
+from envelope.types import (
+    Incarnation,
+    LeaderEpoch,
+    NodeEpoch,
+    NodeId,
+    Offset,
+    PartitionBy,
+    StreamName,
+    TimestampUs,
+)
+from metadata.catalog.partitions import PartitionSets
 from metadata.limits import REMOVALS_MAX
 from metadata.stream_config import StreamConfig
 
@@ -167,16 +178,20 @@ class Tables:
     what a start of its earlier life says is never taken for its own."""
     incarnations: set[Incarnation] = field(default_factory=set)
     """Of live streams; derived, for K2."""
+    partitions: PartitionSets = field(default_factory=PartitionSets)
+    """Of partitioned streams; derived."""
 
     def put(self, stream: Stream) -> None:
         """Store a new or changed stream under its name."""
         self.streams[stream.name] = stream
         self.incarnations.add(stream.incarnation)
+        self.partitions.add(stream.config)
 
     def drop(self, stream: Stream) -> None:
         """Forget a stream."""
         del self.streams[stream.name]
         self.incarnations.remove(stream.incarnation)
+        self.partitions.remove(stream.config)
 
     def strike_off(self, removal: Removal, node_id: NodeId) -> None:
         """Wait for this node's part of a removal no more; the last one ends it."""
@@ -206,7 +221,12 @@ class Tables:
 
     def problems(self) -> list[str]:
         """Return every broken invariant with its number and values; empty when all is well."""
-        return [*self._node_problems(), *self._stream_problems(), *self._removal_problems()]
+        return [
+            *self._node_problems(),
+            *self._stream_problems(),
+            *self._removal_problems(),
+            *self._partition_problems(),
+        ]
 
     def _node_problems(self) -> Iterator[str]:
         for node_id, node in self.nodes.items():
@@ -259,9 +279,30 @@ class Tables:
         ):
             yield f"K10: {stream.tier}"
 
+    def _partition_problems(self) -> Iterator[str]:
+        kinds: dict[str, set[PartitionBy | None]] = {}
+        for name, stream in self.streams.items():
+            if stream.config.is_partitioned:
+                yield f"K11: {name} is partitioned, and a stream"
+            if stream.config.partition_of is not None:
+                kinds.setdefault(stream.config.partition_of, set()).add(stream.config.partition_by)
+        for partitioned, found in kinds.items():
+            if StreamName(partitioned) in self.streams or len(found) > 1:
+                yield f"K11: {partitioned} is a stream, or is partitioned in {len(found)} ways"
+        if self.partitions != partitions_of(self.streams.values()):
+            yield "K11: the sets of partitions differ from the streams"
+
     def _removal_problems(self) -> Iterator[str]:
         for incarnation, removal in self.removals.items():
             if removal.incarnation != incarnation:
                 yield f"K1: removal {removal.incarnation} is stored as {incarnation}"
             if not removal.pending or not set(removal.pending) <= self.nodes.keys():
                 yield f"K8: removal {incarnation} waits for {removal.pending}"
+
+
+def partitions_of(streams: Iterable[Stream]) -> PartitionSets:
+    """Return the partitioned streams that these make up."""
+    sets = PartitionSets()
+    for stream in streams:
+        sets.add(stream.config)
+    return sets

@@ -66,6 +66,21 @@ def create(
     )
 
 
+def partition(
+    of: str = "orders",
+    number: int = 0,
+    partitions: int = 4,
+    incarnation: str | None = None,
+    by: str = "key",
+    nodes: Sequence[str] = ("n1",),
+    **config: object,
+) -> CreateStream:
+    """A creation of one partition of ``of``, as one of so many."""
+    fields: dict[str, object] = {"partition_of": of, "partition": number, "partitions": partitions}
+    fields |= {"partition_by": by, "subject": f"{of.replace('/', '.')}.>"}
+    return create(f"{of}/{number}", incarnation, nodes, (), **(fields | config))
+
+
 def update(name: str = "orders", /, **changes: object) -> UpdateStream:
     """A merge patch of the named fields."""
     return UpdateStream(StreamName(name), StreamPatch.model_validate(changes))

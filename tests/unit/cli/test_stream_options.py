@@ -45,7 +45,8 @@ def test_what_is_given_has_the_keys_of_a_configuration() -> None:
     )
     patch = options.patch()
     config = StreamConfig.model_validate({"name": "a", "subject": "a.>", **patch})
-    assert set(patch) == set(StreamConfig.model_fields) - {"name", "subject"}
+    of_partitions = {"partitions", "partition_by", "partition_of", "partition"}
+    assert set(patch) == set(StreamConfig.model_fields) - {"name", "subject"} - of_partitions
     assert config.retention.messages == 10
     assert config.dedupe_window == config.rewrite_after == timedelta(0)
     assert config.labels == {"team": "a", "empty": ""}

@@ -20,7 +20,7 @@ from metadata.catalog.commands import (
 from metadata.catalog.directories import directory_of, incarnation_of, is_incarnation
 from metadata.catalog.tables import UncleanElection
 from metadata.stream_config import StreamConfig
-from tests.support.catalogs import CREATED, catalog_of, create, register, update
+from tests.support.catalogs import CREATED, apply, catalog_of, create, partition, register, update
 
 INDEX = LogIndex(7)
 
@@ -104,10 +104,10 @@ def test_a_snapshot_does_not_depend_on_the_order_in_which_rows_or_labels_came() 
 
 
 def test_the_format_of_a_snapshot_is_pinned() -> None:
-    """Format 5: a reader of this version must read these bytes for ever."""
+    """Format 6: a reader of this version must read these bytes for ever."""
     at_home = replace(register(), peer_host="n1.internal", peer_port=9294, rack="a")
     data = snapshot.encode(catalog_of(at_home, create("a", "l1")))
-    assert data[:8] == b"JSCS\x05\x00\x00\x00"
+    assert data[:8] == b"JSCS\x06\x00\x00\x00"
     assert int.from_bytes(data[8:16], "little") == len(data) - snapshot.HEADER_BYTES
     assert json.loads(data[20:]) == {
         "applied": 2,
@@ -142,7 +142,7 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                     "segment_age": None,
                     "record_bytes_max": 67108864,
                     "retention": {"age": None, "bytes": None, "messages": None},
-                    **dict.fromkeys(("local_retention", "local_retention_bytes")),
+                    **dict.fromkeys(("local_retention", "local_retention_bytes", "group")),
                     "compact": "none",
                     "compact_dirty_ratio": 0.5,
                     "compact_age_max": "P1D",
@@ -151,8 +151,8 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                     "dedupe_window": "PT2M",
                     "dedupe_ids_max": 500000,
                     "session_window": "P7D",
-                    "group": None,
                     "labels": {},
+                    **dict.fromkeys(("partitions", "partition_by", "partition_of", "partition")),
                 },
                 "incarnation": "l1",
                 "created": CREATED,
@@ -202,7 +202,7 @@ def resealed(body: dict[str, object], version: int = 1) -> bytes:
 
 
 def test_a_snapshot_of_another_format_is_refused() -> None:
-    for version in (0, 6):
+    for version in (0, 7):
         with pytest.raises(CorruptDataError, match=f"format {version}"):
             snapshot.decode(resealed({}, version=version))
 
@@ -233,6 +233,30 @@ def test_format_3_knew_no_read_replicas_and_no_unclean_elections() -> None:
     assert row.pop("last_unclean") is None
     assert [row["config"].pop(field) for field in ("read_replicas", "unclean_election")] == [0, False]
     assert snapshot.decode(resealed(body, version=3)).streams() == catalog.streams()
+
+
+def test_format_5_knew_no_partitions() -> None:
+    catalog = catalog_of(register(), create("a", "l1"))
+    body = json.loads(snapshot.encode(catalog)[snapshot.HEADER_BYTES :])
+    for field in ("partitions", "partition_by", "partition_of", "partition"):
+        assert body["streams"][0]["config"].pop(field) is None
+    assert snapshot.decode(resealed(body, version=5)).streams() == catalog.streams()
+
+
+def test_a_snapshot_keeps_which_partitions_there_are() -> None:
+    catalog = catalog_of(register(), *(partition("orders", number, 2) for number in range(2)))
+    restored = snapshot.decode(snapshot.encode(catalog))
+    assert restored.partitions_of("orders") == 2
+    assert restored.partition_rows("orders") == catalog.partition_rows("orders") == catalog.streams()
+    apply(restored, DeleteStream(StreamName("orders/1")))
+    assert restored.partitions_of("orders") == 0
+
+
+def test_entries_of_before_there_were_partitions_are_read() -> None:
+    body = json.loads(encode_command(create("a")))
+    for field in ("partitions", "partition_by", "partition_of", "partition"):
+        assert body["config"].pop(field) is None
+    assert decode_command(canonical_json(body), INDEX) == create("a")
 
 
 def test_entries_of_before_there_were_read_replicas_are_read() -> None:
@@ -300,6 +324,7 @@ def test_an_entry_of_a_registration_without_rack_and_peers_is_read() -> None:
             "K2",
         ),
         (lambda body: body["removals"].append({"name": "x", "incarnation": "l9", "pending": []}), "K8"),
+        (lambda body: body["streams"][0]["config"].update(partitions=2, partition_by="key"), "K11"),
         (lambda body: body.update(applied=-1), "applied"),
         (lambda body: body.update(more=1), "more"),
         (lambda body: body["streams"][0]["config"].update(name="a b"), "a b"),

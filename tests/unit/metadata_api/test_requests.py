@@ -155,12 +155,30 @@ def test_an_update_keeps_null_and_absent_apart() -> None:
         ("stream.create", '{"name":"a","subject":"a","segment_bytes":1}', InvalidConfig, "segment_bytes: "),
         ("stream.create", '{"name":"a","subject":"a","segment_age":"x"}', InvalidConfig, "segment_age: "),
         ("stream.create", '{"name":"a","subject":"a","min_insync_replicas":2}', InvalidConfig, "min_insync"),
-        ("stream.create", '{"name":"a","subject":"a","partitions":2}', Unsupported, "partitions: this"),
+        ("stream.create", '{"name":"a","subject":"a","partitions":2}', InvalidConfig, "partition_by: say"),
         (
             "stream.create",
-            '{"name":"a","subject":"a","partitions":true}',
-            Unsupported,
-            "partitions: this version",
+            '{"name":"a","subject":"a","partition_by":"key"}',
+            InvalidConfig,
+            "partition_by: say",
+        ),
+        (
+            "stream.create",
+            '{"name":"a","subject":"a","partitions":true,"partition_by":"key"}',
+            RequestError,
+            "partitions: Input should",
+        ),
+        (
+            "stream.create",
+            '{"name":"a","subject":"a","partitions":257,"partition_by":"key"}',
+            InvalidConfig,
+            "partitions: Input should",
+        ),
+        (
+            "stream.create",
+            '{"name":"a/0","subject":"a","partitions":2,"partition_by":"key","partition_of":"a","partition":0}',
+            InvalidConfig,
+            "partition_of: partitions are made together",
         ),
         ("stream.create", '{"name":"__cursors","subject":"a"}', Unsupported, "internal"),
         ("stream.update", '{"name":"__cursors","read_only":true}', Unsupported, "internal"),
@@ -204,14 +222,6 @@ def test_a_bad_request_is_refused_with_its_field_and_the_reason(
         parse_request(suffix, payload.encode("latin-1"))
     assert type(raised.value) is kind
     assert words in raised.value.description
-
-
-def test_settings_of_later_versions_may_be_named_with_what_they_are_anyway() -> None:
-    request = parse_request(
-        "stream.create",
-        b'{"name":"a","subject":"a","compact":"none","partitions":1,"partition_by":null}',
-    )
-    assert request == CreateStreamRequest(name="a", subject="a")
 
 
 def test_an_oversized_request_is_refused_before_it_is_read() -> None:

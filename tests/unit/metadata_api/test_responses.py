@@ -102,6 +102,7 @@ def test_a_stream_is_told_as_documented() -> None:
             "session_window": "P7D",
             "group": None,
             "labels": {},
+            **dict.fromkeys(("partitions", "partition_by", "partition_of", "partition")),
         },
         "incarnation": "l1",
         "created_at": "2023-11-14T22:13:20.000001Z",
@@ -168,7 +169,7 @@ def test_a_client_ignores_what_a_newer_node_adds() -> None:
     body = json.loads(encode_response(INFO))
     body["mood"] = "good"
     body["state"] = "migrating"
-    body["config"]["partitions"] = 4
+    body["config"]["flavour"] = "mint"
     body["config"]["retention"]["keys"] = 7
     body["possible_gaps"][0]["kind"] = "meteor"
     info = decode_response(StreamInfo, json.dumps(body).encode())
