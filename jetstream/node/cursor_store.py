@@ -11,19 +11,15 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Final
 
 from consumer_groups.cursors import Cursor, CursorTable, StoredCursor, read_record, selected
 from envelope.errors import JetstreamError, NotLeader, UnavailableError
 from envelope.internal_streams import CURSORS
-from envelope.limits import MIB
-from envelope.types import Offset, TimestampUs
-from jetstream.log.batch import decode, iter_frames
+from envelope.types import Offset
 from jetstream.log.readable_log import ReadableLog
 from jetstream.log.segment import PlanAgain
+from jetstream.node.latest_records import read_latest
 from jetstream.node.leading import LeadingStream
 from jetstream.node.replica import StreamReplica
 from metadata.api.requests import CursorQuestion, GetCursorRequest, ListCursorsRequest
@@ -31,8 +27,6 @@ from metadata.api.responses import CursorInfo, ListCursorsResponse, cursor_page,
 
 _log = logging.getLogger(__name__)
 
-_READ_BYTES: Final = 4 * MIB
-"""Of the log, read by one job on a thread."""
 _WAIT_SECONDS: Final = 0.8
 """How long a question waits for the table: less than another node waits for the answer, which asks again."""
 _LOOK_SECONDS: Final = 0.05
@@ -188,38 +182,10 @@ class CursorStore:
 
 
 def _read(log: ReadableLog, offset: Offset, end: Offset) -> tuple[Sequence[StoredCursor], Offset]:
-    """Return what the next records below ``end`` say, the last of each key, and the offset after them.
-
-    Raises:
-        PlanAgain: the log was written anew meanwhile.
-        CorruptDataError, StorageError: they cannot be read.
-    """
-    start = max(offset, log.log_start_offset)
-    batches: list[pa.RecordBatch] = []
-    reached = start
-    for frame in iter_frames(log.read(start, _READ_BYTES, end)):
-        header, records = decode(frame)
-        reached = header.next
-        # Compaction may have put into one batch what was read before with what was not.
-        batches.append(records.slice(int(records.column(0).to_numpy().searchsorted(start))))
-    return (_last_of_each_key(batches), reached) if batches else ((), reached)
-
-
-def _last_of_each_key(batches: Sequence[pa.RecordBatch]) -> Sequence[StoredCursor]:
-    table = pa.Table.from_batches(batches).select(["key", "value", "offset", "timestamp"])
-    last = table.group_by("key").aggregate([("offset", "max")])["offset_max"].combine_chunks()
-    table = table.filter(pc.is_in(table["offset"], value_set=last))
-    columns: tuple[list[Any], ...] = (
-        table["key"].to_pylist(),
-        table["value"].to_pylist(),
-        table["offset"].to_pylist(),
-        table["timestamp"].cast(pa.int64()).to_pylist(),
-    )
-    found = (
-        read_record(key, value, Offset(offset), TimestampUs(timestamp))
-        for key, value, offset, timestamp in zip(*columns, strict=True)
-    )
-    return [record for record in found if record is not None]
+    """Return what the next records below ``end`` say; as `read_latest`."""
+    records, reached = read_latest(log, offset, end)
+    found = (read_record(*record) for record in records)
+    return [cursor for cursor in found if cursor is not None], reached
 
 
 def _page(request: ListCursorsRequest, cursors: Sequence[Cursor]) -> ListCursorsResponse:

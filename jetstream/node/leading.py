@@ -3,9 +3,12 @@
 import logging
 from functools import partial
 
-from envelope.errors import Unauthorized
+from envelope.errors import JetstreamError, Unauthorized
+from envelope.internal_streams import is_group_shard
 from envelope.types import LeaderEpoch, Offset
+from jetstream.ingest.messages import MessageBlock
 from jetstream.node.nats_routes import Route
+from jetstream.node.own_path import OwnPath
 from jetstream.node.publish_path import PublishPath
 from jetstream.node.reign import Reign
 from jetstream.node.replica_parts import ReplicaParts, StreamServices
@@ -22,17 +25,16 @@ class LeadingStream:
     Attributes:
         parts: what the stream keeps through all reigns.
         reign: its followers, and what is committed.
-        path: its publishers.
-        route: the subscription to the subject; ``route.problem`` says why its messages do not come.
+        path: its publishers, or what the node itself writes to it.
     """
 
     def __init__(self, parts: ReplicaParts, leader: Leader, services: StreamServices) -> None:
         self.parts = parts
         self.reign = Reign(parts, leader, services)
-        self.path = PublishPath(parts, self.reign, services)
+        self.path: PublishPath | OwnPath = _path(parts, self.reign, services)
         self._disk = services.disk
         self._link = services.ingest
-        self.route = self._new_route()
+        self._route = self._new_route()
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
@@ -44,6 +46,16 @@ class LeadingStream:
         """First offset that is not committed."""
         return self.reign.high_watermark
 
+    @property
+    def problem(self) -> JetstreamError | None:
+        """Why the messages of its subject do not come; None if they do, or if it has none."""
+        return None if self._route is None else self._route.problem
+
+    def deliver(self, messages: MessageBlock) -> None:
+        """Take in what was published; see `PublishPath.deliver`. Nothing is where the node itself writes."""
+        assert isinstance(self.path, PublishPath), f"nobody publishes to {self.parts.name}"
+        self.path.deliver(messages)
+
     def begin(self) -> None:
         """Begin the reign."""
         self.reign.begin(self.path)
@@ -54,19 +66,24 @@ class LeadingStream:
         Raises:
             Unauthorized: NATS denies it; what is stored can be read all the same.
         """
-        self.route = self._new_route()
+        self._route = self._new_route()
+        if self._route is None:
+            return
         try:
-            await self._link.subscribe(self.route)
+            await self._link.subscribe(self._route)
         except Unauthorized as error:
             _log.error("stream not attached stream=%s error=%s runbook=RB-03", self.parts.name, error)
             raise
 
     async def detach(self) -> None:
         """Leave the subject; messages that NATS sent before are in the mailbox on return."""
-        await self._link.unsubscribe(self.route)
+        if self._route is not None:
+            await self._link.unsubscribe(self._route)
 
-    def _new_route(self) -> Route:
+    def _new_route(self) -> Route | None:
         config = self.parts.config
+        if isinstance(self.path, OwnPath):
+            return None  # nobody is to publish there
         return Route(config.subject, config.group or "", self.path.deliver)
 
     def row_changed(self, row: Stream) -> None:
@@ -103,3 +120,7 @@ class LeadingStream:
         """Return when nothing is being written any more; `depose` came before."""
         await self.detach()
         await self.path.drained()
+
+
+def _path(parts: ReplicaParts, reign: Reign, services: StreamServices) -> PublishPath | OwnPath:
+    return (OwnPath if is_group_shard(parts.name) else PublishPath)(parts, reign, services)

@@ -140,7 +140,7 @@ class StreamReplica:
         if self.problem is not None:
             return self.problem
         if self.leading is not None:
-            return self.log.failed or self.leading.route.problem
+            return self.log.failed or self.leading.problem
         return self.log.failed or self.put_off or (self.following.failed if self.following else None)
 
     def subscribe(self, callback: Callable[[Offset], None]) -> Callable[[], None]:

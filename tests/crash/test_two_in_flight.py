@@ -227,7 +227,7 @@ class Life:
             self._disk.gate = gate
         try:
             for count, group in enumerate(groups, 1):
-                self.owner.path.deliver(group.block())
+                self.owner.deliver(group.block())
                 await asyncio.sleep(0)  # the loop's next turn begins the group
                 assert self._group_commit.in_flight == count, "handed over, and not ended"
                 await asyncio.sleep(0)  # and the one after it hands it to the disk thread
@@ -248,7 +248,7 @@ class Life:
         unknown = [group.again() for group in publisher.published if publisher.outcome(group) is None]
         publisher.published.append(new)
         for group in (new, *unknown):
-            self.owner.path.deliver(group.block())
+            self.owner.deliver(group.block())
             await self.owner.path.drained()
         assert publisher.outcome(new) == REFUSED_OFFLINE
         assert all(publisher.outcome(group) is None for group in unknown)

@@ -333,7 +333,7 @@ def test_acks_that_cannot_be_sent_are_counted(tmp_path: Path, nats_server: NatsS
             assert stream.leading is not None
             proxy.connections[1].abort()
             await nobody_answers(client)
-            stream.leading.path.deliver(
+            stream.leading.deliver(
                 MessageBlock([b"numbers.x"] * 3, [b"_INBOX.x"] * 3, [b"x"] * 3, [None] * 3)
             )
             await stream.leading.path.drained()

@@ -203,8 +203,8 @@ def test_messages_beyond_the_mailbox_are_refused_or_told_as_an_overload(
             assert stream is not None
             assert stream.leading is not None
             silent = MAILBOX_MESSAGES_MAX + 10
-            stream.leading.path.deliver(block(silent, b""))
-            stream.leading.path.deliver(block(1, inbox.encode()))
+            stream.leading.deliver(block(silent, b""))
+            stream.leading.deliver(block(1, inbox.encode()))
             refusal = json.loads((await refusals.next_msg(timeout=30)).data)
             assert refusal["error"]["err_code"] == 10077
             await stream.leading.path.drained()

@@ -152,7 +152,7 @@ def test_a_record_is_acked_when_the_leader_too_has_synced_it() -> None:
             for follower in (B, C):
                 wait_for_more(own, leading, follower)
             own.disk.let_go.clear()
-            leading.path.deliver(block_of([message(b"value", "reply")]))
+            leading.deliver(block_of([message(b"value", "reply")]))
             await until(lambda: len(own.said.answers) == 2)  # on their way while the leader syncs
             for follower in (B, C):
                 leading.reign.tell(fetch(follower, 1, 1))
@@ -172,7 +172,7 @@ def test_a_record_is_acked_when_every_follower_in_sync_has_synced_it(late: NodeI
             leading = own.lead()
             for follower in (B, C):
                 wait_for_more(own, leading, follower)
-            leading.path.deliver(block_of([message(b"value", "reply")]))
+            leading.deliver(block_of([message(b"value", "reply")]))
             await until(lambda: len(own.said.answers) == 2)
             await leading.path.drained()
             for follower in (B, C):
@@ -189,7 +189,7 @@ def test_a_follower_acknowledges_what_it_has_synced() -> None:
         async with replica(A) as leader, replica(B) as own:
             leading = leader.lead()
             wait_for_more(leader, leading, B)
-            leading.path.deliver(block_of([message(b"value", "reply")]))
+            leading.deliver(block_of([message(b"value", "reply")]))
             await until(lambda: bool(leader.said.answers))
             [(_, answer, body)] = leader.said.answers
             assert isinstance(answer, BatchesMessage)
@@ -242,12 +242,12 @@ def test_who_has_no_lease_neither_acks_nor_refuses() -> None:
             for follower in (B, C):
                 wait_for_more(own, leading, follower)
             refused = message(b"value", "refused", Nats_Expected_Stream="another")
-            leading.path.deliver(block_of([refused]))
+            leading.deliver(block_of([refused]))
             await leading.path.drained()
             assert list(own.heard) == ["refused"]
             own.heard.clear()
             own.services.cluster.lease.until = MonotonicNs(0)
-            leading.path.deliver(block_of([refused, message(b"value", "acked")]))
+            leading.deliver(block_of([refused, message(b"value", "acked")]))
             await leading.path.drained()
             for follower in (B, C):
                 leading.reign.tell(fetch(follower, 1, 1))

@@ -103,9 +103,9 @@ def test_the_id_of_a_message_that_was_refused_at_the_end_of_a_reign_is_not_remem
             mover.changed(row)
             await mover.settled()
             assert mover.replica.leading is not None
-            path, opened = mover.replica.leading.path, mover.replica.parts.opened
+            leading, opened = mover.replica.leading, mover.replica.parts.opened
             disk.capacity_bytes = 0
-            path.deliver(block_of([message(b"v", Nats_Msg_Id="a")]))
+            leading.deliver(block_of([message(b"v", Nats_Msg_Id="a")]))
             await until(lambda: opened.history.dedupe.lookup(b"a") == 0)
             mover.changed(replace(row, leader=None))
             await mover.settled()

@@ -55,7 +55,7 @@ def row_of(config: StreamConfig) -> Stream:
 async def told(leading: LeadingStream, heard: dict[str, object]) -> object:
     """What a publisher is answered now."""
     reply = str(len(heard))
-    leading.path.deliver(block_of([message(b"value", reply)]))
+    leading.deliver(block_of([message(b"value", reply)]))
     await leading.path.drained()
     return heard[reply]
 
