@@ -8,11 +8,11 @@ with the version of the format::
 ``offset`` is the next one to read; the others are absent if they are not set. The key says whose it is:
 ``plain/<consumer>/<stream>``, written by the consumer itself. Names have namespaces separated by ``/``, so a
 ``/`` inside a name is written as ``.``, which no name has: otherwise ``a/b`` in ``c`` and ``a`` in ``b/c``
-would share a cursor. Keys that begin with ``group/`` are those of consumer groups.
+would share a cursor. Keys that begin with ``group/`` are those of consumer groups (`group_cursors`).
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from envelope.errors import CorruptDataError, InvalidCursor, InvalidName
@@ -80,21 +80,27 @@ def plain_key(consumer: str, stream: str) -> bytes:
             validated_stream_name(name)
         except InvalidName as error:
             raise InvalidCursor(f"the {kind}'s name: {error.description}") from None
-    return f"{_PLAIN}/{_as_part(consumer)}/{_as_part(stream)}".encode()
+    return f"{_PLAIN}/{as_part(consumer)}/{as_part(stream)}".encode()
 
 
 def read_plain_key(key: bytes) -> PlainKey | None:
     """Return what `plain_key` made ``key`` of; None if it has not made it."""
     try:
         _, consumer, stream = key.decode().split("/")
-        plain = PlainKey(consumer.replace(".", "/"), stream.replace(".", "/"))
+        plain = PlainKey(of_part(consumer), of_part(stream))
         return plain if plain_key(*plain) == key else None
     except (ValueError, InvalidCursor):
         return None
 
 
-def _as_part(name: str) -> str:
+def as_part(name: str) -> str:
+    """Return how a name is written as one part of a key."""
     return name.replace("/", ".")
+
+
+def of_part(part: str) -> str:
+    """Return the name that is written as ``part``, if any is."""
+    return part.replace(".", "/")
 
 
 # --- values -------------------------------------------------------------------------------------------
@@ -122,13 +128,13 @@ def publish_place(place: Place) -> bytes:
     return _compact(_fields_of(place))
 
 
-def encode_place(place: Place) -> bytes:
-    """Return the value that is stored; equal places are equal bytes.
+def encode_place(place: Place, **beside: int) -> bytes:
+    """Return the value that is stored, with these fields beside the place; equal ones are equal bytes.
 
     Raises:
         InvalidCursor: a value is out of its range.
     """
-    return _compact({"v": _FORMAT, **_fields_of(place)})
+    return _compact({"v": _FORMAT, **_fields_of(place), **beside})
 
 
 def decode_place(value: bytes) -> Place:
@@ -137,10 +143,15 @@ def decode_place(value: bytes) -> Place:
     Raises:
         InvalidCursor: it is none of this format.
     """
+    return decode_fields(value)[0]
+
+
+def decode_fields(value: bytes) -> tuple[Place, Mapping[str, object]]:
+    """Return the place in a stored value, and all of its fields; raises as `decode_place`."""
     body = _json(value)
     if not isinstance(body, dict) or body.get("v") != _FORMAT:
         raise InvalidCursor(f"no cursor of format {_FORMAT}")
-    return _place(body)
+    return _place(body), body
 
 
 def _fields_of(place: Place) -> dict[str, object]:
