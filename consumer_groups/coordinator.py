@@ -11,8 +11,9 @@ A member is put out when nothing is heard of it for its session timeout, or when
 for longer than its rebalance timeout. All members of one connection are heard at once. Answers may be lost:
 a heartbeat says which generation the member has heard, and is answered with what it has missed.
 
-Events come one after the other: while something is made durable none is given. The shell may be late: a tick
-that comes late by more than `STOOD_STILL_NS` puts nobody out, as heartbeats may wait behind it.
+Events come one after the other: while something is made durable none is given, but for heartbeats, so that
+who beats meanwhile was heard. The shell may be late: a tick that comes late by more than `STOOD_STILL_NS`
+puts nobody out, as heartbeats may wait behind it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,12 +25,14 @@ from consumer_groups.coordinator_events import (
     Action,
     Answer,
     Assigned,
+    Assignment,
+    Beat,
     CommitAllowed,
     CommitRefused,
     CommitRequested,
-    CommitSuperseded,
     Event,
     Expire,
+    ExpiryCause,
     Heartbeat,
     HeartbeatAnswered,
     Join,
@@ -41,6 +44,7 @@ from consumer_groups.coordinator_events import (
     MemberRefused,
     PartitionsChanged,
     Persist,
+    PutOut,
     Refusal,
     Release,
     SetTimer,
@@ -91,6 +95,16 @@ class Coordinator:
             assert [Persist] == [type(action) for action in said], f"G3: {said}"
         return actions
 
+    def news(self, beat: Beat) -> Assignment | Refusal | None:
+        """Return what a member that has heard so much has not heard; None if there is nothing."""
+        refusal = member_refusal(self.state, beat.member_id, beat.instance_id)
+        refusal = refusal or generation_refusal(self.state, beat.generation)
+        if refusal is not None:
+            return refusal
+        if beat.generation < self.state.members[beat.member_id].assigned:
+            return self._sessions.assignment(self.state, beat.member_id)
+        return None
+
     def _dispatch(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
         actions: tuple[Action, ...] = ()
         match event:
@@ -108,6 +122,8 @@ class Coordinator:
                 actions = (self._commit(event),)
             case PartitionsChanged():
                 actions = self._repartition(event, now)
+            case PutOut():
+                actions = (self._put_out(now),)
             case Tick():
                 actions = self._expire(now)
             case _:
@@ -143,14 +159,13 @@ class Coordinator:
     def _beat(self, heartbeat: Heartbeat, now: MonotonicNs) -> HeartbeatAnswered:
         assignments, refused = [], []
         for beat in heartbeat.beats:
-            refusal = member_refusal(self.state, beat.member_id, beat.instance_id)
-            refusal = refusal or generation_refusal(self.state, beat.generation)
-            if refusal is not None:
-                refused.append((beat.member_id, refusal))
+            news = self.news(beat)
+            if isinstance(news, Refusal):
+                refused.append((beat.member_id, news))
                 continue
             self._sessions.hear(beat.member_id, heartbeat.connection, now)
-            if beat.generation < self.state.members[beat.member_id].assigned:
-                assignments.append(self._sessions.assignment(self.state, beat.member_id))
+            if news is not None:
+                assignments.append(news)
         return HeartbeatAnswered(heartbeat.connection, tuple(assignments), tuple(refused))
 
     def _release(self, release: Release, now: MonotonicNs) -> Action:
@@ -183,10 +198,6 @@ class Coordinator:
         refusal = commit_refusal(self.state, commit)
         if refusal is not None:
             return CommitRefused(*where, refusal)
-        session = self._sessions[commit.member_id]
-        if commit.request < session.commit_request:
-            return CommitSuperseded(*where)
-        session.commit_request = commit.request
         return CommitAllowed(*where)
 
     def _repartition(self, change: PartitionsChanged, now: MonotonicNs) -> tuple[Action, ...]:
@@ -209,6 +220,12 @@ class Coordinator:
             return ()
         self._advance(without(self.state, [member_id for member_id, _ in overdue]), now, wishes={})
         return (self._persist([Expire(member_id, cause) for member_id, cause in overdue]),)
+
+    def _put_out(self, now: MonotonicNs) -> Persist:
+        members = tuple(self.state.members)
+        assert members, f"{self.state.name} has members to be put out"
+        self._advance(without(self.state, members), now, wishes={})
+        return self._persist([Expire(member_id, ExpiryCause.FORCED) for member_id in members])
 
     # --- what follows -------------------------------------------------------------------------------------
 

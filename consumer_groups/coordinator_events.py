@@ -99,7 +99,8 @@ class Leave:
 class CommitRequested:
     """A member wants to commit for these partitions, all or none.
 
-    It numbers its commits; repeating one, it sends the same number.
+    It numbers its commits; repeating one, it sends the same number. What is written under which number is
+    not the coordinator's business.
     """
 
     connection: ConnectionId
@@ -128,7 +129,12 @@ class Tick:
     """The time of `SetTimer` has come."""
 
 
-Event = Loaded | Join | Heartbeat | Release | Leave | CommitRequested | PartitionsChanged | Tick
+@dataclass(frozen=True, slots=True)
+class PutOut:
+    """An operator wants the group to have no members; it has some."""
+
+
+Event = Loaded | Join | Heartbeat | Release | Leave | CommitRequested | PartitionsChanged | PutOut | Tick
 
 # --- answers ------------------------------------------------------------------------------------------
 
@@ -221,15 +227,6 @@ class CommitAllowed:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitSuperseded:
-    """Answer a commit that came after a later one of the same member: nothing is to be written."""
-
-    connection: ConnectionId
-    member_id: MemberId
-    request: int
-
-
-@dataclass(frozen=True, slots=True)
 class CommitRefused:
     """Answer a commit: nothing is to be written."""
 
@@ -244,6 +241,7 @@ class ExpiryCause(Enum):
 
     SILENT = "not heard for its session timeout"
     HELD_ON = "did not give up within its rebalance timeout"
+    FORCED = "put out by an operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +260,6 @@ Answer = (
     | MemberRefused
     | Left
     | CommitAllowed
-    | CommitSuperseded
     | CommitRefused
     | Expire
 )
@@ -272,7 +269,9 @@ Answer = (
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Make this durable, then do ``then``, in order; no event may be given before.
+    """Make this durable, then do ``then``, in order; no event may be given before, except for heartbeats.
+
+    The answer to a heartbeat that is given meanwhile speaks of what is not durable: it may not leave.
 
     If that fails, or it is not known whether it did, nothing of ``then`` may leave and the machine is over.
     """

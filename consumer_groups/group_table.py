@@ -34,7 +34,7 @@ class GroupTable:
         self._states: dict[GroupName, GroupState] = {}
         self._cursors: dict[GroupName, dict[Partition, GroupCursor]] = {}
         self._unreadable: dict[GroupName, dict[Partition | None, Offset]] = {}
-        self._names: set[GroupName] = set()
+        self._names: dict[GroupName, None] = {}
         self._empty: dict[GroupName, None] = {}
 
     def __len__(self) -> int:
@@ -53,9 +53,13 @@ class GroupTable:
         """Keys whose last value this version cannot read."""
         return sum(map(len, self._unreadable.values()))
 
-    def oldest_empty(self) -> GroupName | None:
-        """Return the group that has had neither members nor cursors for longest; None: all have some."""
-        return next(iter(self._empty), None)
+    def empty(self) -> Iterator[GroupName]:
+        """Yield the groups that have neither members nor cursors; first the one that is so for longest."""
+        return iter(self._empty)
+
+    def with_members(self) -> Iterator[GroupName]:
+        """Yield the groups that have members."""
+        return (group for group, state in self._states.items() if state.members)
 
     # --- asking ----------------------------------------------------------------------------------------
 
@@ -149,9 +153,9 @@ class GroupTable:
         state = self._states.get(group)
         has_more = group in self._cursors or group in self._unreadable
         if state is None and not has_more:
-            self._names.discard(group)
+            self._names.pop(group, None)
         else:
-            self._names.add(group)
+            self._names[group] = None
         if state is None or state.members or has_more:
             self._empty.pop(group, None)
         else:

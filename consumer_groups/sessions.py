@@ -27,8 +27,6 @@ class Session:
     """What it owns now."""
     asked: dict[Claim, MonotonicNs] = field(default_factory=dict)
     """Since when it is to give up what it is to give up."""
-    commit_request: int = -1
-    """The newest of its commits."""
 
     def silent_at(self, member: Member) -> MonotonicNs:
         """Return when it is put out if nothing is heard of it."""

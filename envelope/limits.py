@@ -107,6 +107,18 @@ GROUP_RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX
 GROUP_GONE_MAX: Final = 1_000
 """Clients that have left a group and are remembered, so that their late requests are known as such."""
 
+GROUPS_MAX: Final = 10_000
+"""Groups of one shard, those without members included; their coordinators are in one node's memory."""
+
+GROUP_CURSORS_MAX: Final = 20_000
+"""Cursors of one group: twice as many as a member may say it has, so that streams can come and go."""
+
+SHARD_CURSORS_MAX: Final = 500_000
+"""Cursors of all groups of one shard, some 400 bytes each in its leader's memory."""
+
+GROUP_WAITING_MAX: Final = 4_096
+"""Requests of one group that wait, or whose write is under way: a few for each of its members."""
+
 SESSION_TIMEOUT_MS_MIN: Final = 1_000
 """Room for several heartbeats, and for the failover of the coordinator's log between two of them."""
 
@@ -118,5 +130,7 @@ REBALANCE_TIMEOUT_MS_MAX: Final = SESSION_TIMEOUT_MS_MAX
 assert BATCH_BYTES_MAX <= MAILBOX_BYTES_MAX, "a full batch must fit the mailbox"
 assert BATCH_BYTES_MAX <= FETCH_BYTES_MAX, "a fetch must be able to return one batch"
 assert 4 * GROUP_NAMES_BYTES_MAX <= GROUP_RECORD_BYTES_MAX, "a group's state must fit one record with room"
+assert GROUP_MEMBERS_MAX <= GROUP_WAITING_MAX, "all members of a group may ask at once"
+assert GROUP_CURSORS_MAX <= SHARD_CURSORS_MAX, "a group with all its cursors fits its shard"
 assert GROUP_MESSAGES_MAX <= MAILBOX_MESSAGES_MAX, "a group is drained from the mailbox"
 assert 6 * CURSOR_METADATA_BYTES_MAX < CURSOR_RECORD_BYTES_MAX, "a cursor fits, however it is written"

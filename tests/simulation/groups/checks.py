@@ -35,7 +35,7 @@ class Checks:
         self._asked: dict[tuple[MemberId, Claim], int] = {}
         self._begun_at = 0
         self._over: set[ClientId] = set()
-        self._committed: dict[Partition, tuple[int, MemberId, int]] = {}
+        self._committed: dict[Partition, int] = {}
 
     # --- what the coordinator is given ------------------------------------------------------------------
 
@@ -164,11 +164,10 @@ class Checks:
                 raise Violation(f"{commit} allowed, {partition} is owned by {grant}")
             if commit.generation < grant.generation:
                 raise Violation(f"{commit} allowed, {partition} is owned since {grant.generation}")
-            last = self._committed.get(partition)
-            this = (grant.generation, commit.member_id, commit.request)
-            if last is not None and (last[0], last[2] if last[:2] == this[:2] else -1) > (this[0], this[2]):
-                raise Violation(f"{commit} of {partition} after {last}")
-            self._committed[partition] = this
+            last = self._committed.setdefault(partition, grant.generation)
+            if last > grant.generation:
+                raise Violation(f"{commit} of {partition} after one of generation {last}")
+            self._committed[partition] = grant.generation
 
 
 def _gives_up(state: GroupState, member_id: MemberId) -> list[Claim]:

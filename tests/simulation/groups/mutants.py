@@ -52,13 +52,6 @@ _ALL: Final = (
         4,
     ),
     _mutant(
-        "commit_after_a_later_one",
-        _COORDINATOR,
-        "if commit.request < session.commit_request:",
-        "if False:",
-        3,
-    ),
-    _mutant(
         "late_release_counts",
         _COORDINATOR,
         "if state.grants.get(partition) == Grant(member_id, generation)",

@@ -8,7 +8,6 @@ from consumer_groups.coordinator_events import (
     Beat,
     CommitAllowed,
     CommitRefused,
-    CommitSuperseded,
     Heartbeat,
     HeartbeatAnswered,
 )
@@ -70,14 +69,6 @@ def test_a_commit_of_a_generation_that_there_never_was_is_refused() -> None:
     group = Group()
     group.join("a")
     assert refusal(group.commit("a.1", 0, generation=99)) is IllegalGeneration
-
-
-def test_a_commit_that_comes_after_a_later_one_is_superseded_and_a_repeat_is_not() -> None:
-    group = Group()
-    group.join("a")
-    assert isinstance(group.commit("a.1", 0, generation=1, request=2), CommitAllowed)
-    assert isinstance(group.commit("a.1", 0, generation=1, request=1), CommitSuperseded)
-    assert isinstance(group.commit("a.1", 0, generation=1, request=2), CommitAllowed)
 
 
 # --- requests that come twice, or late ----------------------------------------------------------------

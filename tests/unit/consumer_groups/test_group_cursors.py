@@ -198,16 +198,16 @@ def test_the_group_that_is_empty_for_longest_is_known() -> None:
     table = GroupTable()
     for name in ("a", "b"):
         table.put_state(GroupName(name), GroupState(GroupName(name)))
-    assert table.oldest_empty() == "a"
+    assert list(table.empty()) == ["a", "b"]
     kept = GroupCursor(ORDERS, 1, None, None, Generation(1), NOW)
     table.put_cursor(GroupName("a"), ORDERS, kept)
-    assert table.oldest_empty() == "b"
+    assert list(table.empty()) == ["b"]
     table.put_cursor(GroupName("a"), ORDERS, None)
-    assert table.oldest_empty() == "b"
+    assert list(table.empty()) == ["b", "a"]
     table.put_state(GroupName("b"), two_members())
-    assert table.oldest_empty() == "a"
+    assert list(table.empty()) == ["a"]
     table.put_state(GroupName("a"), None)
-    assert table.oldest_empty() is None
+    assert list(table.empty()) == []
 
 
 def test_no_record_of_a_shard_is_absorbed_twice() -> None:
