@@ -31,13 +31,16 @@ from jetstream.node.discovery import DISCOVERY_WORD
 from metadata.api.requests import (
     ClusterInfoRequest,
     CursorQuestion,
+    FindCoordinatorRequest,
     Request,
     StreamInfoRequest,
 )
-from metadata.api.responses import StreamInfo
+from metadata.api.responses import CoordinatorInfo, StreamInfo
 from metadata.api.routing import home_of
 from metadata.api.wire import (
+    decode_response,
     encode_error,
+    encode_request,
     encode_response,
     parse_request,
     reported_error,
@@ -82,6 +85,17 @@ class RequestApi:
         # Not '>': who asks one node must hear from NATS at once that it is gone.
         for shape in ("*", "*.*"):
             await self._services.link.serve(f"{self._prefix}.{shape}", self._take_shared, queue=self._prefix)
+
+    async def coordinator(self, group: str) -> CoordinatorInfo:
+        """Return where a group's coordinator is; its shard is made if there is none.
+
+        Raises:
+            InvalidName: no group can be called that.
+            UnavailableError: nobody leads the shard now, or it cannot be made now.
+        """
+        request = FindCoordinatorRequest(group=group)
+        answer = await self._answer_at_home(request, "group.coordinator", encode_request(request))
+        return decode_response(CoordinatorInfo, answer)
 
     async def _take_shared(self, message: Msg) -> None:
         if message.subject != f"{self._prefix}.{DISCOVERY_WORD}":  # every node answers that

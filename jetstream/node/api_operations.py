@@ -19,6 +19,7 @@ from jetstream.node.clock import Clock
 from jetstream.node.cursor_store import CursorStore
 from jetstream.node.electing import OrderedElection, elect
 from jetstream.node.gaps import Gap
+from jetstream.node.group_service import coordinator_of, shard_name
 from jetstream.node.internal_streams import count_internal, make_internal_stream
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.placing import Placing
@@ -35,6 +36,7 @@ from metadata.api.requests import (
     CursorQuestion,
     DeleteStreamRequest,
     ElectLeaderRequest,
+    FindCoordinatorRequest,
     GetCursorRequest,
     ListCursorsRequest,
     ListStreamsRequest,
@@ -140,10 +142,15 @@ class ApiOperations:
             case _:
                 return await self._answer_rarer(request)
 
-    async def _answer_rarer(self, request: CursorQuestion | ElectLeaderRequest | MovingRequest) -> Response:
+    async def _answer_rarer(
+        self, request: CursorQuestion | FindCoordinatorRequest | ElectLeaderRequest | MovingRequest
+    ) -> Response:
         if isinstance(request, GetCursorRequest | ListCursorsRequest):
             await self._made_internal(CURSORS)
             return await self._services.cursors.answer(request)
+        if isinstance(request, FindCoordinatorRequest):
+            await self._made_internal(shard_name(request.group))
+            return coordinator_of(request.group, self._catalog)
         if isinstance(request, ElectLeaderRequest):
             return await elect(request, self._services.ordered_election, self._propose)
         return await self._reassigning.answer(request)

@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from jetstream.node.metrics import METRICS, Definition, Sample, Sources
+from jetstream.node.metric_sources import Definition, Sample, Sources
+from jetstream.node.metrics import METRICS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

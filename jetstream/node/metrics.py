@@ -3,76 +3,15 @@
 The hot path counts in plain integers of its own; a scrape reads them. docs/metrics.md is made of this table.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Iterator
+from typing import Final
 
 from jetstream.ingest.machine import CountKind
-from jetstream.node.compactor import CompactionCounters
-from jetstream.node.cursor_store import CursorStore
-from jetstream.node.disk_thread import DiskCounters
 from jetstream.node.lost_records import COMMITTED_LOST
-from jetstream.node.nats_link import NatsLink
+from jetstream.node.metric_sources import Definition, Sample, Sources, of_links, of_streams, one
 from jetstream.node.replica import StreamReplica
-from jetstream.node.rewriter import RewriteCounters
-from jetstream.node.socket_server import SocketServer
-from jetstream.node.streams import Streams
-from jetstream.node.tier import Tier
 
 _OUTCOMES: Final = sorted((*CountKind, "acks_dropped"))
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where a node's numbers are."""
-
-    version: str
-    node: str
-    streams: Streams
-    links: tuple[NatsLink, ...]
-    disk: DiskCounters
-    server: SocketServer
-    compaction: CompactionCounters
-    rewrite: RewriteCounters
-    tier: Tier
-    cursors: CursorStore
-
-
-Sample = tuple[tuple[str, ...], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """One metric; ``read`` yields (label values, value), and may have to wait between two of them."""
-
-    name: str
-    kind: Literal["counter", "gauge"]
-    help: str
-    labels: tuple[str, ...]
-    read: Callable[[Sources], Iterable[Sample]]
-
-
-def _of_streams(value: Callable[[StreamReplica], float]) -> Callable[[Sources], Iterator[Sample]]:
-    def read(sources: Sources) -> Iterator[Sample]:
-        for stream in sources.streams:
-            yield (stream.name,), value(stream)
-
-    return read
-
-
-def _of_links(value: Callable[[NatsLink], float]) -> Callable[[Sources], Iterator[Sample]]:
-    def read(sources: Sources) -> Iterator[Sample]:
-        for link in sources.links:
-            yield (link.watch.role,), value(link)
-
-    return read
-
-
-def _one(value: Callable[[Sources], float]) -> Callable[[Sources], Iterator[Sample]]:
-    def read(sources: Sources) -> Iterator[Sample]:
-        yield (), value(sources)
-
-    return read
 
 
 def _online(sources: Sources) -> Iterator[Sample]:
@@ -114,98 +53,98 @@ METRICS: Final = (
         "gauge",
         "First offset that is kept.",
         _STREAM,
-        _of_streams(lambda stream: stream.readable.log_start_offset),
+        of_streams(lambda stream: stream.readable.log_start_offset),
     ),
     Definition(
         "jetstream_stream_log_end_offset",
         "gauge",
         "Offset of the next record; its rate is the rate of records stored.",
         _STREAM,
-        _of_streams(lambda stream: stream.log.log_end_offset),
+        of_streams(lambda stream: stream.log.log_end_offset),
     ),
     Definition(
         "jetstream_stream_high_watermark",
         "gauge",
         "First offset that is not committed; its rate is the rate of records that readers can see.",
         _STREAM,
-        _of_streams(lambda stream: stream.high_watermark),
+        of_streams(lambda stream: stream.high_watermark),
     ),
     Definition(
         "jetstream_stream_bytes",
         "gauge",
         "Bytes of the stream's segment files.",
         _STREAM,
-        _of_streams(lambda stream: stream.log.bytes),
+        of_streams(lambda stream: stream.log.bytes),
     ),
     Definition(
         "jetstream_stream_segments",
         "gauge",
         "Segment files of the stream.",
         _STREAM,
-        _of_streams(lambda stream: stream.log.segments),
+        of_streams(lambda stream: stream.log.segments),
     ),
     Definition(
         "jetstream_stream_compacted_offset",
         "gauge",
         "Below it the stream is compacted: no record is left that a later one below it replaces.",
         _STREAM,
-        _of_streams(lambda stream: stream.log.compaction.cleaned_end),
+        of_streams(lambda stream: stream.log.compaction.cleaned_end),
     ),
     Definition(
         "jetstream_stream_purged_offset",
         "gauge",
         "Below it compaction may have removed tombstones.",
         _STREAM,
-        _of_streams(lambda stream: stream.log.compaction.purged_end),
+        of_streams(lambda stream: stream.log.compaction.purged_end),
     ),
     Definition(
         "jetstream_stream_rewritten_offset",
         "gauge",
         "Below it the sealed rewrite has merged small batches where that pays.",
         _STREAM,
-        _of_streams(lambda stream: stream.log.rewritten_end),
+        of_streams(lambda stream: stream.log.rewritten_end),
     ),
     Definition(
         "jetstream_stream_tiered_offset",
         "gauge",
         "Below it the stream is in the object store, read back and verified; 0: nothing is.",
         _STREAM,
-        _of_streams(lambda stream: stream.tiered.mark.end if stream.tiered.mark is not None else 0),
+        of_streams(lambda stream: stream.tiered.mark.end if stream.tiered.mark is not None else 0),
     ),
     Definition(
         "jetstream_stream_tier_failing",
         "gauge",
         "1 if this node leads the stream and its uploads fail, or wait: `tier.problem` in its info says why.",
         _STREAM,
-        _of_streams(lambda stream: float(stream.tiered.problem is not None)),
+        of_streams(lambda stream: float(stream.tiered.problem is not None)),
     ),
     Definition(
         "jetstream_stream_waiting_messages",
         "gauge",
         "Messages received and not yet sequenced; messages beyond the limit are refused as overloaded.",
         _STREAM,
-        _of_streams(lambda stream: stream.leading.path.waiting if stream.leading else 0),
+        of_streams(lambda stream: stream.leading.path.waiting if stream.leading else 0),
     ),
     Definition(
         "jetstream_stream_pending_acks",
         "gauge",
         "Publishers that wait for their record to be committed.",
         _STREAM,
-        _of_streams(lambda stream: stream.leading.path.pending_acks if stream.leading else 0),
+        of_streams(lambda stream: stream.leading.path.pending_acks if stream.leading else 0),
     ),
     Definition(
         "jetstream_stream_message_ids",
         "gauge",
         "Message ids that are remembered to recognise repeats.",
         _STREAM,
-        _of_streams(lambda stream: len(stream.parts.opened.history.dedupe)),
+        of_streams(lambda stream: len(stream.parts.opened.history.dedupe)),
     ),
     Definition(
         "jetstream_stream_possible_gaps_total",
         "counter",
         "Times in which NATS may have delivered messages of the stream to nobody, since the node started.",
         _STREAM,
-        _of_streams(lambda stream: stream.parts.gaps.total),
+        of_streams(lambda stream: stream.parts.gaps.total),
     ),
     Definition(
         "jetstream_stream_unclean_elections_total",
@@ -213,7 +152,7 @@ METRICS: Final = (
         "Reigns that this node has begun without having been in sync, since it started: each may have lost "
         "committed records.",
         _STREAM,
-        _of_streams(lambda stream: stream.parts.counts["unclean_elections"]),
+        of_streams(lambda stream: stream.parts.counts["unclean_elections"]),
     ),
     Definition(
         "jetstream_stream_committed_records_lost_total",
@@ -221,14 +160,14 @@ METRICS: Final = (
         "Records that were, or may have been, committed and that this node has cut off since it started, "
         "because the leader does not have them.",
         _STREAM,
-        _of_streams(lambda stream: stream.parts.counts[COMMITTED_LOST]),
+        of_streams(lambda stream: stream.parts.counts[COMMITTED_LOST]),
     ),
     Definition(
         "jetstream_stream_corrupt_offsets",
         "gauge",
         "Offsets that are refused to readers because their bytes are damaged or missing.",
         _STREAM,
-        _of_streams(_corrupt),
+        of_streams(_corrupt),
     ),
     Definition(
         "jetstream_stream_messages_total",
@@ -243,70 +182,70 @@ METRICS: Final = (
         "counter",
         "Compactions of a stream that came to their end.",
         (),
-        _one(lambda sources: sources.compaction.passes),
+        one(lambda sources: sources.compaction.passes),
     ),
     Definition(
         "jetstream_compaction_failed_passes_total",
         "counter",
         "Compactions that the disk or damaged data has stopped.",
         (),
-        _one(lambda sources: sources.compaction.failures),
+        one(lambda sources: sources.compaction.failures),
     ),
     Definition(
         "jetstream_compaction_segments_total",
         "counter",
         "Segments that compaction has rewritten.",
         (),
-        _one(lambda sources: sources.compaction.segments),
+        one(lambda sources: sources.compaction.segments),
     ),
     Definition(
         "jetstream_compaction_records_total",
         "counter",
         "Records that compaction has removed.",
         (),
-        _one(lambda sources: sources.compaction.records),
+        one(lambda sources: sources.compaction.records),
     ),
     Definition(
         "jetstream_compaction_read_bytes_total",
         "counter",
         "Bytes that compaction has read, each time it did.",
         (),
-        _one(lambda sources: sources.compaction.read_bytes),
+        one(lambda sources: sources.compaction.read_bytes),
     ),
     Definition(
         "jetstream_compaction_freed_bytes_total",
         "counter",
         "Bytes by which compaction has made segments smaller.",
         (),
-        _one(lambda sources: sources.compaction.freed_bytes),
+        one(lambda sources: sources.compaction.freed_bytes),
     ),
     Definition(
         "jetstream_rewrite_segments_total",
         "counter",
         "Segments whose small batches the sealed rewrite has merged.",
         (),
-        _one(lambda sources: sources.rewrite.segments),
+        one(lambda sources: sources.rewrite.segments),
     ),
     Definition(
         "jetstream_rewrite_failures_total",
         "counter",
         "Sealed rewrites that the disk or damaged data has stopped.",
         (),
-        _one(lambda sources: sources.rewrite.failures),
+        one(lambda sources: sources.rewrite.failures),
     ),
     Definition(
         "jetstream_rewrite_replaced_bytes_total",
         "counter",
         "Bytes of the segments that the sealed rewrite has replaced.",
         (),
-        _one(lambda sources: sources.rewrite.replaced_bytes),
+        one(lambda sources: sources.rewrite.replaced_bytes),
     ),
     Definition(
         "jetstream_rewrite_freed_bytes_total",
         "counter",
         "Bytes by which the sealed rewrite has made segments smaller.",
         (),
-        _one(lambda sources: sources.rewrite.freed_bytes),
+        one(lambda sources: sources.rewrite.freed_bytes),
     ),
     Definition(
         "jetstream_tier_objects_total",
@@ -328,112 +267,133 @@ METRICS: Final = (
         "gauge",
         "Bytes that were downloaded and are still on this node's disk.",
         (),
-        _one(lambda sources: sources.tier.held_bytes),
+        one(lambda sources: sources.tier.held_bytes),
     ),
     Definition(
         "jetstream_cursors",
         "gauge",
         "Cursors of consumers that this node can tell: all, where it leads their stream, otherwise 0.",
         (),
-        _one(lambda sources: sources.cursors.cursors),
+        one(lambda sources: sources.cursors.cursors),
+    ),
+    Definition(
+        "jetstream_groups",
+        "gauge",
+        "Consumer groups that this node coordinates.",
+        (),
+        one(lambda sources: sources.groups.census.groups),
+    ),
+    Definition(
+        "jetstream_group_members",
+        "gauge",
+        "Members of the consumer groups that this node coordinates.",
+        (),
+        one(lambda sources: sources.groups.census.members),
+    ),
+    Definition(
+        "jetstream_group_cursors",
+        "gauge",
+        "Cursors of the consumer groups that this node coordinates.",
+        (),
+        one(lambda sources: sources.groups.census.cursors),
     ),
     Definition(
         "jetstream_cursors_unreadable",
         "gauge",
         "Cursors stored in a format that this version does not know; who asks for one is refused.",
         (),
-        _one(lambda sources: sources.cursors.unreadable),
+        one(lambda sources: sources.cursors.unreadable),
     ),
     Definition(
         "jetstream_disk_commits_total",
         "counter",
         "Turns of the disk thread that wrote and, where asked, synced groups together.",
         (),
-        _one(lambda sources: sources.disk.commits),
+        one(lambda sources: sources.disk.commits),
     ),
     Definition(
         "jetstream_disk_groups_total",
         "counter",
         "Groups of messages written; over commits it says how many streams shared a turn.",
         (),
-        _one(lambda sources: sources.disk.groups),
+        one(lambda sources: sources.disk.groups),
     ),
     Definition(
         "jetstream_disk_records_total",
         "counter",
         "Records written; over groups it says how many messages shared a write and a sync.",
         (),
-        _one(lambda sources: sources.disk.records),
+        one(lambda sources: sources.disk.records),
     ),
     Definition(
         "jetstream_disk_write_seconds_total",
         "counter",
         "Seconds the disk thread has spent writing groups.",
         (),
-        _one(lambda sources: sources.disk.write_seconds),
+        one(lambda sources: sources.disk.write_seconds),
     ),
     Definition(
         "jetstream_disk_sync_seconds_total",
         "counter",
         "Seconds the disk thread has spent syncing groups.",
         (),
-        _one(lambda sources: sources.disk.sync_seconds),
+        one(lambda sources: sources.disk.sync_seconds),
     ),
     Definition(
         "jetstream_disk_failed_groups_total",
         "counter",
         "Groups that were refused, or whose outcome is unknown.",
         (),
-        _one(lambda sources: sources.disk.failed_groups),
+        one(lambda sources: sources.disk.failed_groups),
     ),
     Definition(
         "jetstream_nats_connected",
         "gauge",
         "1 while messages flow on the connection (ingest: from publishers; answers: acks and requests).",
         _LINK,
-        _of_links(lambda link: float(link.connected)),
+        of_links(lambda link: float(link.connected)),
     ),
     Definition(
         "jetstream_nats_reconnects_total",
         "counter",
         "Interruptions of the connection that are over.",
         _LINK,
-        _of_links(lambda link: link.watch.counters.reconnects),
+        of_links(lambda link: link.watch.counters.reconnects),
     ),
     Definition(
         "jetstream_nats_slow_consumers_total",
         "counter",
         "Times the server said that it drops messages because this node does not keep up.",
         _LINK,
-        _of_links(lambda link: link.watch.counters.slow_consumers),
+        of_links(lambda link: link.watch.counters.slow_consumers),
     ),
     Definition(
         "jetstream_nats_errors_total",
         "counter",
         "Errors of the connection, denied permissions included.",
         _LINK,
-        _of_links(lambda link: link.watch.counters.errors),
+        of_links(lambda link: link.watch.counters.errors),
     ),
     Definition(
         "jetstream_socket_connections",
         "gauge",
         "Readers that are connected.",
         (),
-        _one(lambda sources: sources.server.connections),
+        one(lambda sources: sources.server.connections),
     ),
     Definition(
         "jetstream_socket_parked_fetches",
         "gauge",
         "Fetches that wait for records.",
         (),
-        _one(lambda sources: sources.server.parked),
+        one(lambda sources: sources.server.parked),
     ),
     Definition(
         "jetstream_socket_buffered_bytes",
         "gauge",
         "Bytes in memory that wait for readers to take them; what is sent from files is not among them.",
         (),
-        _one(lambda sources: sources.server.buffered_bytes),
+        one(lambda sources: sources.server.buffered_bytes),
     ),
     Definition(
         "jetstream_socket_connections_total",
@@ -454,42 +414,42 @@ METRICS: Final = (
         "counter",
         "Requests of readers.",
         (),
-        _one(lambda sources: sources.server.counters.requests),
+        one(lambda sources: sources.server.counters.requests),
     ),
     Definition(
         "jetstream_socket_failed_requests_total",
         "counter",
         "Requests of readers that were answered with an error.",
         (),
-        _one(lambda sources: sources.server.counters.requests_failed),
+        one(lambda sources: sources.server.counters.requests_failed),
     ),
     Definition(
         "jetstream_socket_protocol_errors_total",
         "counter",
         "Connections closed because the peer broke the protocol, that of TLS included.",
         (),
-        _one(lambda sources: sources.server.counters.protocol_errors),
+        one(lambda sources: sources.server.counters.protocol_errors),
     ),
     Definition(
         "jetstream_socket_sent_bytes_total",
         "counter",
         "Bytes sent to readers.",
         (),
-        _one(lambda sources: sources.server.counters.bytes_sent),
+        one(lambda sources: sources.server.counters.bytes_sent),
     ),
     Definition(
         "jetstream_socket_verified_ranges_total",
         "counter",
         "Ranges whose checksums were computed before they were served, because another process wrote them.",
         (),
-        _one(lambda sources: sources.server.counters.ranges_verified),
+        one(lambda sources: sources.server.counters.ranges_verified),
     ),
     Definition(
         "jetstream_socket_warmed_ranges_total",
         "counter",
         "Ranges that a thread read into memory before they were sent.",
         (),
-        _one(lambda sources: sources.server.counters.ranges_warmed),
+        one(lambda sources: sources.server.counters.ranges_warmed),
     ),
 )
 """Every metric of a node; beside them stand those of its process (``process_…``)."""

@@ -36,10 +36,13 @@ from jetstream.node.disk_thread import DiskThread
 from jetstream.node.exposition import CONTENT_TYPE, exposition
 from jetstream.node.finding_voters import METADATA_DIRECTORY, discovery_of, find_voters
 from jetstream.node.group_commit import GroupCommit
+from jetstream.node.group_desk import GroupDesk
+from jetstream.node.group_service import GroupService
 from jetstream.node.health import judge
 from jetstream.node.housekeeper import Housekeeper
 from jetstream.node.http_server import HttpServer, Page
-from jetstream.node.metrics import Sources
+from jetstream.node.leading import LeadingStream
+from jetstream.node.metric_sources import Sources
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.nats_watch import LinkWatch
 from jetstream.node.paced_thread import PacedThread
@@ -214,9 +217,7 @@ class Node:
         ingest_watch = LinkWatch("ingest", clock, lambda gap: streams.note(gap))  # noqa: PLW0108 - bound below
         ingest = NatsLink(config.nats, ingest_watch, parts.crash, batching=True)
         answers = NatsLink(config.nats, LinkWatch("answers", clock), parts.crash)
-        uri = config.tier
-        store = None if uri is None else ObjectStore.at(uri.get_secret_value())
-        tier = Tier(store, parts.disk, clock, tasks, config.tier_cache_bytes, config.data)
+        tier = _tier(config, parts.disk, clock, tasks)
         cluster = ClusterMember(parts.metadata, parts.peers, clock, parts.readers)
         services = _stream_services(parts, clock, (ingest, answers), cluster, tier, tasks)
         streams = Streams(
@@ -224,14 +225,17 @@ class Node:
             parts.metadata.catalog,
             services,
             lambda name: server.stream_gone(name),  # noqa: PLW0108 - bound below
-            lambda leading: cursors.reign_begun(leading),  # noqa: PLW0108 - bound below
+            lambda leading: _begin_reading(leading, cursors, groups),
         )
         cursors = CursorStore(streams.stream, parts.readers)
+        groups = GroupService(parts.metadata.catalog, streams.stream, parts.readers, services)
         self._streams = streams
         cluster.host(streams)
+        parts.metadata.subscribe(groups)
         cluster.on_removed = self.removed.set
         identity = ServerIdentity(self.node_id, VERSION)
-        server = SocketServer(streams, identity, parts.readers, clock, parts.socket)
+        desk = GroupDesk(groups, lambda group: api.coordinator(group), tasks)  # noqa: PLW0108 - bound below
+        server = SocketServer(streams, identity, parts.readers, clock, parts.socket, desk)
         told = ApiServices(
             clock,
             answers,
@@ -244,7 +248,7 @@ class Node:
         operations = ApiOperations(
             config.api_prefix, config.cluster, self.node_id, parts.metadata, streams, told
         )
-        counters = parts.disk_thread.counters
+        api = RequestApi(config.api_prefix, self.node_id, parts.metadata, operations, told)
         thread = PacedThread("jetstream-segments")
         compactor = Compactor(parts.disk, parts.disk_thread, clock, thread)
         rewriter = Rewriter(parts.disk, parts.disk_thread, clock, thread, parts.metadata.catalog.stream)
@@ -253,12 +257,13 @@ class Node:
             self.node_id,
             streams,
             (ingest, answers),
-            counters,
+            parts.disk_thread.counters,
             server,
             compactor.counters,
             rewriter.counters,
             tier,
             cursors,
+            groups,
         )
         return _Shell(
             ingest,
@@ -267,7 +272,7 @@ class Node:
             streams,
             cursors,
             server,
-            RequestApi(config.api_prefix, self.node_id, parts.metadata, operations, told),
+            api,
             Housekeeper(parts.disk_thread, clock, lambda: streams, parts.witness),
             SegmentKeeper(thread, (compactor, rewriter), lambda: streams),
             Tiering(tier, clock, lambda: streams, streams.retry_removals),
@@ -399,6 +404,18 @@ async def _taking_part(group: MetadataGroup, peers: PeerSettings, crash: Crash) 
                 running.cancel()
     finally:
         await group.stop()
+
+
+def _tier(config: NodeConfig, disk: OsDisk, clock: Clock, tasks: asyncio.TaskGroup) -> Tier:
+    uri = config.tier
+    store = None if uri is None else ObjectStore.at(uri.get_secret_value())
+    return Tier(store, disk, clock, tasks, config.tier_cache_bytes, config.data)
+
+
+def _begin_reading(leading: LeadingStream, cursors: CursorStore, groups: GroupService) -> None:
+    """Have an internal stream read by whom it is for, if it is one."""
+    cursors.reign_begun(leading)
+    groups.reign_begun(leading)
 
 
 def _stream_services(

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 from envelope.errors import (
     CorruptDataError,
@@ -46,6 +46,7 @@ from jetstream.node.socket_output import Body
 from jetstream.node.socket_streams import ReadableStream, StreamDirectory
 from jetstream.node.socket_tier_waits import TierWaits
 from jetstream.node.tiered_stream import first_with_txid
+from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
 from jetstream.protocol.requests import PROTOCOL_VERSION, Fetch, GetMetadata, Hello, ListOffsets
 from jetstream.protocol.responses import (
     FetchResponse,
@@ -65,6 +66,29 @@ class ServerIdentity:
     version: str
 
 
+class GroupRequests(Protocol):
+    """Answers what members of consumer groups ask."""
+
+    def answer(self, pending: Pending, request: FindCoordinator | GroupRequest) -> None:
+        """Answer, now or later; may raise the typed refusal instead."""
+
+    def forget(self, connection: SocketConnection) -> None:
+        """Drop what waits for a connection that is gone."""
+
+
+class NoGroups:
+    """Of a server that coordinates none."""
+
+    def answer(self, pending: Pending, request: FindCoordinator | GroupRequest) -> None:
+        """See `GroupRequests.answer`."""
+        del pending, request
+        raise Unsupported("this server coordinates no consumer groups")
+
+    def forget(self, connection: SocketConnection) -> None:
+        """See `GroupRequests.forget`."""
+        del connection
+
+
 class RequestDispatcher:
     """The `RequestServer` of a node.
 
@@ -79,12 +103,14 @@ class RequestDispatcher:
         executor: Executor,
         clock: Clock,
         counters: SocketCounters,
+        groups: GroupRequests,
     ) -> None:
         self._directory = directory
         self._identity = identity
         self._executor = executor
         self._clock = clock
         self._counters = counters
+        self._groups = groups
         self._loop = asyncio.get_running_loop()
         self._tier_waits = TierWaits(self._look_again, _not_in_time, self.serve)
         self._long_polls = LongPolls(clock, self._look_again)
@@ -102,6 +128,7 @@ class RequestDispatcher:
     def forget(self, connection: SocketConnection) -> None:
         """Drop whatever is parked for a connection that is gone."""
         self._long_polls.forget(connection)
+        self._groups.forget(connection)
 
     def stream_gone(self, name: StreamName) -> None:
         """Answer the fetches parked on a stream that was deleted or went offline."""
@@ -126,7 +153,7 @@ class RequestDispatcher:
                 case Fetch():
                     self._fetch(pending, request)
                 case _:
-                    raise Unsupported("this node coordinates no groups")
+                    self._groups.answer(pending, request)
         except JetstreamError as error:
             _fail(pending, error)
 

@@ -19,7 +19,7 @@ from envelope.types import StreamName
 from jetstream.node.clock import Clock
 from jetstream.node.socket_connection import ConnectionServices, SocketConnection, SocketCounters, turn_away
 from jetstream.node.socket_line import SocketLine
-from jetstream.node.socket_requests import RequestDispatcher, ServerIdentity
+from jetstream.node.socket_requests import GroupRequests, NoGroups, RequestDispatcher, ServerIdentity
 from jetstream.node.socket_streams import StreamDirectory
 from jetstream.node.socket_tls import TlsLine
 from jetstream.protocol.liveness import Patience
@@ -55,12 +55,15 @@ class SocketServer:
         executor: Executor,
         clock: Clock,
         settings: SocketSettings | None = None,
+        groups: GroupRequests | None = None,
     ) -> None:
         """``executor`` runs what would block on the disk: reading and verifying cold ranges."""
         self.counters = SocketCounters()
         self._settings = settings or SocketSettings()
         self._loop = asyncio.get_running_loop()
-        self._dispatcher = RequestDispatcher(directory, identity, executor, clock, self.counters)
+        self._dispatcher = RequestDispatcher(
+            directory, identity, executor, clock, self.counters, groups or NoGroups()
+        )
         self._services = ConnectionServices(
             loop=self._loop,
             executor=executor,

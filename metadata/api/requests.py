@@ -174,6 +174,13 @@ class ListCursorsRequest(_Request):
 CursorQuestion = GetCursorRequest | ListCursorsRequest
 """Answered by who leads the stream of cursors, which the first of them makes."""
 
+
+class FindCoordinatorRequest(_Request):
+    """Ask which node coordinates a consumer group; it need not exist yet."""
+
+    group: StreamNameField = Field(description="the grammar of stream names")
+
+
 Request = (
     CreateStreamRequest
     | RestoreStreamRequest
@@ -190,6 +197,7 @@ Request = (
     | RebalanceRequest
     | RemoveNodeRequest
     | CursorQuestion
+    | FindCoordinatorRequest
 )
 
 StreamChange = (
@@ -212,6 +220,7 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "stream.truncate": TruncateStreamRequest,
     "stream.reassign": ReassignStreamRequest,
     "stream.elect": ElectLeaderRequest,
+    "group.coordinator": FindCoordinatorRequest,
     "cursor.get": GetCursorRequest,
     "cursor.list": ListCursorsRequest,
     "cluster.info": ClusterInfoRequest,

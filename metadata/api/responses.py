@@ -261,6 +261,16 @@ class ListCursorsResponse(_Response):
     offset: int = Field(description="of the first in this page; the next page begins at offset + its length")
 
 
+class CoordinatorInfo(_Response):
+    """Where a consumer group's coordinator is now."""
+
+    group: str
+    shard: str = Field(description="the internal stream that has the group and its cursors")
+    node: str = Field(description="that leads it")
+    host: str = Field(description="of the node's socket")
+    port: int
+
+
 class NodeRole(StrEnum):
     """Whether a node has a vote in the metadata log."""
 
@@ -357,6 +367,7 @@ Response = (
     | TruncateStreamResponse
     | CursorInfo
     | ListCursorsResponse
+    | CoordinatorInfo
     | ClusterInfo
     | MovesResponse
     | ElectLeaderResponse
@@ -375,6 +386,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "stream.truncate": TruncateStreamResponse,
     "stream.reassign": MovesResponse,
     "stream.elect": ElectLeaderResponse,
+    "group.coordinator": CoordinatorInfo,
     "cursor.get": CursorInfo,
     "cursor.list": ListCursorsResponse,
     "cluster.info": ClusterInfo,

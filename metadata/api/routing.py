@@ -5,16 +5,18 @@ which nodes are alive, and so which can hold or lead a stream. Everything else i
 every node has.
 """
 
-from typing import Final
+from typing import Final, assert_never
 
-from envelope.internal_streams import CURSORS
+from envelope.internal_streams import CURSORS, group_shard
 from envelope.types import NodeId, StreamName
 from metadata.api.requests import (
     ClusterInfoRequest,
     CreateStreamRequest,
+    CursorQuestion,
     DeleteStreamRequest,
     DrainNodeRequest,
     ElectLeaderRequest,
+    FindCoordinatorRequest,
     GetCursorRequest,
     ListCursorsRequest,
     ReassignStreamRequest,
@@ -33,6 +35,8 @@ _DECIDED_WITH_THE_LIVING: Final = frozenset(("read_replicas", "unclean_election"
 
 def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) -> NodeId | None:
     """Return the node that is to answer ``request``; None if it makes no difference, or nobody can say."""
+    if isinstance(request, CursorQuestion | FindCoordinatorRequest):
+        return _home_of_stored(request, catalog, metadata_leader)
     match request:
         case CreateStreamRequest(name=name):
             existing = catalog.stream(StreamName(name))
@@ -57,9 +61,19 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
             | ElectLeaderRequest()
         ):
             return metadata_leader
-        case GetCursorRequest() | ListCursorsRequest():
-            cursors = catalog.stream(CURSORS)
-            # Who leads the metadata log makes it.
-            return metadata_leader if cursors is None else cursors.leader
         case _:
             return None
+
+
+def _home_of_stored(
+    request: CursorQuestion | FindCoordinatorRequest, catalog: Catalog, metadata_leader: NodeId | None
+) -> NodeId | None:
+    """Return who answers what is about internal streams; who leads the metadata log makes them."""
+    match request:
+        case GetCursorRequest() | ListCursorsRequest():
+            cursors = catalog.stream(CURSORS)
+            return metadata_leader if cursors is None else cursors.leader
+        case FindCoordinatorRequest(group=group):
+            return metadata_leader if catalog.stream(group_shard(group)) is None else None
+        case _:
+            assert_never(request)

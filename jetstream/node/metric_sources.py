@@ -1,0 +1,76 @@
+"""Where a node's numbers are, and how a metric reads them."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from jetstream.node.compactor import CompactionCounters
+from jetstream.node.cursor_store import CursorStore
+from jetstream.node.disk_thread import DiskCounters
+from jetstream.node.group_service import GroupService
+from jetstream.node.nats_link import NatsLink
+from jetstream.node.replica import StreamReplica
+from jetstream.node.rewriter import RewriteCounters
+from jetstream.node.socket_server import SocketServer
+from jetstream.node.streams import Streams
+from jetstream.node.tier import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a node's numbers are."""
+
+    version: str
+    node: str
+    streams: Streams
+    links: tuple[NatsLink, ...]
+    disk: DiskCounters
+    server: SocketServer
+    compaction: CompactionCounters
+    rewrite: RewriteCounters
+    tier: Tier
+    cursors: CursorStore
+    groups: GroupService
+
+
+Sample = tuple[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One metric; ``read`` yields (label values, value), and may have to wait between two of them."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    labels: tuple[str, ...]
+    read: Callable[[Sources], Iterable[Sample]]
+
+
+def of_streams(value: Callable[[StreamReplica], float]) -> Callable[[Sources], Iterator[Sample]]:
+    """Return how to read ``value`` of every stream that is open here."""
+
+    def read(sources: Sources) -> Iterator[Sample]:
+        for stream in sources.streams:
+            yield (stream.name,), value(stream)
+
+    return read
+
+
+def of_links(value: Callable[[NatsLink], float]) -> Callable[[Sources], Iterator[Sample]]:
+    """Return how to read ``value`` of every connection to NATS."""
+
+    def read(sources: Sources) -> Iterator[Sample]:
+        for link in sources.links:
+            yield (link.watch.role,), value(link)
+
+    return read
+
+
+def one(value: Callable[[Sources], float]) -> Callable[[Sources], Iterator[Sample]]:
+    """Return how to read ``value`` of the node."""
+
+    def read(sources: Sources) -> Iterator[Sample]:
+        yield (), value(sources)
+
+    return read
