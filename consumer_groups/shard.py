@@ -17,7 +17,7 @@ from itertools import chain
 from typing import assert_never
 
 from consumer_groups.alarms import Alarms
-from consumer_groups.coordinator_events import Beat, Join, Refusal, Tick
+from consumer_groups.coordinator_events import Beat, ConnectionId, Join, Refusal, Tick
 from consumer_groups.fencing import member_refusal
 from consumer_groups.group_cursors import validated_group_name
 from consumer_groups.group_desk import QueuedRequest
@@ -116,7 +116,7 @@ class Shard:
             case Listed(question, prefix):
                 self._outbox.reply(question, listed(self._table, prefix))
             case ConnectionClosed(connection):
-                self._parked.take(connection)
+                self._end_wait(connection)
             case Written(number, at):
                 run = self._runs[self._outbox.settle(number)]
                 run.written(at, now)
@@ -190,9 +190,7 @@ class Shard:
     # --- heartbeats ------------------------------------------------------------------------------------
 
     def _beat(self, event: Beats, now: MonotonicNs) -> None:
-        former = self._parked.take(event.connection)
-        if former is not None:
-            self._outbox.reply(former.question, NO_NEWS)
+        self._end_wait(event.connection)
         beats: dict[GroupName, tuple[Beat, ...]] = {}
         for group, beat in event.beats:
             beats[group] = (*beats.get(group, ()), beat)
@@ -200,7 +198,7 @@ class Shard:
         for group, of_group in beats.items():
             run = self._runs.get(group)
             if run is None:
-                news.append(self._refused(group, of_group))
+                news.append(_refused(self._table, group, of_group))
             else:
                 news.append(run.beat(event.connection, of_group, now))
         answer = _joined(news)
@@ -210,15 +208,11 @@ class Shard:
             parked = Parked(event.question, beats)
             self._parked.park(event.connection, parked, MonotonicNs(now + event.wait_ns))
 
-    def _refused(self, group: GroupName, beats: Iterable[Beat]) -> HeartbeatAnswer:
-        """H5: a group that is not run has no members."""
-        try:
-            state = self._table.state(group) or GroupState(group)
-        except CorruptDataError as error:
-            refusal = Refusal(type(error), error.description, tuple(error.detail.items()))
-            return HeartbeatAnswer((), tuple((group, beat.member_id, refusal) for beat in beats))
-        found = [(beat.member_id, member_refusal(state, beat.member_id, beat.instance_id)) for beat in beats]
-        return HeartbeatAnswer((), tuple((group, who, why) for who, why in found if why is not None))
+    def _end_wait(self, connection: ConnectionId) -> None:
+        """Answer the heartbeat of a connection that waits, if one does."""
+        parked = self._parked.take(connection)
+        if parked is not None:
+            self._outbox.reply(parked.question, NO_NEWS)
 
     def _tell(self, run: GroupRun) -> None:
         """Answer heartbeats that wait, as far as there is news of this group."""
@@ -288,6 +282,17 @@ class Shard:
                 del self._users[name]
         for name in sorted(streams - before):
             self._users.setdefault(name, {})[group] = None
+
+
+def _refused(table: GroupTable, group: GroupName, beats: Iterable[Beat]) -> HeartbeatAnswer:
+    """H5: a group that is not run has no members."""
+    try:
+        state = table.state(group) or GroupState(group)
+    except CorruptDataError as error:
+        refusal = Refusal(type(error), error.description, tuple(error.detail.items()))
+        return HeartbeatAnswer((), tuple((group, beat.member_id, refusal) for beat in beats))
+    found = [(beat.member_id, member_refusal(state, beat.member_id, beat.instance_id)) for beat in beats]
+    return HeartbeatAnswer((), tuple((group, who, why) for who, why in found if why is not None))
 
 
 def _joined(news: list[HeartbeatAnswer]) -> HeartbeatAnswer:

@@ -160,7 +160,7 @@ class GroupDesk:
             except JetstreamError as error:
                 refused.append(refusal_on_wire(group, MemberId(beat.member), error))
         news = _News(refused, partial(self._respond_news, pending))
-        wait_ns = 0 if refused else request.max_wait_ms * _NS_PER_MS
+        wait_ns = request.max_wait_ms * _NS_PER_MS
         for shard, of_shard in beats.items():
             news.expect()
             try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, StreamName
+from jetstream.ingest.own_writes import Committed, Outcome
 from jetstream.log.batch import Buffer
 from jetstream.log.readable_log import FileRange
 from jetstream.log.sync_scheduler import SyncScheduler
@@ -22,6 +23,7 @@ from jetstream.node.following import FollowingStream
 from jetstream.node.group_commit import GroupCommit
 from jetstream.node.leading import LeadingStream
 from jetstream.node.log_note import LastTxid, Noted, encode_note, read_note
+from jetstream.node.own_path import OwnPath
 from jetstream.node.recovery import begin_reign, open_log
 from jetstream.node.replica_parts import ReplicaParts, StreamServices, log_state
 from jetstream.node.upkeep import Upkeep
@@ -104,7 +106,7 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(node: NodeId) -> AsyncIterator[Replica]:
+async def replica(node: NodeId, config: StreamConfig = CONFIG) -> AsyncIterator[Replica]:
     clock, crash, disk, said = SystemClock(), Crash(), HeldDisk(), Said()
     thread = DiskThread(SyncScheduler(disk), crash)
     heard: dict[str, object] = {}
@@ -119,9 +121,9 @@ async def replica(node: NodeId) -> AsyncIterator[Replica]:
     alone = lone_services(clock, thread, GroupCommit(thread, lambda: None, crash), crash, hear)
     cluster = replace(alone.cluster, node_id=node, sessions=said, propose=propose, node_epoch=START)
     services = replace(alone, cluster=cluster)
-    opened = open_log(disk, "stream", CONFIG, clock.wall(), "tail")
+    opened = open_log(disk, "stream", config, clock.wall(), "tail")
     upkeep = Upkeep(opened.log, clock, lambda: Offset(0), opened.note)
-    parts = ReplicaParts(CONFIG, Incarnation("incarnation"), opened, upkeep)
+    parts = ReplicaParts(config, Incarnation("incarnation"), opened, upkeep)
     try:
         async with asyncio.timeout(20):
             yield Replica(disk, said, services, parts, heard)
@@ -143,6 +145,31 @@ def wait_for_more(own: Replica, leading: LeadingStream, follower: NodeId) -> Non
     own.said.answers.clear()  # where the log begins
     leading.reign.tell(fetch(follower, 0, 0, LeaderEpoch(0)))
     assert own.said.answers == []
+
+
+def test_what_the_leader_writes_itself_is_told_when_followers_have_it_and_its_end_waits_for_none() -> None:
+    async def test() -> None:
+        shard = StreamConfig(name="__cursors/1", subject="cursors.groups.1", replicas=3)
+        async with replica(A, shard) as own:
+            leading = own.lead()
+            for follower in (B, C):
+                wait_for_more(own, leading, follower)
+            path = leading.path
+            assert isinstance(path, OwnPath)
+            told: list[Outcome] = []
+            path.settled = told.append
+            path.write(1, [(b"key", b"value")])
+            await until(lambda: own.parts.log.synced_end == 1)
+            path.write(2, [(b"key", b"other")])
+            assert (told, path.waiting, path.pending_acks) == ([], 1, 1)
+            await path.drained()
+            assert own.parts.log.log_end_offset == 2
+            assert told == []
+            for follower in (B, C):
+                leading.reign.tell(fetch(follower, 2, 2))
+            assert [(type(outcome), outcome.number) for outcome in told] == [(Committed, 1), (Committed, 2)]
+
+    asyncio.run(test())
 
 
 def test_a_record_is_acked_when_the_leader_too_has_synced_it() -> None:
