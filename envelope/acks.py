@@ -4,10 +4,12 @@ r"""The answers to a publisher: a superset of NATS JetStream's PubAck, written a
     {"stream":"orders","seq":43,"offset":42,"epoch":3,"duplicate":true}
     {"stream":"orders","seq":43,"offset":42,"epoch":3,"first_offset":33,"count":10,"correlation_id":"c-1"}
     {"stream":"orders","seq":0,"epoch":3,"duplicate":true}
+    {"stream":"orders/2","seq":43,"offset":42,"epoch":3,"partition":2}
     {"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 5"},"stream":"orders","seq":0}
 
 The third one is that of a batch: ``seq`` and ``offset`` are its last record's, as in NATS's own batches. The
-fourth is that of a repeat in a session, of a message so old that its offset is forgotten.
+fourth is that of a repeat in a session, of a message so old that its offset is forgotten. The fifth is that
+of a partition, which says its number whatever else it says.
 ``seq`` is ``offset`` + 1, so that the official clients, whose streams begin at 1, read a number they know.
 ``error`` holds exactly NATS's three keys: clients build their exception from all that is in it. The
 ``err_code`` there is the error's ``ack_code``, by which our own client tells the errors apart.
@@ -62,13 +64,16 @@ class EchoingReply(bytes):
 class AckWriter:
     """Writes the answers of one stream during one leader epoch."""
 
-    def __init__(self, stream: StreamName, leader_epoch: LeaderEpoch) -> None:
-        """Prepare the parts that all answers share."""
+    def __init__(self, stream: StreamName, leader_epoch: LeaderEpoch, partition: int | None = None) -> None:
+        """Prepare the parts that all answers share; ``partition`` is its number, of a partition."""
         self._stream = stream
         name = json.dumps(stream).replace("%", "%%")
-        self._ack = f'{{"stream":{name},"seq":%d,"offset":%d,"epoch":{leader_epoch}}}'.encode()
+        number = "" if partition is None else f',"partition":{partition}'
+        self._ack = f'{{"stream":{name},"seq":%d,"offset":%d,"epoch":{leader_epoch}{number}}}'.encode()
         self._duplicate = self._ack[:-1] + b',"duplicate":true}'
-        forgotten = {"stream": stream, "seq": 0, "epoch": leader_epoch, "duplicate": True}
+        forgotten = {"stream": stream, "seq": 0, "epoch": leader_epoch}
+        forgotten |= {} if partition is None else {"partition": partition}
+        forgotten["duplicate"] = True
         self._forgotten = json.dumps(forgotten, separators=_SEPARATORS).encode()
 
     def acks(self, replies: Sequence[bytes], base: Offset) -> bytes:

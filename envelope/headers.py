@@ -68,6 +68,7 @@ MESSAGE_HEADERS: Final = _OURS
 _ONLY_MESSAGE_ID: Final = re.compile(
     rb"NATS/1\.0\r\nNats-Msg-Id: ([^ \t\r\n][^\r\n]{0,%d})\r\n\r\n" % (MESSAGE_ID_BYTES_MAX - 1)
 )
+_KEY_LINE: Final = b"\r\n%b:" % KEY.encode()
 _AROUND_MESSAGE_ID: Final = len(b"NATS/1.0\r\nNats-Msg-Id: \r\n\r\n")
 _SEQUENCE: Final = re.compile(rb"[0-9]{1,20}")
 _INTEGER: Final = re.compile(rb"-?[0-9]{1,19}")
@@ -101,6 +102,19 @@ def parse_header_block(raw: bytes) -> list[tuple[str, bytes]]:
         except UnicodeDecodeError:
             raise InvalidHeader(f"header name {name[:64]!r} is not UTF-8") from None
     return headers
+
+
+def key_in(block: bytes) -> bytes | None:
+    """Return the value of ``Jetstream-Key`` in a header block, as `publish_headers` does; None without one.
+
+    Of a block that `parse_header_block` refuses it returns something, and for equal bytes the same.
+    """
+    start = block.find(_KEY_LINE)
+    if start < 0:
+        return None
+    start += len(_KEY_LINE)
+    end = block.find(b"\r\n", start)
+    return (block[start:end] if end >= 0 else block[start:]).lstrip(b" \t")
 
 
 def only_message_ids(blocks: Sequence[bytes | None]) -> list[bytes] | None:

@@ -69,6 +69,13 @@ class BatchContent:
             schema=SCHEMA,
         )
 
+    def has_other_keys(self, key: bytes | None) -> bool:
+        """Tell whether a record has a key, and one that is not ``key``."""
+        keys = self._column("key")
+        if keys.null_count == len(keys):
+            return False
+        return key is None or pc.any(pc.not_equal(keys, pa.scalar(key, keys.type))).as_py() is True
+
     def _column(self, name: str) -> "pa.Array[Any]":
         if name in self.rows.schema.names:
             return self.rows.column(name)

@@ -24,7 +24,8 @@ from envelope.headers import (
     parse_header_block,
     publish_headers,
 )
-from envelope.types import AckPolicy, StreamName
+from envelope.types import AckPolicy, PartitionBy, StreamName
+from jetstream.ingest.batches import BatchContent
 from jetstream.ingest.messages import MessageBlock
 from metadata.stream_config import StreamConfig
 
@@ -74,6 +75,9 @@ class Intake:
     def __init__(self, stream: StreamName, config: StreamConfig, binds: Binds) -> None:
         """Read messages for ``stream``."""
         self._stream = stream.encode()
+        # Who expects the partitioned stream means whichever partition has the message.
+        self._names = {self._stream, (config.partition_of or stream).encode()}
+        self._sibling = None if config.partition_of is None else f"{config.partition_of}/".encode()
         self._config = config
         self._binds = binds
 
@@ -122,7 +126,7 @@ class Intake:
         envelope, misused = _opened(messages.payloads[place])
         payload_bytes, reply = len(messages.payloads[place]), messages.replies[place]
         if envelope is not None:
-            headers, asked, misused = _merged(headers, envelope)
+            headers, asked, misused = _merged(headers, envelope, is_partitioned_by_key=self._is_by_key)
             payload_bytes = envelope.size_bytes
             asked, reply = self._answered(asked, envelope, reply)
         subject = messages.subjects[place]
@@ -138,6 +142,16 @@ class Intake:
         elif asked.tombstone and payload_bytes:
             refusal = refusal or InvalidHeader("a tombstone has no payload")
         return InspectedMessage(headers, asked, addressee, policy, told, refusal, envelope)
+
+    def key_problem(self, message: InspectedMessage, content: BatchContent) -> InvalidEnvelope | None:
+        """Return why the records of a batch are not all of this partition, None if they are."""
+        if not self._is_by_key or not content.has_other_keys(message.asked.key):
+            return None
+        return InvalidEnvelope(f"{KEY}: the stream is partitioned by key, so a batch names its one key")
+
+    @property
+    def _is_by_key(self) -> bool:
+        return self._config.partition_by is PartitionBy.KEY
 
     def _answered(
         self, asked: PublishHeaders, envelope: Envelope, reply: bytes
@@ -157,8 +171,10 @@ class Intake:
         if asked.expected_stream is None:
             only_listens = asked.ack is None and self._config.answers_only_on_request
             return Addressee.NO_STREAM if only_listens else Addressee.THIS_STREAM
-        if asked.expected_stream == self._stream:
+        if asked.expected_stream in self._names:
             return Addressee.THIS_STREAM
+        if self._sibling is not None and _is_partition(asked.expected_stream, self._sibling):
+            return Addressee.UNKNOWN_STREAM  # the message is this partition's: nobody else stores it
         named = asked.expected_stream.decode(errors="replace")
         bound = self._binds(named, subject.decode(errors="replace"))
         return Addressee.ANOTHER_STREAM if bound else Addressee.UNKNOWN_STREAM
@@ -198,7 +214,7 @@ def _opened(payload: bytes) -> tuple[Envelope | None, JetstreamError | None]:
 
 
 def _merged(
-    headers: list[tuple[str, bytes]] | None, envelope: Envelope
+    headers: list[tuple[str, bytes]] | None, envelope: Envelope, *, is_partitioned_by_key: bool
 ) -> tuple[list[tuple[str, bytes]] | None, PublishHeaders, InvalidEnvelope | None]:
     """Return all headers, what they and the envelope ask for, and where these contradict each other.
 
@@ -220,7 +236,8 @@ def _merged(
         misused = InvalidEnvelope("the envelope and a header contradict each other")
     if envelope.message_id is not None and asked.session is not None:
         misused = InvalidEnvelope("a message has a message id or a session, not both")
-    if envelope.kind is Kind.BATCH and (asked.key is not None or asked.txid is not None or asked.tombstone):
+    has_key = asked.key is not None and not is_partitioned_by_key
+    if envelope.kind is Kind.BATCH and (has_key or asked.txid is not None or asked.tombstone):
         misused = InvalidEnvelope(f"a batch has no {KEY}, {TXID} or tombstone: its columns say that")
     asked = asked._replace(
         message_id=asked.message_id or envelope.message_id,
@@ -230,6 +247,10 @@ def _merged(
         tombstone=asked.tombstone or envelope.tombstone,
     )
     return merged or None, asked, misused
+
+
+def _is_partition(name: bytes, prefix: bytes) -> bool:
+    return name.startswith(prefix) and name[len(prefix) :].isdigit()
 
 
 def _is_utf8(text: bytes) -> bool:

@@ -163,7 +163,7 @@ class StreamIngest:
         self._intake = intake_of(stream, config, binds)
         self._history = history
         self._sequencer = Sequencer(self._intake, log_end_offset, history)
-        self._writer = AckWriter(stream, leader_epoch)
+        self._writer = AckWriter(stream, leader_epoch, config.partition)
         self._pending = PendingAcks(self._writer)
         self._high_watermark = history.high_watermark
         self._appended_end = log_end_offset

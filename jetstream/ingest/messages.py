@@ -6,6 +6,7 @@ two of them to Arrow whole, and nothing is allocated per message beyond the byte
 
 from collections.abc import Sequence
 from itertools import accumulate, compress
+from operator import itemgetter
 from typing import Final
 
 from envelope.envelopes import AFTER_COOKIE, COOKIE, claimed, may_be_batch
@@ -107,6 +108,20 @@ class MessageBlock:
             self.replies[start:end],
             self.payloads[start:end],
             self.headers[start:end],
+        )
+
+    def at(self, places: Sequence[int]) -> "MessageBlock":
+        """Return the messages at ``places``, ascending and at least one; of all places the block itself."""
+        if len(places) == len(self):
+            return self
+        if len(places) == 1:
+            return self.part(places[0], places[0] + 1)
+        chosen = itemgetter(*places)
+        return MessageBlock(
+            list(chosen(self.subjects)),
+            list(chosen(self.replies)),
+            list(chosen(self.payloads)),
+            list(chosen(self.headers)),
         )
 
     def select(self, keep: Sequence[bool]) -> "MessageBlock":

@@ -168,7 +168,8 @@ class Sequencer:
         except JetstreamError as error:
             self._turn_down(message, error, group)
             return
-        if (unfit := self._txid_problem(content.first_txid)) is not None:
+        unfit = self._intake.key_problem(message, content) or self._txid_problem(content.first_txid)
+        if unfit is not None:
             self._turn_down(message, unfit, group)
             return
         self._store_batch(

@@ -7,11 +7,11 @@ from envelope.errors import JetstreamError, Unauthorized
 from envelope.internal_streams import is_group_shard
 from envelope.types import LeaderEpoch, Offset
 from jetstream.ingest.messages import MessageBlock
-from jetstream.node.nats_routes import Route
 from jetstream.node.own_path import OwnPath
 from jetstream.node.publish_path import PublishPath
 from jetstream.node.reign import Reign
 from jetstream.node.replica_parts import ReplicaParts, StreamServices
+from jetstream.node.subscriptions import Subscription
 from jetstream.replica.leader import Leader
 from jetstream.replica.leader_events import LogStartMoved, MinimumChanged
 from metadata.catalog.tables import Stream
@@ -33,8 +33,8 @@ class LeadingStream:
         self.reign = Reign(parts, leader, services)
         self.path: PublishPath | OwnPath = _path(parts, self.reign, services)
         self._disk = services.disk
-        self._link = services.ingest
-        self._route = self._new_route()
+        self._subscriptions = services.subscriptions
+        self._subscription = self._new_subscription()
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
@@ -48,8 +48,8 @@ class LeadingStream:
 
     @property
     def problem(self) -> JetstreamError | None:
-        """Why the messages of its subject do not come; None if they do, or if it has none."""
-        return None if self._route is None else self._route.problem
+        """Why the messages of its subject do not come; None if they do, or if nobody is to publish there."""
+        return None if self._subscription is None else self._subscription.problem
 
     def deliver(self, messages: MessageBlock) -> None:
         """Take in what was published; see `PublishPath.deliver`. Nothing is where the node itself writes."""
@@ -66,25 +66,24 @@ class LeadingStream:
         Raises:
             Unauthorized: NATS denies it; what is stored can be read all the same.
         """
-        self._route = self._new_route()
-        if self._route is None:
+        self._subscription = self._new_subscription()
+        if self._subscription is None:
             return
         try:
-            await self._link.subscribe(self._route)
+            await self._subscription.begin()
         except Unauthorized as error:
             _log.error("stream not attached stream=%s error=%s runbook=RB-03", self.parts.name, error)
             raise
 
     async def detach(self) -> None:
         """Leave the subject; messages that NATS sent before are in the mailbox on return."""
-        if self._route is not None:
-            await self._link.unsubscribe(self._route)
+        if self._subscription is not None:
+            await self._subscription.end()
 
-    def _new_route(self) -> Route | None:
-        config = self.parts.config
+    def _new_subscription(self) -> Subscription | None:
         if isinstance(self.path, OwnPath):
-            return None  # nobody is to publish there
-        return Route(config.subject, config.group or "", self.path.deliver)
+            return None
+        return self._subscriptions.of(self.parts.config, self.path.deliver)
 
     def row_changed(self, row: Stream) -> None:
         """Take in the catalogue's replicas, which of them are in sync, and whether messages are taken."""

@@ -257,6 +257,15 @@ class NatsLink:
             self.watch.note(error)
 
 
+async def delivered(link: NatsLink) -> None:
+    """Return when all that the server had sent has been delivered, unless the connection is down."""
+    try:
+        if link.connected:
+            await link.confirm()
+    except (OSError, nats.errors.Error) as error:
+        link.watch.note(error)
+
+
 def connection_options(config: NatsConfig) -> dict[str, Any]:
     """Return nats-py's connect arguments for our settings; secrets leave their wrapper only here."""
     options: dict[str, Any] = {

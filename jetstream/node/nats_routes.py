@@ -16,7 +16,7 @@ from nats.aio.subscription import Subscription
 from envelope.errors import JetstreamError, StreamOffline, Unauthorized
 from jetstream.node.nats_seam import Deliver, block_of, subscription_id, unsubscribe
 
-_NOT_YET: Final = "its subject is not subscribed yet"
+NOT_YET: Final = "its subject is not subscribed yet"
 _NO_MORE: Final = "its subject is not subscribed any more"
 
 
@@ -32,7 +32,7 @@ class Route:
     subject: str
     queue: str
     deliver: Deliver
-    problem: JetstreamError | None = field(default_factory=lambda: StreamOffline(_NOT_YET))
+    problem: JetstreamError | None = field(default_factory=lambda: StreamOffline(NOT_YET))
     client: Client | None = None
     subscription: Subscription | None = None
 

@@ -56,6 +56,7 @@ from jetstream.node.socket_server import SocketServer, SocketSettings
 from jetstream.node.socket_settings import socket_settings
 from jetstream.node.stream_files import STREAMS_DIRECTORY, StreamFiles
 from jetstream.node.streams import Streams
+from jetstream.node.subscriptions import Subscriptions
 from jetstream.node.task_group import task_group
 from jetstream.node.tier import Tier
 from jetstream.node.tiering import Tiering
@@ -64,6 +65,7 @@ from jetstream.tier.object_store import ObjectStore
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import RegisterNode
 from metadata.node.metadata_group import MetadataGroup
+from metadata.stream_config import partition_name
 
 _log = logging.getLogger(__name__)
 
@@ -427,13 +429,14 @@ def _stream_services(
     tasks: asyncio.TaskGroup,
 ) -> StreamServices:
     ingest, answers = links
+    catalog = parts.metadata.catalog
     return StreamServices(
         clock,
         parts.disk_thread,
         GroupCommit(parts.disk_thread, answers.flush_raw, parts.crash),
-        ingest,
+        Subscriptions(ingest, catalog.partitions_of, tasks),
         answers.publish_raw,
-        _binds(parts.metadata.catalog),
+        _binds(catalog),
         cluster.services,
         tasks,
         parts.crash,
@@ -445,7 +448,8 @@ def _binds(catalog: Catalog) -> Callable[[str, str], bool]:
     """Return the look-up that `Nats-Expected-Stream` needs."""
 
     def binds(name: str, subject: str) -> bool:
-        stream = catalog.stream(StreamName(name))
+        is_partitioned = catalog.partitions_of(name) > 0
+        stream = catalog.stream(partition_name(name, 0) if is_partitioned else StreamName(name))
         return stream is not None and matches(stream.config.subject, subject)
 
     return binds

@@ -16,8 +16,8 @@ from jetstream.node.crash import Crash
 from jetstream.node.disk_thread import DiskThread
 from jetstream.node.gaps import PossibleGaps
 from jetstream.node.group_commit import GroupCommit
-from jetstream.node.nats_link import NatsLink
 from jetstream.node.recovery import OpenedLog
+from jetstream.node.subscriptions import Subscriptions
 from jetstream.node.tier import Tier
 from jetstream.node.timers import Timers
 from jetstream.node.upkeep import Upkeep
@@ -109,7 +109,7 @@ class StreamServices:
     clock: Clock
     disk: DiskThread
     group_commit: GroupCommit
-    ingest: NatsLink
+    subscriptions: Subscriptions
     send_acks: Callable[[bytes, Callable[[], None]], None]
     """Sends ready-made NATS commands; calls the second argument if they are lost, at once or later."""
     binds: Callable[[str, str], bool]

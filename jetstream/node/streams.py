@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from envelope.errors import JetstreamError, NotReplica, StreamOffline
+from envelope.errors import JetstreamError, NotReplica, PartitionsMissing, StreamOffline
 from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.gaps import Gap
 from jetstream.node.leading import LeadingStream
@@ -24,6 +24,7 @@ from metadata.catalog.events import (
     Events,
     IsrChanged,
     LeaderChanged,
+    PartitionCountChanged,
     ReplicasReassigned,
     StreamCreated,
     StreamDeleted,
@@ -130,13 +131,16 @@ class Streams:
         return [stream.name for stream in self._catalog.streams()]
 
     def problems(self) -> Iterator[tuple[StreamName, JetstreamError]]:
-        """Yield every stream of this node that does not take or serve what it should, and why; ascending."""
+        """Yield every stream of this node that does not take or serve what it should, and why; ascending.
+
+        Partitions that wait for others to be made do what they should.
+        """
         for row in self._catalog.streams():
             if self._node_id not in row.holders:
                 continue
             replica = self._find(row.incarnation)
             ailment = StreamOffline("it is being recovered") if replica is None else replica.ailment
-            if ailment is not None:
+            if ailment is not None and not isinstance(ailment, PartitionsMissing):
                 yield row.name, ailment
 
     def nodes(self) -> Sequence[NodeMetadata]:
@@ -177,6 +181,8 @@ class Streams:
                     StreamCreated(stream) | LeaderChanged(stream) | IsrChanged(stream) | TierAdvanced(stream)
                 ):
                     self._changed(stream)
+                case PartitionCountChanged(partitioned):
+                    self._services.subscriptions.counts_changed(partitioned)
                 case _:
                     pass
 
@@ -192,6 +198,7 @@ class Streams:
             self._changed(row)
         for removal in self._catalog.removals(self._node_id):
             self._begin_removal(removal)
+        self._services.subscriptions.counts_changed()
 
     def _changed(self, row: Stream) -> None:
         if row.leader != self._node_id:

@@ -48,14 +48,11 @@ class IngestHarness:
         log_end_offset: int = 0,
         history: History | None = None,
         stream: str = "orders",
+        **settings: object,
     ) -> None:
-        self.config = StreamConfig(
-            name=stream,
-            subject=f"{stream}.>",
-            ack=ack,
-            record_bytes_max=record_bytes_max,
-            dedupe_window=WINDOW,
-        )
+        fields: dict[str, object] = {"name": stream, "subject": f"{stream}.>", "ack": ack}
+        fields |= {"record_bytes_max": record_bytes_max, "dedupe_window": WINDOW}
+        self.config = StreamConfig.model_validate(fields | settings)
         self.history = history or History(DedupeWindow(window_us(WINDOW), IDS_MAX), Offset(log_end_offset))
         self.machine = StreamIngest(
             StreamName(stream),

@@ -16,6 +16,7 @@ from jetstream.node.nats_link import NatsLink
 from jetstream.node.nats_watch import LinkWatch
 from jetstream.node.recovery import OpenedLog, begin_reign, open_log
 from jetstream.node.replica_parts import ClusterServices, NoSessions, ReplicaParts, StreamServices
+from jetstream.node.subscriptions import Subscriptions
 from jetstream.node.tier import Tier
 from jetstream.node.timers import Timers
 from jetstream.node.upkeep import Upkeep
@@ -86,7 +87,9 @@ def lone_services(
         clock,
         disk,
         group_commit,
-        NatsLink(NatsConfig(), LinkWatch("ingest", clock), crash),
+        Subscriptions(
+            NatsLink(NatsConfig(), LinkWatch("ingest", clock), crash), lambda _name: 0, asyncio.TaskGroup()
+        ),
         hear,
         lambda _stream, _subject: False,
         ClusterServices(

@@ -64,6 +64,9 @@ GIVEN_BY_US = {
     "cursor_behind": 60044,
     "group_not_found": 60045,
     "group_in_use": 60046,
+    "stream_is_partition": 60050,
+    "stream_is_partitioned": 60051,
+    "partitions_missing": 60052,
 }
 
 
