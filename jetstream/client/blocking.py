@@ -141,7 +141,7 @@ class BlockingReader:
                 raise StopIteration
             delivery = self._deliveries[0]
             assert delivery.epoch is not None, "C12: a batch has an epoch"
-            delivery.records = list(records_of(delivery.batch, delivery.epoch))
+            delivery.records = list(records_of(delivery.batch, delivery.epoch, self._batches.stream))
         record = delivery.records[delivery.taken]
         delivery.taken += 1  # C12: no call between this and the return, as above
         return record

@@ -366,7 +366,7 @@ class RecordReader:
             batch = await anext(self._batches)
             epoch = self._batches.last_epoch
             assert epoch is not None, "C7: a batch has an epoch"
-            self._records = records_of(batch, epoch)
+            self._records = records_of(batch, epoch, self.stream)
             self._next_offset = Offset(batch.column(0)[0].as_py())
 
     async def aclose(self) -> None:

@@ -26,6 +26,8 @@ class Record(NamedTuple):
     value: bytes | None
     """None is a tombstone; b"" is a value."""
     epoch: LeaderEpoch
+    stream: str
+    """Where it is stored; of a partitioned stream the partition, ``orders/2``."""
 
     @property
     def time(self) -> datetime:
@@ -60,8 +62,8 @@ def before(batch: pa.RecordBatch, timestamp: TimestampUs) -> pa.RecordBatch:
     return batch.slice(0, int(timestamps.searchsorted(timestamp)))
 
 
-def records_of(batch: pa.RecordBatch, epoch: LeaderEpoch) -> Iterator[Record]:
-    """Yield the rows of ``batch`` as records: a column at a time in C++, a tuple a row in Python."""
+def records_of(batch: pa.RecordBatch, epoch: LeaderEpoch, stream: str) -> Iterator[Record]:
+    """Yield the rows of ``batch``, which is of ``stream``, as records: a column at a time in C++, a tuple a row in Python."""
     columns: list[list[Any]] = [
         batch.column(0).to_pylist(),
         batch.column(1).cast(pa.int64()).to_pylist(),
@@ -71,6 +73,7 @@ def records_of(batch: pa.RecordBatch, epoch: LeaderEpoch) -> Iterator[Record]:
         batch.column(5).to_pylist(),
         batch.column(6).to_pylist(),
         [epoch] * batch.num_rows,
+        [stream] * batch.num_rows,
     ]
     return map(Record._make, zip(*columns, strict=True))
 

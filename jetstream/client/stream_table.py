@@ -146,7 +146,7 @@ class StreamTable(Mapping[bytes, Record]):
         assert reader.last_epoch is not None, "C15: a batch has an epoch"
         assert reader.next_offset is not None, "C15: a reader that has read stands somewhere"
         last: dict[bytes, Record] = {}
-        for record in records_of(batch, reader.last_epoch):
+        for record in records_of(batch, reader.last_epoch, reader.stream):
             if record.key is not None:
                 last.pop(record.key, None)  # so that it goes behind the others
                 last[record.key] = record

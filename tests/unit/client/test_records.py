@@ -46,9 +46,11 @@ def test_a_batch_is_cut_by_time() -> None:
 
 
 def test_records_have_every_column_of_their_batch() -> None:
-    first, second = records_of(records_batch(3, [b"a", None], timestamp=1_500_000), LeaderEpoch(7))
+    first, second = records_of(
+        records_batch(3, [b"a", None], timestamp=1_500_000), LeaderEpoch(7), "orders/2"
+    )
     assert first == Record(
-        Offset(3), TimestampUs(1_500_000), "s.3", b"k0", (("n", b"3"),), 3, b"a", LeaderEpoch(7)
+        Offset(3), TimestampUs(1_500_000), "s.3", b"k0", (("n", b"3"),), 3, b"a", LeaderEpoch(7), "orders/2"
     )
     assert first.time == datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)
     assert second.value is None
@@ -64,9 +66,11 @@ def test_headers_keep_their_order_repeats_and_nulls() -> None:
     batch = records_batch(0, [b"v"] * 4)
     batch = batch.set_column(4, SCHEMA.field(4), pa.array(given, SCHEMA.field(4).type))
     expected = [(("b", b"1"), ("a", None), ("b", b"2")), (), (), (("c", b""),)]
-    assert [record.headers for record in records_of(batch, LeaderEpoch(1))] == expected
-    assert [record.headers for record in records_of(batch.slice(1), LeaderEpoch(1))] == expected[1:]
-    assert [record.headers for record in records_of(batch.slice(0, 1), LeaderEpoch(1))] == expected[:1]
+    assert [record.headers for record in records_of(batch, LeaderEpoch(1), "orders")] == expected
+    assert [record.headers for record in records_of(batch.slice(1), LeaderEpoch(1), "orders")] == expected[1:]
+    assert [record.headers for record in records_of(batch.slice(0, 1), LeaderEpoch(1), "orders")] == expected[
+        :1
+    ]
 
 
 def test_a_moment_is_exact_to_the_microsecond_in_any_zone() -> None:
