@@ -104,6 +104,9 @@ GROUP_NAMES_BYTES_MAX: Final = 1 * MIB
 GROUP_RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX
 """A group's state as one record: its names, which JSON may double, and 10,000 partitions of some 40 bytes."""
 
+RESET_CURSORS_MAX: Final = 10_000
+"""Cursors of a group that one request sets, all or none, as far as they fit one NATS message."""
+
 GROUP_GONE_MAX: Final = 1_000
 """Clients that have left a group and are remembered, so that their late requests are known as such."""
 

@@ -21,7 +21,6 @@ from envelope.errors import (
 from envelope.types import NodeId
 from jetstream.node.api_operations import (
     LOOK_SECONDS,
-    NODE_WORD,
     QUESTION_SECONDS,
     READY_SECONDS,
     ApiOperations,
@@ -30,13 +29,13 @@ from jetstream.node.api_operations import (
 from jetstream.node.discovery import DISCOVERY_WORD
 from metadata.api.requests import (
     ClusterInfoRequest,
-    CursorQuestion,
     FindCoordinatorRequest,
     Request,
+    StoredQuestion,
     StreamInfoRequest,
 )
 from metadata.api.responses import CoordinatorInfo, StreamInfo
-from metadata.api.routing import home_of
+from metadata.api.routing import home_of, node_subject
 from metadata.api.wire import (
     decode_response,
     encode_error,
@@ -56,8 +55,8 @@ _HOME_SECONDS: Final = READY_SECONDS + 2.0
 _HOME_NS: Final = 5_000_000_000
 """How long a request waits for somebody to lead."""
 _INFO_NS: Final = 3_000_000_000
-"""The same of a question about a stream or a cursor: an election takes less, and who asks waits 5 s for the
-answer."""
+"""The same of a question about a stream, a cursor or a group: an election takes less, and who asks waits
+5 s for the answer."""
 
 
 class RequestApi:
@@ -80,8 +79,7 @@ class RequestApi:
 
     async def attach(self) -> None:
         """Subscribe; the server has the subscriptions on return."""
-        own = f"{self._prefix}.{NODE_WORD}.{self._node_id}"
-        await self._services.link.serve(f"{own}.>", self._take)
+        await self._services.link.serve(node_subject(self._prefix, self._node_id, ">"), self._take)
         # Not '>': who asks one node must hear from NATS at once that it is gone.
         for shape in ("*", "*.*"):
             await self._services.link.serve(f"{self._prefix}.{shape}", self._take_shared, queue=self._prefix)
@@ -119,7 +117,7 @@ class RequestApi:
             await self._respond(await self._waiting.get())
 
     async def _respond(self, message: Msg) -> None:
-        own = f"{self._prefix}.{NODE_WORD}.{self._node_id}."
+        own = node_subject(self._prefix, self._node_id, "")
         is_sent_on = message.subject.startswith(own)
         suffix = message.subject.removeprefix(own if is_sent_on else f"{self._prefix}.")
         try:
@@ -140,7 +138,7 @@ class RequestApi:
         Raises:
             JetstreamError: the typed refusal, to be sent instead.
         """
-        is_repeatable = isinstance(request, StreamInfoRequest | CursorQuestion)
+        is_repeatable = isinstance(request, StreamInfoRequest | StoredQuestion)
         patience_ns = _INFO_NS if is_repeatable else _HOME_NS
         gives_up_at = self._services.clock.monotonic() + patience_ns
         while True:
@@ -166,8 +164,8 @@ class RequestApi:
         home = home_of(request, self._metadata.catalog, self._metadata.leader)
         if home in (None, self._node_id):
             return encode_response(await self._operations.answer(request))
-        subject = f"{self._prefix}.{NODE_WORD}.{home}.{suffix}"
-        is_question = isinstance(request, StreamInfoRequest | ClusterInfoRequest | CursorQuestion)
+        subject = node_subject(self._prefix, home, suffix)
+        is_question = isinstance(request, StreamInfoRequest | ClusterInfoRequest | StoredQuestion)
         seconds = QUESTION_SECONDS if is_question else _HOME_SECONDS
         try:
             answer = await self._services.link.request(subject, data, seconds)
@@ -178,7 +176,7 @@ class RequestApi:
             return encode_response(self._operations.cluster_info())
         refusal = reported_error(answer)
         if isinstance(refusal, NotLeader) or (
-            isinstance(request, CursorQuestion) and isinstance(refusal, UnavailableError)
+            isinstance(request, StoredQuestion) and isinstance(refusal, UnavailableError)
         ):
             raise refusal
         return answer

@@ -19,7 +19,7 @@ from jetstream.node.clock import Clock
 from jetstream.node.cursor_store import CursorStore
 from jetstream.node.electing import OrderedElection, elect
 from jetstream.node.gaps import Gap
-from jetstream.node.group_service import coordinator_of, shard_name
+from jetstream.node.group_operations import Coordination, GroupOperations, NodeWays
 from jetstream.node.internal_streams import count_internal, make_internal_stream
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.placing import Placing
@@ -36,13 +36,12 @@ from metadata.api.requests import (
     CursorQuestion,
     DeleteStreamRequest,
     ElectLeaderRequest,
-    FindCoordinatorRequest,
-    GetCursorRequest,
-    ListCursorsRequest,
+    GroupRequest,
     ListStreamsRequest,
     LookupStreamsRequest,
     Request,
     RestoreStreamRequest,
+    StreamChange,
     StreamInfoRequest,
     TruncateStreamRequest,
     UpdateStreamRequest,
@@ -62,10 +61,8 @@ from metadata.api.responses import (
     UpdateStreamResponse,
     list_page,
 )
-from metadata.api.wire import (
-    decode_response,
-    encode_request,
-)
+from metadata.api.routing import node_subject
+from metadata.api.wire import decode_response, encode_request
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, DeleteStream, UpdateStream
 from metadata.catalog.events import Event, StreamCreated, StreamDeleted, StreamFound, StreamUpdated
@@ -74,8 +71,6 @@ from metadata.node.metadata_group import MetadataGroup
 
 _log = logging.getLogger(__name__)
 
-NODE_WORD: Final = "node"
-"""Behind the prefix: requests for one node alone, which it answers itself."""
 READY_SECONDS: Final = 4.5
 """How long after a creation was asked for it is answered at the latest: clients wait 5 s by default."""
 QUESTION_SECONDS: Final = 1.0
@@ -98,6 +93,7 @@ class ApiServices:
     ordered_election: OrderedElection
     tier: Tier
     cursors: CursorStore
+    groups: Coordination
 
 
 class ApiOperations:
@@ -120,6 +116,8 @@ class ApiOperations:
         self._streams = streams
         self._services = services
         self._placing = Placing(prefix, metadata, services.clock, services.alive)
+        ways = NodeWays(node_id, prefix, services.link, services.clock)
+        self._groups = GroupOperations(ways, metadata, services.groups, self._made_internal)
         self._reassigning = Reassigning(metadata, services.alive)
 
     async def answer(self, request: Request) -> Response:
@@ -128,6 +126,20 @@ class ApiOperations:
         Raises:
             JetstreamError: the typed refusal, to be sent instead.
         """
+        if isinstance(request, StreamChange):
+            return await self._change(request)
+        if isinstance(request, CursorQuestion):
+            await self._made_internal(CURSORS)
+            return await self._services.cursors.answer(request)
+        if isinstance(request, GroupRequest):
+            return await self._groups.answer(request)
+        if isinstance(request, MovingRequest):
+            return await self._reassigning.answer(request)
+        if isinstance(request, ElectLeaderRequest):
+            return await elect(request, self._services.ordered_election, self._propose)
+        return self._survey(request)
+
+    async def _change(self, request: StreamChange) -> Response:
         match request:
             case CreateStreamRequest() | RestoreStreamRequest():
                 return await self._create(request)
@@ -137,23 +149,8 @@ class ApiOperations:
                 return await self._delete(request)
             case TruncateStreamRequest():
                 return await self._truncate(request)
-            case StreamInfoRequest() | ListStreamsRequest() | LookupStreamsRequest() | ClusterInfoRequest():
-                return self._survey(request)
             case _:
-                return await self._answer_rarer(request)
-
-    async def _answer_rarer(
-        self, request: CursorQuestion | FindCoordinatorRequest | ElectLeaderRequest | MovingRequest
-    ) -> Response:
-        if isinstance(request, GetCursorRequest | ListCursorsRequest):
-            await self._made_internal(CURSORS)
-            return await self._services.cursors.answer(request)
-        if isinstance(request, FindCoordinatorRequest):
-            await self._made_internal(shard_name(request.group))
-            return coordinator_of(request.group, self._catalog)
-        if isinstance(request, ElectLeaderRequest):
-            return await elect(request, self._services.ordered_election, self._propose)
-        return await self._reassigning.answer(request)
+                assert_never(request)
 
     def _survey(
         self, request: StreamInfoRequest | ListStreamsRequest | LookupStreamsRequest | ClusterInfoRequest
@@ -238,7 +235,7 @@ class ApiOperations:
         if stream.leader in (None, self._node_id):
             await self._streams.settled()
             return self._info(self._known(name))
-        subject = f"{self._prefix}.{NODE_WORD}.{stream.leader}.stream.info"
+        subject = node_subject(self._prefix, stream.leader, "stream.info")
         try:
             answer = await self._services.link.request(
                 subject, encode_request(StreamInfoRequest(name=name)), QUESTION_SECONDS

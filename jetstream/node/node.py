@@ -215,7 +215,7 @@ class Node:
 
     def _assembled(self, parts: "_Parts", tasks: asyncio.TaskGroup) -> "_Shell":
         """Make everything that stands on NATS and the sockets; nothing runs yet."""
-        config, clock = self.config, self._clock
+        config, clock, prefix = self.config, self._clock, self.config.api_prefix
         ingest_watch = LinkWatch("ingest", clock, lambda gap: streams.note(gap))  # noqa: PLW0108 - bound below
         ingest = NatsLink(config.nats, ingest_watch, parts.crash, batching=True)
         answers = NatsLink(config.nats, LinkWatch("answers", clock), parts.crash)
@@ -246,11 +246,10 @@ class Node:
             cluster.ordered_election,
             tier,
             cursors,
+            groups,
         )
-        operations = ApiOperations(
-            config.api_prefix, config.cluster, self.node_id, parts.metadata, streams, told
-        )
-        api = RequestApi(config.api_prefix, self.node_id, parts.metadata, operations, told)
+        operations = ApiOperations(prefix, config.cluster, self.node_id, parts.metadata, streams, told)
+        api = RequestApi(prefix, self.node_id, parts.metadata, operations, told)
         thread = PacedThread("jetstream-segments")
         compactor = Compactor(parts.disk, parts.disk_thread, clock, thread)
         rewriter = Rewriter(parts.disk, parts.disk_thread, clock, thread, parts.metadata.catalog.stream)

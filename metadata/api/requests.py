@@ -4,7 +4,13 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
-from envelope.errors import InvalidConfig, RequestError
+from envelope.errors import InvalidConfig, RequestError, UnknownStream
+from envelope.internal_streams import is_group_shard
+from envelope.limits import (
+    CURSOR_INCARNATION_CHARS_MAX,
+    CURSOR_METADATA_BYTES_MAX,
+    RESET_CURSORS_MAX,
+)
 from envelope.subjects import validated_stream_name, validated_subject
 from metadata.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, READ_REPLICAS_MAX, REPLICAS_MAX
 from metadata.stream_config import Name, Replicas, StreamConfig, Subject
@@ -13,6 +19,17 @@ from metadata.stream_patch import StreamPatch
 StreamNameField = Annotated[Name, AfterValidator(validated_stream_name)]
 NodeName = Annotated[str, Field(min_length=1, max_length=128)]
 Count = Annotated[int, Strict(), Field(ge=0, le=1 << 62)]
+
+
+def _validated_shard(name: str) -> str:
+    """Return ``name``.
+
+    Raises:
+        UnknownStream: it is none of the streams that have consumer groups.
+    """
+    if not is_group_shard(name):
+        raise UnknownStream(f"shard: {name[:64]!r} has no consumer groups: '__cursors/0' and the like have")
+    return name
 
 
 class _Request(BaseModel):
@@ -181,6 +198,76 @@ class FindCoordinatorRequest(_Request):
     group: StreamNameField = Field(description="the grammar of stream names")
 
 
+class ListGroupsRequest(_Request):
+    """List consumer groups by name, in pages."""
+
+    shard: Annotated[str, AfterValidator(_validated_shard)] | None = Field(
+        default=None, description="only those in this internal stream, such as '__cursors/3'"
+    )
+    prefix: str | None = Field(default=None, description="only names that begin so, e.g. a namespace 'a/'")
+    offset: Count = Field(default=0, description="groups to skip, in the order of names")
+    limit: Annotated[int, Strict(), Field(ge=1, le=LIST_PAGE_MAX)] = LIST_PAGE_DEFAULT
+
+
+class GroupInfoRequest(_Request):
+    """Ask for a consumer group's members, with what they own, and for its cursors, in pages."""
+
+    group: StreamNameField = Field(description="the grammar of stream names")
+    offset: Count = Field(
+        default=0, description="to skip: of the members by id, then of the cursors by stream and partition"
+    )
+    limit: Annotated[int, Strict(), Field(ge=1, le=LIST_PAGE_MAX)] = LIST_PAGE_MAX
+
+
+class GroupPlace(_Request):
+    """Where a group is to read on in one partition."""
+
+    stream: StreamNameField
+    partition: Count = Field(default=0, description="from 0; the only one of a stream that has no partitions")
+    offset: Count = Field(description="the next one to read; it need not exist")
+    incarnation: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=CURSOR_INCARNATION_CHARS_MAX,
+        description="of the stream that the offset belongs to",
+    )
+    metadata: str | None = Field(
+        default=None, max_length=CURSOR_METADATA_BYTES_MAX, description="told to whoever reads on"
+    )
+
+
+class ResetGroupRequest(_Request):
+    """Set cursors of a consumer group, forward or back, all or none; the group need not exist yet."""
+
+    group: StreamNameField
+    cursors: Annotated[list[GroupPlace], Field(min_length=1, max_length=RESET_CURSORS_MAX)]
+    force: Annotated[bool, Strict()] = Field(default=False, description="put out members that there are")
+
+    @model_validator(mode="after")
+    def _says_each_once(self) -> Self:
+        said: set[tuple[str, int]] = set()
+        for place in self.cursors:
+            if (place.stream, place.partition) in said:
+                raise RequestError(f"cursors: partition {place.partition} of {place.stream!r} is there twice")
+            said.add((place.stream, place.partition))
+        return self
+
+
+class DeleteGroupRequest(_Request):
+    """Delete a consumer group with its cursors."""
+
+    group: StreamNameField
+    force: Annotated[bool, Strict()] = Field(default=False, description="put out members that there are")
+
+
+GroupQuestion = ListGroupsRequest | GroupInfoRequest
+
+StoredQuestion = CursorQuestion | GroupQuestion
+"""What internal streams say; none of them does harm if it is asked again."""
+
+GroupRequest = GroupQuestion | ResetGroupRequest | DeleteGroupRequest | FindCoordinatorRequest
+"""Answered by who leads the stream that has the group."""
+
 Request = (
     CreateStreamRequest
     | RestoreStreamRequest
@@ -197,7 +284,7 @@ Request = (
     | RebalanceRequest
     | RemoveNodeRequest
     | CursorQuestion
-    | FindCoordinatorRequest
+    | GroupRequest
 )
 
 StreamChange = (
@@ -223,6 +310,10 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "group.coordinator": FindCoordinatorRequest,
     "cursor.get": GetCursorRequest,
     "cursor.list": ListCursorsRequest,
+    "group.list": ListGroupsRequest,
+    "group.info": GroupInfoRequest,
+    "group.reset": ResetGroupRequest,
+    "group.delete": DeleteGroupRequest,
     "cluster.info": ClusterInfoRequest,
     "cluster.drain": DrainNodeRequest,
     "cluster.rebalance": RebalanceRequest,

@@ -6,13 +6,19 @@ Times are ISO 8601 in UTC, durations ISO 8601, sizes bytes, ranges half-open.
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from envelope.types import TimestampUs
+from metadata.api.group_responses import (
+    DeleteGroupResponse,
+    GroupInfo,
+    ListGroupsResponse,
+    ResetGroupResponse,
+)
 from metadata.api.requests import ListCursorsRequest, ListStreamsRequest
-from metadata.limits import LIST_PAGE_BYTES_MAX
+from metadata.api.response_base import ApiResponse, fitting_page
 from metadata.stream_config import DurationOrZero, Retention, StreamConfig
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -37,14 +43,7 @@ def _known_keys(value: object) -> object:
 ReportedConfig = Annotated[StreamConfig, BeforeValidator(_known_keys)]
 
 
-class _Response(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-_Listed = TypeVar("_Listed", bound=_Response)
-
-
-class OffsetRange(_Response):
+class OffsetRange(ApiResponse):
     """Offsets ``[start, end)``."""
 
     start: int
@@ -61,7 +60,7 @@ class GapKind(StrEnum):
     UNCLEAN_ELECTION = "unclean_election"
 
 
-class PossibleGap(_Response):
+class PossibleGap(ApiResponse):
     """A time in which messages without an awaited ack may have been missed."""
 
     kind: str = Field(
@@ -73,7 +72,7 @@ class PossibleGap(_Response):
     count: int = Field(description="messages known to be missed; 1 where that is not known")
 
 
-class DedupeInfo(_Response):
+class DedupeInfo(ApiResponse):
     """What the stream remembers of message ids and of publishers' sessions."""
 
     ids: int = Field(description="message ids, and messages of sessions, that are remembered now")
@@ -94,7 +93,7 @@ class StreamState(StrEnum):
     OFFLINE = "offline"
 
 
-class ReplicaInfo(_Response):
+class ReplicaInfo(ApiResponse):
     """One replica as its leader knows it; null: not heard of in this reign."""
 
     node: str
@@ -106,7 +105,7 @@ class ReplicaInfo(_Response):
     lag: int | None = Field(default=None, description="records of the leader's that it has not on disk")
 
 
-class UncleanElectionInfo(_Response):
+class UncleanElectionInfo(ApiResponse):
     """A reign that began on a log that was not in sync."""
 
     leader: str
@@ -119,7 +118,7 @@ class UncleanElectionInfo(_Response):
     given_up: list[str] = Field(description="who was in sync before")
 
 
-class CompactionInfo(_Response):
+class CompactionInfo(ApiResponse):
     """How far a stream with ``compact: key`` is compacted on the node that was asked."""
 
     dirty_ratio: float = Field(description="how much of what can be compacted has not been, by bytes")
@@ -127,7 +126,7 @@ class CompactionInfo(_Response):
     purged_end: int = Field(description="below it tombstones may be gone")
 
 
-class TierInfo(_Response):
+class TierInfo(ApiResponse):
     """What of a stream is in the object store, as the node that was asked has heard."""
 
     start: int | None = Field(description="first offset of the stream; null: nothing was uploaded yet")
@@ -137,7 +136,7 @@ class TierInfo(_Response):
     problem: str | None = Field(default=None, description="why the last upload failed; null: it did not")
 
 
-class StreamInfo(_Response):
+class StreamInfo(ApiResponse):
     """A stream's configuration and its live state on the node that leads it."""
 
     config: ReportedConfig
@@ -194,14 +193,14 @@ class UpdateStreamResponse(StreamInfo):
     """The stream as it is now."""
 
 
-class DeleteStreamResponse(_Response):
+class DeleteStreamResponse(ApiResponse):
     """The stream is gone."""
 
     name: str
     incarnation: str = Field(description="of the life that ended")
 
 
-class StreamSummary(_Response):
+class StreamSummary(ApiResponse):
     """One line of a list; offsets and bytes are null where the answering node does not hold the stream."""
 
     name: str
@@ -217,7 +216,7 @@ class StreamSummary(_Response):
     bytes: int | None = None
 
 
-class ListStreamsResponse(_Response):
+class ListStreamsResponse(ApiResponse):
     """A page of streams in the order of their names; it may be shorter than the limit asked for."""
 
     streams: list[StreamSummary]
@@ -225,14 +224,14 @@ class ListStreamsResponse(_Response):
     offset: int = Field(description="of the first in this page; the next page begins at offset + its length")
 
 
-class LookupStreamsResponse(_Response):
+class LookupStreamsResponse(ApiResponse):
     """The streams that bind a subject; each stores its own copy."""
 
     subject: str
     streams: list[StreamSummary]
 
 
-class TruncateStreamResponse(_Response):
+class TruncateStreamResponse(ApiResponse):
     """The offsets after the truncation, which is durable."""
 
     name: str
@@ -240,7 +239,7 @@ class TruncateStreamResponse(_Response):
     high_watermark: int
 
 
-class CursorInfo(_Response):
+class CursorInfo(ApiResponse):
     """Where a consumer reads on in a stream; everything is null if it has stored nothing."""
 
     consumer: str
@@ -253,7 +252,7 @@ class CursorInfo(_Response):
     committed_at: datetime | None = None
 
 
-class ListCursorsResponse(_Response):
+class ListCursorsResponse(ApiResponse):
     """A page of cursors by consumer and stream; it may be shorter than the limit asked for."""
 
     cursors: list[CursorInfo]
@@ -261,7 +260,7 @@ class ListCursorsResponse(_Response):
     offset: int = Field(description="of the first in this page; the next page begins at offset + its length")
 
 
-class CoordinatorInfo(_Response):
+class CoordinatorInfo(ApiResponse):
     """Where a consumer group's coordinator is now."""
 
     group: str
@@ -278,7 +277,7 @@ class NodeRole(StrEnum):
     DATA = "data"
 
 
-class NodeInfo(_Response):
+class NodeInfo(ApiResponse):
     """A node as it last registered."""
 
     id: str
@@ -299,7 +298,7 @@ class NodeInfo(_Response):
     )
 
 
-class ClusterInfo(_Response):
+class ClusterInfo(ApiResponse):
     """Who is there and how to reach it."""
 
     name: str
@@ -309,7 +308,7 @@ class ClusterInfo(_Response):
     protocol_versions: list[int] = Field(description="of the socket protocol, that every node speaks")
 
 
-class ReplicaMove(_Response):
+class ReplicaMove(ApiResponse):
     """One stream's replicas, as they were and as they are to be; the first is the preferred leader."""
 
     stream: str
@@ -319,7 +318,7 @@ class ReplicaMove(_Response):
     read_replicas_after: list[str] = Field(default_factory=list)
 
 
-class MovesResponse(_Response):
+class MovesResponse(ApiResponse):
     """What is being moved; ``stream.info`` tells how far a stream is: it has a target until it is there."""
 
     moves: list[ReplicaMove] = Field(
@@ -328,7 +327,7 @@ class MovesResponse(_Response):
     total: int = Field(description="streams that are moved")
 
 
-class ElectLeaderResponse(_Response):
+class ElectLeaderResponse(ApiResponse):
     """A reign has begun whose leader was not in sync."""
 
     name: str
@@ -337,13 +336,13 @@ class ElectLeaderResponse(_Response):
     given_up: list[str] = Field(description="who was in sync before; what only these have is lost")
 
 
-class RemoveNodeResponse(_Response):
+class RemoveNodeResponse(ApiResponse):
     """The node is forgotten."""
 
     node: str
 
 
-class ErrorBody(_Response):
+class ErrorBody(ApiResponse):
     """What went wrong, for people and for machines."""
 
     code: int = Field(description="as in HTTP")
@@ -353,7 +352,7 @@ class ErrorBody(_Response):
     detail: dict[str, int | str] = Field(default_factory=dict, description="the numbers and names behind it")
 
 
-class ErrorResponse(_Response):
+class ErrorResponse(ApiResponse):
     """Any request's answer when it failed."""
 
     error: ErrorBody
@@ -368,6 +367,10 @@ Response = (
     | CursorInfo
     | ListCursorsResponse
     | CoordinatorInfo
+    | ListGroupsResponse
+    | GroupInfo
+    | ResetGroupResponse
+    | DeleteGroupResponse
     | ClusterInfo
     | MovesResponse
     | ElectLeaderResponse
@@ -389,6 +392,10 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "group.coordinator": CoordinatorInfo,
     "cursor.get": CursorInfo,
     "cursor.list": ListCursorsResponse,
+    "group.list": ListGroupsResponse,
+    "group.info": GroupInfo,
+    "group.reset": ResetGroupResponse,
+    "group.delete": DeleteGroupResponse,
     "cluster.info": ClusterInfo,
     "cluster.drain": MovesResponse,
     "cluster.rebalance": MovesResponse,
@@ -407,7 +414,7 @@ def list_page(
         total: streams that match the request's prefix.
         summaries: those from the request's offset on, in the order of names; read only as far as needed.
     """
-    page = _page(summaries, request.limit)
+    page = fitting_page(summaries, request.limit)
     return ListStreamsResponse(streams=page, total=total, offset=request.offset)
 
 
@@ -415,15 +422,6 @@ def cursor_page(
     request: ListCursorsRequest, total: int, cursors: Iterable[CursorInfo]
 ) -> ListCursorsResponse:
     """Return a page that fits one NATS message; as `list_page`."""
-    return ListCursorsResponse(cursors=_page(cursors, request.limit), total=total, offset=request.offset)
-
-
-def _page(models: Iterable[_Listed], limit: int) -> list[_Listed]:
-    page: list[_Listed] = []
-    size = 0
-    for model in models:
-        size += len(model.model_dump_json().encode()) + 1
-        if len(page) >= limit or (page and size > LIST_PAGE_BYTES_MAX):
-            break
-        page.append(model)
-    return page
+    return ListCursorsResponse(
+        cursors=fitting_page(cursors, request.limit), total=total, offset=request.offset
+    )

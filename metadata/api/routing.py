@@ -5,9 +5,9 @@ which nodes are alive, and so which can hold or lead a stream. Everything else i
 every node has.
 """
 
-from typing import Final, assert_never
+from typing import Final
 
-from envelope.internal_streams import CURSORS, group_shard
+from envelope.internal_streams import CURSORS, INTERNAL_STREAMS, group_shard, is_group_shard
 from envelope.types import NodeId, StreamName
 from metadata.api.requests import (
     ClusterInfoRequest,
@@ -18,7 +18,9 @@ from metadata.api.requests import (
     ElectLeaderRequest,
     FindCoordinatorRequest,
     GetCursorRequest,
+    GroupRequest,
     ListCursorsRequest,
+    ListGroupsRequest,
     ReassignStreamRequest,
     RebalanceRequest,
     Request,
@@ -33,9 +35,20 @@ _DECIDED_WITH_THE_LIVING: Final = frozenset(("read_replicas", "unclean_election"
 """Settings that depend on who is alive, or are changed when the stream's leader is not."""
 
 
+_NODE_WORD: Final = "node"
+
+
+def node_subject(api_prefix: str, node: NodeId, suffix: str) -> str:
+    """Return the subject on which ``node`` alone is asked, and answers itself.
+
+    ``suffix``: of the subject on which any node is, such as ``stream.info``; or ``>``: whatever it is asked.
+    """
+    return f"{api_prefix}.{_NODE_WORD}.{node}.{suffix}"
+
+
 def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) -> NodeId | None:
     """Return the node that is to answer ``request``; None if it makes no difference, or nobody can say."""
-    if isinstance(request, CursorQuestion | FindCoordinatorRequest):
+    if isinstance(request, CursorQuestion | GroupRequest):
         return _home_of_stored(request, catalog, metadata_leader)
     match request:
         case CreateStreamRequest(name=name):
@@ -66,14 +79,25 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
 
 
 def _home_of_stored(
-    request: CursorQuestion | FindCoordinatorRequest, catalog: Catalog, metadata_leader: NodeId | None
+    request: CursorQuestion | GroupRequest, catalog: Catalog, metadata_leader: NodeId | None
 ) -> NodeId | None:
-    """Return who answers what is about internal streams; who leads the metadata log makes them."""
+    """Return who answers what is stored in internal streams: the leader of the one that has it."""
     match request:
         case GetCursorRequest() | ListCursorsRequest():
-            cursors = catalog.stream(CURSORS)
-            return metadata_leader if cursors is None else cursors.leader
+            return _leader_of(CURSORS, catalog, metadata_leader)
+        case ListGroupsRequest(shard=shard):
+            if shard is not None:
+                return _leader_of(StreamName(shard), catalog, metadata_leader)
+            # Any node asks all who lead a shard, once it knows every one that there can be.
+            knows_all = all(catalog.stream(name) for name in INTERNAL_STREAMS if is_group_shard(name))
+            return None if knows_all else metadata_leader
         case FindCoordinatorRequest(group=group):
             return metadata_leader if catalog.stream(group_shard(group)) is None else None
         case _:
-            assert_never(request)
+            return _leader_of(group_shard(request.group), catalog, metadata_leader)
+
+
+def _leader_of(internal: StreamName, catalog: Catalog, metadata_leader: NodeId | None) -> NodeId | None:
+    """Return who leads an internal stream; where there is none yet, who can make it, or say so."""
+    row = catalog.stream(internal)
+    return metadata_leader if row is None else row.leader

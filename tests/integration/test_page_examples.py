@@ -128,6 +128,11 @@ def test_the_answers_on_the_request_apis_page_have_the_keys_of_real_ones(tmp_pat
                 "cluster.info": {},
                 "cursor.get": {"consumer": "billing", "stream": "orders"},
                 "cursor.list": {"consumer": "billing"},
+                "group.reset": {"group": "shipping", "cursors": [{"stream": "orders", "offset": 1}]},
+                "group.list": {},
+                "group.info": {"group": "shipping"},
+                "group.coordinator": {"group": "shipping"},
+                "group.delete": {"group": "shipping"},
                 "stream.delete": {"name": "orders"},
             }
             for suffix, request in requests.items():
