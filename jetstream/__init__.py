@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jetstream.client.blocking import BlockingClient, connect_blocking
     from jetstream.client.connection import BatchOptions, JetstreamClient, ReadOptions, connect
     from jetstream.client.cursors import Cursors
+    from jetstream.client.groups import Groups
     from jetstream.client.publisher import Publisher
     from jetstream.client.publishing import PublishAck, PublishOptions
     from jetstream.client.read_progress import ReadProgress
@@ -41,6 +42,7 @@ __all__ = [
     "BlockingClient",
     "BlockingTable",
     "Cursors",
+    "Groups",
     "JetstreamClient",
     "PublishAck",
     "PublishOptions",
@@ -65,6 +67,7 @@ _HOMES = {
     "BlockingClient": "blocking",
     "BlockingTable": "stream_table",
     "Cursors": "cursors",
+    "Groups": "groups",
     "JetstreamClient": "connection",
     "PublishAck": "publishing",
     "PublishOptions": "publishing",

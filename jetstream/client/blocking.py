@@ -16,8 +16,8 @@ import pyarrow as pa
 from envelope.errors import ConnectionLost, JetstreamError, RequestError
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset
+from jetstream.client.blocking_requests import BlockingCursors, BlockingGroups, BlockingStreams
 from jetstream.client.connection import BatchOptions, JetstreamClient, ReadOptions, connect
-from jetstream.client.cursors import Cursors
 from jetstream.client.loop_thread import LoopThread, ProgressRelay
 from jetstream.client.message_table import (
     ACKS_SCHEMA,
@@ -39,17 +39,7 @@ from jetstream.client.session_publisher import (
 )
 from jetstream.client.socket_access import SocketTls
 from jetstream.client.stream_table import BlockingTable
-from jetstream.client.streams import Streams
 from jetstream.log.schema import NO_RECORDS, SCHEMA
-from metadata.api.responses import (
-    CreateStreamResponse,
-    CursorInfo,
-    DeleteStreamResponse,
-    StreamInfo,
-    StreamSummary,
-    TruncateStreamResponse,
-    UpdateStreamResponse,
-)
 from metadata.stream_config import API_PREFIX_DEFAULT
 
 _PIECE_BYTES: Final = 64 * MIB
@@ -189,82 +179,6 @@ class BlockingReader:
             raise
 
 
-class BlockingStreams:
-    """The streams of a cluster; every method is that of `Streams`, awaited."""
-
-    def __init__(self, thread: LoopThread, streams: Streams) -> None:
-        self._thread = thread
-        self._streams = streams
-
-    def create(self, name: str, subject: str, **config: object) -> CreateStreamResponse:
-        """See `Streams.create`."""
-        return self._thread.run(self._streams.create(name, subject, **config))
-
-    def restore(
-        self, name: str, incarnation: str | None = None, replicas: int | None = None
-    ) -> CreateStreamResponse:
-        """See `Streams.restore`."""
-        return self._thread.run(self._streams.restore(name, incarnation, replicas))
-
-    def update(self, name: str, **changes: object) -> UpdateStreamResponse:
-        """See `Streams.update`."""
-        return self._thread.run(self._streams.update(name, **changes))
-
-    def delete(self, name: str) -> DeleteStreamResponse:
-        """See `Streams.delete`."""
-        return self._thread.run(self._streams.delete(name))
-
-    def info(self, name: str) -> StreamInfo:
-        """See `Streams.info`."""
-        return self._thread.run(self._streams.info(name))
-
-    def list(self, prefix: str | None = None, *, internal: bool = False) -> "list[StreamSummary]":
-        """See `Streams.list`."""
-        return self._thread.run(self._streams.list(prefix, internal=internal))
-
-    def lookup(self, subject: str) -> "Sequence[StreamSummary]":
-        """See `Streams.lookup`."""
-        return self._thread.run(self._streams.lookup(subject))
-
-    def truncate(self, name: str, before: int) -> TruncateStreamResponse:
-        """See `Streams.truncate`."""
-        return self._thread.run(self._streams.truncate(name, before))
-
-
-class BlockingCursors:
-    """The cursors of all consumers; every method is that of `Cursors`, awaited."""
-
-    def __init__(self, thread: LoopThread, cursors: Cursors) -> None:
-        self._thread = thread
-        self._cursors = cursors
-
-    def get(self, consumer: str, stream: str) -> CursorInfo:
-        """See `Cursors.get`."""
-        return self._thread.run(self._cursors.get(consumer, stream))
-
-    def commit(
-        self,
-        consumer: str,
-        stream: str,
-        offset: int,
-        *,
-        metadata: str | None = None,
-        incarnation: str | None = None,
-    ) -> PublishAck:
-        """See `Cursors.commit`."""
-        return self._thread.run(
-            self._cursors.commit(consumer, stream, offset, metadata=metadata, incarnation=incarnation)
-        )
-
-    def delete(self, consumer: str, stream: str) -> PublishAck:
-        """See `Cursors.delete`."""
-        return self._thread.run(self._cursors.delete(consumer, stream))
-
-    def list(self, consumer: str | None = None, stream: str | None = None) -> "list[CursorInfo]":
-        """See `Cursors.list`."""
-        return self._thread.run(self._cursors.list(consumer, stream))
-
-
 class BlockingClient:
     """One application's way to the streams, without asyncio; made by `connect_blocking`.
 
@@ -284,6 +198,11 @@ class BlockingClient:
     def cursors(self) -> BlockingCursors:
         """Where consumers read on."""
         return BlockingCursors(self._thread, self._client.cursors)
+
+    @property
+    def groups(self) -> BlockingGroups:
+        """The consumer groups of the cluster."""
+        return BlockingGroups(self._thread, self._client.groups)
 
     @overload
     def publish(

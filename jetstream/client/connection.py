@@ -22,6 +22,7 @@ from jetstream.client.batch_publisher import (
 )
 from jetstream.client.cursors import Cursors, place_of
 from jetstream.client.fetch_pipeline import FetchSettings, Wanted
+from jetstream.client.groups import Groups
 from jetstream.client.message_table import (
     ACKS_SCHEMA,
     ArrowTable,
@@ -122,6 +123,12 @@ class ThroughNats:
     inbox: AckInbox
 
 
+def _required(through_nats: ThroughNats | None) -> ThroughNats:
+    if through_nats is None:
+        raise RequestError("connected by socket alone: reading needs no NATS, everything else does")
+    return through_nats
+
+
 class JetstreamClient:
     """One application's way to the streams; made by `connect`."""
 
@@ -130,20 +137,14 @@ class JetstreamClient:
         self._through_nats = through_nats
 
     @property
-    def _publishing(self) -> ThroughNats:
-        if self._through_nats is None:
-            raise RequestError("connected by socket alone: reading needs no NATS, everything else does")
-        return self._through_nats
-
-    @property
     def nats(self) -> NatsClient:
         """The NATS connection underneath, for everything NATS can do by itself."""
-        return self._publishing.nats
+        return _required(self._through_nats).nats
 
     @property
     def requests(self) -> NatsRequests:
         """The request API."""
-        return self._publishing.requests
+        return _required(self._through_nats).requests
 
     @property
     def streams(self) -> Streams:
@@ -154,6 +155,11 @@ class JetstreamClient:
     def cursors(self) -> Cursors:
         """Where consumers read on."""
         return Cursors(self.requests, self.publish)
+
+    @property
+    def groups(self) -> Groups:
+        """The consumer groups of the cluster."""
+        return Groups(self.requests, self._links)
 
     @overload
     async def publish(
@@ -188,7 +194,7 @@ class JetstreamClient:
             SequencePassed: a message of a session, too late: not stored now; nobody knows if it was before.
             JetstreamError: refused by the stream, or not sent; nothing is stored there.
         """
-        inbox = self._publishing.inbox
+        inbox = _required(self._through_nats).inbox
         loop = asyncio.get_running_loop()
         expectation = OneAck(loop) if streams is None else AckOfEach(streams, loop)
         reply = inbox.expect(expectation, options.get("timeout", TIMEOUT_S_DEFAULT))
@@ -203,7 +209,7 @@ class JetstreamClient:
 
         ``timeout``: seconds for each ack. The end of the block waits for all acks.
         """
-        return Publisher(self.nats, self._publishing.inbox, window, timeout)
+        return Publisher(self.nats, _required(self._through_nats).inbox, window, timeout)
 
     @asynccontextmanager
     async def session(
@@ -232,7 +238,7 @@ class JetstreamClient:
         settings = SessionSettings(
             **given, stream=stream, window=window, timeout_s=timeout_s, retry_s=retry_s
         )
-        publisher = SessionPublisher(self.nats, self._publishing.inbox, settings)
+        publisher = SessionPublisher(self.nats, _required(self._through_nats).inbox, settings)
         async with sending(publisher):
             yield publisher
 

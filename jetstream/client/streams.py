@@ -28,7 +28,10 @@ from metadata.api.wire import decode_response
 _Model = TypeVar("_Model", bound=BaseModel)
 
 QUESTIONS: Final = frozenset(
-    {"stream.info", "stream.list", "stream.lookup", "cluster.info", "cursor.get", "cursor.list"}
+    {
+        *("stream.info", "stream.list", "stream.lookup", "cluster.info"),
+        *("cursor.get", "cursor.list", "group.list", "group.info"),
+    }
 )
 """Requests that change nothing."""
 ASK_AGAIN_SECONDS: Final = 0.5
