@@ -17,6 +17,7 @@ from envelope.errors import (
     RequestError,
     StreamOffline,
     UnavailableError,
+    UnknownGroup,
     UnknownNode,
     UnknownStream,
 )
@@ -31,7 +32,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     """The command line itself is wrong."""
     NOT_FOUND = 3
-    """No such stream, file or directory."""
+    """No such stream, group, file or directory."""
     REFUSED = 4
     """Understood and refused, definitely not done: a wrong value, a conflict, missing rights, no room."""
     UNREACHABLE = 5
@@ -46,7 +47,7 @@ EXPECTED_ERRORS: Final = (JetstreamError, nats.errors.Error, OSError)
 """What is reported in one line; anything else is a bug of ours and keeps its traceback."""
 
 _CODES: Final[tuple[tuple[ExitCode, tuple[type[Exception], ...]], ...]] = (
-    (ExitCode.NOT_FOUND, (UnknownStream, UnknownNode, FileNotFoundError, NotADirectoryError)),
+    (ExitCode.NOT_FOUND, (UnknownStream, UnknownGroup, UnknownNode, FileNotFoundError, NotADirectoryError)),
     (ExitCode.DATA_DAMAGE, (CorruptDataError,)),
     # These three refusals of the moment are definite: nothing was stored.
     (ExitCode.REFUSED, (RequestError, Fenced, Overloaded, DiskFull, StreamOffline)),

@@ -7,12 +7,15 @@ from typing import Annotated, Final
 import typer
 from rich.markup import escape
 
-from jetstream.cli.completion import stream_names
+from jetstream.cli.completion import group_names, stream_names
 from jetstream.cli.option_groups import expanded
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text for people.")]
 StreamArgument = Annotated[
     str, typer.Argument(metavar="STREAM", help="Name of the stream.", autocompletion=stream_names)
+]
+GroupArgument = Annotated[
+    str, typer.Argument(metavar="GROUP", help="Name of the consumer group.", autocompletion=group_names)
 ]
 
 EXIT_CODES_HELP: Final = (

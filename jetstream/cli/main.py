@@ -14,6 +14,7 @@ from jetstream.cli import (
     cursors,
     demo,
     elections,
+    groups,
     inspect_files,
     moves,
     publish,
@@ -42,6 +43,11 @@ cluster_app = typer.Typer(
 )
 cursor_app = typer.Typer(
     help="Look at consumers' cursors, set and delete them.", no_args_is_help=True, rich_markup_mode="rich"
+)
+group_app = typer.Typer(
+    help="Look at consumer groups, set their cursors and delete them.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
 tier_app = typer.Typer(help="Look at an object store.", no_args_is_help=True, rich_markup_mode="rich")
 bench_app = typer.Typer(
@@ -89,6 +95,12 @@ add_command(cursor_app, "ls", cursors.list_cursors, cursors.LIST_EXAMPLES)
 add_command(cursor_app, "get", cursors.get, cursors.GET_EXAMPLES)
 add_command(cursor_app, "set", cursors.set_cursor, cursors.SET_EXAMPLES)
 add_command(cursor_app, "delete", cursors.delete, cursors.DELETE_EXAMPLES)
+app.add_typer(group_app, name="group")
+add_command(group_app, "ls", groups.list_groups, groups.LIST_EXAMPLES)
+add_command(group_app, "info", groups.info, groups.INFO_EXAMPLES)
+add_command(group_app, "lag", groups.lag, groups.LAG_EXAMPLES)
+add_command(group_app, "reset", groups.reset, groups.RESET_EXAMPLES)
+add_command(group_app, "delete", groups.delete, groups.DELETE_EXAMPLES)
 app.add_typer(tier_app, name="tier")
 add_command(tier_app, "ls", tiers.list_store, tiers.LIST_EXAMPLES)
 add_command(app, "pub", publish.pub, publish.PUB_EXAMPLES)

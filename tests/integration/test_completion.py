@@ -75,6 +75,16 @@ def test_only_what_begins_so_is_offered(nats: str) -> None:
     assert candidates("read", "nothing", nats=nats) == []
 
 
+def test_groups_are_completed_where_a_group_is_named(nats: str) -> None:
+    for group in ("billing", "bills/eu", "shipping"):
+        arguments = ("group", "reset", group, "--to-latest", "--stream", "orders", "--yes")
+        succeeded(*arguments, nats=nats)
+    assert candidates("group", "la") == ["lag"]
+    for command in ("info", "lag", "reset", "delete"):
+        assert candidates("group", command, "bill", nats=nats) == ["billing", "bills/eu"]
+    assert candidates("group", "reset", "billing", "--stream", "ord", nats=nats) == ["orders", "orders/eu"]
+
+
 def test_the_server_of_the_command_line_is_asked(nats: str) -> None:
     nowhere = "nats://127.0.0.1:1"
     assert candidates("read", "--nats", nats, "au", nats=nowhere) == ["audit"]

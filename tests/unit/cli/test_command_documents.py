@@ -11,7 +11,19 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from jetstream.cli import bench, cluster, cursors, demo, inspect_files, publish, read, serve, streams, tiers
+from jetstream.cli import (
+    bench,
+    cluster,
+    cursors,
+    demo,
+    groups,
+    inspect_files,
+    publish,
+    read,
+    serve,
+    streams,
+    tiers,
+)
 from jetstream.cli.exit_codes import ExitCode
 from jetstream.cli.main import app
 from jetstream.node.config import load_config
@@ -28,7 +40,7 @@ PAGES = (
 
 EXAMPLES = [
     example
-    for module in (bench, cluster, cursors, demo, inspect_files, publish, read, serve, streams, tiers)
+    for module in (bench, cluster, cursors, demo, groups, inspect_files, publish, read, serve, streams, tiers)
     for name, examples in sorted(vars(module).items())
     if name.endswith("_EXAMPLES")
     for example in examples
@@ -84,6 +96,7 @@ def test_every_command_has_help_with_examples(command: list[str]) -> None:
         ["bench"],
         ["cluster"],
         ["cursor"],
+        ["group"],
         ["tier"],
     )
 
