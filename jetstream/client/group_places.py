@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from envelope.errors import OffsetOutOfRange, RequestError, UnknownStream
 from envelope.types import Offset
 from metadata.api.group_responses import GroupCursor, GroupInfo, GroupMember
-from metadata.api.responses import StreamInfo, StreamState
+from metadata.api.responses import StreamInfo
 
 Target = Literal["earliest", "latest"] | int | datetime | timedelta
 """Where cursors are put: an end of the log, an offset, a moment, or where the log was so long ago."""
@@ -165,7 +165,7 @@ def _lag(
 def _standing(cursor: GroupCursor | None, log: StreamInfo | None) -> Standing:
     if log is None:
         return Standing.NO_STREAM
-    if log.state != StreamState.ONLINE:
+    if not log.replica_states:  # who leads it would tell of itself: this is what another node has heard
         return Standing.OFFLINE
     if cursor is None:
         return Standing.NONE

@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 from nats.aio.client import Client
 
+from envelope.errors import UnavailableError
 from envelope.internal_streams import INTERNAL_STREAMS, group_shard, is_group_shard
+from jetstream.client.connection import JetstreamClient
+from jetstream.client.group_places import GroupLag, Standing
 from metadata.limits import LIST_PAGE_MAX
 from tests.support.cluster_scene import ClusterScene
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import NodeCluster, asked
 from tests.support.nodes import WAIT_SECONDS, request, run
+from tests.support.pauses import pause
 
 GROUPS = sorted(f"g{number}" for number in range(20))
 MANY = LIST_PAGE_MAX + 40
@@ -55,6 +59,16 @@ async def until_listed(client: Client, node: str) -> list[str]:
             if "groups" in answer:
                 return [each["group"] for each in answer["groups"]]
             assert not answer or answer["error"]["retriable"], answer
+
+
+async def until_told(js: JetstreamClient, group: str) -> GroupLag:
+    """How far a group is behind, once that is told."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            try:
+                return await js.groups.lag(group)
+            except UnavailableError:
+                await pause()
 
 
 def test_every_node_lists_all_groups_or_says_that_it_cannot(scene: ClusterScene) -> None:
@@ -125,6 +139,28 @@ def test_more_groups_of_another_node_than_it_tells_at_once_are_listed(scene: Clu
             assert [each["group"] for each in page["groups"]] == names[offset:]
             assert page["total"] == len(names)
             assert [each.group for each in await js.groups.list()] == names
+
+    run(test())
+
+
+def test_a_lag_that_nobody_can_tell_is_no_number(scene: ClusterScene) -> None:
+    """A stream with one replica, whose node is dead, beside one that is led by another."""
+
+    async def test() -> None:
+        async with scene.client() as js:
+            for stream, node in (("lost", "a"), ("kept", "b")):
+                await scene.created(js.nats, stream, [node])
+                await js.publish_all([(f"{stream}.x", b"%d" % number) for number in range(5)])
+            moves = await js.groups.reset("billing", 2, streams=["lost", "kept"])
+            assert [(move.stream, move.after) for move in moves] == [("kept", 2), ("lost", 2)]
+            await scene.cluster.until_whole(js.nats, group_shard("billing"))
+            before = await js.groups.lag("billing")
+            assert [(each.stream, each.lag) for each in before.partitions] == [("kept", 3), ("lost", 3)]
+            scene.cluster["a"].kill()
+            found = await until_told(js, "billing")
+            told = [(each.stream, each.standing, each.cursor, each.lag) for each in found.partitions]
+            assert told == [("kept", Standing.CURRENT, 2, 3), ("lost", Standing.OFFLINE, 2, None)]
+            assert (found.total, found.unknown) == (3, 1)
 
     run(test())
 

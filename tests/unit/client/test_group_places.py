@@ -18,7 +18,7 @@ from jetstream.client.group_places import (
     streams_of,
 )
 from metadata.api.group_responses import GroupCursor, GroupInfo, GroupMember, OwnedPartitions
-from metadata.api.responses import DedupeInfo, StreamInfo
+from metadata.api.responses import DedupeInfo, ReplicaInfo, StreamInfo
 from metadata.stream_config import StreamConfig
 
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -58,12 +58,13 @@ def group(*cursors: GroupCursor, members: tuple[GroupMember, ...] = ()) -> Group
     )
 
 
-def stream(start: int, end: int, *, state: str = "online") -> StreamInfo:
+def stream(start: int, end: int, *, is_led: bool = True) -> StreamInfo:
     return StreamInfo(
         config=StreamConfig(name="orders", subject="orders.>"),
         incarnation="life",
         created_at=MOMENT,
-        state=state,
+        state="online" if is_led else "offline",
+        replica_states=[ReplicaInfo(node="n1", in_sync=True)] if is_led else [],
         leader="n1",
         leader_epoch=1,
         replicas=["n1"],
@@ -92,7 +93,7 @@ def stream(start: int, end: int, *, state: str = "online") -> StreamInfo:
         (cursor(9), stream(10, 100), Standing.EXPIRED, 90),
         (cursor(101), stream(10, 100), Standing.AHEAD, 0),
         (cursor(42, incarnation="before"), stream(10, 100), Standing.RECREATED, 90),
-        (cursor(42), stream(10, 100, state="offline"), Standing.OFFLINE, None),
+        (cursor(42), stream(10, 100, is_led=False), Standing.OFFLINE, None),
         (cursor(42), None, Standing.NO_STREAM, None),
     ],
     ids=lambda value: value.value if isinstance(value, Standing) else "",
