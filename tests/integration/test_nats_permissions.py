@@ -18,7 +18,9 @@ import pytest
 
 import jetstream
 from envelope.errors import DeadlinePassed, InvalidCursor, NoResponders, Unauthorized
+from envelope.types import Offset
 from jetstream import JetstreamClient
+from jetstream.client.group_places import CursorMove
 from jetstream.node.node import Node
 from tests.conftest import StartNatsServer
 from tests.support.commands import REPOSITORY, CommandProcess
@@ -345,5 +347,45 @@ def test_a_consumer_commits_under_its_own_name_and_no_other(
             assert (await js.cursors.get("billing", "orders")).offset == 42
             assert (await other.cursors.get("shipping", "orders")).offset == 7
             assert any("cursors.plain.shipping" in told for told in there.told)
+
+    run(scenario())
+
+
+WATCHER_RIGHTS = [
+    "jetstream.api.group.list",
+    "jetstream.api.group.info",
+    "jetstream.api.stream.info",
+]
+
+
+def test_a_watcher_of_groups_sees_their_lag_and_changes_nothing(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    everything = f'{{ user: {NODE}, password: {PASSWORD}, permissions: {{ publish: ">", subscribe: ">" }} }}'
+    watcher = (
+        f"{{ user: watcher, password: {PASSWORD}, permissions: "
+        f'{{ publish: {{ allow: {json.dumps(WATCHER_RIGHTS)} }}, subscribe: "{INBOX}" }} }}'
+    )
+    server = start_nats_server(f"authorization {{ users: [ {everything}, {watcher} ] }}")
+
+    async def scenario() -> None:
+        async with (
+            site(tmp_path / "data", server) as there,
+            there.party("watcher", 2) as js,
+            there.party(NODE) as other,
+        ):
+            await other.streams.create("orders", "orders.>")
+            await other.publish("orders.x", b"0")
+            await other.groups.reset("billing", "earliest", streams=["orders"])
+            assert [each.group for each in await js.groups.list()] == ["billing"]
+            lag = await js.groups.lag("billing")
+            assert lag.total == 1
+            [partition] = lag.partitions
+            move = CursorMove("orders", 0, 0, Offset(1), (await js.streams.info("orders")).incarnation)
+            with pytest.raises(DeadlinePassed):
+                await js.groups.move("billing", [move])
+            with pytest.raises(DeadlinePassed):
+                await js.groups.delete("billing")
+            assert (await js.groups.lag("billing")).partitions == (partition,)
 
     run(scenario())
