@@ -147,7 +147,7 @@ class GroupRun:
 
     def _step(self, now: MonotonicNs) -> bool:
         """Do what is next; tell whether there was something that can be done."""
-        if (self._deleted or self._is_outdated) and (self._queue or now >= self._quiet_until):
+        if (self._deleted or self._is_outdated) and now >= self._quiet_until:
             self._tell_streams(now)
             return True
         if self._queue:
@@ -165,7 +165,6 @@ class GroupRun:
         if self._deleted:
             deleted = frozenset(self._deleted)
             self._deleted.clear()
-            self._is_outdated = True
             self._desk.give(PartitionsChanged((), tuple(sorted(deleted))), now, deleted=deleted)
         else:
             self._is_outdated = False

@@ -117,7 +117,7 @@ GROUP_CURSORS_MAX: Final = 20_000
 """Cursors of one group: twice as many as a member may say it has, so that streams can come and go."""
 
 SHARD_CURSORS_MAX: Final = 500_000
-"""Cursors of all groups of one shard, some 400 bytes each in its leader's memory."""
+"""Cursors of all groups of one shard, some 300 bytes each (and the metadata) in its leader's memory."""
 
 GROUP_WAITING_MAX: Final = 4_096
 """Requests of one group that wait, or whose write is under way: a few for each of its members."""

@@ -102,8 +102,11 @@ class ShardAtWork:
                 case Expired():
                     self.expired.append(action)
 
+    def new_question(self) -> QuestionId:
+        return QuestionId(next(self._questions))
+
     def ask(self, request: GroupRequest, group: str = READERS) -> QuestionId:
-        question = QuestionId(next(self._questions))
+        question = self.new_question()
         self.give(Asked(question, GroupName(group), request))
         return question
 
@@ -172,7 +175,7 @@ class ShardAtWork:
     def beat(
         self, *members: str, generation: int, wait: int = 0, connection: str = "shared", group: str = READERS
     ) -> QuestionId:
-        question = QuestionId(next(self._questions))
+        question = self.new_question()
         beats = tuple(
             (GroupName(group), Beat(MemberId(member), Generation(generation))) for member in members
         )

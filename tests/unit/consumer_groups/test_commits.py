@@ -231,8 +231,10 @@ def test_a_commit_that_comes_after_a_later_one_that_is_durable_is_answered_at_on
 
 def test_a_commit_that_is_sent_again_is_written_again() -> None:
     work = one_member()
-    for _ in range(2):
-        assert work.answer(Committed, committing("a.1", *cursors(2), request=2)) == DONE
+    twice = [work.ask(committing("a.1", *cursors(2), request=2)) for _ in range(2)]
+    work.commit()
+    assert [work.answers[question] for question in twice] == [DONE, DONE]
+    assert work.answer(Committed, committing("a.1", *cursors(2), request=2)) == DONE
 
 
 def test_what_was_superseded_by_a_commit_that_is_refused_is_told_so_and_counts_again() -> None:
@@ -299,13 +301,14 @@ def test_a_commit_whose_write_is_refused_is_not_seen_by_who_comes_next() -> None
 
 
 def test_requests_of_a_member_that_is_gone_are_forgotten() -> None:
+    """Member ids are never used again; it is by using one that this shows."""
     work = one_member()
-    work.answer(Committed, committing("a.1", *cursors(5), request=5))
-    assert isinstance(work.answers[work.ask(joining("a"))], Assignment)
+    work.join("b", "clicks")
+    work.answer(Committed, committing("a.1", *cursors(5), generation=2, request=5))
     work.leave("a.1")
     work.commit()
     work.answer(Assignment, joining("a", request=2, fresh_id=MemberId("a.1")))
-    assert work.answer(Committed, committing("a.1", *cursors(6), request=1, generation=3)) == DONE
+    assert work.answer(Committed, committing("a.1", *cursors(6), generation=4, request=1)) == DONE
 
 
 # --- limits -----------------------------------------------------------------------------------------------

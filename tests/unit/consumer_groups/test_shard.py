@@ -6,6 +6,8 @@ from consumer_groups import group_run
 from consumer_groups.coordinator_events import Assignment, Beat, ExpiryCause, Leave, Left, Tick
 from consumer_groups.group_json import from_json
 from consumer_groups.partitions import Generation, GroupName, MemberId, StreamPartitions
+from consumer_groups.sessions import NEVER
+from consumer_groups.shard import Shard
 from consumer_groups.shard_events import (
     NO_NEWS,
     Beats,
@@ -161,8 +163,28 @@ def test_a_join_knows_what_was_told_of_its_streams_before_anybody_subscribed() -
     assert len(work.join("a", "clicks", request=3).keeps) == 5
     work.join("a", "orders", request=4)
     work.settle()
+    work.give(StreamsChanged((StreamPartitions(StreamName("clicks"), 6),)))
+    work.commit()
+    assert work.shard.subscribed == {"orders"}
     work.give(StreamsChanged((), (StreamName("clicks"),)))
     assert names(work.join("a", "clicks", request=5).keeps) == []
+
+
+def test_a_join_that_shows_that_a_stream_is_gone_waits_until_that_is_durable() -> None:
+    """The shell is to have told it before: it tells of streams that exist only."""
+    log = two_members().log
+    work = ShardAtWork(log)
+    work.shard = Shard(work.table, work.now)
+    work.give(StreamsChanged((StreamPartitions(StreamName("clicks"), 1),)))
+    question = work.ask(joining("c", "orders", "clicks"))
+    assert len(work.writes) == 1
+    work.commit(1)
+    assert work.state().streams == {}
+    assert question not in work.answers
+    work.commit()
+    answer = work.answers[question]
+    assert isinstance(answer, Assignment)
+    assert names(answer.keeps) == ["clicks[0]"]
 
 
 def test_as_many_requests_wait_as_may(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +200,16 @@ def test_leaving_a_group_that_there_is_not_is_having_left() -> None:
     work = ShardAtWork()
     work.answer(Left, Leave(joining("a").connection, MemberId("a.1")), "none")
     assert (work.shard.groups, len(work.log)) == (0, 0)
+
+
+def test_a_group_that_all_have_left_is_not_woken_up() -> None:
+    work = ShardAtWork()
+    work.join("a")
+    work.leave("a.1")
+    work.commit()
+    work.pass_time(2 * SESSION)
+    assert not work.writes
+    assert work.shard.subscribed == frozenset()
 
 
 # --- another reign ----------------------------------------------------------------------------------------
@@ -225,6 +257,25 @@ def test_a_heartbeat_waits_until_there_is_news() -> None:
     assert news.assignments[0][1].gives_up
     again = work.beat("a.1", "b.1", generation=3, wait=SECOND)
     assert work.news(again) == news
+
+
+def test_a_heartbeat_hears_of_each_generation_once_that_is_durable() -> None:
+    work = two_members()
+    question = work.beat("a.1", "b.1", generation=3, wait=SECOND)
+    work.ask(joining("c"))
+    work.ask(joining("d"))
+    work.commit(1)
+    assert [assignment.generation for _, assignment in work.news(question).assignments] == [4]
+
+
+def test_the_timer_is_set_again_only_if_something_is_due_before() -> None:
+    work = two_members()
+    work.timer = NEVER
+    work.beat("a.1", generation=3, wait=5 * SECOND)
+    assert work.timer == work.now + 5 * SECOND
+    work.timer = NEVER
+    work.beat("b.1", generation=3, wait=6 * SECOND, connection="other")
+    assert work.timer == NEVER
 
 
 def test_a_heartbeat_is_answered_when_its_wait_is_over() -> None:

@@ -5,10 +5,11 @@ import pytest
 from consumer_groups import shard
 from consumer_groups.coordinator_events import Assignment, ExpiryCause, Leave, Left
 from consumer_groups.group_cursors import GroupRecord, group_key
-from consumer_groups.group_state import NO_GENERATION
+from consumer_groups.group_state import NO_GENERATION, GroupState
 from consumer_groups.partitions import Generation, GroupName, MemberId
 from consumer_groups.shard_events import (
     NO_NEWS,
+    Committed,
     DeleteGroup,
     DescribeGroup,
     Done,
@@ -83,6 +84,7 @@ def test_a_group_begins_where_an_operator_has_set_it_before_its_first_member() -
     work = ShardAtWork()
     work.answer(Done, ResetCursors(cursors(40, 50)))
     assert (work.shard.groups, work.shard.cursors) == (1, 2)
+    assert work.answer(GroupDescription, DescribeGroup()).state == GroupState(READERS)
     work.join("a")
     assert work.fetched() == [40, 50]
     assert work.answer(GroupDescription, DescribeGroup()).state.members.keys() == {"a.1"}
@@ -114,6 +116,16 @@ def test_members_of_a_group_that_is_deleted_by_force_hear_that_they_are_out() ->
     assert isinstance(work.answers[late], Assignment)
     assert work.state().members.keys() == {"d.1"}
     assert work.state().generation == 1
+    audit(work)
+
+
+def test_a_deletion_takes_in_what_was_under_way() -> None:
+    work = two_members()
+    commit = work.ask(committing("a.1", *cursors(1), generation=3))
+    question = work.ask(DeleteGroup(force=True))
+    work.commit()
+    assert [work.answers[commit], work.answers[question]] == [Committed(), Done()]
+    assert work.shard.cursors == 0
     audit(work)
 
 
