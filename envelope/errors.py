@@ -318,16 +318,6 @@ class NotEnoughReplicas(UnavailableError):
     ack_code = 60_023
 
 
-class PartitionsMissing(UnavailableError):
-    """Not all partitions of the stream are there: those that are take no messages until the others are made.
-
-    A request that creates or adds partitions was cut off, or is under way; the same request completes it.
-    """
-
-    err_code = "partitions_missing"
-    ack_code = 60_052
-
-
 class RemovalPending(UnavailableError):
     """A former replica of the stream, or the objects of a deleted one, are still to be removed first."""
 
@@ -483,22 +473,6 @@ class NodeInUse(RequestError):
     err_code = "node_in_use"
     status = 409
     ack_code = 60_025
-
-
-class StreamIsPartition(RequestError):
-    """The stream is one partition of ``partition_of``: what was asked is done to all of them together."""
-
-    err_code = "stream_is_partition"
-    status = 409
-    ack_code = 60_050
-
-
-class StreamIsPartitioned(RequestError):
-    """The stream is several, its partitions: what was asked is asked of each; ``detail`` says how many."""
-
-    err_code = "stream_is_partitioned"
-    status = 409
-    ack_code = 60_051
 
 
 class StreamHasLeader(RequestError):

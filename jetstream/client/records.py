@@ -63,7 +63,7 @@ def before(batch: pa.RecordBatch, timestamp: TimestampUs) -> pa.RecordBatch:
 
 
 def records_of(batch: pa.RecordBatch, epoch: LeaderEpoch, stream: str) -> Iterator[Record]:
-    """Yield the rows of ``batch``, which is of ``stream``, as records: a column at a time in C++, a tuple a row in Python."""
+    """Yield the rows of ``batch``, which is of ``stream``: a column at a time in C++, a tuple a row here."""
     columns: list[list[Any]] = [
         batch.column(0).to_pylist(),
         batch.column(1).cast(pa.int64()).to_pylist(),

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from envelope.errors import JetstreamError, PartitionsMissing, StreamOffline, Unauthorized
+from envelope.errors import JetstreamError, StreamOffline, Unauthorized
+from envelope.partition_errors import PartitionsMissing
 from envelope.types import PartitionBy
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.partition_shares import shares

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from envelope.errors import JetstreamError, NotReplica, PartitionsMissing, StreamOffline
+from envelope.errors import JetstreamError, NotReplica, StreamOffline
+from envelope.partition_errors import PartitionsMissing
 from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.gaps import Gap
 from jetstream.node.leading import LeadingStream

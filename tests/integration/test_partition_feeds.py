@@ -11,7 +11,8 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
-from envelope.errors import JetstreamError, PartitionsMissing, StreamOffline, Unauthorized
+from envelope.errors import JetstreamError, StreamOffline, Unauthorized
+from envelope.partition_errors import PartitionsMissing
 from envelope.partitions import partition_of
 from jetstream.ingest.messages import MessageBlock
 from jetstream.node.clock import SystemClock

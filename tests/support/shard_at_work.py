@@ -192,9 +192,6 @@ class ShardAtWork:
     def state(self, group: str = READERS) -> GroupState:
         return self.table.state(GroupName(group)) or GroupState(GroupName(group))
 
-    def offsets(self, group: str = READERS) -> list[int]:
-        return [cursor.offset for cursor in self.table.cursors_of(GroupName(group)).values()]
-
     def fetched(self, *partitions: Partition, group: str = READERS) -> list[int]:
         """Return the offsets of a group's cursors, as they are told."""
         (question,) = (self.ask(FetchCursors(partitions or tuple(map(orders, range(4)))), group),)

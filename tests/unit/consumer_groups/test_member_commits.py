@@ -2,8 +2,8 @@
 
 import pytest
 
-from consumer_groups.member_commits import Commit, Commits, Consequence, consequence_of
 from consumer_groups.cursors import Place
+from consumer_groups.member_commits import Commit, Commits, Consequence, consequence_of
 from consumer_groups.partitions import Claim
 from envelope.errors import (
     ConnectionLost,
