@@ -236,6 +236,16 @@ def test_the_program_on_the_page_of_cursors_resumes(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_the_program_on_the_page_of_groups_looks_after_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, js):
+            await js.publish("orders.eu.1", b"one")
+            code = python("docs/groups.md", 0, url)
+            assert await program(sys.executable, "-c", code) == "orders 0 0 1 1 None\nbehind by 1\n"
+
+    run(scenario())
+
+
 def test_every_reader_on_the_reading_page_reads(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
