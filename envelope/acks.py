@@ -75,6 +75,7 @@ class AckWriter:
         forgotten |= {} if partition is None else {"partition": partition}
         forgotten["duplicate"] = True
         self._forgotten = json.dumps(forgotten, separators=_SEPARATORS).encode()
+        self._partition = partition
 
     def acks(self, replies: Sequence[bytes], base: Offset) -> bytes:
         """Return the commands that ack records ``base``, ``base + 1``, … to ``replies``, in that order.
@@ -111,11 +112,13 @@ class AckWriter:
 
     def refusal(self, reply: bytes, error: JetstreamError) -> bytes:
         """Return the command that tells a publisher why its message is not stored."""
-        return publish_command(reply, _echoing(reply, refusal_body(self._stream, error), None))
+        return publish_command(
+            reply, _echoing(reply, refusal_body(self._stream, error, self._partition), None)
+        )
 
     def refusals(self, replies: Sequence[bytes], error: JetstreamError) -> bytes:
         """Return the commands that tell many publishers the same."""
-        body = refusal_body(self._stream, error)
+        body = refusal_body(self._stream, error, self._partition)
         return b"".join([publish_command(reply, _echoing(reply, body, None)) for reply in replies])
 
 
@@ -123,7 +126,10 @@ def _echoing(reply: bytes, body: bytes, offset: Offset | None) -> bytes:
     return body[:-1] + reply.echo(offset) if isinstance(reply, EchoingReply) else body
 
 
-def refusal_body(stream: StreamName, error: JetstreamError) -> bytes:
+def refusal_body(stream: StreamName, error: JetstreamError, partition: int | None = None) -> bytes:
     """Return ``error`` in the shape of a NATS JetStream publish error."""
     reason = {"code": error.status, "err_code": error.ack_code, "description": error.description}
-    return json.dumps({"error": reason, "stream": stream, "seq": 0}, separators=_SEPARATORS).encode()
+    body: dict[str, object] = {"error": reason, "stream": stream, "seq": 0}
+    if partition is not None:
+        body["partition"] = partition
+    return json.dumps(body, separators=_SEPARATORS).encode()

@@ -14,7 +14,7 @@ from metadata.stream_config import StreamConfig
 
 
 class Subscription(Protocol):
-    """One stream's; begun at most once, and ended after that."""
+    """One stream's; begun at most once, and ended any number of times."""
 
     @property
     def problem(self) -> JetstreamError | None:
@@ -73,8 +73,9 @@ class _PartitionSubscription:
 
     async def end(self) -> None:
         """See `Subscription.end`."""
-        if self._feed is not None:
-            await self._feed.leave(self._number)
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            await feed.leave(self._number)
 
 
 class Subscriptions:

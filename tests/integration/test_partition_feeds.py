@@ -146,6 +146,7 @@ def test_who_leaves_has_what_was_sent_before_and_the_others_go_on(nats_server: N
             assert not await here.is_heard()
             again = here.of(1)
             await again.begin()
+            await leaving.end()
             await here.published()
             assert here.heard == {0: own(0, 4) * 2, 1: own(1, 4) * 2}
 

@@ -51,6 +51,7 @@ def test_who_expects_another_partition_is_refused_for_nobody_else_stores_it(name
     stream.machine._intake._binds = lambda _stream, _subject: name.startswith("orders/1")
     refused = stream.store(message(b"1", "r", Nats_Expected_Stream=name))
     assert outcomes(refused) == [("r", f"error {WrongExpectedStream.ack_code}")]
+    assert (refused[0].body["stream"], refused[0].body["partition"]) == ("orders/2", 2)
     assert not stream.stored
 
 
