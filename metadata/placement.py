@@ -5,16 +5,18 @@ the node with the fewest of all streams. So the replicas of a stream are in as m
 nodes of equal racks end with loads that differ by one at most.
 
 The first replica is the preferred leader: of the chosen nodes the one that leads least. Read replicas come
-after the replicas, by the same rule.
+after the replicas, by the same rule. Partitions of one stream are spread among themselves first: also where a
+node has less than others, it gets no more of them.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envelope.errors import InvalidConfig
 from envelope.types import NodeId
 from metadata.catalog.tables import Stream
+from metadata.stream_config import StreamConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,10 @@ class Candidate:
     replicas: int = 0
     leaders: int = 0
     """Streams that prefer it as their leader, whoever leads them now."""
+    siblings: int = 0
+    """Of the replicas, those of partitions of the very stream that a partition is placed for."""
+    sibling_leaders: int = 0
+    """Of the leaders, the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,44 @@ def place_stream(candidates: Sequence[Candidate], replicas: int, read_replicas: 
     return Placed(chosen, read_replicas_beside(candidates, chosen, (), read_replicas))
 
 
+def place_partitions(
+    candidates: Sequence[Candidate], siblings: Iterable[Stream], configs: Sequence[StreamConfig]
+) -> list[Placed]:
+    """Return the nodes for new partitions of one stream.
+
+    Args:
+        candidates: nodes that can take one now.
+        siblings: the partitions that there are.
+        configs: of the new ones.
+
+    Raises:
+        InvalidConfig: there are fewer nodes than replicas.
+    """
+    held, led = loads(siblings)
+    nodes = [
+        replace(node, siblings=held[node.node_id], sibling_leaders=led[node.node_id]) for node in candidates
+    ]
+    placed = []
+    for config in configs:
+        one = place_stream(nodes, config.replicas, config.read_replicas)
+        nodes = [_with_one_more(node, one) for node in nodes]
+        placed.append(one)
+    return placed
+
+
+def _with_one_more(node: Candidate, placed: Placed) -> Candidate:
+    """Return a node as it is with a partition that was placed, if that is on it."""
+    held = int(node.node_id in (*placed.replicas, *placed.read_replicas))
+    led = int(node.node_id == placed.replicas[0])
+    return replace(
+        node,
+        replicas=node.replicas + held,
+        leaders=node.leaders + led,
+        siblings=node.siblings + held,
+        sibling_leaders=node.sibling_leaders + led,
+    )
+
+
 def place(candidates: Sequence[Candidate], replicas: int) -> tuple[NodeId, ...]:
     """Return the nodes for a stream's replicas, the preferred leader first; equal input gives equal output.
 
@@ -59,11 +103,15 @@ def place(candidates: Sequence[Candidate], replicas: int) -> tuple[NodeId, ...]:
     chosen: list[Candidate] = []
     in_rack: Counter[tuple[bool, str]] = Counter()
     for _ in range(replicas):
-        best = min(left, key=lambda candidate: (in_rack[_rack(candidate)], candidate.replicas))
+        best = min(
+            left, key=lambda candidate: (in_rack[_rack(candidate)], candidate.siblings, candidate.replicas)
+        )
         left.remove(best)
         chosen.append(best)
         in_rack[_rack(best)] += 1
-    leader = min(chosen, key=lambda candidate: (candidate.leaders, candidate.replicas))
+    leader = min(
+        chosen, key=lambda candidate: (candidate.sibling_leaders, candidate.leaders, candidate.replicas)
+    )
     return (leader.node_id, *(candidate.node_id for candidate in chosen if candidate is not leader))
 
 

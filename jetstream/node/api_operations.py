@@ -22,6 +22,7 @@ from jetstream.node.gaps import Gap
 from jetstream.node.group_operations import Coordination, GroupOperations, NodeWays
 from jetstream.node.internal_streams import count_internal, make_internal_stream
 from jetstream.node.nats_link import NatsLink
+from jetstream.node.partitioned_streams import OneStream, PartitionedStreams
 from jetstream.node.placing import Placing
 from jetstream.node.reassigning import MovingRequest, Reassigning
 from jetstream.node.restoring import check_store, found_remains, going_on, restored_config
@@ -68,6 +69,7 @@ from metadata.catalog.commands import Command, DeleteStream, UpdateStream
 from metadata.catalog.events import Event, StreamCreated, StreamDeleted, StreamFound, StreamUpdated
 from metadata.catalog.tables import Stream
 from metadata.node.metadata_group import MetadataGroup
+from metadata.partitioning import is_partition, refuse_lone_change
 
 _log = logging.getLogger(__name__)
 
@@ -119,6 +121,8 @@ class ApiOperations:
         ways = NodeWays(node_id, prefix, services.link, services.clock)
         self._groups = GroupOperations(ways, metadata, services.groups, self._made_internal)
         self._reassigning = Reassigning(metadata, services.alive)
+        one = OneStream(self._propose, self._update, self._served)
+        self._partitioned = PartitionedStreams(metadata.catalog, streams, self._placing, one)
 
     async def answer(self, request: Request) -> Response:
         """Do what ``request`` asks; returns when it is durable.
@@ -126,6 +130,14 @@ class ApiOperations:
         Raises:
             JetstreamError: the typed refusal, to be sent instead.
         """
+        if self._partitioned.is_asked(request):
+            if isinstance(request, CreateStreamRequest):
+                check_store(self._services.tier, needed=request.tier)
+            return await self._partitioned.answer(request, _answers_at())
+        return await self._answer_lone(request)
+
+    async def _answer_lone(self, request: Request) -> Response:
+        """Do what a request asks that is about no partitioned stream."""
         if isinstance(request, StreamChange):
             return await self._change(request)
         if isinstance(request, CursorQuestion):
@@ -144,6 +156,7 @@ class ApiOperations:
             case CreateStreamRequest() | RestoreStreamRequest():
                 return await self._create(request)
             case UpdateStreamRequest():
+                refuse_lone_change(self._known(request.name), request.patch)
                 return await self._update(request)
             case DeleteStreamRequest():
                 return await self._delete(request)
@@ -187,7 +200,7 @@ class ApiOperations:
         return (await self._metadata.propose(command)).answer()
 
     async def _create(self, request: CreateStreamRequest | RestoreStreamRequest) -> CreateStreamResponse:
-        answers_at = asyncio.get_running_loop().time() + READY_SECONDS
+        answers_at = _answers_at()
         tier = self._services.tier
         if isinstance(request, RestoreStreamRequest):
             remains = await found_remains(request, self._catalog, tier)
@@ -278,7 +291,10 @@ class ApiOperations:
         return self._info(changed)
 
     async def _delete(self, request: DeleteStreamRequest) -> DeleteStreamResponse:
-        event = await self._propose(DeleteStream(stream=StreamName(request.name)))
+        row = self._known(request.name)
+        if row.config.partition_of is not None:
+            raise is_partition(row, "partitions are deleted together")
+        event = await self._propose(DeleteStream(stream=row.name))
         if not isinstance(event, StreamDeleted):
             raise InternalError(f"deletion answered by {type(event).__name__}")
         name, incarnation = event.removal.name, event.removal.incarnation
@@ -303,7 +319,7 @@ class ApiOperations:
     def _known(self, name: str) -> Stream:
         stream = self._catalog.stream(StreamName(name))
         if stream is None:
-            raise UnknownStream(f"no stream {name!r}")
+            raise UnknownStream(f"no stream {name!r}", stream=name)
         return stream
 
     def _info(self, stream: Stream) -> StreamInfo:
@@ -334,6 +350,11 @@ class ApiOperations:
             streams=self._catalog.count_streams() - count_internal(self._catalog),
             protocol_versions=[PROTOCOL_VERSION],
         )
+
+
+def _answers_at() -> float:
+    """Return when a creation that is asked for now is answered at the latest, on the loop's clock."""
+    return asyncio.get_running_loop().time() + READY_SECONDS
 
 
 def _listed(request: ListStreamsRequest, catalog: Catalog, streams: Streams) -> ListStreamsResponse:

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from envelope.errors import InvalidConfig, NotLeader, UnknownStream
@@ -11,7 +11,7 @@ from jetstream.node.clock import Clock
 from metadata.api.requests import UpdateStreamRequest
 from metadata.catalog.commands import CreateStream
 from metadata.node.metadata_group import MetadataGroup
-from metadata.placement import Candidate, Placed, loads, place_stream, read_replicas_beside
+from metadata.placement import Candidate, Placed, loads, place_partitions, place_stream, read_replicas_beside
 from metadata.stream_config import StreamConfig
 
 _Placed = TypeVar("_Placed")
@@ -45,7 +45,18 @@ class Placing:
             NotLeader: this node cannot tell which nodes are alive.
             InvalidConfig: there are too few.
         """
-        placed = await self._placed(lambda: self._place(config))
+        return self._command(config, await self._placed(lambda: self._place(config)))
+
+    async def creations(self, configs: Sequence[StreamConfig]) -> list[CreateStream]:
+        """Return the commands that create partitions of one stream, spread over the nodes that are alive now.
+
+        Raises:
+            NotLeader, InvalidConfig: as `creation`.
+        """
+        placed = await self._placed(lambda: self._place_partitions(configs))
+        return [self._command(config, place) for config, place in zip(configs, placed, strict=True)]
+
+    def _command(self, config: StreamConfig, placed: Placed) -> CreateStream:
         return CreateStream(
             config=config,
             incarnation=Incarnation(secrets.token_hex(_INCARNATION_BYTES)),
@@ -99,6 +110,10 @@ class Placing:
         if existing is not None:
             return Placed(existing.replicas, existing.read_replicas)
         return place_stream(self.candidates(), config.replicas, config.read_replicas)
+
+    def _place_partitions(self, configs: Sequence[StreamConfig]) -> list[Placed]:
+        siblings = self._catalog.partition_rows(configs[0].partition_of or "") if configs else ()
+        return place_partitions(self.candidates(), siblings, configs)
 
     def _place_read_replicas(self, request: UpdateStreamRequest) -> tuple[NodeId, ...]:
         row = self._catalog.stream(StreamName(request.name))

@@ -89,6 +89,8 @@ def stream_summary(stream: Stream, streams: Streams) -> StreamSummary:
         log_end_offset=replica.log.log_end_offset if replica else None,
         high_watermark=replica.high_watermark if replica else None,
         bytes=replica.log.bytes if replica else None,
+        partition_of=stream.config.partition_of,
+        partition=stream.config.partition,
     )
 
 

@@ -33,6 +33,7 @@ from metadata.catalog.events import (
     TierAdvanced,
 )
 from metadata.catalog.tables import Removal, Stream
+from metadata.partitioning import is_partitioned
 
 _log = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class Streams:
         """Return the stream's replica, None if there is no such stream.
 
         Raises:
+            StreamIsPartitioned: there are its partitions instead.
             NotReplica: other nodes have it.
             StreamOffline: its log is not open (yet), or the node does not know yet what streams there are.
         """
@@ -118,6 +120,7 @@ class Streams:
         """Return where a stream is, or None if there is none.
 
         Raises:
+            StreamIsPartitioned: there are its partitions instead.
             StreamOffline: the node does not know yet what streams there are.
         """
         row = _row(self._catalog, name, knows_all=self._knows_all)
@@ -295,4 +298,6 @@ def _row(catalog: Catalog, name: str, *, knows_all: bool) -> Stream | None:
     if row is None and not knows_all:
         # Until a majority was heard the catalogue may be empty: readers would take that for an answer.
         raise StreamOffline("this node is starting: it does not know yet which streams there are")
+    if row is None and catalog.is_partitioned(name):
+        raise is_partitioned(name, catalog)
     return row

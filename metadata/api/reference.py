@@ -4,7 +4,7 @@ from typing import Final
 
 from envelope.errors import registry
 from metadata.api.requests import REQUESTS
-from metadata.api.responses import RESPONSES, ErrorResponse
+from metadata.api.responses import PARTITIONED_RESPONSES, RESPONSES, ErrorResponse
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -16,6 +16,9 @@ def schemas() -> dict[str, dict[str, object]]:
         found[f"{name}.request"] = {"$schema": _DIALECT, **request.model_json_schema(mode="validation")}
     for name, response in RESPONSES.items():
         found[f"{name}.response"] = {"$schema": _DIALECT, **response.model_json_schema(mode="serialization")}
+    for name, response in PARTITIONED_RESPONSES.items():
+        schema = response.model_json_schema(mode="serialization")
+        found[f"{name}.partitioned.response"] = {"$schema": _DIALECT, **schema}
     found["error"] = {"$schema": _DIALECT, **ErrorResponse.model_json_schema(mode="serialization")}
     return found
 

@@ -200,6 +200,13 @@ class DeleteStreamResponse(ApiResponse):
     incarnation: str = Field(description="of the life that ended")
 
 
+class DeletePartitionedStreamResponse(ApiResponse):
+    """The stream is gone with all its partitions."""
+
+    name: str
+    partitions: list[DeleteStreamResponse]
+
+
 class StreamSummary(ApiResponse):
     """One line of a list; offsets and bytes are null where the answering node does not hold the stream."""
 
@@ -214,6 +221,27 @@ class StreamSummary(ApiResponse):
     log_end_offset: int | None = None
     high_watermark: int | None = None
     bytes: int | None = None
+    partition_of: str | None = Field(default=None, description="the stream that it is a partition of")
+    partition: int | None = Field(default=None, description="its number, if it is a partition")
+
+
+class PartitionedStreamInfo(ApiResponse):
+    """A partitioned stream: its configuration and its partitions, each of which has a ``stream.info``."""
+
+    config: ReportedConfig = Field(description="of the first partition, with the name of the whole")
+    effective_partitions: int = Field(
+        description="so many, the first, share the messages; 0: none takes any, as not all are there"
+    )
+    missing: list[int] = Field(
+        description="numbers of the partitions that are not there: repeat the request that makes them"
+    )
+    partitions: list[StreamSummary] = Field(description="those that are there, by number")
+
+
+class CreatePartitionedStreamResponse(PartitionedStreamInfo):
+    """The stream as it is now, new or found."""
+
+    created: bool = Field(description="false: it existed with an equal configuration, and all its partitions")
 
 
 class ListStreamsResponse(ApiResponse):
@@ -360,7 +388,9 @@ class ErrorResponse(ApiResponse):
 
 Response = (
     StreamInfo
+    | PartitionedStreamInfo
     | DeleteStreamResponse
+    | DeletePartitionedStreamResponse
     | ListStreamsResponse
     | LookupStreamsResponse
     | TruncateStreamResponse
@@ -402,6 +432,15 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "cluster.remove": RemoveNodeResponse,
 }
 """By the tail of the subject, behind the prefix."""
+
+
+PARTITIONED_RESPONSES: Final[dict[str, type[Response]]] = {
+    "stream.create": CreatePartitionedStreamResponse,
+    "stream.update": PartitionedStreamInfo,
+    "stream.delete": DeletePartitionedStreamResponse,
+    "stream.info": PartitionedStreamInfo,
+}
+"""What the same requests are answered with where the stream is partitioned."""
 
 
 def list_page(

@@ -93,6 +93,10 @@ class Catalog:
         """
         return self._tables.partitions.count(partitioned)
 
+    def is_partitioned(self, name: str) -> bool:
+        """Tell whether there is a partitioned stream of that name, be all its partitions there or not."""
+        return name in self._tables.partitions
+
     def partition_rows(self, partitioned: str) -> tuple[Stream, ...]:
         """Return the partitions that there are of a partitioned stream, by number; empty: there is none."""
         names = (

@@ -1,6 +1,7 @@
 """Placement spreads replicas over racks, and load over nodes."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,8 +9,16 @@ from hypothesis import strategies as st
 
 from envelope.errors import InvalidConfig
 from envelope.types import NodeId
-from metadata.placement import Candidate, loads, place, place_stream, read_replicas_beside
-from tests.support.catalogs import catalog_of, create, register
+from metadata.catalog.commands import CreateStream
+from metadata.placement import (
+    Candidate,
+    loads,
+    place,
+    place_partitions,
+    place_stream,
+    read_replicas_beside,
+)
+from tests.support.catalogs import catalog_of, create, partition, register
 
 RACKS = st.sampled_from([None, "a", "b", "c"])
 
@@ -120,3 +129,37 @@ def test_too_few_nodes_for_read_replicas_are_a_typed_error() -> None:
     with pytest.raises(InvalidConfig, match="read_replicas: 2 wanted, 1 nodes to hold them") as caught:
         place_stream([Candidate(NodeId("a")), Candidate(NodeId("b"))], 1, 2)
     assert caught.value.detail == {"field": "read_replicas"}
+
+
+@given(clusters(), st.integers(1, 3), st.integers(0, 6), st.integers(0, 12))
+def test_partitions_of_one_stream_are_spread_whatever_else_nodes_hold(
+    nodes: list[Candidate], replicas: int, present: int, more: int
+) -> None:
+    replicas = min(replicas, len(nodes))
+    nodes = [replace(node, rack=None) for node in nodes]
+    registered = [register(node.node_id) for node in nodes]
+    rows: list[CreateStream] = []
+    for numbers in (range(present), range(present, present + more)):
+        new = [
+            partition("orders", number, 20, nodes=[node.node_id for node in nodes[:replicas]])
+            for number in numbers
+        ]
+        siblings = catalog_of(*registered, *rows).streams()
+        placed = place_partitions(nodes, siblings, [command.config for command in new])
+        rows += [
+            replace(command, replicas=place.replicas, leader=place.replicas[0])
+            for command, place in zip(new, placed, strict=True)
+        ]
+    led = Counter({node.node_id: 0 for node in nodes})
+    held = Counter({node.node_id: 0 for node in nodes})
+    for command in rows:
+        led[command.leader] += 1
+        held.update(command.replicas)
+    assert max(held.values()) - min(held.values()) <= 1
+    assert max(led.values()) - min(led.values()) <= 1 + (replicas > 1)
+
+
+def test_partitions_for_which_there_are_too_few_nodes_are_a_typed_error() -> None:
+    config = partition(nodes=("a", "b")).config
+    with pytest.raises(InvalidConfig, match="replicas: 2 wanted"):
+        place_partitions([Candidate(NodeId("a"))], (), [config])

@@ -1,0 +1,137 @@
+"""Partitioned streams as a whole: what they are told to be, which partitions that makes, and what is missing.
+
+A partition has the configuration of its stream, and says besides which of how many it is. Partitions that
+were added later say a larger number.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from envelope.errors import InvalidConfig, StreamExists
+from envelope.partition_errors import StreamIsPartition, StreamIsPartitioned
+from envelope.types import StreamName
+from metadata.catalog.catalog import Catalog
+from metadata.catalog.tables import Stream
+from metadata.stream_config import StreamConfig, partition_name
+from metadata.stream_patch import StreamPatch
+
+OF_THE_WHOLE: Final = frozenset(("name", "partitions", "partition_by", "partition_of", "partition"))
+"""Fields of a change that say of which stream it is, and are no change of its partitions."""
+OF_ALL_PARTITIONS: Final = frozenset(("subject", "group"))
+"""Fields that a partition has in common with the others, always."""
+
+
+def partition_config(whole: StreamConfig, number: int, partitions: int) -> StreamConfig:
+    """Return the configuration of one of so many partitions."""
+    name = partition_name(whole.name, number)
+    own = {"name": name, "partitions": partitions, "partition_of": whole.name, "partition": number}
+    return StreamConfig.model_validate(_fields(whole) | own)
+
+
+def whole_config(rows: Sequence[Stream]) -> StreamConfig:
+    """Return the configuration of the stream whose partitions these are, by number: that of the first.
+
+    With as many partitions as there are to be, be they there or not.
+    """
+    assert rows, "a partitioned stream is its partitions"
+    config = rows[0].config
+    own = {"name": config.partition_of, "partitions": wanted(rows), "partition_of": None, "partition": None}
+    return StreamConfig.model_validate(_fields(config) | own)
+
+
+def wanted(rows: Sequence[Stream]) -> int:
+    """Return how many partitions there are to be."""
+    return max(row.config.partitions or 0 for row in rows)
+
+
+def missing(rows: Sequence[Stream], partitions: int) -> list[int]:
+    """Return the numbers of the partitions that are not there, ascending."""
+    present = {row.config.partition for row in rows}
+    return [number for number in range(partitions) if number not in present]
+
+
+def to_create(whole: StreamConfig, catalog: Catalog) -> list[StreamConfig]:
+    """Return the partitions that a creation is to make; none if all are there, as is asked.
+
+    Raises:
+        StreamExists: a name is taken, or the stream is there with another configuration.
+    """
+    assert whole.partitions is not None, "an ordinary stream has no partitions"
+    if catalog.stream(StreamName(whole.name)) is not None:
+        raise StreamExists(f"stream {whole.name!r} exists and is not partitioned", fields="partitions")
+    rows = catalog.partition_rows(whole.name)
+    if rows:
+        found = [whole_config((row,)) for row in rows]
+        differing = {name for config in found for name in _differing(whole, config) if name != "partitions"}
+        if wanted(rows) != whole.partitions:
+            differing.add("partitions")
+        if differing:
+            fields = ", ".join(name for name in StreamConfig.model_fields if name in differing)
+            raise StreamExists(f"stream {whole.name!r} exists with another {fields}", fields=fields)
+    return partitions_to_add(whole, catalog)
+
+
+def partitions_to_add(whole: StreamConfig, catalog: Catalog) -> list[StreamConfig]:
+    """Return the partitions that are not there yet.
+
+    Raises:
+        StreamExists: a stream that is none of them has such a name.
+    """
+    assert whole.partitions is not None, "an ordinary stream has no partitions"
+    numbers = missing(catalog.partition_rows(whole.name), whole.partitions)
+    for number in numbers:
+        name = partition_name(whole.name, number)
+        if catalog.stream(name) is not None or catalog.partition_rows(name):
+            raise StreamExists(f"stream {name!r} exists and is no partition of {whole.name!r}", stream=name)
+    return [partition_config(whole, number, whole.partitions) for number in numbers]
+
+
+def updated_partitions(patch: StreamPatch, whole: StreamConfig) -> int:
+    """Return how many partitions there are to be after a change of a partitioned stream.
+
+    Raises:
+        InvalidConfig: fewer than there are, or the change would make it something else.
+    """
+    for field in ("partition_by", "partition_of", "partition"):
+        if field in patch.model_fields_set and getattr(patch, field) != getattr(whole, field):
+            raise InvalidConfig(f"{field}: cannot be changed", field=field)
+    if "partitions" not in patch.model_fields_set:
+        assert whole.partitions is not None, "it is partitioned"
+        return whole.partitions
+    if patch.partitions is None or patch.partitions < (whole.partitions or 0):
+        raise InvalidConfig(
+            f"partitions: {whole.name!r} has {whole.partitions}, and partitions are only added",
+            field="partitions",
+        )
+    return patch.partitions
+
+
+def refuse_lone_change(row: Stream, patch: StreamPatch) -> None:
+    """Raise StreamIsPartition if one partition is to differ in what all have in common."""
+    config = row.config
+    for field in OF_ALL_PARTITIONS & patch.model_fields_set:
+        if config.partition_of is not None and getattr(patch, field) != getattr(config, field):
+            raise is_partition(row, f"{field}: is changed of all partitions together", field=field)
+
+
+def is_partition(row: Stream, reason: str, **detail: str) -> StreamIsPartition:
+    """Return the refusal of what is asked of a whole stream, and was asked of one partition."""
+    whole = row.config.partition_of or ""
+    return StreamIsPartition(
+        f"{reason}: {row.name!r} is a partition of {whole!r}", partition_of=whole, **detail
+    )
+
+
+def is_partitioned(name: str, catalog: Catalog) -> StreamIsPartitioned:
+    """Return the refusal of what is asked of a partitioned stream, and is to be asked of its partitions."""
+    names = [row.name for row in catalog.partition_rows(name)]
+    listed = " … ".join([*names[:1], *names[1:][-1:]])
+    return StreamIsPartitioned(f"stream {name!r} is partitioned: ask {listed}", partitions=len(names))
+
+
+def _fields(config: StreamConfig) -> dict[str, object]:
+    return {name: getattr(config, name) for name in StreamConfig.model_fields}
+
+
+def _differing(one: StreamConfig, other: StreamConfig) -> list[str]:
+    return [name for name in StreamConfig.model_fields if getattr(one, name) != getattr(other, name)]
