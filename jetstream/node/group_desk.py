@@ -187,7 +187,7 @@ class GroupDesk:
         self, pending: Pending, assignments: list[MemberAssignment], refused: list[MemberRefusal]
     ) -> None:
         response = HeartbeatResponse(id=pending.request.id, assignments=assignments, refused=refused)
-        _respond(pending, response)
+        _respond(pending, _fitting(response))
 
     # --- what takes its time -----------------------------------------------------------------------
 
@@ -244,6 +244,17 @@ class _News:
         if self._is_asked and not self._is_told and (has_news or not self._expected):
             self._is_told = True
             self._respond(self._assignments, self._refused)
+
+
+def _fitting(response: HeartbeatResponse) -> HeartbeatResponse:
+    """Return as much of the news as one frame holds: the next heartbeat is answered with the rest at once."""
+    news = len(response.assignments) + len(response.refused)
+    while news > 1 and len(encode_response(response)) > FRAME_HEADER_BYTES_MAX:
+        news //= 2
+        refused = response.refused[:news]
+        assignments = response.assignments[: news - len(refused)]
+        response = HeartbeatResponse(id=response.id, assignments=assignments, refused=refused)
+    return response
 
 
 def _respond(pending: Pending, response: Response) -> None:

@@ -191,6 +191,31 @@ def test_one_heartbeat_is_for_members_of_groups_in_several_shards(tmp_path: Path
     run(scenario())
 
 
+def test_more_news_than_a_frame_holds_comes_with_the_next_heartbeats(tmp_path: Path) -> None:
+    streams = [f"{number:02d}-{'x' * 120}" for number in range(20)]
+    groups = [name for name in map(str, range(400)) if group_shard(name) == group_shard("0")][:32]
+
+    async def scenario() -> None:
+        async with node_with(tmp_path, *streams) as (_, node), members(address(node), "0") as [one]:
+            many = [RawMember(one.link, group, streams) for group in groups]
+            for member in many:
+                await joined(member)
+                member.generation = 0
+            answers = 0
+            while unheard := [member for member in many if not member.generation]:
+                beats = [member.beat() for member in unheard]
+                asked = SendHeartbeat(id=one.link.next_id(), beats=beats, max_wait_ms=60_000)
+                response = await one.ask(HeartbeatResponse, asked)
+                assert response.assignments
+                for assignment in response.assignments:
+                    many[groups.index(assignment.group)].take(assignment)
+                answers += 1
+            assert answers > 1
+            assert all(len(member.keeps) == len(streams) for member in many)
+
+    run(scenario())
+
+
 def test_groups_outlive_the_node(tmp_path: Path) -> None:
     async def before() -> tuple[str, int]:
         async with node_with(tmp_path, "orders") as (_, node), members(address(node), "g") as [one]:
