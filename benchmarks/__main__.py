@@ -23,6 +23,8 @@ from benchmarks import (
     envelope,
     failover,
     group_commit,
+    groups,
+    groups_idle,
     latency,
     loadgen,
     long_poll,
@@ -56,6 +58,8 @@ BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
     "cluster_connections": cluster_connections.run,
     "cluster_acks": cluster_acks.run,
     "cluster_idle": cluster_idle.run,
+    "groups": groups.run,
+    "groups_idle": groups_idle.run,
     "soak": soak.run,
     "tiers": tiers.run,
 }

@@ -38,8 +38,8 @@ def test_the_raw_disk_is_measured_for_every_group_size(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", ["read", "read_delay", "long_poll", "catch_up"])
-def test_a_benchmark_of_reading_accounts_for_everything_and_leaves_nothing(
+@pytest.mark.parametrize("name", ["read", "read_delay", "long_poll", "catch_up", "groups"])
+def test_a_longer_benchmark_accounts_for_everything_and_leaves_nothing(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = tmp_path / "results" / "report.json"
