@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from envelope.types import AckPolicy, Compact, Compression, SyncMode
+from envelope.types import AckPolicy, Compact, Compression, PartitionBy, SyncMode
 from jetstream.cli.quantities import parse_duration, parse_label, parse_size
 
 NO_LIMIT: Final = "0: no limit"
@@ -135,6 +135,18 @@ class StreamOptions:
     group: Annotated[
         str | None, typer.Option("--group", help="Share the subject with the streams of this group.")
     ] = None
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions",
+            min=1,
+            help="So many streams, NAME/0 and so on, share the messages (default: one).",
+        ),
+    ] = None
+    partition_by: Annotated[
+        PartitionBy | None,
+        typer.Option("--partition-by", help="… by their key, their subject, or as NATS deals them out."),
+    ] = None
     labels: Annotated[
         list[str] | None,
         typer.Option("--label", metavar="KEY=VALUE", help="For people and tools; repeatable."),
@@ -164,6 +176,8 @@ class StreamOptions:
             "dedupe_ids_max": self.dedupe_ids_max,
             "session_window": self.session_window,
             "group": self.group,
+            "partitions": self.partitions,
+            "partition_by": self.partition_by,
             "labels": dict(parse_label(label) for label in self.labels) if self.labels else None,
         }
         retention = _limits(

@@ -1,9 +1,11 @@
 """``jetstream stream …``: create, list, look at, change, cut and delete streams."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
+from envelope.partition_errors import StreamIsPartitioned
 from jetstream.cli.client_connection import connected
 from jetstream.cli.console import (
     print_json,
@@ -17,7 +19,16 @@ from jetstream.cli.help_text import Json, StreamArgument
 from jetstream.cli.nats_options import NatsOptions
 from jetstream.cli.quantities import size_text
 from jetstream.cli.stream_options import StreamOptions
-from metadata.api.responses import PossibleGap, ReplicaInfo, StreamInfo, TierInfo, UncleanElectionInfo
+from metadata.api.responses import (
+    DeleteStreamResponse,
+    PartitionedStreamInfo,
+    PossibleGap,
+    ReplicaInfo,
+    StreamInfo,
+    StreamSummary,
+    TierInfo,
+    UncleanElectionInfo,
+)
 
 CREATE_EXAMPLES: Final = (
     "jetstream stream create orders --subject 'orders.>'",
@@ -25,6 +36,7 @@ CREATE_EXAMPLES: Final = (
     "jetstream stream create audit --subject 'svc.>' --ack none --label team=security",
     "jetstream stream create orders --subject 'orders.>' --replicas 3 --min-insync-replicas 2",
     "jetstream stream create prices --subject 'prices.>' --replicas 3 --read-replicas 2",
+    "jetstream stream create orders --subject 'orders.>' --partitions 4 --partition-by key",
 )
 LIST_EXAMPLES: Final = ("jetstream stream ls", "jetstream stream ls --json | jq -r .name")
 INFO_EXAMPLES: Final = (
@@ -34,6 +46,7 @@ INFO_EXAMPLES: Final = (
 UPDATE_EXAMPLES: Final = (
     "jetstream stream update orders --retention-age 30d",
     "jetstream stream update orders --retention-age 0 --remove-label team",
+    "jetstream stream update orders --partitions 8",
 )
 TRUNCATE_EXAMPLES: Final = ("jetstream stream truncate orders --before 1000000",)
 DELETE_EXAMPLES: Final = ("jetstream stream delete orders", "jetstream stream delete orders --yes")
@@ -52,7 +65,8 @@ def create(
     """Create a stream; what is published on its subject from now on is stored and acked.
 
     Creating it again with an equal configuration finds it and succeeds; the same name with another
-    configuration is refused (exit code 4).
+    configuration is refused (exit code 4). With --partitions it is several streams, STREAM/0 and so on, that
+    share the messages.
     """
     with reported_errors(as_json):
         run_async(_create(nats, name, subject, settings.patch(), as_json))
@@ -64,7 +78,9 @@ async def _create(nats: NatsOptions, name: str, subject: str, config: dict[str, 
     if as_json:
         print_json(stream.model_dump(mode="json"))
         return
-    print_line(f"{'created' if stream.created else 'found'} stream {name} on {subject}")
+    what = "created" if stream.created else "found"
+    parts = "" if isinstance(stream, StreamInfo) else f" in {len(stream.partitions)} partitions"
+    print_line(f"{what} stream {name} on {subject}{parts}")
 
 
 def list_streams(
@@ -87,6 +103,10 @@ async def _list(nats: NatsOptions, prefix: str | None, internal: bool, as_json: 
         for stream in streams:
             print_json(stream.model_dump(mode="json"))
         return
+    _print_summaries(f"{len(streams):,} stream{'' if len(streams) == 1 else 's'}", streams)
+
+
+def _print_summaries(title: str, streams: Sequence[StreamSummary]) -> None:
     columns = ("stream", "subject", "ack", "leader", "in sync", "first", "committed", "end", "size")
     rows = (
         (
@@ -102,11 +122,13 @@ async def _list(nats: NatsOptions, prefix: str | None, internal: bool, as_json: 
         )
         for stream in streams
     )
-    print_table(f"{len(streams):,} stream{'' if len(streams) == 1 else 's'}", columns, rows)
+    print_table(title, columns, rows)
 
 
 def info(nats: NatsOptions, name: StreamArgument, as_json: Json = False) -> None:
     """Show a stream's configuration and its live state: offsets, size, possible gaps, damage, replicas.
+
+    Of a partitioned stream: its configuration and its partitions, each of which can be shown by its own name.
 
     Of each replica: whether it leads, whether it is in sync, where its log ends, where what it has on disk
     ends, its high watermark, and how many of the leader's records it does not have on disk (lag). A dash is
@@ -118,7 +140,11 @@ def info(nats: NatsOptions, name: StreamArgument, as_json: Json = False) -> None
 
 async def _info(nats: NatsOptions, name: str, as_json: bool) -> None:
     async with connected(nats) as client:
-        _show(await client.streams.info(name), as_json)
+        try:
+            stream: StreamInfo | PartitionedStreamInfo = await client.streams.info(name)
+        except StreamIsPartitioned:
+            stream = await client.streams.partitions(name)
+    _show(stream, as_json)
 
 
 def update(
@@ -133,7 +159,10 @@ def update(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Change what is given of a stream's configuration; all else stays."""
+    """Change what is given of a stream's configuration; all else stays.
+
+    Of a partitioned stream all partitions are changed; more --partitions than there are are added.
+    """
     changes = settings.patch() | ({"subject": subject} if subject is not None else {})
     if remove_label:
         changes["labels"] = dict.fromkeys(remove_label) | changes.get("labels", {})
@@ -187,14 +216,35 @@ async def _delete(nats: NatsOptions, name: str, as_json: bool) -> None:
     if as_json:
         print_json(done.model_dump(mode="json"))
     else:
-        print_line(f"deleted stream {name}")
+        parts = "" if isinstance(done, DeleteStreamResponse) else f" with {len(done.partitions)} partitions"
+        print_line(f"deleted stream {name}{parts}")
 
 
-def _show(stream: StreamInfo, as_json: bool) -> None:
-    """Print everything known of one stream."""
+def _show(stream: StreamInfo | PartitionedStreamInfo, as_json: bool) -> None:
+    """Print everything known of a stream."""
     if as_json:
         print_json(stream.model_dump(mode="json"))
-        return
+    elif isinstance(stream, StreamInfo):
+        _show_one(stream)
+    else:
+        _show_partitioned(stream)
+
+
+def _show_partitioned(stream: PartitionedStreamInfo) -> None:
+    config = stream.config.model_dump(mode="json", exclude_defaults=True)
+    missing = ", ".join(map(str, stream.missing))
+    shown: dict[str, object] = {
+        "partitions": f"{len(stream.partitions)}, {stream.effective_partitions} of which share the messages",
+        "missing": f"{missing}: repeat the command that makes them" if missing else "",
+    }
+    for key in sorted(config.keys() - {"name", "partitions"}):
+        shown[key.replace("_", " ")] = config[key]
+    print_properties(stream.config.name, shown)
+    _print_summaries("partitions", stream.partitions)
+
+
+def _show_one(stream: StreamInfo) -> None:
+    """Print everything known of one stream, which may be a partition."""
     config = stream.config.model_dump(mode="json", exclude_defaults=True)
     shown: dict[str, object] = {
         "state": stream.state if stream.reason is None else f"{stream.state}: {stream.reason}",

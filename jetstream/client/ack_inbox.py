@@ -98,13 +98,14 @@ class AckOfEach:
         self._acks: dict[str, PublishAck] = {}
 
     def on_answer(self, answer: PublishAck | Refusal) -> bool:
-        """Take the answer of a named stream; those of others are not ours to wait for."""
+        """Take the answer of a named stream, or of a partition of one; others are not ours to wait for."""
+        named = next((name for name in answer.names if name in self._streams), None)
         if isinstance(answer, Refusal):
-            if answer.stream in self._streams:
+            if named is not None:
                 self.on_failure(answer.error)
             return self.future.done()
-        if answer.stream in self._streams:
-            self._acks[answer.stream] = answer
+        if named is not None:
+            self._acks[named] = answer
         if len(self._acks) == len(set(self._streams)) and not self.future.done():
             self.future.set_result([self._acks[stream] for stream in self._streams])
         return self.future.done()

@@ -82,7 +82,9 @@ class RecordAck:
             JetstreamError: its envelope was not sent, or refused, or the outcome is unknown.
         """
         ack = yield from asyncio.shield(self._batch.acked).__await__()
-        return PublishAck(ack.stream, ack.first_offset + self._row, ack.epoch, ack.duplicate)
+        return PublishAck(
+            ack.stream, ack.first_offset + self._row, ack.epoch, ack.duplicate, partition=ack.partition
+        )
 
 
 class BatchPublisher:

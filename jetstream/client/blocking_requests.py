@@ -1,7 +1,7 @@
 """Streams, cursors and groups without asyncio: each call waits for its result."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Unpack, overload
 
 from jetstream.client.cursors import Cursors
 from jetstream.client.group_places import CursorMove, GroupLag, Target
@@ -11,9 +11,12 @@ from jetstream.client.publishing import PublishAck
 from jetstream.client.streams import Streams
 from metadata.api.group_responses import GroupInfo, GroupSummary
 from metadata.api.responses import (
+    CreatePartitionedStreamResponse,
     CreateStreamResponse,
     CursorInfo,
+    DeletePartitionedStreamResponse,
     DeleteStreamResponse,
+    PartitionedStreamInfo,
     StreamInfo,
     StreamSummary,
     TruncateStreamResponse,
@@ -28,7 +31,24 @@ class BlockingStreams:
         self._thread = thread
         self._streams = streams
 
-    def create(self, name: str, subject: str, **config: object) -> CreateStreamResponse:
+    @overload
+    def create(
+        self, name: str, subject: str, *, partitions: None = None, **config: object
+    ) -> CreateStreamResponse: ...
+
+    @overload
+    def create(
+        self, name: str, subject: str, *, partitions: int, **config: object
+    ) -> CreatePartitionedStreamResponse: ...
+
+    @overload
+    def create(
+        self, name: str, subject: str, **config: object
+    ) -> CreateStreamResponse | CreatePartitionedStreamResponse: ...
+
+    def create(
+        self, name: str, subject: str, **config: object
+    ) -> CreateStreamResponse | CreatePartitionedStreamResponse:
         """See `Streams.create`."""
         return self._thread.run(self._streams.create(name, subject, **config))
 
@@ -38,17 +58,21 @@ class BlockingStreams:
         """See `Streams.restore`."""
         return self._thread.run(self._streams.restore(name, incarnation, replicas))
 
-    def update(self, name: str, **changes: object) -> UpdateStreamResponse:
+    def update(self, name: str, **changes: object) -> UpdateStreamResponse | PartitionedStreamInfo:
         """See `Streams.update`."""
         return self._thread.run(self._streams.update(name, **changes))
 
-    def delete(self, name: str) -> DeleteStreamResponse:
+    def delete(self, name: str) -> DeleteStreamResponse | DeletePartitionedStreamResponse:
         """See `Streams.delete`."""
         return self._thread.run(self._streams.delete(name))
 
     def info(self, name: str) -> StreamInfo:
         """See `Streams.info`."""
         return self._thread.run(self._streams.info(name))
+
+    def partitions(self, name: str) -> PartitionedStreamInfo:
+        """See `Streams.partitions`."""
+        return self._thread.run(self._streams.partitions(name))
 
     def list(self, prefix: str | None = None, *, internal: bool = False) -> "list[StreamSummary]":
         """See `Streams.list`."""

@@ -99,6 +99,9 @@ class BatchOptions(TypedDict, total=False):
     dedupe window."""
     compress: bool
     """Put each into a zstd frame: less for the network, more for both ends."""
+    key: bytes | str | None
+    """Of all records, where the stream is partitioned by key: its partition takes the whole table. Their own
+    column says the same, or null. Other streams refuse it."""
     stream: str | None
     """The stream whose acks are awaited, if several bind the subject."""
     ack: Literal["leader", "all"] | None
@@ -316,7 +319,7 @@ class JetstreamClient:
             JetstreamError: the first failure; envelopes before and after it may be stored.
         """
         refuse_unknown(options, BatchOptions.__optional_keys__)
-        asked = PublishOptions(stream=options.get("stream"), ack=options.get("ack"))
+        asked = PublishOptions(key=options.get("key"), stream=options.get("stream"), ack=options.get("ack"))
         filled = envelopes(
             batch_rows(table),
             subject,

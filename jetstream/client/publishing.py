@@ -72,11 +72,18 @@ class PublishAck:
     """The message id was seen before: ``offset`` is the original's, and nothing was stored now."""
     count: int = 1
     """Records that were published together, in one batch envelope; ``offset`` is the last one's."""
+    partition: int | None = None
+    """The number of the partition that has it, if ``stream`` is one."""
 
     @property
     def first_offset(self) -> int:
         """Offset of the first of them."""
         return self.offset - self.count + 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the stream, and of the partitioned one that it is part of."""
+        return names_of(self.stream, self.partition)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +97,17 @@ class Refusal:
 
     stream: str
     error: JetstreamError
+    partition: int | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See `PublishAck.names`."""
+        return names_of(self.stream, self.partition)
+
+
+def names_of(stream: str, partition: int | None) -> tuple[str, ...]:
+    """Return the names under which the answers of a stream may be waited for."""
+    return (stream,) if partition is None else (stream, stream.removesuffix(f"/{partition}"))
 
 
 _HEADER_BLOCK_BYTES: Final = len(b"NATS/1.0\r\n" + b"\r\n")
@@ -175,13 +193,16 @@ def parse_ack(payload: bytes) -> PublishAck | Refusal | None:
     if not isinstance(fields, dict):
         return None
     stream, sequence, error = fields.get("stream"), fields.get("seq"), fields.get("error")
+    number = fields.get("partition")
+    partition = number if type(number) is int else None
     if isinstance(error, dict):
-        return Refusal(stream if isinstance(stream, str) else "", _refusal(error))
+        return Refusal(stream if isinstance(stream, str) else "", _refusal(error), partition)
     is_repeat = fields.get("duplicate") is True
     if not isinstance(stream, str) or type(sequence) is not int or sequence < (0 if is_repeat else 1):
         return None
     if sequence == 0:
-        return Refusal(stream, OffsetForgotten(f"stored in {stream} so long ago that nobody knows where"))
+        forgotten = OffsetForgotten(f"stored in {stream} so long ago that nobody knows where")
+        return Refusal(stream, forgotten, partition)
     offset, epoch, count = fields.get("offset"), fields.get("epoch"), fields.get("count")
     records = count if type(count) is int and count > 0 else None
     return (PublishAck if records is None else BatchAck)(
@@ -190,6 +211,7 @@ def parse_ack(payload: bytes) -> PublishAck | Refusal | None:
         epoch if type(epoch) is int else 0,
         is_repeat,
         records or 1,
+        partition,
     )
 
 

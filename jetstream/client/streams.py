@@ -2,22 +2,26 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, overload
 
 import nats.errors
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 from pydantic_core import PydanticSerializationError, to_json
 
 from envelope.errors import ConnectionLost, DeadlinePassed, NoResponders, RequestError
+from envelope.partition_errors import StreamIsPartitioned
 from jetstream.client.node_links import Address
 from metadata.api.responses import (
     ClusterInfo,
+    CreatePartitionedStreamResponse,
     CreateStreamResponse,
+    DeletePartitionedStreamResponse,
     DeleteStreamResponse,
     ListStreamsResponse,
     LookupStreamsResponse,
+    PartitionedStreamInfo,
     StreamInfo,
     StreamSummary,
     TruncateStreamResponse,
@@ -39,6 +43,22 @@ ASK_AGAIN_SECONDS: Final = 0.5
 and one that stands still listens."""
 _NO_RESPONDERS: Final = "503"
 """NATS's own answer where nobody listens: a status without a payload."""
+
+
+class _Created(RootModel[CreateStreamResponse | CreatePartitionedStreamResponse]):
+    """Of an ordinary stream, or of a partitioned one."""
+
+
+class _Updated(RootModel[UpdateStreamResponse | PartitionedStreamInfo]):
+    """The same."""
+
+
+class _Deleted(RootModel[DeleteStreamResponse | DeletePartitionedStreamResponse]):
+    """The same."""
+
+
+class _Told(RootModel[StreamInfo | PartitionedStreamInfo]):
+    """The same."""
 
 
 class NatsRequests:
@@ -113,8 +133,27 @@ class Streams:
     def __init__(self, requests: NatsRequests) -> None:
         self._requests = requests
 
-    async def create(self, name: str, subject: str, **config: object) -> CreateStreamResponse:
+    @overload
+    async def create(
+        self, name: str, subject: str, *, partitions: None = None, **config: object
+    ) -> CreateStreamResponse: ...
+
+    @overload
+    async def create(
+        self, name: str, subject: str, *, partitions: int, **config: object
+    ) -> CreatePartitionedStreamResponse: ...
+
+    @overload
+    async def create(
+        self, name: str, subject: str, **config: object
+    ) -> CreateStreamResponse | CreatePartitionedStreamResponse: ...
+
+    async def create(
+        self, name: str, subject: str, **config: object
+    ) -> CreateStreamResponse | CreatePartitionedStreamResponse:
         """Create a stream, or find it if it exists with an equal configuration (`created` tells which).
+
+        With ``partitions=4, partition_by="key"`` it is partitioned: four streams, ``NAME/0`` and so on.
 
         Args:
             name: unique in the cluster.
@@ -127,7 +166,7 @@ class Streams:
             InvalidName, InvalidSubject, InvalidConfig: something in it cannot be.
         """
         fields: dict[str, object] = {"name": name, "subject": subject, **config}
-        return await self._requests.ask("stream.create", fields, CreateStreamResponse)
+        return (await self._requests.ask("stream.create", fields, _Created)).root
 
     async def restore(
         self, name: str, incarnation: str | None = None, replicas: int | None = None
@@ -148,17 +187,43 @@ class Streams:
         fields: dict[str, object] = {"name": name, "incarnation": incarnation, "replicas": replicas}
         return await self._requests.ask("stream.restore", fields, CreateStreamResponse)
 
-    async def update(self, name: str, **changes: object) -> UpdateStreamResponse:
-        """Change the named fields of a stream's configuration; None puts one back to its default."""
-        return await self._requests.ask("stream.update", {"name": name, **changes}, UpdateStreamResponse)
+    async def update(self, name: str, **changes: object) -> UpdateStreamResponse | PartitionedStreamInfo:
+        """Change the named fields of a stream's configuration; None puts one back to its default.
 
-    async def delete(self, name: str) -> DeleteStreamResponse:
-        """Delete a stream with all its records."""
-        return await self._requests.ask("stream.delete", {"name": name}, DeleteStreamResponse)
+        Of a partitioned stream all partitions are changed, and a larger ``partitions`` adds some. If that is
+        cut off, the same call does the rest.
+        """
+        return (await self._requests.ask("stream.update", {"name": name, **changes}, _Updated)).root
+
+    async def delete(self, name: str) -> DeleteStreamResponse | DeletePartitionedStreamResponse:
+        """Delete a stream with all its records; a partitioned one with all its partitions."""
+        return (await self._requests.ask("stream.delete", {"name": name}, _Deleted)).root
 
     async def info(self, name: str) -> StreamInfo:
-        """Return a stream's configuration and live state; raises UnknownStream if there is none."""
-        return await self._requests.ask("stream.info", {"name": name}, StreamInfo)
+        """Return a stream's configuration and live state.
+
+        Raises:
+            UnknownStream: there is none.
+            StreamIsPartitioned: it is to be asked of one partition, or `partitions` of all.
+        """
+        answer = (await self._requests.ask("stream.info", {"name": name}, _Told)).root
+        if isinstance(answer, PartitionedStreamInfo):
+            raise StreamIsPartitioned(
+                f"stream {name!r} is partitioned: look at its partitions", partitions=len(answer.partitions)
+            )
+        return answer
+
+    async def partitions(self, name: str) -> PartitionedStreamInfo:
+        """Return a partitioned stream's configuration and its partitions.
+
+        Raises:
+            UnknownStream: there is no stream of that name.
+            RequestError: it is not partitioned.
+        """
+        answer = (await self._requests.ask("stream.info", {"name": name}, _Told)).root
+        if isinstance(answer, StreamInfo):
+            raise RequestError(f"stream {name!r} is not partitioned")
+        return answer
 
     async def list(self, prefix: str | None = None, *, internal: bool = False) -> "list[StreamSummary]":
         """Return all streams in the order of their names, or those whose name begins with ``prefix``.

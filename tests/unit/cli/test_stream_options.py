@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 import typer
 
-from envelope.types import AckPolicy, Compact, Compression, SyncMode
+from envelope.types import AckPolicy, Compact, Compression, PartitionBy, SyncMode
 from jetstream.cli.stream_options import StreamOptions
 from metadata.stream_config import StreamConfig
 
@@ -41,12 +41,14 @@ def test_what_is_given_has_the_keys_of_a_configuration() -> None:
         dedupe_ids_max=1000,
         session_window=timedelta(days=1),
         group="workers",
+        partitions=4,
+        partition_by=PartitionBy.QUEUE,
         labels=["team=a", "empty="],
     )
     patch = options.patch()
     config = StreamConfig.model_validate({"name": "a", "subject": "a.>", **patch})
-    of_partitions = {"partitions", "partition_by", "partition_of", "partition"}
-    assert set(patch) == set(StreamConfig.model_fields) - {"name", "subject"} - of_partitions
+    not_to_be_asked_for = {"partition_of", "partition"}
+    assert set(patch) == set(StreamConfig.model_fields) - {"name", "subject"} - not_to_be_asked_for
     assert config.retention.messages == 10
     assert config.dedupe_window == config.rewrite_after == timedelta(0)
     assert config.labels == {"team": "a", "empty": ""}

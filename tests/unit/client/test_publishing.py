@@ -78,6 +78,23 @@ def test_the_acks_that_nodes_write_are_understood() -> None:
     assert parse_ack(body_of(writer.duplicate(b"r", Offset(0)))) == PublishAck("a/b", 0, 3, duplicate=True)
 
 
+def test_the_answers_of_a_partition_are_those_of_its_stream_too() -> None:
+    writer = AckWriter(StreamName("a/b/12"), LeaderEpoch(3), 12)
+    answers = [
+        writer.ack(b"r", Offset(41)),
+        writer.duplicate(b"r", None),
+        writer.refusal(b"r", UnavailableError("later")),
+        writer.acks([b"r"], Offset(9)),
+    ]
+    for answer in answers:
+        told = parse_ack(body_of(answer))
+        assert told is not None
+        assert (told.stream, told.partition, told.names) == ("a/b/12", 12, ("a/b/12", "a/b"))
+    ordinary = parse_ack(body_of(AckWriter(StreamName("a/12"), LeaderEpoch(1)).ack(b"r", Offset(0))))
+    assert ordinary is not None
+    assert (ordinary.partition, ordinary.names) == (None, ("a/12",))
+
+
 @pytest.mark.parametrize("kind", registry().values())
 def test_a_refusal_becomes_the_error_the_stream_raised(kind: type[JetstreamError]) -> None:
     refusal = parse_ack(refusal_body(StreamName("s"), kind("why")))
