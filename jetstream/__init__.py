@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jetstream.client.batch_publisher import BatchPublisher, RecordAck
     from jetstream.client.blocking import BlockingClient, connect_blocking
-    from jetstream.client.connection import BatchOptions, JetstreamClient, ReadOptions, connect
+    from jetstream.client.connection import JetstreamClient, ReadOptions, connect
     from jetstream.client.cursors import Cursors
     from jetstream.client.groups import Groups
     from jetstream.client.publisher import Publisher
     from jetstream.client.publishing import PublishAck, PublishOptions
+    from jetstream.client.publishing_client import BatchOptions
     from jetstream.client.read_progress import ReadProgress
     from jetstream.client.read_range import Txid
     from jetstream.client.reader import BatchReader, RecordReader
@@ -61,7 +62,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchOptions": "connection",
+    "BatchOptions": "publishing_client",
     "BatchPublisher": "batch_publisher",
     "BatchReader": "reader",
     "BlockingClient": "blocking",

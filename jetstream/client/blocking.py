@@ -17,7 +17,7 @@ from envelope.errors import ConnectionLost, JetstreamError, RequestError
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset
 from jetstream.client.blocking_requests import BlockingCursors, BlockingGroups, BlockingStreams
-from jetstream.client.connection import BatchOptions, JetstreamClient, ReadOptions, connect
+from jetstream.client.connection import JetstreamClient, ReadOptions, connect
 from jetstream.client.loop_thread import LoopThread, ProgressRelay
 from jetstream.client.message_table import (
     ACKS_SCHEMA,
@@ -29,6 +29,7 @@ from jetstream.client.message_table import (
 )
 from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message, checked_window
 from jetstream.client.publishing import PublishAck, PublishOptions
+from jetstream.client.publishing_client import BatchOptions
 from jetstream.client.reader import BatchReader
 from jetstream.client.records import Record, records_of
 from jetstream.client.session_publisher import (
