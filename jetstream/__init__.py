@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from jetstream.client.batch_publisher import BatchPublisher, RecordAck
     from jetstream.client.blocking import BlockingClient, connect_blocking
     from jetstream.client.connection import JetstreamClient, ReadOptions, connect
+    from jetstream.client.consume_options import ConsumeOptions
+    from jetstream.client.consumer import Consumer
     from jetstream.client.cursors import Cursors
     from jetstream.client.groups import Groups
     from jetstream.client.publisher import Publisher
@@ -42,6 +44,8 @@ __all__ = [
     "BatchReader",
     "BlockingClient",
     "BlockingTable",
+    "ConsumeOptions",
+    "Consumer",
     "Cursors",
     "Groups",
     "JetstreamClient",
@@ -67,6 +71,8 @@ _HOMES = {
     "BatchReader": "reader",
     "BlockingClient": "blocking",
     "BlockingTable": "stream_table",
+    "ConsumeOptions": "consume_options",
+    "Consumer": "consumer",
     "Cursors": "cursors",
     "Groups": "groups",
     "JetstreamClient": "connection",

@@ -1,9 +1,9 @@
-"""A publisher that sends in a task of its own, for as long as its block lasts."""
+"""What runs beside the application for as long as a block lasts: a publisher that sends, a client's tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 
 class SendingPublisher(Protocol):
@@ -36,3 +36,44 @@ async def sending(publisher: P) -> AsyncIterator[P]:
                 publisher.abandon()
     except BaseExceptionGroup as group:  # callers handle errors, not groups of them: the first is the cause
         raise group.exceptions[0] from None
+
+
+class Background:
+    """Tasks of a client; none of them fails, as that would be a fault of ours and end the block."""
+
+    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+        self._tasks = tasks
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Let ``work`` run beside everything else."""
+        task = self._tasks.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def end(self) -> None:
+        """Cancel all that runs."""
+        for task in self._running:
+            task.cancel()
+
+
+@asynccontextmanager
+async def background() -> AsyncIterator[Background]:
+    """Let tasks run while the block lasts; they are cancelled at its end.
+
+    An error of the block is raised as it is, once they have ended.
+    """
+    failed: BaseException | None = None
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = Background(tasks)
+            try:
+                yield running
+            except BaseException as error:  # noqa: BLE001 - raised below: a task group would wrap it
+                failed = error
+            running.end()
+    except BaseExceptionGroup as group:  # a task has failed: that is the cause
+        raise group.exceptions[0] from None
+    if failed is not None:
+        raise failed

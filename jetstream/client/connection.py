@@ -1,5 +1,7 @@
 """`connect`, and what it gives: streams, publish, read."""
 
+import asyncio
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, TypedDict, Unpack, get_args
@@ -8,8 +10,13 @@ import pyarrow as pa
 
 from envelope.errors import RequestError
 from jetstream.client.ack_inbox import AckInbox
+from jetstream.client.background import Background, background
+from jetstream.client.consume_options import ConsumeOptions, consume_settings
+from jetstream.client.consumer import Consumer
+from jetstream.client.consumption import Consumption
 from jetstream.client.cursors import Cursors, place_of
 from jetstream.client.fetch_pipeline import FetchSettings, Wanted
+from jetstream.client.group_link import GroupLinks
 from jetstream.client.groups import Groups
 from jetstream.client.nats_connection import connect_nats
 from jetstream.client.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
@@ -66,9 +73,14 @@ _RANGE_OPTIONS: Final = frozenset(("start", "end", "follow", "incarnation"))
 class JetstreamClient(PublishingClient):
     """One application's way to the streams; made by `connect`."""
 
-    def __init__(self, links: NodeLinks, through_nats: ThroughNats | None) -> None:
-        super().__init__(through_nats)
+    def __init__(
+        self, links: NodeLinks, group_links: GroupLinks, through_nats: ThroughNats | None, tasks: Background
+    ) -> None:
         self._links = links
+        self._group_links = group_links
+        super().__init__(through_nats)
+        self._tasks = tasks
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
     @property
     def streams(self) -> Streams:
@@ -147,8 +159,34 @@ class JetstreamClient(PublishingClient):
 
         return following(StreamTable(open_reader))
 
+    def consume(
+        self, streams: str | Sequence[str], *, group: str, **options: Unpack[ConsumeOptions]
+    ) -> Consumer:
+        """Return a member of a consumer group; use it with ``async for``, in an ``async with`` block.
+
+        The members of a group share the partitions of the streams that they want, and the group stores how
+        far it is in each. The end of the block commits, and hands the partitions over.
+
+        Args:
+            streams: one or several; of a partitioned stream the name of the whole. They need not exist yet.
+            group: whose member; it is there when its first member is.
+            options: see `ConsumeOptions`.
+
+        Raises:
+            TypeError: an option that does not exist.
+            RequestError: one that cannot be, or a name that is none (`InvalidName`).
+        """
+        refuse_unknown(options, ConsumeOptions.__optional_keys__)
+        settings = consume_settings(streams, group, options)
+        consumer = Consumer(
+            lambda: Consumption(self._links, self._group_links, settings), settings, self._tasks
+        )
+        self._consumers.add(consumer)
+        return consumer
+
     async def close(self) -> None:
-        """Close all connections; what is outstanding fails."""
+        """Close all consumers, then all connections; what is outstanding fails."""
+        await asyncio.gather(*(consumer.close() for consumer in tuple(self._consumers)))
         self._links.close()
         if self._through_nats is not None:
             self._through_nats.inbox.abandon()
@@ -198,10 +236,12 @@ async def connect(
         through_nats = ThroughNats(nats_client, requests, AckInbox(nats_client))
         book = book or requests
     assert book is not None, "there are servers or a socket"
-    client = JetstreamClient(NodeLinks(book, request_timeout, access), through_nats)
-    try:
-        if through_nats is not None:
-            await through_nats.inbox.open()
-        yield client
-    finally:
-        await client.close()
+    async with background() as tasks:
+        links = NodeLinks(book, request_timeout, access)
+        client = JetstreamClient(links, GroupLinks(links, request_timeout, tasks), through_nats, tasks)
+        try:
+            if through_nats is not None:
+                await through_nats.inbox.open()
+            yield client
+        finally:
+            await client.close()

@@ -9,7 +9,7 @@ at the bound the pipeline stops asking.
 import asyncio
 import weakref
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from envelope.errors import DeadlinePassed, JetstreamError, RemoteProtocolError
@@ -153,6 +153,11 @@ class FetchPipeline:
         self._ready_bytes -= len(fetched.body)
         self._ask()
         return fetched
+
+    def limit(self, max_bytes: int, prefetch_bytes: int) -> None:
+        """Ask for so much at a time, and so much ahead, from now on; what is under way stays so."""
+        self._settings = replace(self._settings, max_bytes=max_bytes, prefetch_bytes=prefetch_bytes)
+        self._ask()
 
     def stop(self) -> None:
         """Ask for nothing more; what still arrives is dropped."""

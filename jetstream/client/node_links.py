@@ -1,4 +1,4 @@
-"""Which nodes there are, which of them have a stream, and one connection to each that readers share."""
+"""Which nodes there are, who has a stream or coordinates a group, and one connection to each, for all."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -16,8 +16,10 @@ from envelope.errors import (
 from jetstream.client.replica_choice import StreamReplicas
 from jetstream.client.socket_access import SocketAccess
 from jetstream.client.socket_link import SocketLink
-from jetstream.protocol.requests import GetMetadata
-from jetstream.protocol.responses import MetadataResponse, StreamMetadata
+from jetstream.protocol.group_requests import FindCoordinator
+from jetstream.protocol.group_responses import CoordinatorResponse
+from jetstream.protocol.requests import GetMetadata, Request
+from jetstream.protocol.responses import MetadataResponse, Response, StreamMetadata
 
 Address = tuple[str, int]
 
@@ -127,6 +129,26 @@ class NodeLinks:
                 reason = UnknownStream(f"there is no stream {stream[:256]!r}")
         raise reason
 
+    async def coordinator_of(self, group: str) -> SocketLink:
+        """Return an open connection to the node that coordinates ``group``, as the next node tells now.
+
+        Raises:
+            JetstreamError: no node says; as `link`. What is not ``retriable`` every node would say.
+        """
+        self._turn += 1
+        reason: JetstreamError = UnavailableError("no node is known")
+        async with aclosing(self._each_link()) as links:
+            async for link in links:
+                try:
+                    if not isinstance(link, JetstreamError):
+                        return await self._ask_who_coordinates(group, link)
+                    reason = link
+                except JetstreamError as error:
+                    if not error.retriable:
+                        raise
+                    reason = error
+        raise reason
+
     def close(self) -> None:
         """Close the connections; readers that are under way end with an error."""
         self._closed = True
@@ -166,16 +188,24 @@ class NodeLinks:
         return min((self._failed.get(address, 0) for address in self._addresses_of(node)), default=0)
 
     async def _ask_where(self, stream: str, link: SocketLink) -> StreamReplicas | None:
-        request = GetMetadata(id=link.next_id(), streams=[stream])
-        try:
-            async with asyncio.timeout(self._timeout):
-                response = (await link.ask(request)).response
-        except TimeoutError:
-            link.close()
-            raise DeadlinePassed(f"node {link.node} did not say within {self._timeout} s") from None
+        response = await self._ask(link, GetMetadata(id=link.next_id(), streams=[stream]))
         assert isinstance(response, MetadataResponse), "C1: a response has its request's type"
         self._advertised.update({node.id: (node.host, node.port) for node in response.nodes})
         return next((_replicas(found) for found in response.streams if found.name == stream), None)
+
+    async def _ask_who_coordinates(self, group: str, link: SocketLink) -> SocketLink:
+        response = await self._ask(link, FindCoordinator(id=link.next_id(), group=group))
+        assert isinstance(response, CoordinatorResponse), "C1: a response has its request's type"
+        self._advertised[response.node] = (response.host, response.port)
+        return await self.link_to(response.node)
+
+    async def _ask(self, link: SocketLink, request: Request) -> Response:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return (await link.ask(request)).response
+        except TimeoutError:
+            link.close()
+            raise DeadlinePassed(f"node {link.node} did not say within {self._timeout} s") from None
 
     # --- connecting ------------------------------------------------------------------------------------
 

@@ -171,6 +171,13 @@ class BatchReader:
             raise RequestError(f"following {self.stream!r} without an end never comes to a table")
         return pa.Table.from_batches([batch async for batch in self], SCHEMA)
 
+    def limit(self, max_bytes: int, prefetch_bytes: int) -> None:
+        """Fetch so much at a time, and so much ahead, from now on."""
+        fetch = replace(self._settings.fetch, max_bytes=max_bytes, prefetch_bytes=prefetch_bytes)
+        self._settings = replace(self._settings, fetch=fetch)
+        if self._pipeline is not None:
+            self._pipeline.limit(max_bytes, prefetch_bytes)
+
     async def aclose(self) -> None:
         """Stop reading."""
         self._finish()
@@ -230,16 +237,10 @@ class BatchReader:
             self.stream,
             self._place,
             Bounds(self._range.end, self._heard, arrival.visit.leaves),
-            self._fetch_settings(arrival),
+            _fetch_settings(self._settings.fetch, arrival),
             self._wanted.wanted,
         )
         return self._pipeline
-
-    def _fetch_settings(self, arrival: Arrival) -> FetchSettings:
-        fetch, wait_ms_max = self._settings.fetch, arrival.visit.wait_ms_max
-        if wait_ms_max is None:
-            return fetch
-        return replace(fetch, max_wait_ms=min(fetch.max_wait_ms, wait_ms_max))
 
     async def _back_off(self, error: JetstreamError, *, damaged: bool) -> None:
         """Drop what is under way and wait, a little longer each time, or raise if it is no use.
@@ -309,6 +310,13 @@ class BatchReader:
         self._finished = True
         self._decoded = iter(())
         self._drop_pipeline()
+
+
+def _fetch_settings(fetch: FetchSettings, arrival: Arrival) -> FetchSettings:
+    wait_ms_max = arrival.visit.wait_ms_max
+    if wait_ms_max is None:
+        return fetch
+    return replace(fetch, max_wait_ms=min(fetch.max_wait_ms, wait_ms_max))
 
 
 class RecordReader:

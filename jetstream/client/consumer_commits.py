@@ -1,0 +1,134 @@
+"""What a consumer commits, and when: in the background, before records are handed out, or when asked to."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from consumer_groups.cursors import CURSOR_OFFSET_MAX, Place
+from consumer_groups.member_commits import Consequence, consequence_of
+from consumer_groups.partitions import Claim
+from envelope.errors import Fenced, JetstreamError, RequestError
+from envelope.types import Offset
+from jetstream.client.committer import Committer
+from jetstream.client.consume_options import ConsumeSettings
+from jetstream.client.lanes import Delivery, Lane, Lanes
+
+_log = logging.getLogger(__name__)
+
+_REFUSED_S: Final = 0.1
+"""Pause after a commit that was refused: the news why is on its way."""
+
+
+class ConsumerCommits:
+    """The commits of one consumer. What is refused for good is raised; what was taken away is let go."""
+
+    def __init__(self, settings: ConsumeSettings, lanes: Lanes, committer: Committer) -> None:
+        self._settings = settings
+        self._lanes = lanes
+        self._committer = committer
+        self._known = committer.commits
+        self._is_due = asyncio.Event()
+        self._rows = 0
+        """Processed since the last commit in the background."""
+
+    def begin(self, lane: Lane, cursor: Place | None) -> None:
+        """Take in where the group's cursor is; None: it has none."""
+        self._known.begin(lane.claim, cursor)
+
+    def go_back(self, lane: Lane) -> None:
+        """Let the next commit be below the cursor: the application, or what it asked for, goes back."""
+        self._known.go_back(lane.claim)
+
+    def forget(self, lanes: Iterable[Lane]) -> None:
+        """Commit nothing more for these."""
+        self._known.forget(lane.claim for lane in lanes)
+
+    def has_begun(self, lane: Lane) -> None:
+        """Have the beginning stored where there was no cursor: from now on nothing behind it is left out."""
+        if self._known.stored(lane.claim) is None:
+            self._is_due.set()
+
+    def has_processed(self, rows: int) -> None:
+        """Count what is processed; commit if that is often enough."""
+        self._rows += rows
+        most = self._settings.commit_records
+        if most is not None and self._rows >= most:
+            self._is_due.set()
+
+    async def run(self) -> None:
+        """Commit in the background, until cancelled."""
+        if self._settings.commit == "manual":
+            return
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.commit_interval_s):
+                    await self._is_due.wait()
+            except TimeoutError:
+                pass
+            self._is_due.clear()
+            self._rows = 0
+            await self._processed(self._lanes)
+
+    async def here(self) -> None:
+        """Commit behind all that was handed out; raises as `Committer.commit`."""
+        await self._committer.commit(lambda: _places(self._lanes, lambda lane: lane.position))
+
+    async def at(self, offsets: Mapping[str, int]) -> None:
+        """Commit what the application says, forward or back; raises as `Committer.commit`.
+
+        Raises:
+            RequestError: no offset, or a partition that is not this member's.
+        """
+        places: dict[Claim, Place] = {}
+        for stream, offset in offsets.items():
+            lane = self._lanes.assigned(stream)
+            if not 0 <= offset <= CURSOR_OFFSET_MAX:
+                raise RequestError(f"{offset} is not an offset")
+            places[lane.claim] = Place(offset, lane.incarnation)
+            self.go_back(lane)
+        await self._committer.commit(lambda: places)
+
+    async def last(self, lanes: list[Lane]) -> None:
+        """Commit for partitions that are given up; what was committed ahead in vain is the next owner's."""
+        if self._settings.commit == "manual":
+            return
+        if self._settings.commit == "before":
+            for lane in lanes:
+                self.go_back(lane)
+        await self._processed(lanes)
+
+    async def ahead(self, delivery: Delivery) -> bool:
+        """Commit what is about to be handed out, if it is so wanted; return whether it may be.
+
+        If it may not, or the wait is cancelled, it is back in its lane.
+        """
+        if self._settings.commit != "before":
+            return True
+        lane, may_be = delivery.lane, False
+        place = Place(delivery.chunk.end, lane.incarnation)
+        try:
+            await self._committer.commit(lambda: {lane.claim: place})
+            may_be = not delivery.is_taken_back
+        except Fenced:
+            await asyncio.sleep(_REFUSED_S)
+        finally:
+            if not may_be:
+                self._lanes.finish(delivery)
+        return may_be
+
+    async def _processed(self, lanes: Iterable[Lane]) -> None:
+        try:
+            await self._committer.commit(lambda: _places(lanes, lambda lane: lane.processed))
+        except JetstreamError as error:
+            if consequence_of(error) is not Consequence.DROP:
+                raise
+            _log.info("commit refused group=%s error=%r", self._settings.group, error)
+
+
+def _places(lanes: Iterable[Lane], offset_of: Callable[[Lane], Offset | None]) -> dict[Claim, Place]:
+    return {
+        lane.claim: Place(offset, lane.incarnation)
+        for lane in lanes
+        if (offset := offset_of(lane)) is not None and lane.has_begun.is_set()
+    }

@@ -1,0 +1,162 @@
+"""What a member and its coordinator say to each other, as the socket protocol writes it."""
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import assert_never
+
+from consumer_groups.coordinator_events import (
+    Assignment,
+    Beat,
+    CommitRequested,
+    Join,
+    Leave,
+    Refusal,
+    Release,
+)
+from consumer_groups.cursors import Place
+from consumer_groups.member_commits import Commit
+from consumer_groups.member_events import MemberRequest
+from consumer_groups.partitions import Claim, Generation, MemberId, Partition
+from envelope.errors import JetstreamError, RemoteProtocolError
+from envelope.types import StreamName
+from jetstream.protocol.group_requests import (
+    CommitCursors,
+    FetchCursors,
+    JoinGroup,
+    LeaveGroup,
+    MemberBeat,
+    PartitionCursor,
+    ReleasePartitions,
+    StreamClaims,
+    StreamNumbers,
+)
+from jetstream.protocol.group_responses import CursorsResponse, MemberAssignment
+from jetstream.protocol.requests import Request
+
+_NS_PER_MS = 1_000_000
+
+
+def member_request(group: str, asked: MemberRequest, number: int) -> Request:
+    """Return what a member asks as request ``number`` of a connection."""
+    match asked:
+        case Join():
+            return JoinGroup(
+                id=number,
+                group=group,
+                client=asked.client,
+                number=asked.request,
+                streams=sorted(asked.streams),
+                session_timeout_ms=asked.session_timeout_ns // _NS_PER_MS,
+                rebalance_timeout_ms=asked.rebalance_timeout_ns // _NS_PER_MS,
+                member=asked.member_id,
+                instance=asked.instance_id,
+                assignor=asked.assignor,
+                node=asked.node,
+                rack=asked.rack,
+                owned=wire_claims(asked.owned),
+            )
+        case Release():
+            claims = wire_claims(asked.claims)
+            member, instance = asked.member_id, asked.instance_id
+            return ReleasePartitions(id=number, group=group, member=member, claims=claims, instance=instance)
+        case Leave():
+            return LeaveGroup(id=number, group=group, member=asked.member_id, instance=asked.instance_id)
+        case _:
+            assert_never(asked)
+
+
+def commit_request(group: str, asked: CommitRequested, commit: Commit, number: int) -> CommitCursors:
+    """Return a commit as request ``number`` of a connection."""
+    cursors = [
+        PartitionCursor(
+            stream=claim.partition.stream,
+            partition=claim.partition.number,
+            offset=place.offset,
+            incarnation=place.incarnation,
+            metadata=place.metadata,
+        )
+        for claim, place in commit.places
+    ]
+    return CommitCursors(
+        id=number,
+        group=group,
+        member=asked.member_id,
+        generation=asked.generation,
+        number=asked.request,
+        cursors=cursors,
+        instance=asked.instance_id,
+        reset=commit.goes_back,
+    )
+
+
+def member_beat(group: str, beat: Beat) -> MemberBeat:
+    """Return what a heartbeat says of one member."""
+    return MemberBeat(
+        group=group, member=beat.member_id, generation=beat.generation, instance=beat.instance_id
+    )
+
+
+def wire_claims(claims: Iterable[Claim]) -> list[StreamClaims]:
+    """Return claims stream by stream."""
+    by_stream = groupby(sorted(claims), key=_stream)
+    return [
+        StreamClaims(
+            stream=stream, partitions=[[claim.partition.number, claim.generation] for claim in of_stream]
+        )
+        for stream, of_stream in by_stream
+    ]
+
+
+def _stream(claim: Claim) -> StreamName:
+    return claim.partition.stream
+
+
+def read_assignment(told: MemberAssignment) -> tuple[Assignment, Mapping[Partition, str]]:
+    """Return what a member owns, and the stream that each of these partitions is.
+
+    Raises:
+        RemoteProtocolError: the coordinator contradicts itself.
+    """
+    keeps: list[Claim] = []
+    gives_up: list[Claim] = []
+    names: dict[Partition, str] = {}
+    for stream in told.streams:
+        for claims, pairs in ((keeps, stream.keeps), (gives_up, stream.gives_up)):
+            for number, generation in pairs:
+                partition = Partition(StreamName(stream.stream), number)
+                if partition in names or (number > 0 and not stream.partitioned):
+                    raise RemoteProtocolError(f"{partition} comes twice, or is none")
+                names[partition] = f"{stream.stream}/{number}" if stream.partitioned else stream.stream
+                claims.append(Claim(partition, Generation(generation)))
+    assignment = Assignment(MemberId(told.member), Generation(told.generation), tuple(keeps), tuple(gives_up))
+    return assignment, names
+
+
+def refusal_of(error: JetstreamError) -> Refusal:
+    """Return an error as machines take it."""
+    return Refusal(type(error), error.description, tuple(error.detail.items()))
+
+
+def error_of(refusal: Refusal) -> JetstreamError:
+    """Return the error that `refusal_of` took."""
+    return refusal.error(refusal.description, **dict(refusal.detail))
+
+
+def cursors_request(group: str, partitions: Iterable[Partition], number: int) -> FetchCursors:
+    """Return the question where the group reads on, as request ``number`` of a connection."""
+    by_stream = groupby(sorted(partitions), key=lambda partition: partition.stream)
+    wanted = [
+        StreamNumbers(stream=stream, numbers=[each.number for each in of_stream])
+        for stream, of_stream in by_stream
+    ]
+    return FetchCursors(id=number, group=group, partitions=wanted)
+
+
+def read_cursors(response: CursorsResponse) -> dict[Partition, Place]:
+    """Return where the group reads on in the partitions that have a cursor."""
+    return {
+        Partition(StreamName(each.stream), each.partition): Place(
+            each.offset, each.incarnation, each.metadata
+        )
+        for each in response.cursors
+    }
