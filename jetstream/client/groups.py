@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Final, TypedDict, TypeVar, Unpack
 
+from pydantic import RootModel
+
 from envelope.errors import JetstreamError, UnavailableError, UnknownGroup, UnknownStream
 from jetstream.client.group_places import (
     CursorMove,
@@ -31,7 +33,7 @@ from metadata.api.group_responses import (
     ListGroupsResponse,
     ResetGroupResponse,
 )
-from metadata.api.responses import StreamInfo
+from metadata.api.responses import PartitionedStreamInfo, StreamInfo
 
 _Name = TypeVar("_Name")
 _Found = TypeVar("_Found")
@@ -44,6 +46,9 @@ _PATIENCE_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.1
 RESET_AT_ONCE: Final = 2_000
 """Cursors that are set all or none; so many fit one NATS message, whatever the streams are called."""
+
+
+_AnyStream = RootModel[StreamInfo | PartitionedStreamInfo]
 
 
 class ResetOptions(TypedDict, total=False):
@@ -231,11 +236,25 @@ class Groups:
         return {name: info for partitions in found for name, info in partitions.items()}
 
     async def _partitions_of(self, stream: str) -> dict[PartitionName, StreamInfo]:
-        try:
-            info = await self._requests.ask("stream.info", {"name": stream}, StreamInfo)
-        except UnknownStream:
+        """Return what there is of one stream; of one that is partitioned, each that is there."""
+        info = await self._info_of(stream)
+        if isinstance(info, StreamInfo):
+            return {PartitionName(stream, 0): info}
+        if info is None:
             return {}
-        return {PartitionName(stream, 0): info}
+        names = [partition.name for partition in info.partitions]
+        parts = await _of_each(names, self._info_of)
+        return {
+            PartitionName(stream, part.config.partition): part
+            for part in parts
+            if isinstance(part, StreamInfo) and part.config.partition is not None
+        }
+
+    async def _info_of(self, stream: str) -> StreamInfo | PartitionedStreamInfo | None:
+        try:
+            return (await self._requests.ask("stream.info", {"name": stream}, _AnyStream)).root
+        except UnknownStream:
+            return None
 
 
 async def _of_each(names: Sequence[_Name], ask: Callable[[_Name], Awaitable[_Found]]) -> list[_Found]:

@@ -159,6 +159,48 @@ def test_the_lag_of_every_partition_is_told(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_partitioned_stream_is_told_and_reset_partition_by_partition(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with node_with(tmp_path) as (js, node):
+            made = {"name": "orders", "subject": "orders.>", "partitions": 3, "partition_by": "key"}
+            answer = await request(js.nats, "stream.create", **made)
+            assert answer["effective_partitions"] == 3
+            for number in range(30):
+                await js.publish("orders.x", b"v", key=f"k{number}")
+            ends = {part: (await js.streams.info(f"orders/{part}")).high_watermark for part in range(3)}
+            assert sum(ends.values()) == 30
+            async with members(address(node), "billing") as [one]:
+                await joined(one)
+                assert sorted(one.keeps) == [("orders", 0), ("orders", 1), ("orders", 2)]
+                await one.commit(2, partition=1)
+                found = await js.groups.lag("billing")
+                told = [(each.stream, each.partition, each.cursor, each.lag) for each in found.partitions]
+                assert told == [
+                    ("orders", 0, None, ends[0]),
+                    ("orders", 1, 2, ends[1] - 2),
+                    ("orders", 2, None, ends[2]),
+                ]
+                assert {each.member for each in found.partitions} == {one.member}
+                await one.leave()
+            moves = await js.groups.reset("billing", "latest", streams=["orders"], partitions=[0, 2])
+            assert [(move.partition, move.before, move.after) for move in moves] == [
+                (0, None, ends[0]),
+                (2, None, ends[2]),
+            ]
+            lives = {part: (await js.streams.info(f"orders/{part}")).incarnation for part in range(3)}
+            assert {move.partition: move.incarnation for move in moves} == {0: lives[0], 2: lives[2]}
+            assert (await js.groups.lag("billing")).total == ends[1] - 2
+            [move] = await js.groups.reset("billing", by=-1, streams=["orders"], partitions=[1])
+            assert (move.before, move.after) == (2, 1)
+            with pytest.raises(UnknownStream):
+                await js.groups.reset("billing", "latest", streams=["orders"], partitions=[3])
+            await request(js.nats, "stream.delete", name="orders")
+            gone = await js.groups.lag("billing")
+            assert {each.standing for each in gone.partitions} == {Standing.NO_STREAM}
+
+    run(scenario())
+
+
 def test_cursors_are_put_where_it_is_said_and_nowhere_by_a_dry_run(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with node_with(tmp_path, orders=4, clicks=8) as (js, _):
