@@ -1,5 +1,6 @@
 """Cursors: what is written is read, whatever else lies in the log; the table against a dictionary."""
 
+import json
 from collections.abc import Sequence
 
 from hypothesis import given
@@ -54,6 +55,17 @@ def test_a_position_is_read_as_it_was_written(place: Place) -> None:
     stored = encode_place(place)
     assert decode_place(stored) == place
     assert read_place(publish_place(place)) == place
+
+
+@given(PLACES, st.integers(0, CURSOR_OFFSET_MAX))
+def test_what_is_written_by_hand_is_json_in_one_form(place: Place, generation: int) -> None:
+    fields = {name: value for name, value in place._asdict().items() if value is not None}
+    stored = {"v": 1, **fields, "generation": generation}
+    for written, expected in (
+        (publish_place(place), fields),
+        (encode_place(place, generation=generation), stored),
+    ):
+        assert written == json.dumps(expected, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40).map(lambda text: text.encode(errors="surrogatepass")))
