@@ -36,6 +36,17 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedFor:
+    """A member has heard for the first time that it is to give up a tenure."""
+
+    at: float
+    group: str
+    stream: str
+    member: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class PutOut:
     """A member has heard that it is none any more."""
 
@@ -107,9 +118,10 @@ class Ending:
     values: tuple[str, ...]
 
 
-GroupEvent = Granted | PutOut | Delivered | Committing | Committed | CursorTold | Ending
+GroupEvent = Granted | AskedFor | PutOut | Delivered | Committing | Committed | CursorTold | Ending
 _KINDS: Final[dict[str, Callable[..., GroupEvent]]] = {
-    kind.__name__: kind for kind in (Granted, PutOut, Delivered, Committing, Committed, CursorTold, Ending)
+    kind.__name__: kind
+    for kind in (Granted, AskedFor, PutOut, Delivered, Committing, Committed, CursorTold, Ending)
 }
 
 
@@ -208,7 +220,7 @@ class PartitionHistory:
                 self.cursors.append(event)
             case Ending():
                 self.endings.append(event)
-            case PutOut():
+            case AskedFor() | PutOut():
                 pass
 
     def attempts(self) -> Iterator[Attempt]:

@@ -1,7 +1,7 @@
 """A member of a consumer group that says exactly what a test tells it to, over a real socket."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -103,17 +103,17 @@ class RawMember:
             self.take(assignment)
         return response
 
-    async def release(self) -> None:
-        """Give up all that it is asked for."""
+    async def release(self, claims: Mapping[tuple[str, int], int] | None = None) -> None:
+        """Give up these claims, or all that it is asked for."""
         by_stream: dict[str, list[list[int]]] = {}
-        for (stream, number), since in self.gives_up.items():
+        for (stream, number), since in (self.gives_up if claims is None else claims).items():
             by_stream.setdefault(stream, []).append([number, since])
-        claims = [StreamClaims(stream=stream, partitions=pairs) for stream, pairs in by_stream.items()]
+        named = [StreamClaims(stream=stream, partitions=pairs) for stream, pairs in by_stream.items()]
         request = ReleasePartitions(
             id=self.link.next_id(),
             group=self.group,
             member=self.member,
-            claims=claims,
+            claims=named,
             instance=self.instance,
         )
         self.take((await self.ask(AssignmentResponse, request)).assignment)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.group_history import (
+    AskedFor,
     Committed,
     Committing,
     CursorTold,
@@ -61,6 +62,7 @@ GOOD: Sequence[GroupEvent] = (
     delivered(5, "a", 1, 3, "u"),
     Committing(5.1, "g", "s", "a", 1, "nobody knows", 4),
     *commit(5.2, "a", 1, 4, "refused", "not_enough_replicas"),
+    AskedFor(5.8, "g", "s", "a", 1),
     granted(6, "b", 2),
     PutOut(6.5, "g", "a", "member_fenced"),
     *commit(6.6, "a", 1, 4, "refused", "member_fenced"),

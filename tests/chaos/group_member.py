@@ -1,0 +1,72 @@
+"""A member of a consumer group as a process of its own: it reads, does its work and commits, again and again.
+
+``python -m tests.chaos.group_member TASK``, where TASK is a `Task` as JSON. It writes down all that it hears
+and does (`tests/support/group_history.py`), line by line, on its standard output. SIGTERM has it leave.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from ssl import SSLContext
+
+import uvloop
+
+import jetstream
+from tests.chaos.member_task import Task, read_task
+from tests.chaos.raw_consumer import RawConsumer
+
+
+class _Lines(asyncio.Protocol):
+    """Opens the gate once for every line."""
+
+    def __init__(self, gate: "asyncio.Queue[None]") -> None:
+        self._gate = gate
+
+    def data_received(self, data: bytes) -> None:
+        for _ in range(data.count(b"\n")):
+            self._gate.put_nowait(None)
+
+
+class DetouredLoop(uvloop.Loop):
+    """Reaches the ports of nodes by other ones, those of proxies; ``ways`` says which."""
+
+    ways: Mapping[int, int] = {}
+
+    # asyncio has overloads that no override can repeat; the client uses this form of them.
+    async def create_connection(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        ssl: SSLContext | None = None,
+    ) -> tuple[asyncio.BaseProtocol, asyncio.BaseProtocol]:  # as uvloop's own stub has it
+        """Connect, by a detour if there is one."""
+        way = self.ways.get(port, port)
+        return await super().create_connection(protocol_factory, host, way, ssl=ssl)
+
+
+async def _run(task: Task) -> None:
+    loop = asyncio.get_running_loop()
+    async with jetstream.connect(socket=[f"127.0.0.1:{port}" for port in task.ways]) as js:
+        consumer = RawConsumer(task, js)
+        loop.add_signal_handler(signal.SIGTERM, consumer.stop)
+        await loop.connect_read_pipe(lambda: _Lines(consumer.gate), sys.stdin)
+        await consumer.run()
+
+
+def main() -> None:
+    """Run the task of the command line."""
+    task = read_task(sys.argv[1])
+
+    def loop() -> DetouredLoop:
+        made = DetouredLoop()
+        made.ways = task.ways
+        return made
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(_run(task))
+
+
+if __name__ == "__main__":
+    main()

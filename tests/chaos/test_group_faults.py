@@ -1,0 +1,220 @@
+"""Faults of consumer groups, on processes: what members were told is true, and no record is left out."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.group_scene import GroupScene, Stage, group_scene, stage
+from tests.support.faulty_network import Pair
+from tests.support.group_history import AskedFor, Committed, Committing, Granted, PutOut
+from tests.support.nodes import run
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("nodes")) as made:
+        yield made
+
+
+def test_a_member_that_stood_still_beyond_its_session_commits_nothing(ground: Stage, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with group_scene(ground, tmp_path, "frozen", ("one", "two")) as scene:
+            await scene.create(2)
+            await scene.publish(20)
+            one = scene.member("one", session_ms=1_500, gated=True)
+            two = scene.member("two")
+            await one.start()
+            await scene.until(lambda: scene.delivered(one) > 0)
+            one.stand_still()
+            one.open_gate()
+            await two.start()
+            await scene.until_done()
+            assert scene.owned(two) == set(scene.published)
+            one.go_on()
+            await scene.until(lambda: scene.has_heard(PutOut, one))
+            [told] = scene.answered(one)
+            assert (told.outcome, told.code) == ("refused", "member_fenced")
+            await scene.until_shared(one, two)
+            one.open_gate(1_000)
+            await scene.publish(20)
+            await scene.until_done()
+            await scene.judge()
+
+    run(scenario())
+
+
+def test_requests_that_come_late_and_again_change_nothing(ground: Stage, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        names = ("one", "two", "three")
+        async with group_scene(ground, tmp_path, "repeated", names) as scene:
+            await scene.create(3)
+            one, two, three = (scene.member(name, session_ms=1_500, again=1.0) for name in names)
+            scene.network.slow(list(scene.network.directions), 0.01, None)
+            for member in (one, two, three):
+                await member.start()
+            await scene.publish(10)
+            await scene.until_shared(one, two, three)
+            await one.kill()
+            await scene.publish(10)
+            await scene.until_done()
+            assert await two.stop() == 0
+            await one.start()
+            await scene.until_shared(one, three)
+            before = _repeated(scene)
+            await scene.publish(10)
+            await scene.until(lambda: _repeated(scene) >= before + 5)
+            await scene.until_done()
+            await scene.judge()
+
+    run(scenario())
+
+
+def _repeated(scene: GroupScene) -> int:
+    return sum(isinstance(event, Committing) and event.again for event in scene.recorder.group_events)
+
+
+async def kill_coordinator(scene: GroupScene, leader: str) -> None:
+    scene.cluster[leader].kill()
+
+
+async def stop_coordinator(scene: GroupScene, leader: str) -> None:
+    assert await asyncio.to_thread(scene.cluster[leader].stop) == 0
+
+
+async def reassign_shard(scene: GroupScene, leader: str) -> None:
+    await scene.move(scene.shard, [name for name in scene.cluster.nodes if name != leader])
+
+
+@pytest.mark.parametrize("move", [kill_coordinator, stop_coordinator, reassign_shard])
+def test_a_partition_is_handed_over_although_the_coordinator_moves(
+    ground: Stage, tmp_path: Path, move: Callable[[GroupScene, str], Awaitable[None]]
+) -> None:
+    async def scenario() -> None:
+        async with group_scene(ground, tmp_path, move.__name__, ("one", "two")) as scene:
+            await scene.create(2)
+            await scene.publish(20)
+            one, two = scene.member("one", session_ms=10_000, gated=True), scene.member("two")
+            await one.start()
+            await scene.until(lambda: scene.delivered(one) > 0)
+            leader = await scene.coordinator()
+            await two.start()
+            await scene.until(lambda: scene.has_heard(AskedFor, one))
+            await move(scene, leader)
+            await scene.cluster.until_led_by_another(scene.client, scene.shard, leader)
+            one.open_gate(1_000)
+            await scene.until_shared(one, two)
+            await scene.until_done()
+            assert not scene.has_heard(PutOut, one)
+            await scene.judge()
+
+    run(scenario())
+
+
+def cut_off(member: str, node: str) -> list[Pair]:
+    return [(member, node), (node, member)]
+
+
+def unanswered(member: str, node: str) -> list[Pair]:
+    return [(node, member)]
+
+
+@pytest.mark.parametrize("cut", [cut_off, unanswered])
+def test_a_member_that_cannot_hear_its_coordinator_is_put_out_and_nothing_is_lost(
+    ground: Stage, tmp_path: Path, cut: Callable[[str, str], list[Pair]]
+) -> None:
+    async def scenario() -> None:
+        async with group_scene(ground, tmp_path, cut.__name__, ("one", "two")) as scene:
+            await scene.create(2)
+            one, two = scene.member("one", session_ms=1_500), scene.member("two")
+            await one.start()
+            await scene.until(lambda: len(scene.owned(one)) == 2)
+            leader = await scene.coordinator()
+            for stream in scene.published:
+                await scene.move(stream, [name for name in scene.cluster.nodes if name != leader])
+            await scene.publish(10)
+            await scene.until_done()
+            before = scene.delivered(one)
+            scene.network.hold(cut("one", leader))
+            await scene.publish(10)
+            await two.start()
+            await scene.until_done()
+            assert scene.owned(two) == set(scene.published)
+            assert scene.delivered(one) > before, "it reads on where it is not cut off"
+            scene.network.heal(lose=True)
+            await scene.until(lambda: scene.has_heard(PutOut, one))
+            await scene.until_shared(one, two)
+            await scene.publish(10)
+            await scene.until_done()
+            await scene.judge()
+
+    run(scenario())
+
+
+def test_nothing_moves_while_the_shard_lacks_replicas(ground: Stage, tmp_path: Path) -> None:
+    """Two of its three stand still, but a majority of the voters goes on, and the coordinator with them."""
+
+    async def scenario() -> None:
+        async with group_scene(ground, tmp_path, "lacking", ("one", "two")) as scene:
+            await scene.create(2)
+            one, two = (scene.member(name, session_ms=1_500) for name in ("one", "two"))
+            await one.start()
+            await two.start()
+            await scene.until_shared(one, two)
+            await scene.move(scene.shard, ["a"])
+            assert await scene.move(scene.shard, ["a", "b", "d"]) == "a"
+            for stream in scene.published:
+                await scene.move(stream, ["c"])
+            await scene.publish(10)
+            await scene.until_done()
+            for name in ("b", "d"):
+                scene.cluster[name].stand_still()
+            await scene.publish(10)
+            known = len(scene.recorder.group_events)
+            await scene.until(lambda: _without_outcome(scene, known) >= 2)
+            await one.kill()
+            await scene.until(lambda: _without_outcome(scene, known) >= 4)
+            heard = scene.recorder.group_events[known:]
+            assert not any(isinstance(event, Granted | PutOut | AskedFor) for event in heard)
+            for name in ("b", "d"):
+                scene.cluster[name].send(signal.SIGCONT)
+            await scene.until(lambda: scene.owned(two) == set(scene.published))
+            await scene.until_done()
+            await scene.judge()
+
+    run(scenario())
+
+
+def _without_outcome(scene: GroupScene, known: int) -> int:
+    heard = scene.recorder.group_events[known:]
+    return sum(isinstance(event, Committed) and event.outcome == "unknown" for event in heard)
+
+
+def test_groups_go_on_without_nats(ground: Stage, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with group_scene(ground, tmp_path, "silent", ("one", "two")) as scene:
+            await scene.create(2)
+            one, two = (scene.member(name, session_ms=1_500, gated=True) for name in ("one", "two"))
+            await one.start()
+            await two.start()
+            await scene.until_shared(one, two)
+            leader = await scene.coordinator()
+            await scene.publish(30)
+            await asyncio.to_thread(scene.stage.nats.kill)
+            one.open_gate(10)
+            two.open_gate(1_000)
+            await scene.until(lambda: len(scene.answered(one)) == 10)
+            await one.kill()
+            await scene.until_done()
+            scene.cluster[leader].kill()
+            await one.start()
+            one.open_gate(1_000)
+            await scene.until_shared(one, two)
+            await asyncio.to_thread(scene.stage.nats.start)
+            await scene.publish(10)
+            await scene.until_done()
+            await scene.judge()
+
+    run(scenario())
