@@ -147,7 +147,7 @@ class GroupRun:
 
     def _step(self, now: MonotonicNs) -> bool:
         """Do what is next; tell whether there was something that can be done."""
-        if (self._deleted or self._is_outdated) and now >= self._quiet_until:
+        if (self._deleted or self._is_outdated) and (self._queue or now >= self._quiet_until):
             self._tell_streams(now)
             return True
         if self._queue:

@@ -130,6 +130,19 @@ def test_a_deletion_is_not_forgotten_when_its_write_is_refused() -> None:
     assert all(grant.generation > 3 for grant in work.state().grants.values())
 
 
+def test_what_became_of_streams_is_told_before_anything_that_is_asked() -> None:
+    """Also in the pause: later, a deletion would take partitions of the stream that was made since."""
+    work = two_members()
+    work.partition("orders")
+    work.refuse()
+    work.partition(orders=4)
+    work.join("c")
+    generation = work.state().generation
+    assert len(work.state().grants) == 4
+    work.pass_time(2 * group_run.REFUSED_PAUSE_NS)
+    assert work.state().generation == generation
+
+
 def test_a_stream_that_was_deleted_and_made_again_meanwhile_is_shared_out_anew() -> None:
     work = two_members()
     work.ask(joining("c"))
