@@ -187,6 +187,7 @@ class JetstreamClient(PublishingClient):
     async def close(self) -> None:
         """Close all consumers, then all connections; what is outstanding fails."""
         await asyncio.gather(*(consumer.close() for consumer in tuple(self._consumers)))
+        self._group_links.close()
         self._links.close()
         if self._through_nats is not None:
             self._through_nats.inbox.abandon()
@@ -237,8 +238,9 @@ async def connect(
         book = book or requests
     assert book is not None, "there are servers or a socket"
     async with background() as tasks:
-        links = NodeLinks(book, request_timeout, access)
-        client = JetstreamClient(links, GroupLinks(links, request_timeout, tasks), through_nats, tasks)
+        links, to_coordinators = (NodeLinks(book, request_timeout, access) for _ in range(2))
+        group_links = GroupLinks(to_coordinators, request_timeout, tasks)
+        client = JetstreamClient(links, group_links, through_nats, tasks)
         try:
             if through_nats is not None:
                 await through_nats.inbox.open()

@@ -4,6 +4,9 @@ A heartbeat is a long poll. It says of every member on its connection what that 
 keeps it until it has news for one of them. So a member hears of what it is to do within a round trip, and a
 node with many members on one connection has one request of them. A member that comes, goes or has heard more
 has another heartbeat sent, which the coordinator takes instead of the one that it keeps.
+
+These connections are not those on which records are read: there heartbeats would wait behind records, and
+find no room among the fetches that wait at the ends of many partitions.
 """
 
 import asyncio
@@ -180,12 +183,16 @@ class GroupLinks:
     """The connections to coordinators, each with the heartbeats of all members there."""
 
     def __init__(self, links: NodeLinks, timeout_s: float, tasks: Background) -> None:
-        """``timeout_s``: for an answer."""
+        """Connect by ``links``, which nobody else uses; ``timeout_s``: for an answer."""
         self._links = links
         self._timeout_s = timeout_s
         self._tasks = tasks
         self._by_node: dict[str, GroupLink] = {}
         self._found = 0
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._links.close()
 
     async def find(self, group: str) -> GroupLink:
         """Return the way to the coordinator of ``group``; raises as `NodeLinks.coordinator_of`."""

@@ -22,10 +22,6 @@ from tests.support.consumers import (
     until_asked,
 )
 from tests.support.nodes import run
-from tests.support.raw_member import members
-
-Told = tuple[str, list[str]]
-"""What happens to which partitions."""
 
 SOON = 0.05
 """Seconds between commits in the background, for tests that wait for one."""
@@ -34,15 +30,6 @@ SOON = 0.05
 def both(js: JetstreamClient, **options: Unpack[ConsumeOptions]) -> Consumer:
     """A consumer of streams ``a`` and ``b`` in group ``g``."""
     return js.consume(["a", "b"], group="g", **options)
-
-
-def telling(told: list[Told]) -> ConsumeOptions:
-    """Callbacks that note what they are called with."""
-    return ConsumeOptions(
-        on_assigned=lambda partitions: told.append(("assigned", partitions)),
-        on_revoked=lambda partitions: told.append(("revoked", partitions)),
-        on_lost=lambda partitions: told.append(("lost", partitions)),
-    )
 
 
 # --- what is processed is committed -------------------------------------------------------------------
@@ -250,53 +237,71 @@ def test_a_stream_that_comes_later_is_read_once_it_is_there(tmp_path: Path) -> N
     run(scenario())
 
 
-# --- sharing ------------------------------------------------------------------------------------------
+# --- elsewhere ----------------------------------------------------------------------------------------
 
 
-def test_two_consumers_share_and_one_that_closes_hands_over_at_once(tmp_path: Path) -> None:
+def test_an_application_that_seeks_goes_on_there_and_its_cursor_follows(tmp_path: Path) -> None:
     async def scenario() -> None:
-        told: list[tuple[str, list[str]]] = []
-        async with streams_with(tmp_path, a=40, b=40) as scene:
-            async with both(scene.js, **telling(told)) as one:
-                mine = await take(one, 11)
-                async with both(scene.js) as two:
-                    theirs = await take(two, 11)
-                    assert len(one.assignment) == len(two.assignment) == 1
-                    [handed_over] = two.assignment
-                    mine += await take(one, 10)
-                mine += await take(one, 80 - len(mine) - 10)
-                assert list(one.assignment) == ["a", "b"]
-            assert sorted({*mine, *theirs}) == [(name, offset) for name in "ab" for offset in range(40)]
-            assert not {*mine} & {*theirs[:-1]}
-            assert told == [
-                ("assigned", ["a", "b"]),
-                ("revoked", [handed_over]),
-                ("assigned", [handed_over]),
-                ("revoked", ["a", "b"]),
-            ]
+        async with streams_with(tmp_path, a=9) as scene:
+            async with scene.js.consume("a", group="g") as consumer:
+                with pytest.raises(RequestError):
+                    consumer.seek("a", 0)
+                assert await take(consumer, 8) == [("a", offset) for offset in range(8)]
+                await consumer.commit()
+                consumer.seek("a", 2)
+                assert consumer.positions == {"a": 2}
+                assert await take(consumer, 2) == [("a", 2), ("a", 3)]
+                with pytest.raises(RequestError):
+                    consumer.seek("a", -1)
+                with pytest.raises(RequestError):
+                    consumer.seek("b", 1)
+            assert await scene.cursors("g", "a") == {"a": 3}, "it has gone back, and said so"
+            async with scene.js.consume("a", group="g") as consumer:
+                await take(consumer, 1)
+                consumer.seek("a", "latest")
+                async with asking(consumer) as asked:
+                    await until(lambda: consumer.positions == {"a": 9})
+                    await fill(scene.js, "a", [9])
+                assert asked.result() == [("a", 9)]
 
     run(scenario())
 
 
-def test_a_partition_is_handed_over_only_when_its_record_in_hand_is_processed(tmp_path: Path) -> None:
+def test_nothing_comes_of_a_partition_that_is_paused(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with (
-            streams_with(tmp_path, a=9) as scene,
-            scene.js.consume("a", group="g", instance="one", assignor="range") as one,
-        ):
-            await take(one, 2)
-            async with members(scene.socket, "g", 1, ("a",)) as [other]:
-                other.instance = "before one"
-                await other.join(assignor="range")
-                await until(lambda: one.assignment == ())
-                assert other.keeps == {}
-                assert (await other.heartbeat(wait_ms=200)).assignments == []
-                async with asking(one) as asked:
-                    while not other.keeps:
-                        await other.heartbeat(wait_ms=10_000)
-                    assert await other.cursors("a") == {0: 2}
-                    assert not asked.done()
-                    await other.leave()
-                assert asked.result() == [("a", 2)]
+        async with streams_with(tmp_path, a=6, b=6) as scene, both(scene.js) as consumer:
+            [(first, _)] = await take(consumer, 1)
+            [other] = {"a", "b"} - {first}
+            consumer.pause([first])
+            assert consumer.paused == (first,)
+            assert await take(consumer, 6) == [(other, offset) for offset in range(6)]
+            assert consumer.assignment == ("a", "b")
+            async with asking(consumer, 5) as asked:
+                await until(lambda: consumer.positions[other] == 6)
+                consumer.resume()
+            assert asked.result() == [(first, offset) for offset in range(1, 6)]
+            with pytest.raises(RequestError):
+                consumer.pause(["c"])
+
+    run(scenario())
+
+
+def test_batches_come_with_their_partition_and_count_when_the_next_is_asked_for(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with streams_with(tmp_path, a=6) as scene:
+            async with scene.js.consume("a", group="g", commit_records=4) as consumer:
+                assert await take(consumer, 1) == [("a", 0)]
+                batches = consumer.batches()
+                found = [await anext(batches) for _ in range(2)]
+                assert {stream for stream, _ in found} == {"a"}
+                rows = [offset for _, batch in found for offset in batch.column(0).to_pylist()]
+                assert rows[0] == 1
+                assert consumer.positions == {"a": rows[0] + len(rows)}
+                processed = rows[-found[-1][1].num_rows]
+            assert await scene.cursors("g", "a") == {"a": processed}
+            async with scene.js.consume("a", group="g") as consumer:
+                batches = consumer.batches()
+                _, batch = await anext(batches)
+                assert batch.column(0)[0].as_py() == processed
 
     run(scenario())
