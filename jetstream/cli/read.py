@@ -12,6 +12,7 @@ import typer
 
 from jetstream.cli.client_connection import connected
 from jetstream.cli.console import reading_progress, reported_errors, run_async
+from jetstream.cli.group_read import GroupOptions, GroupReading
 from jetstream.cli.help_text import StreamArgument
 from jetstream.cli.nats_options import NatsOptions
 from jetstream.cli.places import parse_end, parse_start
@@ -32,6 +33,7 @@ READ_EXAMPLES: Final = (
     "jetstream read orders --from 1000 --limit 10 | jq -r .value",
     "jetstream read orders --to 2026-03-01 --format parquet --output orders.parquet",
     "jetstream read orders --from latest --follow --format arrow | python consume.py",
+    "jetstream read orders --group billing --limit 100 --timeout 10s",
 )
 
 _PATIENCE_S: Final = {False: 5.0, True: 300.0}
@@ -161,6 +163,7 @@ def read(
     selected: SelectionOptions,
     destination: DestinationOptions,
     wanted: RangeOptions,
+    member: GroupOptions,
 ) -> None:
     """Write committed records in order: one line each, or as Arrow or Parquet.
 
@@ -168,14 +171,24 @@ def read(
     where set, key, headers and txid; bytes that are not UTF-8 stand as base64 under the name with _base64
     behind it; a null value is a tombstone. Arrow and Parquet have the log's own columns. What --subject,
     --key and --columns leave out, the node does not send.
+
+    With --group it is a member of a consumer group: it shares the partitions with the other members, reads on
+    at the group's cursors (--from is where there is none), waits for new records until --limit, --timeout or
+    an interrupt, and commits what it has written. After a crash some of it comes again. Each line says of
+    which stream it is.
     """
     options = wanted.options()
     options.update(selected.options())
     if wanted.follow and selected.latest_by_key:
         raise typer.BadParameter("which record is a key's last is known at an end, and --follow has none")
-    checked = destination.checked(wanted.follow)
+    member.check(has_end=wanted.end is not None or selected.latest_by_key or destination.output is not None)
+    checked = destination.checked(wanted.follow or member.group is not None)
     with reported_errors():
-        run_async(_read(connected(nats, socket), stream, options, selected, checked))
+        if member.group is None:
+            run_async(_read(connected(nats, socket), stream, options, selected, checked))
+        else:
+            reading = GroupReading(stream, member, options, selected.limit)
+            run_async(_read_as_member(connected(nats, socket), reading, checked.record_format))
 
 
 def _columns(text: str) -> list[Column]:
@@ -223,3 +236,13 @@ async def _read(
                     left -= wanted.num_rows
                     if left <= 0:
                         return
+
+
+async def _read_as_member(
+    connecting: AbstractAsyncContextManager[JetstreamClient],
+    reading: GroupReading,
+    record_format: RecordFormat,
+) -> None:
+    with record_output(record_format, None, at_once=True) as output:
+        async with connecting as client:
+            await reading.write(client, output)

@@ -29,15 +29,19 @@ class RecordFormat(StrEnum):
     PARQUET = "parquet"
 
 
-def lines_of(batch: pa.RecordBatch, record_format: RecordFormat) -> Iterator[str]:
-    """Return one line per record of an Arrow batch in the log's schema, in a format that has lines."""
+def lines_of(batch: pa.RecordBatch, record_format: RecordFormat, stream: str | None = None) -> Iterator[str]:
+    """Return one line per record of an Arrow batch in the log's schema, in a format that has lines.
+
+    ``stream``: named in each of them; None: it goes without saying.
+    """
     line_of = _LINE_OF[record_format]
-    return (line_of(row) for row in batch.to_pylist())
+    return (line_of(row, stream) for row in batch.to_pylist())
 
 
-def json_line(row: Row) -> str:
+def json_line(row: Row, stream: str | None = None) -> str:
     """Return the record as one JSON object."""
     fields: dict[str, object] = {
+        **({} if stream is None else {"stream": stream}),
         "offset": row["offset"],
         "timestamp": timestamp_text(row["timestamp"]),
         "subject": row["subject"],
@@ -54,14 +58,13 @@ def json_line(row: Row) -> str:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
-def text_line(row: Row) -> str:
+def text_line(row: Row, stream: str | None = None) -> str:
     """Return the record in columns; what cannot be printed is escaped, a tombstone says so."""
     value = row["value"]
     shown = "(tombstone)" if value is None else printable(value.decode("utf-8", "backslashreplace"))
     key = "" if row["key"] is None else f" [{printable(row['key'].decode('utf-8', 'backslashreplace'))}]"
-    return (
-        f"{row['offset']:>8}  {timestamp_text(row['timestamp'])}  {printable(row['subject'])}{key}  {shown}"
-    )
+    place = f"{row['offset']:>8}" if stream is None else f"{stream}  {row['offset']:>8}"
+    return f"{place}  {timestamp_text(row['timestamp'])}  {printable(row['subject'])}{key}  {shown}"
 
 
 def timestamp_text(moment: datetime) -> str:
@@ -78,7 +81,7 @@ def _bytes_field(name: str, value: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": b64encode(value).decode()}
 
 
-_LINE_OF: Final[dict[RecordFormat, Callable[[Row], str]]] = {
+_LINE_OF: Final[dict[RecordFormat, Callable[[Row, str | None], str]]] = {
     RecordFormat.JSONL: json_line,
     RecordFormat.TEXT: text_line,
 }

@@ -19,8 +19,12 @@ from jetstream.log.schema import SCHEMA
 class RecordOutput(Protocol):
     """Takes batches in order."""
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Take one batch; raises OSError if it cannot be written."""
+    def write(self, batch: pa.RecordBatch, stream: str | None = None) -> None:
+        """Take one batch; lines say of which stream it is, if that is given.
+
+        Raises:
+            OSError: it cannot be written.
+        """
 
     def finish(self) -> None:
         """Write what is gathered and what ends the format; nothing comes after it."""
@@ -102,8 +106,8 @@ class _LineOutput:
         self._file = file
         self._format = record_format
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._file.write("".join(f"{line}\n" for line in lines_of(batch, self._format)).encode())
+    def write(self, batch: pa.RecordBatch, stream: str | None = None) -> None:
+        self._file.write("".join(f"{line}\n" for line in lines_of(batch, self._format, stream)).encode())
         self._file.flush()  # a reader may be waiting at the other end of a pipe
 
     def finish(self) -> None:
@@ -143,7 +147,8 @@ class _ArrowOutput:
         self._gathered = _Gathered(1 if at_once else self._RECORDS_MAX, self._BYTES_MAX)
         self._writer = pa.ipc.new_stream(file, SCHEMA)
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, batch: pa.RecordBatch, stream: str | None = None) -> None:
+        del stream  # the log's columns have no place for it
         if self._gathered.add(batch):
             self._writer.write_table(self._gathered.take())
             self._file.flush()
@@ -163,7 +168,8 @@ class _ParquetOutput:
         self._gathered = _Gathered(self._GROUP_RECORDS_MAX, self._GROUP_BYTES_MAX)
         self._writer = writer
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, batch: pa.RecordBatch, stream: str | None = None) -> None:
+        del stream  # as above
         if self._gathered.add(batch):
             self._writer.write_table(self._gathered.take())
 

@@ -1,11 +1,14 @@
 """``jetstream group`` against a real node."""
 
+import json
 import signal
 from collections.abc import Iterator
 
 import pytest
+from nats import connect
 
-from tests.support.commands import jetstream, json_lines, succeeded, up
+from tests.support.commands import CommandProcess, jetstream, json_lines, succeeded, up
+from tests.support.nodes import request, run
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +118,81 @@ def test_what_cannot_be_done_has_its_exit_code(
 def test_a_deletion_asks(nats: str, group: str) -> None:
     assert jetstream("group", "delete", group, nats=nats, given="n\n").exit_code == 1
     assert len(json_lines(succeeded("group", "ls", "--json", nats=nats))) == 1
+
+
+# --- reading as a member ----------------------------------------------------------------------------------
+
+
+def lag(nats: str, group: str) -> dict[str, int | None]:
+    """The group's cursors by partition: the stream itself, or one of its partitions."""
+    [told] = json_lines(succeeded("group", "lag", group, "--json", nats=nats))
+    return {f"{each['stream']}/{each['partition']}": each["cursor"] for each in told["partitions"]}
+
+
+def test_a_member_reads_on_where_the_group_is_and_its_limit_is_exact(nats: str, group: str) -> None:
+    def read(*arguments: str) -> list[tuple[str, int]]:
+        printed = succeeded("read", "orders", "--group", group, *arguments, nats=nats)
+        return [(record["stream"], record["offset"]) for record in json_lines(printed)]
+
+    assert read("--limit", "2") == [("orders", 4), ("orders", 5)]
+    assert lag(nats, group) == {"orders/0": 6}
+    assert read("--limit", "0") == []
+    assert read("--limit", "4", "--commit-every", "1") == [("orders", offset) for offset in range(6, 10)]
+    assert lag(nats, group) == {"orders/0": 10}
+    assert read("--timeout", "100ms") == []
+    [info] = json_lines(succeeded("group", "info", group, "--json", nats=nats))
+    assert info["members"] == [], "each has left"
+
+
+def test_a_new_group_begins_where_it_is_said(nats: str) -> None:
+    arguments = ("read", "clicks", "--group", "new", "--from", "2", "--limit", "1", "--format", "text")
+    [line] = succeeded(*arguments, nats=nats).splitlines()
+    assert line.split()[:2] == ["clicks", "2"]
+    assert lag(nats, "new") == {"clicks/0": 3}
+    succeeded("group", "delete", "new", "--yes", nats=nats)
+
+
+def test_an_interrupted_member_has_committed_what_it_wrote(nats: str, group: str) -> None:
+    with CommandProcess("read", "orders", "--group", group, nats=nats) as process:
+        offsets = [json.loads(process.line())["offset"] for _ in range(6)]
+        assert offsets == list(range(4, 10))
+        assert process.signalled(signal.SIGINT)[0] == 130
+    assert lag(nats, group) == {"orders/0": 10}
+
+
+def test_a_member_reads_all_partitions(nats: str) -> None:
+    async def create() -> None:
+        async with await connect(nats) as client:
+            made = {"name": "parts", "subject": "parts.*", "partitions": 3, "partition_by": "subject"}
+            assert "error" not in await request(client, "stream.create", **made)
+
+    run(create())
+    for number in range(12):
+        succeeded("pub", f"parts.{number}", "v", nats=nats)
+    printed = succeeded("read", "parts", "--group", "of-parts", "--limit", "12", nats=nats)
+    places: dict[str, list[int]] = {}
+    for record in json_lines(printed):
+        places.setdefault(record["stream"], []).append(record["offset"])
+    assert sum(map(len, places.values())) == 12
+    assert all(offsets == list(range(len(offsets))) for offsets in places.values())
+    read = {stream: len(offsets) for stream, offsets in places.items()}
+    assert {name: cursor for name, cursor in lag(nats, "of-parts").items() if cursor is not None} == read
+    succeeded("group", "delete", "of-parts", "--yes", nats=nats)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--timeout", "1s"),
+        ("--commit-every", "5"),
+        ("--group", "g", "--to", "end"),
+        ("--group", "g", "--latest-by-key"),
+        ("--group", "g", "--output", "file"),
+        ("--group", "g", "--format", "parquet"),
+        ("--group", "g", "--timeout", "0"),
+        ("--group", "g", "--commit-every", "0"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_not_for_members_is_refused(nats: str, arguments: tuple[str, ...]) -> None:
+    assert jetstream("read", "orders", *arguments, nats=nats).exit_code == 2

@@ -27,6 +27,14 @@ def test_a_plain_record_is_one_json_object_without_empty_fields() -> None:
     )
 
 
+def test_a_line_says_of_which_stream_it_is_if_that_does_not_go_without_saying() -> None:
+    assert json.loads(json_line(a_row(), "orders/2")) == {
+        "stream": "orders/2",
+        **json.loads(json_line(a_row())),
+    }
+    assert text_line(a_row(), "orders/2") == f"orders/2  {text_line(a_row())}"
+
+
 def test_bytes_that_are_not_utf8_are_base64_under_another_name() -> None:
     line = json.loads(json_line(a_row(value=b"\xff\x00", key=b"\xfe")))
     assert "value" not in line
