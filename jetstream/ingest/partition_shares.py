@@ -30,6 +30,10 @@ def shares(
     assert by is not PartitionBy.QUEUE, "NATS splits by queue"
     if count == 0 or not len(messages):
         return
+    if count == 1:
+        if 0 in wanted:
+            yield 0, messages
+        return
     places: list[list[int]] = [[] for _ in range(count)]
     keys = messages.subjects if by is PartitionBy.SUBJECT else partition_keys(messages)
     for place, key in enumerate(keys):

@@ -24,6 +24,7 @@ import pytest
 from nats.aio.client import Client
 
 import jetstream
+from envelope.partitions import partition_of
 from jetstream import JetstreamClient
 from metadata.api.requests import REQUESTS
 from tests.support.commands import REPOSITORY, WAIT_SECONDS
@@ -431,3 +432,29 @@ def test_message_ids_take_the_memory_that_the_operations_page_says() -> None:
     assert found is not None, done.stdout
     for measured, written in zip(found.groups(), said.groups(), strict=True):
         assert int(measured) == pytest.approx(int(written), rel=0.2)
+
+
+def test_a_partitioned_stream_as_its_page_shows_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path) as (url, _):
+            printed = await program(sys.executable, "-c", python("docs/partitions.md", 0, url))
+            lines = [line.split() for line in printed.splitlines()]
+            acked = sorted((stream, offset) for stream, _, offset in lines[:8])
+            assert acked == sorted((stream, offset) for stream, offset, _, _ in lines[8:])
+            async with jetstream.connect(url) as js:
+                reply = await js.nats.request("jetstream.api.stream.info", b'{"name":"orders"}', 10)
+            (example,) = blocks("docs/partitions.md", "json")
+            assert list(unlike(json.loads(example), json.loads(reply.data), "stream.info")) == []
+
+    run(scenario())
+
+
+def test_the_partitions_page_reckons_as_nodes_do() -> None:
+    text = (REPOSITORY / "docs" / "partitions.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| (?:`([0-9a-f]+)`)? ?\| (\d+) \| (\d+) \|$", text, re.MULTILINE)
+    assert len(rows) == 5
+    for key, of_four, of_twelve in rows:
+        assert [partition_of(bytes.fromhex(key), count) for count in (4, 12)] == [
+            int(of_four),
+            int(of_twelve),
+        ]
