@@ -293,7 +293,8 @@ def test_what_a_message_carries_comes_back(nats: str, stream: str) -> None:
             nats=nats,
         )
     )
-    assert ack == {"stream": stream, "offset": 0, "epoch": 1, "duplicate": False, "count": 1}
+    told = {"stream": stream, "partition": None, "offset": 0, "epoch": 1, "duplicate": False, "count": 1}
+    assert ack == told
     assert "duplicate" in succeeded("pub", f"{stream}.a", "again", "--msg-id", "m", nats=nats)
     [record] = json_lines(succeeded("read", stream, nats=nats))
     assert (record["subject"], record["key"], record["txid"]) == (f"{stream}.a", "k", 7)

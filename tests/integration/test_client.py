@@ -199,7 +199,8 @@ def test_what_the_request_api_answers_is_raised_as_its_own_class(tmp_path: Path)
         ({"name": "a b", "subject": "x"}, InvalidName),
         ({"name": "a", "subject": "x..y"}, InvalidSubject),
         ({"name": "a", "subject": "x", "segment_bytes": -1}, InvalidConfig),
-        ({"name": "a", "subject": "x", "partitions": 2}, Unsupported),
+        ({"name": "a", "subject": "x", "partitions": 2}, InvalidConfig),
+        ({"name": "__a", "subject": "x"}, Unsupported),
         ({"name": "a", "subject": "x", "no_such_setting": 1}, RequestError),
     )
 
