@@ -14,6 +14,7 @@ from envelope.errors import (
     UnknownStream,
 )
 from envelope.internal_streams import CURSORS, is_internal
+from envelope.partition_errors import PartitionsMissing
 from envelope.types import NodeId, Offset, StreamName
 from jetstream.node.clock import Clock
 from jetstream.node.cursor_store import CursorStore
@@ -223,6 +224,8 @@ class ApiOperations:
     async def _served(self, name: StreamName, answers_at: float) -> StreamInfo:
         """Return a stream's info once its leader serves it with all replicas in sync, or as it is then.
 
+        A partition that waits for others is told as it is, unless all are there and it has yet to hear of it.
+
         Args:
             name: of the stream.
             answers_at: when it is told as it is, on the loop's clock.
@@ -236,11 +239,19 @@ class ApiOperations:
                     info = await self._ask_leader(name)
                     if info is not None and info.state == StreamState.ONLINE and info.is_replicated:
                         return info
+                    if info is not None and self._waits_for_others(info):
+                        return info
                     if info is not None and info.reason_code == Unauthorized.err_code:
                         raise Unauthorized(info.reason or "")
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             return self._info(self._known(name))
+
+    def _waits_for_others(self, info: StreamInfo) -> bool:
+        partition, of = info.config.partition, info.config.partition_of
+        if partition is None or info.reason_code != PartitionsMissing.err_code:
+            return False
+        return partition >= self._catalog.partitions_of(of or "")
 
     async def _ask_leader(self, name: StreamName) -> StreamInfo | None:
         """Return what the stream's leader says of it; None if there is no answer."""
