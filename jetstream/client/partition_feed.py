@@ -14,7 +14,6 @@ from jetstream.client.consume_options import ConsumeSettings
 from jetstream.client.fetch_pipeline import FetchSettings
 from jetstream.client.lanes import Chunk, Lane, Lanes
 from jetstream.client.node_links import NodeLinks
-from jetstream.client.read_progress import ReadProgress
 from jetstream.client.read_range import ReadRange, Start
 from jetstream.client.reader import BatchReader, ReadSettings
 
@@ -148,11 +147,11 @@ class PartitionFeeds:
         self._lanes.fail(lane, error)
 
     def _open(self, where: FeedStart, feed: PartitionFeed) -> BatchReader:
-        def told(progress: ReadProgress) -> None:
+        def moved(offset: Offset) -> None:
             """Learn what was left out, or where the range begins; what came before was put into the lane."""
             assert feed.reader is not None, "it is the reader that tells"
             feed.lane.incarnation = feed.reader.incarnation
-            feed.lane.has_read_to(Offset(progress.offset))
+            feed.lane.has_read_to(offset)
             self._begun(feed.lane)
 
         settings = self._settings
@@ -164,7 +163,9 @@ class PartitionFeeds:
             wanted=settings.wanted,
         )
         fetch = FetchSettings(max_bytes=self._fetch_bytes, prefetch_bytes=self._prefetch_bytes)
-        return BatchReader(self._links, wanted, ReadSettings(fetch, _FOR_EVER, told, settings.read_from))
+        return BatchReader(
+            self._links, wanted, ReadSettings(fetch, _FOR_EVER, moved=moved, read_from=settings.read_from)
+        )
 
     @property
     def _prefetch_bytes(self) -> int:

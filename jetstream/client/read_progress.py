@@ -27,6 +27,9 @@ class ReadProgress:
 ReadProgressTold = Callable[[ReadProgress], None]
 """Called when the range is known, whenever a fetch is used up, and at the end."""
 
+PlaceTold = Callable[[Offset], None]
+"""Called likewise, with the `ReadProgress.offset` alone."""
+
 
 class ProgressCount:
     """Counts what a reader hands out, and tells it at the reader's own pace, never twice the same."""
@@ -51,3 +54,20 @@ class ProgressCount:
         if now != self._last:
             self._last = now
             self._told(now)
+
+
+class PlaceCount:
+    """Tells where a reader is as `ProgressCount` does, and counts nothing: to add up bytes takes its time."""
+
+    def __init__(self, told: PlaceTold) -> None:
+        self._told = told
+        self._last: Offset | None = None
+
+    def add(self, records: pa.RecordBatch) -> None:
+        """Count nothing."""
+
+    def tell(self, place: ReaderPlace | None, wanted: ResolvedRange | None) -> None:
+        """Tell where the reader is, if that is known and news."""
+        if place is not None and wanted is not None and place.offset != self._last:
+            self._last = place.offset
+            self._told(place.offset)

@@ -28,7 +28,7 @@ from envelope.errors import (
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.client.fetch_pipeline import Bounds, FetchedRange, FetchPipeline, FetchSettings, ReaderPlace
 from jetstream.client.node_links import NodeLinks
-from jetstream.client.read_progress import ProgressCount, ReadProgressTold
+from jetstream.client.read_progress import PlaceCount, PlaceTold, ProgressCount, ReadProgressTold
 from jetstream.client.read_range import ReadRange, ResolvedRange, resolve
 from jetstream.client.records import Record, before, records_of, trimmed
 from jetstream.client.replica_choice import ReadFrom
@@ -51,6 +51,8 @@ class ReadSettings:
     """How long retriable errors are met with another attempt before they are raised; progress starts anew."""
     progress: ReadProgressTold | None = None
     read_from: ReadFrom = "auto"
+    moved: PlaceTold | None = None
+    """Instead of ``progress``, for who wants to know only where the reader is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,9 @@ class BatchReader:
         self._failing_since: float | None = None
         self._attempts = 0
         self._damaged = 0
-        self._count = ProgressCount(settings.progress)
+        self._count = (
+            ProgressCount(settings.progress) if settings.moved is None else PlaceCount(settings.moved)
+        )
 
     @property
     def stream(self) -> str:
