@@ -25,6 +25,7 @@ from benchmarks import (
     group_commit,
     groups,
     groups_idle,
+    groups_read,
     latency,
     loadgen,
     long_poll,
@@ -60,6 +61,7 @@ BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
     "cluster_idle": cluster_idle.run,
     "groups": groups.run,
     "groups_idle": groups_idle.run,
+    "groups_read": groups_read.run,
     "soak": soak.run,
     "tiers": tiers.run,
 }

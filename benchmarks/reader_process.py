@@ -1,6 +1,7 @@
 """One reader in a process of its own: reads a stream again and again, verifies it, and says how fast it was.
 
     python -m benchmarks.reader_process KIND [--once] --records N [--socket HOST:PORT] [--nats URL] [--files]
+    python -m benchmarks.reader_process group|partitions --ends NAME=N… [--group G --owned N] --socket ADDRESS
 
 It begins at once, says so with the first arrival, and goes on until the end of the window that it is then
 told on standard input: ``BEGIN END``, in nanoseconds of the monotonic clock. With ``--once`` it waits for a
@@ -22,7 +23,7 @@ from typing import Final
 import uvloop
 
 import jetstream
-from benchmarks import nats_consumers, raw_stream
+from benchmarks import nats_consumers, partition_readers, raw_stream
 from benchmarks.helper_process import announce
 from benchmarks.meter import Meter, Unverified, Window
 from benchmarks.systems import stream_name
@@ -106,7 +107,13 @@ def _kinds(arguments: argparse.Namespace, meter: Meter) -> dict[str, Callable[[]
     def receive() -> None:
         raw_stream.receive(parse_address(socket), files, meter)
 
+    ends = {name: int(end) for name, _, end in (pair.partition("=") for pair in arguments.ends)}
+
     return {
+        "group": partial(
+            partition_readers.read_in_group, socket, ends, arguments.group, arguments.owned, meter
+        ),
+        "partitions": partial(partition_readers.read_alone, socket, ends, meter),
         "batches": partial(read_batches, socket, records, meter),
         "records": partial(read_records, socket, records, meter),
         "files": partial(_blocking, partial(raw_stream.read_files, files, meter)),
@@ -133,6 +140,9 @@ def main() -> None:
     parser.add_argument("--socket", default="")
     parser.add_argument("--nats", default="")
     parser.add_argument("--files", type=Path, nargs="*", default=[])
+    parser.add_argument("--ends", nargs="*", default=[], help="of partitions: NAME=RECORDS")
+    parser.add_argument("--group", default="")
+    parser.add_argument("--owned", type=int, default=0, help="partitions that the member is to have")
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--nice", type=int, default=0, help="lower this process's priority")
     arguments = parser.parse_args()
