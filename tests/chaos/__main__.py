@@ -55,6 +55,7 @@ def _tell(verdict: Verdict) -> None:
     _say("  ".join(f"{name} {count}" for name, count in verdict.counts.items()))
     _say("faults: " + "  ".join(f"{kind} {count}" for kind, count in sorted(verdict.faults.items())))
     _say("refusals: " + "  ".join(f"{code} {count}" for code, count in sorted(verdict.refusals.items())))
+    _say("group: " + "  ".join(f"{name} {count}" for name, count in verdict.group.items()))
     _say(f"longest time without an ack: {verdict.silence_s:.1f} s")
     for problem in verdict.problems:
         _say(f"WRONG: {problem}")

@@ -85,7 +85,8 @@ async def problems_of_draining(recorder: Recorder, url: str, streams: Mapping[st
 
 def directories(cluster: ChaosCluster, stream: str) -> dict[str, Path]:
     """Return where the nodes have a stream's files."""
-    found = {name: list((node.data / "streams").glob(f"{stream}@*")) for name, node in cluster.nodes.items()}
+    pattern = f"{stream.replace('/', '.')}@*"
+    found = {name: list((node.data / "streams").glob(pattern)) for name, node in cluster.nodes.items()}
     return {name: paths[0] for name, paths in found.items() if paths}
 
 
@@ -112,6 +113,33 @@ def problems_of_files(
                 _read(recorder, reader, stream, path)
             recorder.record(Drained(recorder.now(), reader, stream))
     return problems
+
+
+def problems_of_keyed_files(cluster: ChaosCluster, stream: str, replicas: Sequence[str]) -> list[str]:
+    """Inspect the replicas of a stream that is compacted, and compare the last value of each key in them."""
+    problems: list[str] = []
+    latest: dict[str, dict[bytes | None, bytes | None]] = {}
+    for name, path in directories(cluster, stream).items():
+        if name in replicas:
+            problems += _inspected(cluster, name, path)
+            latest[name] = _latest(path)
+    [first, *others] = sorted(latest)
+    return problems + [
+        f"{stream}: the last values on {name} and {first} differ"
+        for name in others
+        if latest[name] != latest[first]
+    ]
+
+
+def _latest(directory: Path) -> dict[bytes | None, bytes | None]:
+    found: dict[bytes | None, bytes | None] = {}
+    for path in sorted(directory.glob("*.arrows")):
+        data = path.read_bytes().removesuffix(_END_OF_STREAM)
+        for frame in iter_frames(data, len(SCHEMA_MESSAGE)):
+            _, records = decode(frame)
+            keys, values = records.column("key").to_pylist(), records.column("value").to_pylist()
+            found.update(zip(keys, values, strict=True))
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _inspected(cluster: ChaosCluster, name: str, directory: Path) -> list[str]:

@@ -14,20 +14,25 @@ import nats
 from nats.aio.client import Client
 
 import jetstream
+from envelope.partitions import partition_of
 from jetstream.client.replica_choice import ReadFrom
 from tests.chaos.administrator import Administrator
 from tests.chaos.aftermath import (
     problems_of_churned,
     problems_of_draining,
     problems_of_files,
+    problems_of_keyed_files,
     problems_of_recovery,
     traces,
 )
 from tests.chaos.cluster import ChaosCluster, chaos_cluster, until_answered
 from tests.chaos.faults import KINDS, Nemesis, drawn
+from tests.chaos.member_faults import MemberFaults
 from tests.chaos.publishers import Plan, Publisher
 from tests.chaos.readers import EndAsker, Follower
 from tests.chaos.recorder import Recorder
+from tests.chaos.workforce import MEMBERS, PARTITIONED, SHARD, SUBSCRIBED, Workforce
+from tests.support.group_history import Committed, Committing, Granted, PutOut, group_anomalies
 from tests.support.history import Acked, Read, Refused, Sent, Unknown, anomalies
 from tests.support.node_cluster import NAMES
 
@@ -35,7 +40,31 @@ _STREAMS: Final[dict[str, dict[str, Any]]] = {
     "orders": {"subject": "orders.>", "replicas": 3, "segment_bytes": 1 << 18},
     "numbers": {"subject": "numbers.>", "replicas": 3, "segment_bytes": 1 << 16},
     "pairs": {"subject": "pairs.>", "replicas": 2, "min_insync_replicas": 1, "segment_bytes": 1 << 16},
+} | {
+    name: {
+        "subject": f"{name}.>",
+        "replicas": 3,
+        "segment_bytes": 1 << 16,
+        "partitions": count,
+        "partition_by": "subject",
+    }
+    for name, count in PARTITIONED.items()
 }
+_PARTITIONS: Final = [(name, number) for name, count in PARTITIONED.items() for number in range(count)]
+_PHYSICAL: Final = [
+    *(name for name in _STREAMS if name not in PARTITIONED),
+    *(f"{name}/{number}" for name, number in _PARTITIONS),
+]
+"""The streams in which records are."""
+_DONE_BY_GROUP: Final = [name for name in _PHYSICAL if name.partition("/")[0] in SUBSCRIBED]
+
+
+def _subject_of(stream: str, number: int) -> str:
+    """Return a subject whose messages go to this partition."""
+    subjects = (f"{stream}.{word}" for word in itertools.count())
+    return next(each for each in subjects if partition_of(each.encode(), PARTITIONED[stream]) == number)
+
+
 _PLANS: Final = (
     Plan("orders", "orders.eu", 30),
     Plan("orders", "orders.us", 30),
@@ -43,8 +72,9 @@ _PLANS: Final = (
     Plan("numbers", "numbers.all", 80, window=16),
     Plan("pairs", "pairs.left", 30),
     Plan("pairs", "pairs.none", 20, window=4, has_ids=False),
+    *(Plan(f"{name}/{number}", _subject_of(name, number), 20) for name, number in _PARTITIONS),
 )
-"""At most 230 messages a second in all."""
+"""At most 290 messages a second in all."""
 _READ_FROM: Final[tuple[ReadFrom, ...]] = ("auto", "any", "leader")
 _START_SECONDS: Final = 60.0
 _AFTERMATH_SECONDS: Final = 120.0
@@ -81,6 +111,8 @@ class Verdict:
     silence_s: float
     """The longest time without any ack."""
     refusals: dict[str, int] = field(default_factory=dict)
+    group: dict[str, int] = field(default_factory=dict)
+    """What the members of the group did and heard, and how often."""
 
 
 @dataclass
@@ -96,7 +128,7 @@ class ChaosRun:
         chance = random.Random(f"cluster {self.options.seed}")
         small = chance.choice(NAMES[: self.options.nodes])
         with Recorder(self.directory / "history.jsonl") as recorder:
-            async with chaos_cluster(self.directory, self.options.nodes, small) as cluster:
+            async with chaos_cluster(self.directory, self.options.nodes, small, MEMBERS) as cluster:
                 client = await nats.connect(
                     cluster.nats.url, max_reconnect_attempts=-1, reconnect_time_wait=0.1, error_cb=_quiet
                 )
@@ -106,6 +138,7 @@ class ChaosRun:
                     await client.close()
                     cluster.keep_small_disk()
             problems += [str(anomaly) for anomaly in anomalies(recorder.events)]
+            problems += [str(anomaly) for anomaly in group_anomalies(recorder.group_events)]
         for name in cluster.nodes:
             problems += traces(cluster.nodes[name].log)
         return _verdict(recorder, problems, nemesis.counts)
@@ -134,29 +167,41 @@ class ChaosRun:
             )
             over, watched = asyncio.Event(), asyncio.Event()
             chance = random.Random(f"administrator {seed}")
-            moved = [(name, fields["replicas"]) for name, fields in _STREAMS.items()]
+            moved = [(name, 2 if name == "pairs" else 3) for name in (*_PHYSICAL, SHARD)]
             administrator = Administrator(
                 recorder, client, publishers[-1], list(cluster.nodes), moved, chance
             )
+            workforce = Workforce(cluster, recorder, client)
             nemesis = Nemesis(
-                cluster, recorder, client, list(_STREAMS), random.Random(f"nemesis {seed}"), over
+                cluster,
+                recorder,
+                client,
+                MemberFaults(workforce),
+                [*_PHYSICAL, SHARD],
+                random.Random(f"nemesis {seed}"),
+                over,
             )
             async with asyncio.TaskGroup() as tasks:
+                stack.push_async_callback(workforce.close)
+                await workforce.start(self.directory, tasks)
                 tasks.create_task(cluster.watch(watched))
+                tasks.create_task(workforce.watch(over))
                 followers = [
                     tasks.create_task(follower.run(js, over)) for follower in _followers(recorder, seed)
                 ]
                 async with asyncio.TaskGroup() as work:
                     for plan, publisher in zip(_PLANS, publishers, strict=False):
                         work.create_task(publisher.run(plan, over))
-                    asker = EndAsker(recorder, "asker", tuple(_STREAMS), random.Random(f"asker {seed}"))
+                    asker = EndAsker(recorder, "asker", tuple(_PHYSICAL), random.Random(f"asker {seed}"))
                     work.create_task(asker.run(js, over))
                     work.create_task(administrator.run(over))
+                    work.create_task(workforce.ask(random.Random(f"watcher {seed}"), over))
                     problems = await self._strike(nemesis)
                     over.set()
                 for follower in followers:
                     follower.cancel()
-                problems += await self._aftermath(recorder, cluster, administrator)
+                problems += await self._aftermath(cluster, administrator, workforce)
+                await workforce.close()
                 watched.set()
         return problems + cluster.ended, nemesis
 
@@ -193,16 +238,17 @@ class ChaosRun:
         return problems
 
     async def _aftermath(
-        self, recorder: Recorder, cluster: ChaosCluster, administrator: Administrator
+        self, cluster: ChaosCluster, administrator: Administrator, workforce: Workforce
     ) -> list[str]:
         """Look at everything once it is mended, and stop the nodes."""
         self.say("all is mended: reading, stopping, comparing files")
+        recorder = workforce.recorder
         existing = [stream for stream in administrator.churned if stream.exists]
-        names = [*_STREAMS, *(stream.name for stream in existing)]
+        names = [*_PHYSICAL, SHARD, *(stream.name for stream in existing)]
         problems = await problems_of_recovery(administrator.client, names)
         if problems:
             return problems
-        keys = {name: name for name in _STREAMS} | {stream.key: stream.name for stream in existing}
+        keys = {name: name for name in _PHYSICAL} | {stream.key: stream.name for stream in existing}
         try:
             async with asyncio.timeout(_AFTERMATH_SECONDS):
                 problems += await self._use(administrator)
@@ -211,15 +257,19 @@ class ChaosRun:
                     name: await until_answered(
                         administrator.client, lambda info: "isr" in info, "stream.info", name=name
                     )
-                    for name in _STREAMS
+                    for name in (*_PHYSICAL, SHARD)
                 }
+                ends = {name: infos[name]["high_watermark"] for name in _DONE_BY_GROUP}
+                problems += await workforce.problems(ends)
         except TimeoutError:
             return [*problems, f"no end in {_AFTERMATH_SECONDS:.0f} s after all was mended"]
+        workforce.record_endings(_DONE_BY_GROUP)
         for name in cluster.nodes:
             code = await cluster.stop(name)
             if code != 0:
                 problems.append(f"{name} stopped with exit code {code}")
         replicas = {name: info["replicas"] for name, info in infos.items()}
+        problems += problems_of_keyed_files(cluster, SHARD, replicas.pop(SHARD))
         return problems + problems_of_files(recorder, cluster, replicas)
 
     async def _use(self, administrator: Administrator) -> list[str]:
@@ -227,8 +277,9 @@ class ChaosRun:
         problems = await problems_of_churned(
             administrator.client, administrator.publisher, administrator.churned
         )
-        for name, fields in _STREAMS.items():
-            if not await administrator.publisher.put(name, fields["subject"].replace(">", "last")):
+        subjects = {plan.stream: plan.subject for plan in _PLANS}
+        for name in _PHYSICAL:
+            if not await administrator.publisher.put(name, subjects[name]):
                 problems.append(f"{name} takes no message after all was mended")
         return problems
 
@@ -243,6 +294,7 @@ def _followers(recorder: Recorder, seed: int) -> list[Follower]:
             random.Random(f"{stream} {read_from} {seed}"),
         )
         for stream in _STREAMS
+        if stream not in PARTITIONED
         for read_from in _READ_FROM
     ]
 
@@ -260,7 +312,25 @@ def _verdict(recorder: Recorder, problems: list[str], faults: dict[str, int]) ->
         faults,
         silence_s,
         dict(refusals),
+        _told_by_members(recorder),
     )
+
+
+def _told_by_members(recorder: Recorder) -> dict[str, int]:
+    counts = Counter[str]()
+    for event in recorder.group_events:
+        match event:
+            case Granted():
+                counts["grants"] += 1
+            case PutOut():
+                counts["put out"] += 1
+            case Committing(again=True):
+                counts["commits sent again"] += 1
+            case Committed(outcome=outcome, code=code):
+                counts[f"commits {outcome} {code}".strip()] += 1
+            case _:
+                pass
+    return dict(sorted(counts.items()))
 
 
 async def _quiet(error: Exception) -> None:

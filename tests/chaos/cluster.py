@@ -11,7 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -186,14 +186,24 @@ def pairs_between(ones: set[str], others: set[str]) -> list[Pair]:
 
 
 @asynccontextmanager
-async def chaos_cluster(directory: Path, size: int, small: str) -> AsyncIterator[ChaosCluster]:
-    """A cluster whose processes run; ``small`` names the node with the small disk."""
+async def chaos_cluster(
+    directory: Path, size: int, small: str, clients: Sequence[str] = ()
+) -> AsyncIterator[ChaosCluster]:
+    """A cluster whose processes run.
+
+    Args:
+        directory: of everything.
+        size: nodes, all of them voters.
+        small: the node with the small disk.
+        clients: parties that have ways of their own to the nodes' sockets.
+    """
     names = NAMES[:size]
     async with AsyncExitStack() as stack:
         server = stack.enter_context(NatsServer(directory / "nats"))
         ports = {name: _three_ports(stack) for name in names}
         targets = {(one, other): ports[other][0] for one in names for other in names if one != other}
         targets |= {(name, NATS): server.port for name in names}
+        targets |= {(client, name): ports[name][1] for client in clients for name in names}
         disk: SmallDisk | None = None
         if can_mount():
             disk = stack.enter_context(SmallDisk(directory / small / "data", SMALL_DISK_BYTES))

@@ -13,6 +13,8 @@ from typing import Final
 from nats.aio.client import Client
 
 from tests.chaos.cluster import NATS, ChaosCluster, asked, pairs_between, passes
+from tests.chaos.fault import Fault
+from tests.chaos.member_faults import MemberFaults
 from tests.chaos.recorder import Recorder
 from tests.support.faulty_network import Pair
 
@@ -30,24 +32,16 @@ _KINDS: Final = {
     "nats-kill": 1,
     "nats-pause": 1,
     "disk": 2,
+    "member-kill": 2,
+    "member-stop": 1,
+    "member-pause": 3,
+    "member-cut": 3,
+    "member-slow": 1,
 }
 """How likely each is, against the others."""
 KINDS: Final = tuple(_KINDS)
+MEMBER_KINDS: Final = tuple(kind for kind in KINDS if kind.startswith("member-"))
 _SHAPES: Final = ("isolated", "isolated", "deaf", "dumb", "refused", "halves", "ring", "from metadata")
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One that was drawn."""
-
-    kind: str
-    role: str
-    shape: str
-    number: float
-    """Between 0 and 1, for whatever the kind needs."""
-    after_acks: int
-    """How many acks come between this and what is next, in at most ``seconds``."""
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +97,7 @@ class Nemesis:
     cluster: ChaosCluster
     recorder: Recorder
     client: Client
+    members: MemberFaults
     streams: Sequence[str]
     chance: random.Random
     over: asyncio.Event
@@ -127,16 +122,21 @@ class Nemesis:
                 "nats-kill": self._nats_kill,
                 "nats-pause": self._nats_pause,
                 "disk": self._disk,
+                **self.members.strikes,
             }
             text = await strikes[fault.kind](fault)
             self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
             self.recorder.note(f"{fault.kind}: {text}")
-            await self.recorder.more_acks(fault.after_acks, fault.seconds)
+            if fault.kind in MEMBER_KINDS:
+                await passes(fault.seconds, self.over)  # sessions last for a time, not for a number of acks
+            else:
+                await self.recorder.more_acks(fault.after_acks, fault.seconds)
         for name in self.chance.sample(sorted(self.cluster.nodes), len(self.cluster.nodes)):
             if round_.staggered_s and not self.cluster.nodes[name].is_running:
                 await self.cluster.start(name)
                 await passes(self.chance.uniform(0, round_.staggered_s), self.over)
         await self.cluster.heal(lose=round_.loses)
+        await self.members.workforce.heal()
         self.recorder.note(f"healed{', what was held is lost' if round_.loses else ''}")
 
     # --- whom -------------------------------------------------------------------------------------

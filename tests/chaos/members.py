@@ -91,12 +91,16 @@ class MemberProcess:
         process.kill()
         await process.wait()
 
-    async def stop(self) -> int:
-        """SIGTERM: it leaves the group; returns the exit code, that of SIGKILL if it does not end."""
+    def terminate(self) -> None:
+        """SIGTERM: it leaves the group, once it can; does not wait for that."""
         if self.is_paused:
             self.go_on()
+        self._running().terminate()
+
+    async def stop(self) -> int:
+        """SIGTERM; returns the exit code, that of SIGKILL if it does not end."""
+        self.terminate()
         process = self._running()
-        process.terminate()
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 return await process.wait()
