@@ -127,9 +127,14 @@ def _echoing(reply: bytes, body: bytes, offset: Offset | None) -> bytes:
 
 
 def refusal_body(stream: StreamName, error: JetstreamError, partition: int | None = None) -> bytes:
-    """Return ``error`` in the shape of a NATS JetStream publish error."""
+    """Return ``error`` in the shape of a NATS JetStream publish error.
+
+    The numbers behind it stand beside that: official clients take no more in there.
+    """
     reason = {"code": error.status, "err_code": error.ack_code, "description": error.description}
     body: dict[str, object] = {"error": reason, "stream": stream, "seq": 0}
     if partition is not None:
         body["partition"] = partition
+    if error.detail:
+        body["detail"] = error.detail
     return json.dumps(body, separators=_SEPARATORS).encode()

@@ -196,7 +196,9 @@ def parse_ack(payload: bytes) -> PublishAck | Refusal | None:
     number = fields.get("partition")
     partition = number if type(number) is int else None
     if isinstance(error, dict):
-        return Refusal(stream if isinstance(stream, str) else "", _refusal(error), partition)
+        return Refusal(
+            stream if isinstance(stream, str) else "", _refusal(error, fields.get("detail")), partition
+        )
     is_repeat = fields.get("duplicate") is True
     if not isinstance(stream, str) or type(sequence) is not int or sequence < (0 if is_repeat else 1):
         return None
@@ -215,11 +217,14 @@ def parse_ack(payload: bytes) -> PublishAck | Refusal | None:
     )
 
 
-def _refusal(error: dict[str, object]) -> JetstreamError:
+def _refusal(error: dict[str, object], detail: object) -> JetstreamError:
     """Return the typed error for a NATS error body: by its number, else by its HTTP-like status."""
     code, status, description = error.get("err_code"), error.get("code"), error.get("description")
     known = _BY_ACK_CODE.get(code) if isinstance(code, int) else None
     if known is None:
         transient = isinstance(status, int) and status >= 500
         known = UnavailableError if transient else RequestError
-    return known(description if isinstance(description, str) else "the message was refused")
+    numbers = detail if isinstance(detail, dict) else {}
+    refusal = known(description if isinstance(description, str) else "the message was refused")
+    refusal.detail.update({name: each for name, each in numbers.items() if isinstance(each, int | str)})
+    return refusal

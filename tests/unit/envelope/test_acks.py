@@ -12,6 +12,7 @@ from envelope.errors import (
     InvalidHeader,
     JetstreamError,
     Overloaded,
+    SequenceGap,
     TxidDecreasing,
     WrongLastSequence,
 )
@@ -39,6 +40,13 @@ def test_a_refusal_has_exactly_these_bytes() -> None:
     refusal = ORDERS.refusal(b"r", WrongLastSequence("wrong last sequence: 5"))
     assert refusal == b"PUB r %d\r\n%b\r\n" % (len(body), body)
     assert ORDERS.refusals([b"r", b"r"], WrongLastSequence("wrong last sequence: 5")) == refusal * 2
+
+
+def test_the_numbers_behind_a_refusal_stand_beside_the_error() -> None:
+    """Inside it, the official clients would take them for arguments of their exceptions."""
+    body = json.loads(refusal_body(StreamName("orders"), SequenceGap("gap", last_sequence=7), 2))
+    assert list(body["error"]) == ["code", "err_code", "description"]
+    assert (body["detail"], body["partition"]) == ({"last_sequence": 7}, 2)
 
 
 @given(
