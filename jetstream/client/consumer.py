@@ -1,6 +1,7 @@
 """A member of a consumer group, as an application sees it: records, commits, places."""
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
@@ -63,6 +64,20 @@ class Consumer:
     def paused(self) -> tuple[str, ...]:
         """Those partitions that are paused."""
         return tuple(sorted(lane.stream for lane in self._lanes if lane.is_paused))
+
+    def session_name(self, partition: str) -> str:
+        """Return the name of a session for what is derived from a partition's records, by any member.
+
+        It is another one in another life of the stream, whose offsets begin anew; the same after a restart.
+
+        Raises:
+            RequestError: the partition is not this member's.
+        """
+        if self._consumption is None:
+            raise _not_assigned(partition)
+        incarnation = self._consumption.lanes.assigned(partition).incarnation
+        said = "\0".join((self.group, partition, incarnation or ""))
+        return hashlib.sha256(said.encode()).hexdigest()
 
     def __aiter__(self) -> Self:
         return self

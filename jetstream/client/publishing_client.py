@@ -159,6 +159,7 @@ class PublishingClient:
         window: int = WINDOW_DEFAULT,
         timeout_s: float = SESSION_TIMEOUT_S_DEFAULT,
         retry_s: float = RETRY_S_DEFAULT,
+        derived: bool = False,
     ) -> AsyncIterator[SessionPublisher]:
         """Publish messages each of which is stored once, in order, for an ``async with`` block.
 
@@ -172,10 +173,19 @@ class PublishingClient:
             window: messages that are not acked.
             timeout_s: for an ack, before all unacked is sent again; up to 16 times that while acks are slow.
             retry_s: seconds without any progress, before the session is given up.
+            derived: messages and their ``sequence`` follow from what is read, a record's offset + 1 say, so
+                that another run, or another process at the same time, publishes the same. Then the stream has
+                each once, however often the same is read, and whoever reads it. A message that is refused
+                for good ends the session. See `Consumer.session_name`.
         """
         given = {} if name is None else {"name": name}
         settings = SessionSettings(
-            **given, stream=stream, window=window, timeout_s=timeout_s, retry_s=retry_s
+            **given,
+            stream=stream,
+            window=window,
+            timeout_s=timeout_s,
+            retry_s=retry_s,
+            is_derived=derived,
         )
         publisher = SessionPublisher(self.nats, _required(self._through_nats).inbox, settings)
         async with sending(publisher):

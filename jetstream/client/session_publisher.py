@@ -26,12 +26,19 @@ from envelope.errors import (
     OffsetForgotten,
     RecordTooLarge,
     RequestError,
+    SequenceGap,
 )
 from jetstream.client.ack_inbox import AckInbox, ClaimedFuture, OneAck
 from jetstream.client.kept_failures import KeptFailures
 from jetstream.client.publisher import checked_window, send
 from jetstream.client.publishing import PublishOptions, encode_options
-from jetstream.client.session_rules import AckTimeout, Consequence, consequence_of
+from jetstream.client.session_rules import (
+    AckTimeout,
+    Consequence,
+    consequence_of,
+    derived_consequence,
+    named_last,
+)
 
 SESSION_TIMEOUT_S_DEFAULT: Final = 2.0
 RETRY_S_DEFAULT: Final = 60.0
@@ -67,6 +74,8 @@ class SessionSettings:
         timeout_s: seconds for an ack, before all is sent again; doubles, up to 16 times, while acks take
             longer.
         retry_s: seconds without any progress, before the session is given up.
+        is_derived: numbers and messages follow from something that is read, so that whoever publishes the
+            session publishes the same; see `derived_consequence`.
     """
 
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -74,6 +83,7 @@ class SessionSettings:
     window: int = 1000
     timeout_s: float = SESSION_TIMEOUT_S_DEFAULT
     retry_s: float = RETRY_S_DEFAULT
+    is_derived: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -167,6 +177,8 @@ class SessionPublisher:
             raise self._failed
         asked = options.pop("sequence", None)
         number = self._last + 1 if asked is None else asked
+        if number <= self._last and self._settings.is_derived:
+            return self._again(number)
         if number <= self._last:
             raise RequestError(f"sequence {number} is not above the last one, {self._last}")
         message = _Message(number, subject, value, options, ClaimedFuture(loop=self._loop))
@@ -176,6 +188,15 @@ class SessionPublisher:
         self._unacked.append(message)
         self._changed.set()
         return message.future
+
+    def _again(self, number: int) -> SessionFuture:
+        """Return the future of a message that was given before, or whose number was passed: it is stored."""
+        for message in self._unacked:
+            if message.sequence == number:
+                return message.future
+        future: SessionFuture = ClaimedFuture(loop=self._loop)
+        future.set_result(SessionAck(self._settings.stream or "", number, None, duplicate=True))
+        return future
 
     async def flush(self) -> None:
         """Return when every message is acked.
@@ -287,10 +308,16 @@ class SessionPublisher:
 
     def _refused(self, message: _Message, error: JetstreamError) -> None:
         """C20: leave out what is refused for good; whatever else, what is not acked is sent again."""
-        names_last_acked = message.after == self._last_acked
-        consequence = consequence_of(error, names_last_acked=names_last_acked, is_begun=self._is_begun)
+        consequence = self._consequence(message, error)
         if consequence is Consequence.GIVE_UP:
             self._give_up(error)
+        elif consequence is Consequence.IS_STORED:
+            stream = self._settings.stream or ""
+            self._stored(message, SessionAck(stream, message.sequence, None, duplicate=True))
+        elif consequence is Consequence.FOLLOW:
+            assert isinstance(error, SequenceGap), "it names what the stream has"
+            self._last_acked = named_last(error)
+            self._trouble = self._trouble or error
         elif consequence is Consequence.SEND_AGAIN:
             self._trouble = self._trouble or error
         else:
@@ -302,6 +329,18 @@ class SessionPublisher:
             if self._sent > place:
                 self._trouble = self._trouble or error  # those behind it have named it
         self._changed.set()
+
+    def _consequence(self, message: _Message, error: JetstreamError) -> Consequence:
+        names_last_acked = message.after == self._last_acked
+        if not self._settings.is_derived:
+            return consequence_of(error, names_last_acked=names_last_acked, is_begun=self._is_begun)
+        return derived_consequence(
+            error,
+            message.sequence,
+            self._last_acked,
+            names_last_acked=names_last_acked,
+            is_begun=self._is_begun,
+        )
 
     async def _begin_again(self) -> None:
         """Send all that is not acked again, a little later."""

@@ -15,6 +15,10 @@ class Consequence(Enum):
     """The message alone is refused for good; the next one names the one before it."""
     GIVE_UP = auto()
     """The session can go on no more."""
+    IS_STORED = auto()
+    """It is stored already, by an earlier run."""
+    FOLLOW = auto()
+    """Another run has published up to the number that the stream names: go on there."""
 
 
 def consequence_of(error: JetstreamError, *, names_last_acked: bool, is_begun: bool) -> Consequence:
@@ -37,6 +41,36 @@ def consequence_of(error: JetstreamError, *, names_last_acked: bool, is_begun: b
             return Consequence.SEND_AGAIN  # the first message was lost on its way, and this one came
         case _:
             return Consequence.SEND_AGAIN if error.retriable else Consequence.LEAVE_OUT
+
+
+def derived_consequence(
+    error: JetstreamError, sequence: int, last_acked: int, *, names_last_acked: bool, is_begun: bool
+) -> Consequence:
+    """Return what follows where numbers and messages are derived from what is read.
+
+    Whoever else publishes this session publishes the same messages under the same numbers, each naming the
+    one before it, and stops at the first that is refused. So what is not above the stream's last number is
+    stored, and what the stream has beyond the last one that was acked here was derived elsewhere.
+
+    Args:
+        error: why the message is refused.
+        sequence: of the message.
+        last_acked: the last one that was acked here; 0 before that.
+        names_last_acked: as in `consequence_of`.
+        is_begun: as in `consequence_of`.
+    """
+    if isinstance(error, SequencePassed):
+        return Consequence.IS_STORED
+    if isinstance(error, SequenceGap) and names_last_acked and last_acked < named_last(error) < sequence:
+        return Consequence.FOLLOW
+    usual = consequence_of(error, names_last_acked=names_last_acked, is_begun=is_begun)
+    return Consequence.GIVE_UP if usual is Consequence.LEAVE_OUT else usual
+
+
+def named_last(error: SequenceGap) -> int:
+    """Return the last number of the session that the stream has, as its refusal says; 0 if it does not."""
+    last = error.detail.get("last_sequence", 0)
+    return last if isinstance(last, int) else 0
 
 
 _GROWTH_MAX: Final = 16

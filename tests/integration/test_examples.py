@@ -40,6 +40,11 @@ polars: as many: True, first hour 0
 duckdb: as many: True
 duckdb: first of each subject [('readings.0', 0), ('readings.1', 100), ('readings.2', 200)]
 """,
+    "exactly_once.py": """\
+4 of the workers were killed
+3000 invoices for 3000 orders
+each order exactly once: True
+""",
     "resuming_consumer.py": """\
 starting at None
 took parcel 0, parcel 1

@@ -11,7 +11,7 @@ from envelope.errors import (
     SequencePassed,
     SessionExpired,
 )
-from jetstream.client.session_rules import AckTimeout, Consequence, consequence_of
+from jetstream.client.session_rules import AckTimeout, Consequence, consequence_of, derived_consequence
 
 SEND_AGAIN, LEAVE_OUT, GIVE_UP = Consequence.SEND_AGAIN, Consequence.LEAVE_OUT, Consequence.GIVE_UP
 
@@ -45,6 +45,44 @@ def test_a_session_that_the_stream_has_known_is_never_begun_anew(*, names_last_a
     expired = SessionExpired("unknown")
     assert consequence_of(expired, names_last_acked=names_last_acked, is_begun=False) is SEND_AGAIN
     assert consequence_of(expired, names_last_acked=names_last_acked, is_begun=True) is GIVE_UP
+
+
+# --- derived sessions ----------------------------------------------------------------------------------
+
+
+def derived(error: JetstreamError, *, last_acked: int = 0, names_last_acked: bool = True) -> Consequence:
+    return derived_consequence(
+        error, 10, last_acked, names_last_acked=names_last_acked, is_begun=last_acked > 0
+    )
+
+
+def test_what_the_stream_has_passed_was_stored_by_whoever_derived_it() -> None:
+    assert derived(SequencePassed("passed")) is Consequence.IS_STORED
+
+
+@pytest.mark.parametrize(
+    ("last_acked", "named", "consequence"),
+    [
+        (0, 9, Consequence.FOLLOW),
+        (4, 9, Consequence.FOLLOW),
+        (4, 3, GIVE_UP),
+        (4, 4, GIVE_UP),
+        (0, 10, GIVE_UP),
+        (4, 0, GIVE_UP),
+    ],
+)
+def test_it_goes_on_behind_what_others_have_derived_and_never_behind_a_loss(
+    last_acked: int, named: int, consequence: Consequence
+) -> None:
+    gap = SequenceGap("gap", last_sequence=named)
+    assert derived(gap, last_acked=last_acked) is consequence
+    assert derived(gap, last_acked=last_acked, names_last_acked=False) is SEND_AGAIN
+
+
+def test_what_is_refused_for_good_ends_a_derived_session() -> None:
+    assert derived(RecordTooLarge("too large")) is GIVE_UP
+    assert derived(Overloaded("full")) is SEND_AGAIN
+    assert derived(SessionExpired("unknown"), last_acked=3) is GIVE_UP
 
 
 # --- how long to wait ----------------------------------------------------------------------------------
