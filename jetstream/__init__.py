@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jetstream.client.batch_publisher import BatchPublisher, RecordAck
     from jetstream.client.blocking import BlockingClient, connect_blocking
+    from jetstream.client.blocking_consumer import BlockingConsumer
     from jetstream.client.connection import JetstreamClient, ReadOptions, connect
     from jetstream.client.consume_options import ConsumeOptions
     from jetstream.client.consumer import Consumer
@@ -43,6 +44,7 @@ __all__ = [
     "BatchPublisher",
     "BatchReader",
     "BlockingClient",
+    "BlockingConsumer",
     "BlockingTable",
     "ConsumeOptions",
     "Consumer",
@@ -70,6 +72,7 @@ _HOMES = {
     "BatchPublisher": "batch_publisher",
     "BatchReader": "reader",
     "BlockingClient": "blocking",
+    "BlockingConsumer": "blocking_consumer",
     "BlockingTable": "stream_table",
     "ConsumeOptions": "consume_options",
     "Consumer": "consumer",

@@ -5,6 +5,7 @@ What crosses between the threads is a batch of records or some windows of messag
 that reading and publishing cost little more than with the asynchronous client.
 """
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
@@ -16,9 +17,11 @@ import pyarrow as pa
 from envelope.errors import ConnectionLost, JetstreamError, RequestError
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset
+from jetstream.client.blocking_consumer import BlockingConsumer, relayed_options
 from jetstream.client.blocking_requests import BlockingCursors, BlockingGroups, BlockingStreams
 from jetstream.client.connection import JetstreamClient, ReadOptions, connect
-from jetstream.client.loop_thread import LoopThread, ProgressRelay
+from jetstream.client.consume_options import ConsumeOptions
+from jetstream.client.loop_thread import CallRelay, LoopThread, ProgressRelay
 from jetstream.client.message_table import (
     ACKS_SCHEMA,
     PIECE_WINDOWS,
@@ -189,6 +192,7 @@ class BlockingClient:
     def __init__(self, thread: LoopThread, client: JetstreamClient) -> None:
         self._thread = thread
         self._client = client
+        self._consumers: weakref.WeakSet[BlockingConsumer] = weakref.WeakSet()
 
     @property
     def streams(self) -> BlockingStreams:
@@ -325,6 +329,24 @@ class BlockingClient:
         options["progress"] = relay.put
         return BlockingReader(self._thread, self._client.read_batches(stream, **options), relay)
 
+    def consume(
+        self, streams: str | Sequence[str], *, group: str, **options: Unpack[ConsumeOptions]
+    ) -> BlockingConsumer:
+        """Return a member of a consumer group; see `JetstreamClient.consume`.
+
+        Callbacks are called in the thread that asks for records, while it waits for one, or closes.
+        """
+        relay = CallRelay()
+        consumer = self._client.consume(streams, group=group, **relayed_options(relay, options))
+        blocking = BlockingConsumer(self._thread, consumer, relay)
+        self._consumers.add(blocking)
+        return blocking
+
+    def close_consumers(self) -> None:
+        """Close the consumers that are not; see `BlockingConsumer.close`."""
+        for consumer in tuple(self._consumers):
+            consumer.close()
+
     @contextmanager
     def table(self, stream: str, **options: Unpack[ReadOptions]) -> Iterator[BlockingTable]:
         """Keep the stream as a table while the block lasts; see `JetstreamClient.table`."""
@@ -367,9 +389,12 @@ def connect_blocking(
             request_timeout=request_timeout,
             **nats_options,
         )
-        client = thread.run(connection.__aenter__())
+        client = BlockingClient(thread, thread.run(connection.__aenter__()))
         farewell = _leave(connection)
-        yield BlockingClient(thread, client)
+        try:
+            yield client
+        finally:
+            client.close_consumers()
     finally:
         thread.close(farewell)
 

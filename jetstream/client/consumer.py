@@ -40,7 +40,8 @@ class Consumer:
         self._background = background
         self._consumption: Consumption | None = None
         self._task: asyncio.Task[None] | None = None
-        self._delivery: Delivery | None = None
+        self.delivery: Delivery | None = None
+        """What is in the application's hands."""
         self._is_closed = False
 
     @property
@@ -97,11 +98,10 @@ class Consumer:
             Exception: what a callback has raised.
         """
         while True:
-            record = None if self._delivery is None else self._delivery.next()
+            record = None if self.delivery is None else self.delivery.next()
             if record is not None:
                 return record
-            self._delivery = await self._next()
-            if self._delivery is None:
+            if not await self.deliver():
                 raise StopAsyncIteration
 
     async def batches(self) -> AsyncIterator[tuple[str, pa.RecordBatch]]:
@@ -111,14 +111,20 @@ class Consumer:
         `__anext__` raises.
         """
         while True:
-            batch = None if self._delivery is None else self._delivery.rest()
-            if batch is not None:
-                assert self._delivery is not None, "it has given the batch"
-                yield self._delivery.lane.stream, batch
-                continue
-            self._delivery = await self._next()
-            if self._delivery is None:
+            batch = None if self.delivery is None else self.delivery.rest()
+            if self.delivery is not None and batch is not None:
+                yield self.delivery.lane.stream, batch
+            elif not await self.deliver():
                 return
+
+    async def deliver(self) -> bool:
+        """Have something else in `delivery`, for who hands out records by itself; raises as `__anext__`.
+
+        Returns:
+            False: there is nothing more, the consumer is closed.
+        """
+        self.delivery = None if self._is_closed else await self._begin().next(self.delivery)
+        return self.delivery is not None
 
     async def commit(self, offsets: Mapping[str, int] | None = None) -> None:
         """Store where this member is, durable on return: behind all records that were handed out.
@@ -170,7 +176,7 @@ class Consumer:
         consumption, task = self._consumption, self._task
         if consumption is None or task is None:
             return
-        consumption.finish(self._delivery)
+        consumption.finish(self.delivery)
         consumption.close()
         try:
             async with asyncio.timeout(self._settings.session_timeout_s):
@@ -210,11 +216,6 @@ class Consumer:
     async def _run(self, consumption: Consumption) -> None:
         """Consume; a consumer that nobody else knows lives as long as this."""
         await consumption.run()
-
-    async def _next(self) -> Delivery | None:
-        if self._is_closed:
-            return None
-        return await self._begin().next(self._delivery)
 
 
 def _not_assigned(partition: str) -> RequestError:

@@ -52,8 +52,9 @@ _log = logging.getLogger(__name__)
 _NS: Final = 1_000_000_000
 _BACKOFF_S_MIN: Final = 0.02
 _BACKOFF_S_MAX: Final = 2.0
-_ASKED_OFTEN: Final = 10
-"""Attempts until a failure that lasts is told again."""
+_LASTING_S: Final = 1.0
+"""What fails for so long is worth a warning: before that it may be a coordinator that begins."""
+_WARN_AGAIN_S: Final = 30.0
 
 
 class Reading(Protocol):
@@ -96,6 +97,9 @@ class GroupMember:
         """The streams that the partitions of the assignment are which is taken in."""
         self._beat: MemberBeat | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._failing_since: float | None = None
+        self._warned_at: float | None = None
+        """Both by the loop's clock, seconds; None while nothing is wrong."""
 
     def __str__(self) -> str:
         return f"group={self._group} {self._machine}"
@@ -121,11 +125,11 @@ class GroupMember:
             link = self._link
             assert link is not None, "there is a link"
             try:
-                return await link.ask(request_of)
+                return self._succeeded(await link.ask(request_of))
             except JetstreamError as error:
                 if not error.retriable:
                     raise
-                self._has_failed(link.connection, error, attempt)
+                self._has_failed(link.connection, error)
             await _back_off(attempt)
             attempt += 1
 
@@ -179,7 +183,7 @@ class GroupMember:
                 if not error.retriable:
                     self.give(CoordinatorRefused(refusal_of(error)))
                     return
-                self._warn("coordinator", error, attempt)
+                self._complain(error)
             else:
                 self._link = link
                 link.add(self)
@@ -195,9 +199,9 @@ class GroupMember:
         if link is None or link.connection != asked.connection:
             return
         try:
-            response = await link.ask(partial(_numbered, self._group, asked))
+            response = self._succeeded(await link.ask(partial(_numbered, self._group, asked)))
         except JetstreamError as error:
-            self._has_failed(link.connection, error, 0)
+            self._has_failed(link.connection, error)
             self._refused(asked, error)
             return
         match asked:
@@ -232,15 +236,27 @@ class GroupMember:
         else:
             self.give(Joined(connection, joined.client, joined.request, assignment))
 
-    def _has_failed(self, connection: ConnectionId, error: JetstreamError, attempt: int) -> None:
-        self._warn("request", error, attempt)
+    def _has_failed(self, connection: ConnectionId, error: JetstreamError) -> None:
+        self._complain(error)
         if has_lost(error):
             self.give(CoordinatorLost(connection))
 
-    def _warn(self, what: str, error: JetstreamError, attempt: int) -> None:
-        """Tell of what goes wrong: once, and now and then while it lasts."""
-        if attempt % _ASKED_OFTEN == 0:
-            _log.warning("%s of %s failed, is tried again error=%r", what, self, error)
+    def _succeeded(self, response: Response) -> Response:
+        if self._warned_at is not None:
+            _log.warning("%s has its coordinator again", self)
+        self._failing_since = self._warned_at = None
+        return response
+
+    def _complain(self, error: JetstreamError) -> None:
+        """Tell of what goes wrong and is tried again: loudly if it lasts, and then now and then."""
+        now = self._loop.time()
+        self._failing_since = self._failing_since or now
+        lasts_s = now - self._failing_since
+        if lasts_s < _LASTING_S or (self._warned_at is not None and now - self._warned_at < _WARN_AGAIN_S):
+            _log.info("%s is to ask again error=%r", self, error)
+            return
+        self._warned_at = now
+        _log.warning("%s has no answer since %.0f s, tries again error=%r", self, lasts_s, error)
 
     # --- heartbeats: `BeatingMember` ----------------------------------------------------------------------
 

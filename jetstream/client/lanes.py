@@ -117,7 +117,9 @@ class Delivery:
         self.rows_processed = 0
         self.is_taken_back = False
         """Nothing more of it is to be handed out."""
-        self._records: Iterator[Record] | None = None
+        self._rows = chunk.batch.num_rows
+        self._records: list[Record] = []
+        """All of them, once the first one is wanted."""
 
     @property
     def rows_done(self) -> int:
@@ -127,23 +129,22 @@ class Delivery:
     def next(self) -> Record | None:
         """Return the next record; None if there is none, or none is to be handed out any more."""
         self.rows_processed = self.rows_handed_out  # C22: it is asked for
-        if self.is_taken_back:
+        if self.is_taken_back or self.rows_handed_out == self._rows:
             return None
-        if self._records is None:
-            chunk = self.chunk
-            self._records = records_of(chunk.batch.slice(self.rows_handed_out), chunk.epoch, self.lane.stream)
-        record = next(self._records, None)
-        if record is not None:
-            self.rows_handed_out += 1
+        if not self._records:
+            self._records = list(records_of(self.chunk.batch, self.chunk.epoch, self.lane.stream))
+        record = self._records[self.rows_handed_out]
+        # An interrupt comes with a call or a jump, and there is none between this and the return.
+        self.rows_handed_out += 1
         return record
 
     def rest(self) -> pa.RecordBatch | None:
         """Return all records that were not handed out; None as `next`."""
         self.rows_processed = self.rows_handed_out
-        if self.is_taken_back or self.rows_handed_out == self.chunk.batch.num_rows:
+        if self.is_taken_back or self.rows_handed_out == self._rows:
             return None
         rest = self.chunk.batch.slice(self.rows_handed_out)
-        self.rows_handed_out, self._records = self.chunk.batch.num_rows, iter(())
+        self.rows_handed_out = self._rows
         return rest
 
 

@@ -1,16 +1,26 @@
 """An event loop in a thread of its own, for callers without one, and progress on its way out of it."""
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from envelope.errors import ConnectionLost, RequestError
 from jetstream.client.read_progress import ReadProgress, ReadProgressTold
 
 T = TypeVar("T")
+
+
+class Relay(Protocol):
+    """What comes out of the loop's thread while the caller's waits."""
+
+    def tell_until_done(self, future: Future[Any]) -> None:
+        """Tell what comes until ``future`` is done, in the thread that calls this."""
 
 
 class LoopThread:
@@ -26,7 +36,7 @@ class LoopThread:
         self._closed = False
         self._thread.start()
 
-    def run(self, coroutine: Coroutine[Any, Any, T], relay: "ProgressRelay | None" = None) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T], relay: Relay | None = None) -> T:
         """Return the coroutine's result; it is cancelled if the wait is interrupted (Ctrl-C).
 
         What comes through ``relay`` meanwhile is told in this thread, the caller's.
@@ -88,6 +98,85 @@ class ProgressRelay:
         while (come := self._waiting.get()) is not future:
             if isinstance(come, ReadProgress):  # and no future of a wait that was interrupted
                 self._tell(come)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call that the loop's thread waits for."""
+
+    function: Callable[[list[str]], object]
+    argument: list[str]
+    loop: asyncio.AbstractEventLoop
+    heard: asyncio.Future[None]
+
+    def make(self) -> None:
+        """Call, in this thread; what the function raises is raised in the other one."""
+        error: Exception | None = ConnectionLost("the call was interrupted")
+        try:
+            self.function(self.argument)
+            error = None
+        except Exception as raised:  # noqa: BLE001 - the application's own, raised where it asks for records
+            error = raised
+        finally:
+            self.loop.call_soon_threadsafe(self._tell, error)
+
+    def _tell(self, error: Exception | None) -> None:
+        if self.heard.done():
+            return  # nobody waits any more
+        if error is None:
+            self.heard.set_result(None)
+        else:
+            self.heard.set_exception(error)
+
+
+class CallRelay:
+    """The application's functions, which are called by the loop's thread and run in one that waits for it."""
+
+    def __init__(self) -> None:
+        self._calls: deque[_Call] = deque()
+        self._waiters: deque[SimpleQueue[Future[Any] | None]] = deque()
+        """Of each thread that waits: the future that it waits for, or None if there are calls."""
+
+    def relayed(
+        self, function: Callable[[list[str]], object]
+    ) -> Callable[[list[str]], Coroutine[Any, Any, None]]:
+        """Return what calls ``function`` in the caller's thread, once that waits, and waits for it.
+
+        Raises:
+            TypeError: it is a coroutine, for which the caller's thread has no loop.
+        """
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function} is a coroutine: nobody would await it here")
+
+        async def call(argument: list[str]) -> None:
+            loop = asyncio.get_running_loop()
+            heard: asyncio.Future[None] = loop.create_future()
+            self._calls.append(_Call(function, argument, loop, heard))
+            for waiter in tuple(self._waiters):
+                waiter.put(None)
+            await heard
+
+        return call
+
+    def tell_until_done(self, future: Future[Any]) -> None:
+        """Make the calls that come until ``future`` is done, in the thread that calls this."""
+        waiter: SimpleQueue[Future[Any] | None] = SimpleQueue()
+        self._waiters.append(waiter)
+        try:
+            waiter.put(None)  # for the calls that wait already
+            future.add_done_callback(waiter.put)
+            while waiter.get() is not future:
+                self._make_calls()
+        finally:
+            self._waiters.remove(waiter)
+
+    def _make_calls(self) -> None:
+        while self._calls:
+            try:
+                call = self._calls.popleft()
+            except IndexError:  # another thread was first
+                return
+            call.make()
 
 
 async def _wind_up(farewell: Coroutine[Any, Any, None] | None) -> None:
