@@ -71,13 +71,14 @@ def group_nodes(name: str, directory: Path) -> Iterator[GroupNodes]:
         with node_cluster(directory) as cluster:
             pids = {name: server.pid for name, server in cluster.servers.items()}
             nats_pid = cluster.others["nats-server"]
-            yield GroupNodes(name, cluster.nats_address, nats_pid, pids, _sockets(cluster.nats_address))
+            yield GroupNodes(name, cluster.nats_address, nats_pid, pids, sockets_of(cluster.nats_address))
     else:
         with nats_server(directory / "nats") as (address, nats_pid), node(directory / "node", address) as pid:
-            sockets = _sockets(address)
+            sockets = sockets_of(address)
             yield GroupNodes(name, address, nats_pid, dict.fromkeys(sockets, pid), sockets)
 
 
-def _sockets(address: Address) -> dict[str, str]:
+def sockets_of(address: Address) -> dict[str, str]:
+    """Return where the nodes behind a NATS server serve members, by node id."""
     (info,) = each(address, [{}], lambda client, body: ask(client, "cluster.info", body))
     return {one["id"]: f"{one['host']}:{one['port']}" for one in info["nodes"]}
