@@ -13,6 +13,7 @@ from ssl import SSLContext
 import uvloop
 
 import jetstream
+from tests.chaos.library_consumer import LibraryConsumer
 from tests.chaos.member_task import Task, read_task
 from tests.chaos.raw_consumer import RawConsumer
 
@@ -49,7 +50,7 @@ class DetouredLoop(uvloop.Loop):
 async def _run(task: Task) -> None:
     loop = asyncio.get_running_loop()
     async with jetstream.connect(socket=[f"127.0.0.1:{port}" for port in task.ways]) as js:
-        consumer = RawConsumer(task, js)
+        consumer = LibraryConsumer(task, js) if task.is_library else RawConsumer(task, js)
         loop.add_signal_handler(signal.SIGTERM, consumer.stop)
         await loop.connect_read_pipe(lambda: _Lines(consumer.gate), sys.stdin)
         await consumer.run()

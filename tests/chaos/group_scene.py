@@ -137,13 +137,19 @@ class GroupScene:
                     return
 
     def member(
-        self, name: str, *, session_ms: int = 3_000, again: float = 0.0, gated: bool = False
+        self,
+        name: str,
+        *,
+        session_ms: int = 3_000,
+        again: float = 0.0,
+        gated: bool = False,
+        is_library: bool = False,
     ) -> MemberProcess:
         """A member that is to be started; it subscribes to all streams; see `Task`."""
         ports = {node: self.cluster[node].socket_port for node in self.cluster.nodes}
         ways = {port: self.network.port(name, node) for node, port in ports.items()}
         task = Task(name, self.group, list(self.published), ways, self.recorder.begun, session_ms)
-        task = replace(task, again=again, gated=gated)
+        task = replace(task, again=again, gated=gated, is_library=is_library)
         self.members[name] = MemberProcess(task, self.directory, self.recorder, self.tasks)
         return self.members[name]
 

@@ -23,6 +23,7 @@ class Task:
         again: how likely a request is sent once more, between 0 and 1.
         gated: whether it waits for a line on its standard input before each commit.
         seed: of what it draws.
+        is_library: whether it consumes with the client library; if not it asks by itself.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Task:
     again: float = 0.0
     gated: bool = False
     seed: str = ""
+    is_library: bool = False
 
     def encode(self) -> str:
         """Return it as a command line has it."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.group_scene import GroupScene, Stage, group_scene, stage
 from tests.support.faulty_network import Pair
-from tests.support.group_history import AskedFor, Committed, Committing, Granted, PutOut
+from tests.support.group_history import AskedFor, Committed, Committing, Granted, Outcome, PutOut
 from tests.support.nodes import run
 
 
@@ -19,12 +19,15 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield made
 
 
-def test_a_member_that_stood_still_beyond_its_session_commits_nothing(ground: Stage, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("is_library", "outcome"), [(False, "refused"), (True, "unknown")])
+def test_a_member_that_stood_still_beyond_its_session_commits_nothing(
+    ground: Stage, tmp_path: Path, is_library: bool, outcome: Outcome
+) -> None:
     async def scenario() -> None:
-        async with group_scene(ground, tmp_path, "frozen", ("one", "two")) as scene:
+        async with group_scene(ground, tmp_path, f"frozen-{outcome}", ("one", "two")) as scene:
             await scene.create(2)
             await scene.publish(20)
-            one = scene.member("one", session_ms=1_500, gated=True)
+            one = scene.member("one", session_ms=1_500, gated=True, is_library=is_library)
             two = scene.member("two")
             await one.start()
             await scene.until(lambda: scene.delivered(one) > 0)
@@ -35,8 +38,9 @@ def test_a_member_that_stood_still_beyond_its_session_commits_nothing(ground: St
             assert scene.owned(two) == set(scene.published)
             one.go_on()
             await scene.until(lambda: scene.has_heard(PutOut, one))
-            [told] = scene.answered(one)
-            assert (told.outcome, told.code) == ("refused", "member_fenced")
+            await scene.until(lambda: len(scene.answered(one)) > 0)
+            told = scene.answered(one)[0]
+            assert (told.outcome, told.code) == (outcome, "member_fenced")
             await scene.until_shared(one, two)
             one.open_gate(1_000)
             await scene.publish(20)
@@ -96,7 +100,8 @@ def test_a_partition_is_handed_over_although_the_coordinator_moves(
         async with group_scene(ground, tmp_path, move.__name__, ("one", "two")) as scene:
             await scene.create(2)
             await scene.publish(20)
-            one, two = scene.member("one", session_ms=10_000, gated=True), scene.member("two")
+            one = scene.member("one", session_ms=10_000, gated=True)
+            two = scene.member("two", is_library=True)
             await one.start()
             await scene.until(lambda: scene.delivered(one) > 0)
             leader = await scene.coordinator()
@@ -128,7 +133,7 @@ def test_a_member_that_cannot_hear_its_coordinator_is_put_out_and_nothing_is_los
     async def scenario() -> None:
         async with group_scene(ground, tmp_path, cut.__name__, ("one", "two")) as scene:
             await scene.create(2)
-            one, two = scene.member("one", session_ms=1_500), scene.member("two")
+            one, two = (scene.member(name, session_ms=1_500, is_library=True) for name in ("one", "two"))
             await one.start()
             await scene.until(lambda: len(scene.owned(one)) == 2)
             leader = await scene.coordinator()
@@ -159,7 +164,7 @@ def test_nothing_moves_while_the_shard_lacks_replicas(ground: Stage, tmp_path: P
     async def scenario() -> None:
         async with group_scene(ground, tmp_path, "lacking", ("one", "two")) as scene:
             await scene.create(2)
-            one, two = (scene.member(name, session_ms=1_500) for name in ("one", "two"))
+            one, two = scene.member("one", session_ms=1_500, is_library=True), scene.member("two")
             await one.start()
             await two.start()
             await scene.until_shared(one, two)
@@ -196,7 +201,8 @@ def test_groups_go_on_without_nats(ground: Stage, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with group_scene(ground, tmp_path, "silent", ("one", "two")) as scene:
             await scene.create(2)
-            one, two = (scene.member(name, session_ms=1_500, gated=True) for name in ("one", "two"))
+            one = scene.member("one", session_ms=1_500, gated=True)
+            two = scene.member("two", gated=True, is_library=True)
             await one.start()
             await two.start()
             await scene.until_shared(one, two)

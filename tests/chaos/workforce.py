@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ MEMBERS: Final = ("one", "two", "three")
 PARTITIONED: Final = {"jobs": 3}
 """Streams that have partitions, and how many."""
 SUBSCRIBED: Final = ("jobs", "numbers")
+_WITH_LIBRARY: Final = ("two", "three")
 SESSION_MS: Final = 2_000
 DONE_SECONDS: Final = 60.0
 """How long the group may take until it has done all that is there, once all is mended."""
@@ -50,6 +51,7 @@ class Workforce:
             ways = {node.socket_port: self.cluster.network.port(name, node.name) for node in nodes}
             begun = self.recorder.begun
             task = Task(name, GROUP, list(SUBSCRIBED), ways, begun, SESSION_MS, again=_AGAIN)
+            task = replace(task, is_library=name in _WITH_LIBRARY)
             self.members[name] = MemberProcess(task, directory, self.recorder, tasks)
             await self._start(name)
         await until_answered(self.client, lambda info: bool(info.get("members")), "group.info", group=GROUP)

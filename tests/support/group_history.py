@@ -289,7 +289,7 @@ def regressions(partition: PartitionHistory) -> Iterator[tuple[str, str]]:
 def invented_cursors(partition: PartitionHistory) -> Iterator[tuple[str, str]]:
     """A cursor that is told is one that somebody has tried to commit."""
     for cursor in partition.cursors:
-        if cursor.offset is not None and not any(
+        if cursor.offset and not any(
             asked.offset == cursor.offset and asked.at < cursor.at for asked in partition.asked
         ):
             text = f"{cursor.member} is told {cursor.offset} at {cursor.at:.3f}, which nobody has committed"
