@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from jetstream.client.socket_access import SocketAccess
+from jetstream.client.socket_link import SocketLink
+from jetstream.protocol.group_requests import FindCoordinator
+from jetstream.protocol.group_responses import CoordinatorResponse
 from tests.chaos.group_scene import GroupScene, Stage, group_scene, stage
 from tests.support.faulty_network import Pair
 from tests.support.group_history import AskedFor, Committed, Committing, Granted, Outcome, PutOut
-from tests.support.nodes import run
+from tests.support.node_cluster import ClusterNode
+from tests.support.nodes import WAIT_SECONDS, run
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +214,8 @@ def test_groups_go_on_without_nats(ground: Stage, tmp_path: Path) -> None:
             leader = await scene.coordinator()
             await scene.publish(30)
             await asyncio.to_thread(scene.stage.nats.kill)
+            for node in scene.cluster.nodes.values():
+                assert await _coordinator_told_by(node, scene.group) == leader
             one.open_gate(10)
             two.open_gate(1_000)
             await scene.until(lambda: len(scene.answered(one)) == 10)
@@ -224,3 +231,13 @@ def test_groups_go_on_without_nats(ground: Stage, tmp_path: Path) -> None:
             await scene.judge()
 
     run(scenario())
+
+
+async def _coordinator_told_by(node: ClusterNode, group: str) -> str:
+    link = await SocketLink.open("127.0.0.1", node.socket_port, WAIT_SECONDS, SocketAccess())
+    try:
+        found = (await link.ask(FindCoordinator(id=link.next_id(), group=group))).response
+        assert isinstance(found, CoordinatorResponse)
+        return found.node
+    finally:
+        link.close()
