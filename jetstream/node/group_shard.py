@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, assert_never
 
 from consumer_groups.coordinator_events import Beat, ConnectionId, Join, SetTimer, Tick
@@ -37,7 +38,7 @@ from consumer_groups.shard_events import (
     WriteRefused,
     Written,
 )
-from envelope.errors import JetstreamError, NotLeader, UnavailableError
+from envelope.errors import JetstreamError, NotLeader, Overloaded, UnavailableError
 from envelope.types import Offset, StreamName
 from jetstream.ingest.own_writes import Committed, Outcome, Refused
 from jetstream.log.readable_log import ReadableLog
@@ -52,6 +53,8 @@ from jetstream.replica.settings import NEVER
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.05
+_EARLY_MAX: Final = 10_000
+"""Questions that wait while the groups are being read."""
 
 Done = Callable[[Answer], None]
 """Called once with the answer to a question."""
@@ -79,14 +82,17 @@ class GroupShard:
     """
 
     def __init__(self, leading: LeadingStream, services: ShardServices) -> None:
-        """Nothing can be asked before `load` has returned."""
+        """What is asked before `load` has returned waits for that."""
         assert isinstance(leading.path, OwnPath), "a shard is written by who leads it"
         self.stream = leading.parts.name
         self._leading = leading
         self._path = leading.path
         self._services = services
         self._machine: Shard | None = None
-        self._why_not: JetstreamError = UnavailableError("the groups are being read: a reign has just begun")
+        self._why_not: JetstreamError | None = None
+        """Why nothing can be asked any more."""
+        self._early: list[tuple[Callable[[], None], Done]] = []
+        """What was asked before the groups were read."""
         self._questions: dict[QuestionId, Done] = {}
         self._last_question = 0
         self._lives: dict[StreamName, str | None] = {}
@@ -112,7 +118,7 @@ class GroupShard:
             table = await self._table(moved)
         except JetstreamError as error:
             _log.error("groups not read stream=%s error=%r runbook=RB-01", self.stream, error)
-            self._why_not = UnavailableError(f"the groups cannot be read: {error.description}")
+            self._refuse_early(UnavailableError(f"the groups cannot be read: {error.description}"))
             return
         finally:
             unsubscribe()
@@ -124,6 +130,12 @@ class GroupShard:
             return
         self._machine = machine
         self._tell(machine.subscribed)
+        early, self._early = self._early, []
+        for ask, done in early:
+            try:
+                ask()
+            except JetstreamError as error:
+                done(Failed(error))
         seconds = (self._services.clock.monotonic() - begun) / 1e9
         text = "groups read stream=%s groups=%d cursors=%d seconds=%.3f"
         _log.info(text, self.stream, machine.groups, machine.cursors, seconds)
@@ -151,18 +163,23 @@ class GroupShard:
     # --- questions ---------------------------------------------------------------------------------
 
     def ask(self, group: GroupName, request: GroupRequest, done: Done) -> None:
-        """Have a group's coordinator answer.
+        """Have a group's coordinator answer, once the groups are read.
 
         Raises:
-            UnavailableError: the groups are not read yet.
+            NotLeader: the reign is over, or this node was cut off.
+            UnavailableError: the groups cannot be read.
+            Overloaded: too many wait for that.
         """
         self._ask(lambda question: Asked(question, group, request), done)
 
     def join(self, group: GroupName, join: Join, done: Done) -> None:
         """As `ask`; the machine hears first what the join's streams are now."""
-        if self._machine is not None:
+
+        def event(question: QuestionId) -> ShardEvent:
             self._tell(join.streams)
-        self.ask(group, join, done)
+            return Asked(question, group, join)
+
+        self._ask(event, done)
 
     def beat(
         self,
@@ -199,8 +216,13 @@ class GroupShard:
             raise self._path.suspended
 
     def _ask(self, event: Callable[[QuestionId], ShardEvent], done: Done) -> None:
-        if self._machine is None:
+        if self._why_not is not None:
             raise self._why_not
+        if self._machine is None:
+            if len(self._early) >= _EARLY_MAX:
+                raise Overloaded(f"{_EARLY_MAX} requests wait for the groups to be read")
+            self._early.append((partial(self._ask, event, done), done))
+            return
         if not self._leading.reign.may_speak:
             raise NotLeader("this node was cut off: another one may coordinate the group by now")
         self._last_question += 1
@@ -268,11 +290,18 @@ class GroupShard:
         self.has_ended = True
         self._machine = None
         self._services.timers.at(self._tick, NEVER)
-        self._why_not = NotLeader("this node does not lead the group's shard any more")
+        self._refuse_early(NotLeader("this node does not lead the group's shard any more"))
         unknown = UnavailableError("the coordinator has ended: nobody knows whether this was stored")
         questions, self._questions = self._questions, {}
         for done in questions.values():
             done(Failed(unknown))
+
+    def _refuse_early(self, error: JetstreamError) -> None:
+        """Refuse what is asked from now on, and what waits for the groups to be read."""
+        self._why_not = error
+        early, self._early = self._early, []
+        for _, done in early:
+            done(Failed(error))
 
 
 def _absorb(table: GroupTable, log: ReadableLog, end: Offset) -> None:

@@ -67,7 +67,7 @@ class LibraryConsumer:
 
     def _since(self, stream: str, *, is_in_hand: bool = False) -> int:
         """Since which generation the partition is owned, which the library tells nobody."""
-        delivery = self._consumer._delivery
+        delivery = self._consumer.delivery
         if is_in_hand and delivery is not None:
             return delivery.lane.claim.generation
         [lane] = [lane for lane in self._consumer._lanes if lane.stream == stream and lane.is_open]

@@ -22,7 +22,7 @@ from consumer_groups.shard_events import (
     FetchCursors,
     HeartbeatAnswer,
 )
-from envelope.errors import DiskFull, NotEnoughReplicas, NotLeader, UnavailableError
+from envelope.errors import DiskFull, NotEnoughReplicas, NotLeader
 from envelope.internal_streams import group_shard
 from envelope.types import LeaderEpoch, StreamName
 from jetstream.log.memory_disk import MemoryDisk
@@ -119,10 +119,12 @@ def test_a_reign_reads_first_what_others_have_written() -> None:
     async def test() -> None:
         async with lone() as world:
             shard, leading = world.lead()
-            with pytest.raises(UnavailableError, match="being read"):
-                shard.ask(GROUP, JOIN, Heard())
+            shard.join(GROUP, JOIN, early := Heard())
+            assert not early.answer.done()
             await shard.load()
-            assert (await joined(shard)).keeps
+            answer = await early.answer
+            assert isinstance(answer, Assignment)
+            assert answer.keeps
             shard.ask(GROUP, commit(1, 42), heard := Heard())
             assert await heard.answer == Committed()
             leading.depose(LeaderEpoch(2))
@@ -132,6 +134,22 @@ def test_a_reign_reads_first_what_others_have_written() -> None:
             assert await cursor(again) == [42]
             assert again.machine is not None
             assert (again.machine.groups, again.machine.members, again.machine.cursors) == (1, 1, 1)
+
+    run(test())
+
+
+def test_who_asked_before_the_groups_were_read_is_told_when_they_never_are() -> None:
+    async def test() -> None:
+        async with lone() as world:
+            shard, leading = world.lead()
+            shard.join(GROUP, JOIN, early := Heard())
+            leading.depose(LeaderEpoch(2))
+            answer = early.answer.result()
+            assert isinstance(answer, Failed)
+            assert isinstance(answer.error, NotLeader)
+            await shard.load()
+            assert shard.machine is None
+            await leading.resign()
 
     run(test())
 
