@@ -210,12 +210,14 @@ class Consumer:
     def _begin(self) -> Consumption:
         if self._consumption is None:
             self._consumption = self._open()
-            self._task = self._background.start(self._run(self._consumption))
+            self._task = self._background.start(_run(self, self._consumption))
         return self._consumption
 
-    async def _run(self, consumption: Consumption) -> None:
-        """Consume; a consumer that nobody else knows lives as long as this."""
-        await consumption.run()
+
+async def _run(consumer: Consumer, consumption: Consumption) -> None:
+    """Consume; a ``consumer`` that nobody else knows any more lives as long as this."""
+    await consumption.run()
+    del consumer
 
 
 def _not_assigned(partition: str) -> RequestError:

@@ -83,11 +83,11 @@ def test_two_threads_share_a_group_with_one_client(tmp_path: Path) -> None:
                     consumer.commit()
                     both_share.wait()
 
-            workers = [threading.Thread(target=work) for _ in range(2)]
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join()
+            threads = [threading.Thread(target=work) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
             with js.consume(names, group="g") as consumer:
                 found.extend(take(consumer, 160 - len(found)))
             assert sorted(found) == [(name, offset) for name in names for offset in range(40)]
