@@ -68,7 +68,7 @@ def run(settings: Settings) -> Report:
         _strike(Coordinators(cluster), count, cursors, on(THREE))
     rows = [_row(*case, times) for case, times in found.items()]
     report = new_report("groups_failover", settings, rows, rate_unit="times", session_s=SESSION_SECONDS)
-    return report.model_copy(update={"bars": _bars(report, cursors)})
+    return report.model_copy(update={"bars": _bars(report)})
 
 
 def _strike(coordinators: Coordinators, count: int, cursors: int, took: Took) -> None:
@@ -106,16 +106,14 @@ def _row(system: str, point: str, times: list[float]) -> Row:
     )
 
 
-def _bars(report: Report, cursors: int) -> list[Bar]:
+def _bars(report: Report) -> list[Bar]:
     """Bars ask of the longest time of each kind; without one a time is only stated."""
     pauses = (report.row(ONE, MOVING).p50_us, report.row(ONE, QUIET).p50_us)
     longest = [
         Bar(
             requirement=f"{row.point}: longest (ms)",
             value=row.details["longest ms"],
-            bar=MILLISECONDS_MAX.get(
-                row.point, MILLISECONDS_MAX[BOTH] if row.point == _loaded(cursors) else None
-            ),
+            bar=MILLISECONDS_MAX.get(row.point),
             at_most=True,
         )
         for row in report.rows
