@@ -54,6 +54,7 @@ def told(asked_at: float, offset: int | None) -> CursorTold:
 GOOD: Sequence[GroupEvent] = (
     granted(1, "a", 1),
     told(1.1, None),
+    told(1.2, 0),
     delivered(2, "a", 1, 0, "xyz"),
     *commit(3, "a", 1, 2),
     *commit(4, "a", 1, 3, "unknown"),
