@@ -1,6 +1,6 @@
-"""Workers that are killed in the midst of their work, and whose output has each input exactly once.
+"""Clerks that are killed in the midst of their work, and whose output has each input exactly once.
 
-They read orders as a consumer group and publish an invoice for each. What a worker has published and not
+They read orders as a consumer group and publish an invoice for each. What a clerk has published and not
 committed when it dies is read again by another one, which publishes the same invoices under the same numbers,
 and the stream of invoices stores none of them twice. The work has to be deterministic for that.
 
@@ -36,7 +36,7 @@ async def work(url: str) -> None:
 
 
 async def started(url: str) -> Process:
-    """Start a worker as a process of its own."""
+    """Start a clerk as a process of its own."""
     return await asyncio.create_subprocess_exec(sys.executable, __file__, url, "work")
 
 
@@ -55,22 +55,22 @@ async def main(url: str) -> None:
         orders = [(f"orders.{number % 7}", b"order %d" % number) for number in range(ORDERS)]
         await js.publish_all(orders)
 
-        workers = [await started(url), await started(url)]
+        clerks = [await started(url), await started(url)]
         try:
             for kill in range(1, KILLS + 1):
                 await until_published(js, kill * ORDERS // (KILLS + 1))
-                victim = workers.pop(0)
+                victim = clerks.pop(0)
                 victim.kill()
                 await victim.wait()
-                workers.append(await started(url))
+                clerks.append(await started(url))
             await until_published(js, ORDERS)
             while (await js.groups.lag("billing")).total:  # noqa: ASYNC110 - likewise
                 await asyncio.sleep(0.1)
         finally:
-            for worker in workers:
-                worker.kill()
-                await worker.wait()
-        print(f"{KILLS} of the workers were killed")
+            for clerk in clerks:
+                clerk.kill()
+                await clerk.wait()
+        print(f"{KILLS} of the clerks were killed")
 
         found = [record.value async for record in js.read("invoices")]
         expected = {b"invoice of " + value for _, value in orders}

@@ -41,7 +41,7 @@ duckdb: as many: True
 duckdb: first of each subject [('readings.0', 0), ('readings.1', 100), ('readings.2', 200)]
 """,
     "exactly_once.py": """\
-4 of the workers were killed
+4 of the clerks were killed
 3000 invoices for 3000 orders
 each order exactly once: True
 """,
