@@ -10,9 +10,16 @@ _SEEDS = 80
 _DEEP_SEEDS = 10_000
 _FIRST = first_seed(4)
 
-_STRUCK = ("failed_over", "durable_unsaid", "stubborn", "silent", "held_on")
-_REFUSED = ("member_fenced", "instance_fenced", "illegal_generation", "partition_not_owned", "joinrefused")
-_SAID = ("joined", "assigned", "left", "commitallowed", "commitsuperseded", "memberrefused")
+_STRUCK = ("failed_over", "deposed", "found_out", "durable_unsaid", "stubborn", "silent", "held_on", "forced")
+_REFUSED = (
+    *("refused_member_fenced", "refused_instance_fenced", "refused_illegal_generation"),
+    *("refused_partition_not_owned", "refused_not_enough_replicas", "refused_cursor_behind", "writerefused"),
+    *("not_leader", "unavailable"),
+)
+_SAID = (
+    *("said_assignment", "said_committed", "said_cursors", "said_done", "said_heartbeatanswer", "said_left"),
+    "commitsuperseded",
+)
 
 
 def test_new_seeds_of_groups_keep_every_law_and_come_to_rest_and_go_through_every_fault() -> None:

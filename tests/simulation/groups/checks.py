@@ -1,20 +1,12 @@
-"""The laws of a group, checked from outside: what becomes durable, what is said, what may be committed."""
+"""The laws of a group, checked from outside: what becomes durable, and what is said."""
 
-from collections.abc import Mapping
-
-from consumer_groups.coordinator_events import (
-    Assignment,
-    CommitRequested,
-    Event,
-    Expire,
-    ExpiryCause,
-    Heartbeat,
-    Join,
-    Release,
-)
+from consumer_groups.coordinator_events import Assignment, ExpiryCause, Join, Release
+from consumer_groups.group_json import from_json
 from consumer_groups.group_state import ClientId, GroupState, Member
-from consumer_groups.partitions import Claim, MemberId, Partition
-from envelope.types import StreamName
+from consumer_groups.partitions import Claim, MemberId
+from consumer_groups.shard_events import GroupRequest
+from envelope.errors import CorruptDataError
+from tests.simulation.groups.messages import Heartbeat
 from tests.simulation.timeline import Timeline
 from tests.simulation.violation import Violation
 
@@ -22,20 +14,19 @@ from tests.simulation.violation import Violation
 class Checks:
     """Looks at what the coordinator is given, what it makes durable and what it says; never into it."""
 
-    def __init__(self, timeline: Timeline, partitions: Mapping[StreamName, int]) -> None:
-        """Begin; ``partitions`` are those that exist, and change."""
-        self._timeline, self._partitions = timeline, partitions
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
         self.durable: GroupState | None = None
-        self.deleted: set[Partition] = set()
-        """Whatever was of a stream that has been deleted."""
-        self._history: dict[int, GroupState] = {}
+        self._history: dict[int, list[GroupState]] = {}
+        """The states of each generation: a group that was deleted begins with the first one again."""
         self._granted: dict[Claim, MemberId] = {}
         self._released: set[tuple[MemberId, Claim]] = set()
         self._heard: dict[MemberId, int] = {}
         self._asked: dict[tuple[MemberId, Claim], int] = {}
         self._begun_at = 0
         self._over: set[ClientId] = set()
-        self._committed: dict[Partition, int] = {}
+        self._due: dict[MemberId, frozenset[ExpiryCause]] = {}
+        """Why those might be put out of whom that was decided last."""
 
     # --- what the coordinator is given ------------------------------------------------------------------
 
@@ -45,15 +36,15 @@ class Checks:
         self._heard.clear()
         self._asked = dict.fromkeys(self._asked, self._timeline.now)
 
-    def given(self, event: Event) -> None:
-        """Take in what happened that allows something to move."""
+    def given(self, asked: GroupRequest | Heartbeat) -> None:
+        """Take in what the leader was asked that allows something to move, or says that somebody lives."""
         now = self._timeline.now
-        match event:
-            case Heartbeat(_, beats):
+        match asked:
+            case Heartbeat(beats):
                 self._heard |= {beat.member_id: now for beat in beats}
             case Join() if self.durable is not None:
-                member = self.durable.of_client(event.client)
-                if member is not None and event.request >= member.request:
+                member = self.durable.of_client(asked.client)
+                if member is not None and asked.request >= member.request:
                     self._heard[member.member_id] = now
             case Release(_, member_id, claims):
                 self._released |= {(member_id, claim) for claim in claims}
@@ -62,9 +53,37 @@ class Checks:
 
     def client_is_over(self, client: ClientId) -> None:
         """A client has heard that it has left: it never asks for anything again."""
-        self._over.add(client)
+        if self.durable is not None and client in self.durable.gone:  # a group that is deleted forgets it
+            self._over.add(client)
 
     # --- what becomes durable ---------------------------------------------------------------------------
+
+    def decided(self, value: bytes) -> None:
+        """The leader wants this to be durable: look at whom it leaves out while it is known why."""
+        try:
+            state = from_json(value)
+        except CorruptDataError as error:
+            raise Violation(error.description) from error
+        if self.durable is not None:
+            gone = self.durable.members.keys() - state.members.keys()
+            self._due = {member_id: self._causes(self.durable.members[member_id]) for member_id in gone}
+
+    def _causes(self, member: Member) -> frozenset[ExpiryCause]:
+        now, causes = self._timeline.now, set[ExpiryCause]()
+        heard = max(self._begun_at, self._heard.get(member.member_id, 0))
+        if now >= heard + member.session_timeout_ns:
+            causes.add(ExpiryCause.SILENT)
+        asked = [at for (who, _), at in self._asked.items() if who == member.member_id]
+        if asked and now >= min(asked) + member.rebalance_timeout_ns:
+            causes.add(ExpiryCause.HELD_ON)
+        return frozenset(causes)
+
+    def deleted_group(self) -> None:
+        """Nothing is left of it: its generations begin anew, and who was gone is forgotten."""
+        self.durable = None
+        self._granted.clear()
+        self._asked.clear()
+        self._over.clear()
 
     def made_durable(self, state: GroupState, decided_at: int) -> None:
         """Check a generation against the one before."""
@@ -86,7 +105,8 @@ class Checks:
                 self._heard[member_id] = decided_at
             for claim in _gives_up(state, member_id):
                 self._asked.setdefault((member_id, claim), decided_at)
-        self.durable = self._history[state.generation] = state
+        self._history.setdefault(state.generation, []).append(state)
+        self.durable = state
 
     def _check_members(self, before: GroupState | None, state: GroupState) -> None:
         clients = [member.client for member in state.members.values()]
@@ -127,23 +147,17 @@ class Checks:
             if old.member_id in state.members:
                 raise Violation(f"{partition} taken from {old.member_id}, which did not give it up")
 
-    def expired(self, expire: Expire, before: GroupState) -> None:
-        """A member was put out of ``before``; that must have been due."""
-        now, member = self._timeline.now, before.members[expire.member_id]
-        if expire.cause is ExpiryCause.SILENT:
-            heard = max(self._begun_at, self._heard.get(expire.member_id, 0))
-            if now < heard + member.session_timeout_ns:
-                raise Violation(f"{expire} {now - heard} ns after it was heard")
-            return
-        asked = [at for (who, _), at in self._asked.items() if who == expire.member_id]
-        if not asked or now < min(asked) + member.rebalance_timeout_ns:
-            raise Violation(f"{expire} before its time")
+    def expired(self, member_id: MemberId, cause: ExpiryCause) -> None:
+        """A member was put out; that must have been due when it was decided."""
+        if cause is not ExpiryCause.FORCED and cause not in self._due.get(member_id, ()):
+            raise Violation(f"{member_id} was put out, {cause}, before its time")
 
     # --- what is said -----------------------------------------------------------------------------------
 
     def said(self, assignment: Assignment) -> None:
         """Check what a member is told against what is durable."""
-        state = self._history.get(assignment.generation)
+        states = self._history.get(assignment.generation, [])
+        state = next((state for state in states if assignment.member_id in state.members), None)
         if state is None:
             raise Violation(f"told of generation {assignment.generation}, which is not durable")
         owned = {
@@ -153,21 +167,6 @@ class Checks:
         }
         if owned != {*assignment.keeps, *assignment.gives_up}:
             raise Violation(f"{assignment} where it owns {owned}")
-
-    def allowed(self, commit: CommitRequested) -> None:
-        """Check a commit that the coordinator allows."""
-        state = self.durable
-        grants = {} if state is None else state.grants
-        for partition in commit.partitions:
-            grant = grants.get(partition)
-            if grant is None or grant.member_id != commit.member_id:
-                raise Violation(f"{commit} allowed, {partition} is owned by {grant}")
-            if commit.generation < grant.generation:
-                raise Violation(f"{commit} allowed, {partition} is owned since {grant.generation}")
-            last = self._committed.setdefault(partition, grant.generation)
-            if last > grant.generation:
-                raise Violation(f"{commit} of {partition} after one of generation {last}")
-            self._committed[partition] = grant.generation
 
 
 def _gives_up(state: GroupState, member_id: MemberId) -> list[Claim]:

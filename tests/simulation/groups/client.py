@@ -1,50 +1,55 @@
 """One member as a client library would run it: what it reads, what it gives up, how it comes back."""
 
-from collections.abc import Callable
+from typing import Protocol
 
-from consumer_groups.coordinator_events import (
-    Assignment,
-    Beat,
-    CommitAllowed,
-    CommitRequested,
-    ConnectionId,
-    Join,
-    Joined,
-    Leave,
-    Refusal,
-    Release,
-)
+from consumer_groups.coordinator_events import Assignment, Beat, ConnectionId, Join, Leave, Left, Release
 from consumer_groups.group_state import ClientId
-from consumer_groups.partitions import Claim, Generation, InstanceId, MemberId, Partition
-from envelope.errors import InstanceFenced
+from consumer_groups.partitions import Claim, Generation, GroupName, InstanceId, MemberId, Partition
+from consumer_groups.shard_events import (
+    Answer,
+    CommitCursors,
+    Committed,
+    Cursors,
+    Failed,
+    FetchCursors,
+    GroupRequest,
+)
+from envelope.errors import CursorBehind, Fenced, IllegalGeneration, InstanceFenced, JetstreamError
 from envelope.types import StreamName
-from tests.simulation.groups.world import Message, World
+from tests.simulation.groups.reading import Readings
+from tests.simulation.groups.world import World
 from tests.simulation.violation import Violation
 
 _NO_MEMBER = MemberId("")
 
 
+class Home(Protocol):
+    """The process of a client, as it sees it."""
+
+    @property
+    def group(self) -> GroupName: ...
+
+    @property
+    def connection(self) -> ConnectionId: ...
+
+    def ask(self, client: str, request: GroupRequest) -> int:
+        """Send a request to the coordinator; return its number."""
+        ...
+
+
 class Client:
     """A consumer: it joins, reads what it is assigned, commits, and comes back when it was fenced."""
 
-    def __init__(
-        self,
-        world: World,
-        name: str,
-        connection: ConnectionId,
-        instance_id: InstanceId | None,
-        send: Callable[[Message], None],
-    ) -> None:
+    def __init__(self, world: World, name: str, instance_id: InstanceId | None, home: Home) -> None:
         self.client = ClientId(name)
-        self.streams = self._draw_streams(world)
-        self.reads: dict[Partition, Generation] = {}
+        self.streams = _draw_streams(world)
+        self.readings = Readings(world, home.group)
         self.member_id: MemberId | None = None
         self.stopped = self.leaving = False
         self.acked: set[Partition] = set()
-        """What it has committed for since it got it."""
-        self._world, self._connection, self._instance_id, self._send = world, connection, instance_id, send
+        """What it has committed for up to the end since it got it."""
+        self._world, self._instance_id, self._home = world, instance_id, home
         self._request = self._commit_request = 0
-        self._commits: dict[int, tuple[Partition, ...]] = {}
         self._heard = Generation(0)
         self._given_up: set[Claim] = set()
         self._asked: set[Claim] = set()
@@ -57,6 +62,8 @@ class Client:
         """It is a member, and has nothing to give up."""
         return self.member_id is not None and not self._join_waits and not self._asked
 
+    # --- what it does by itself --------------------------------------------------------------------------
+
     def join_anew(self) -> None:
         """Subscribe, to something else perhaps."""
         self._request += 1
@@ -65,13 +72,13 @@ class Client:
 
     def subscribe(self) -> None:
         """Read other streams."""
-        self.streams = self._draw_streams(self._world)
+        self.streams = _draw_streams(self._world)
         self.join_anew()
 
     def leave(self) -> None:
         """Stop, and say so until that is heard."""
         self.leaving = True
-        self.reads.clear()
+        self.readings.clear()
         self.ask_again()
 
     def ask_again(self) -> None:
@@ -82,12 +89,30 @@ class Client:
             if self.member_id is None:
                 self.stopped = True
             else:
-                self._send(Leave(self._connection, self.member_id, self._instance_id))
+                self._home.ask(self.client, Leave(self._home.connection, self.member_id, self._instance_id))
         elif self._join_waits:
-            self._send(self._join())
+            self._home.ask(
+                self.client,
+                Join(
+                    connection=self._home.connection,
+                    client=self.client,
+                    request=self._request,
+                    fresh_id=_NO_MEMBER,
+                    streams=self.streams,
+                    session_timeout_ns=self._world.swarm.session_timeout,
+                    rebalance_timeout_ns=self._world.swarm.rebalance_timeout,
+                    member_id=self.member_id,
+                    instance_id=self._instance_id,
+                    assignor=self._world.swarm.assignor,
+                    owned=self._former,
+                ),
+            )
         elif self.member_id is not None and self._given_up & self._asked:
             claims = tuple(sorted(self._given_up & self._asked))
-            self._send(Release(self._connection, self.member_id, claims, self._instance_id))
+            self._home.ask(
+                self.client, Release(self._home.connection, self.member_id, claims, self._instance_id)
+            )
+        self._fetch()
 
     def beat(self) -> Beat | None:
         """Return what its connection's heartbeat says of it."""
@@ -95,16 +120,58 @@ class Client:
             return None
         return Beat(self.member_id, self._heard, self._instance_id)
 
-    def joined(self, answer: Joined) -> None:
-        """Hear the answer to a join."""
-        if answer.request != self._request or self.stopped or not self._join_waits:
+    def read_and_commit(self) -> None:
+        """Read on in all that it reads, and commit for something."""
+        if self.stopped or self.leaving or self.member_id is None:
             return
-        self._join_waits = False
-        if self.member_id != answer.assignment.member_id:
-            self.member_id, self._heard = answer.assignment.member_id, Generation(0)
-            if self.leaving:
-                self.ask_again()
-        self.assigned(answer.assignment)
+        self.readings.read_on()
+        ready = self.readings.ready()
+        if not ready:
+            return
+        world = self._world
+        lacking = [one for one in ready if one not in self.acked]
+        partitions = lacking or [world.rng.choice(ready)]
+        if world.rng.random() < 0.02 and not world.healing:
+            partitions = sorted(world.streams.wanted(self.streams))[-1:]  # perhaps somebody else's
+        is_reset = world.rng.random() < world.swarm.resets and not world.healing
+        if is_reset:
+            self.readings.go_back(partitions)
+        self._commit(partitions, is_reset=is_reset)
+
+    # --- what it hears -----------------------------------------------------------------------------------
+
+    def hear(self, number: int, request: GroupRequest, answer: Answer) -> None:
+        """Hear the answer to something that it has asked."""
+        match request, answer:
+            case Join(), Assignment():
+                self._joined(request, answer)
+            case Join(), Failed(error):
+                if request.request == self._request and self._join_waits and isinstance(error, Fenced):
+                    self.refused(error, self.member_id or _NO_MEMBER)
+            case Release(), Assignment():
+                self.assigned(answer)
+            case Release(), Failed(error):
+                self.refused(error, request.member_id)
+            case Leave(), Left():
+                if self.leaving and request.member_id == self.member_id:
+                    self.stopped = True
+                    self._world.checks[self._home.group].client_is_over(self.client)
+            case _:
+                self._hear_of_cursors(number, request, answer)
+
+    def _hear_of_cursors(self, number: int, request: GroupRequest, answer: Answer) -> None:
+        match request, answer:
+            case CommitCursors(), Committed(superseded):
+                if not superseded:
+                    self._committed(request)
+            case CommitCursors(), Failed(error):
+                self._world.trace.counts[error.err_code] += 1
+                if isinstance(error, CursorBehind) and request.member_id == self.member_id:
+                    self.readings.begin_anew([cursor.partition for cursor in request.cursors])
+            case FetchCursors(), Cursors(cursors):
+                self.readings.found(number, request.partitions, cursors)
+            case _:
+                pass
 
     def assigned(self, assignment: Assignment) -> None:
         """Hear what it owns."""
@@ -115,97 +182,77 @@ class Client:
         self._heard = assignment.generation
         keeps = {claim.partition: claim.generation for claim in assignment.keeps}
         gives_up = {claim.partition: claim.generation for claim in assignment.gives_up}
-        for partition, generation in list(self.reads.items()):
+        for partition, generation in self.readings.claims():
             if generation not in (keeps.get(partition), gives_up.get(partition)):
                 self._lose(partition, generation)
         for claim in assignment.keeps:
-            if claim not in self._given_up and claim.partition not in self.reads:
-                self.reads[claim.partition] = claim.generation
+            if claim not in self._given_up and claim.partition not in self.readings:
+                self.readings.begin(claim)
         self._given_up &= {*assignment.keeps, *assignment.gives_up}
         for claim in assignment.gives_up:
             if claim not in self._asked:
                 self._be_asked(claim)
         # What it gave up and is to keep now has to be said too, or nobody would read it.
         self._asked = {*assignment.gives_up, *self._given_up}
+        self._fetch()
 
-    def refused(self, refusal: Refusal, member_id: MemberId | None) -> None:
+    def refused(self, error: JetstreamError, member_id: MemberId) -> None:
         """Hear that it is no member any more."""
-        if self.stopped or member_id != (self.member_id or _NO_MEMBER):
+        if self.stopped or member_id != (self.member_id or _NO_MEMBER) or not isinstance(error, Fenced):
             return
-        self._former = tuple(Claim(*item) for item in sorted(self.reads.items()))
-        self.reads.clear()
+        if isinstance(error, IllegalGeneration):
+            return  # one that was deposed says so: it has not heard of the newest
+        self._former = tuple(Claim(*each) for each in self.readings.claims())
+        self.readings.clear()
         self._asked.clear()
         self._given_up.clear()
         self.acked.clear()
         self.member_id = None
-        if refusal.error is InstanceFenced or self.leaving:
+        if isinstance(error, InstanceFenced) or self.leaving:
             self.stopped = True
         else:
             self.join_anew()
 
-    def join_refused(self, request: int, refusal: Refusal) -> None:
-        """Hear that a join was in vain."""
-        if request == self._request and self._join_waits:
-            self.refused(refusal, self.member_id or _NO_MEMBER)
-
-    def left(self, member_id: MemberId) -> None:
-        """Hear that it is gone."""
-        if self.leaving and member_id == self.member_id:
-            self.stopped = True
-            self._world.checks.client_is_over(self.client)
-
-    def commit(self) -> None:
-        """Commit for something that it reads."""
-        if self.stopped or self.leaving or self.member_id is None or not self.reads:
+    def _joined(self, join: Join, assignment: Assignment) -> None:
+        if join.request != self._request or self.stopped or not self._join_waits:
             return
-        reads = sorted(self.reads)
-        lacking = [one for one in reads if one not in self.acked]
-        partitions = tuple(lacking or [self._world.rng.choice(reads)])
-        if self._world.rng.random() < 0.02:
-            partitions = tuple(sorted(self._world.wanted(self.streams))[-1:])  # perhaps somebody else's
-        self._send_commit(partitions)
+        self._join_waits = False
+        if self.member_id != assignment.member_id:
+            self.member_id, self._heard = assignment.member_id, Generation(0)
+            if self.leaving:
+                self.ask_again()
+        self.assigned(assignment)
 
-    def committed(self, answer: CommitAllowed) -> None:
-        """Hear that a commit is durable."""
-        partitions = self._commits.get(answer.request, ()) if answer.member_id == self.member_id else ()
-        self.acked |= {partition for partition in partitions if partition in self.reads}
+    def _committed(self, commit: CommitCursors) -> None:
+        if commit.member_id != self.member_id:
+            return
+        for partition, place in commit.cursors:
+            if partition in self.readings and place.offset == self._world.streams.ends[partition]:
+                self.acked.add(partition)
 
-    def _send_commit(self, partitions: tuple[Partition, ...]) -> None:
+    # --- what follows ------------------------------------------------------------------------------------
+
+    def _fetch(self) -> None:
+        wanted = self.readings.to_fetch()
+        if wanted and not self.stopped:
+            self.readings.asked(self._home.ask(self.client, FetchCursors(wanted)), wanted)
+
+    def _commit(self, partitions: list[Partition], *, is_reset: bool = False) -> None:
         assert self.member_id is not None
         self._commit_request += 1
-        self._send(
-            CommitRequested(
-                self._connection,
-                self.member_id,
-                self._commit_request,
-                self._heard,
-                partitions,
-                self._instance_id,
-            )
-        )
-        self._commits[self._commit_request] = partitions
-
-    def _join(self) -> Join:
-        swarm = self._world.swarm
-        return Join(
-            connection=self._connection,
-            client=self.client,
-            request=self._request,
-            fresh_id=_NO_MEMBER,
-            streams=self.streams,
-            session_timeout_ns=swarm.session_timeout,
-            rebalance_timeout_ns=swarm.rebalance_timeout,
-            member_id=self.member_id,
-            instance_id=self._instance_id,
-            assignor=swarm.assignor,
-            owned=self._former,
-        )
+        cursors = self.readings.cursors(partitions, self.member_id, self._commit_request, is_reset=is_reset)
+        if cursors:
+            whose = (self._home.connection, self.member_id, self._commit_request, self._heard)
+            self._home.ask(self.client, CommitCursors(*whose, cursors, self._instance_id, is_reset))
 
     def _lose(self, partition: Partition, generation: Generation) -> None:
         """It had to stop without having been asked: only deleted streams may do that to a reader."""
-        if partition.stream in self._world.partitions and partition not in self._world.checks.deleted:
+        if partition.stream in self._world.streams.counts and partition not in self._world.streams.deleted:
             raise Violation(f"{self.client} had to stop reading {partition} of generation {generation}")
-        del self.reads[partition]
+        self._stop_reading(partition)
+
+    def _stop_reading(self, partition: Partition) -> None:
+        self.readings.end(partition)
         self.acked.discard(partition)
 
     def _be_asked(self, claim: Claim) -> None:
@@ -218,14 +265,13 @@ class Client:
     def _give_up(self, member_id: MemberId, claim: Claim) -> None:
         if self.stopped or self.leaving or member_id != self.member_id or claim not in self._asked:
             return
-        if self.reads.get(claim.partition) == claim.generation:
-            self._send_commit((claim.partition,))
-            del self.reads[claim.partition]
-            self.acked.discard(claim.partition)
+        if claim in self.readings.claims():
+            self._commit([claim.partition])
+            self._stop_reading(claim.partition)
         self._given_up.add(claim)
         self.ask_again()
 
-    @staticmethod
-    def _draw_streams(world: World) -> frozenset[StreamName]:
-        names = world.swarm.streams
-        return frozenset(world.rng.sample(names, world.rng.randint(1, len(names))))
+
+def _draw_streams(world: World) -> frozenset[StreamName]:
+    names = world.swarm.streams
+    return frozenset(world.rng.sample(names, world.rng.randint(1, len(names))))

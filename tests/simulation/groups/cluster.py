@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Final
 
+from consumer_groups.partitions import GroupName
 from tests.simulation.groups.client import Client
-from tests.simulation.groups.coordinator_node import CoordinatorNode
+from tests.simulation.groups.coordinators import Coordinators
 from tests.simulation.groups.faults import Faults
 from tests.simulation.groups.process import Process
 from tests.simulation.groups.swarm import draw
@@ -27,13 +28,14 @@ class _Run(Case):
         if trace.on:
             trace.line(0, "----", f"seed {seed}: {swarm}")
         self._processes: dict[str, Process] = {}
-        self._node = CoordinatorNode(world)
-        for name in swarm.processes:
-            self._processes[name] = process = Process(world, name, name)
+        self._coordinators = Coordinators(world)
+        for number, name in enumerate(swarm.processes):
+            group = swarm.groups[number % len(swarm.groups)]
+            self._processes[name] = process = Process(world, name, group, name)
             twin = f"{name}'"
-            self._processes[twin] = Process(world, twin, name)
+            self._processes[twin] = Process(world, twin, group, name)
             world.timeline.after(world.delay(swarm.heartbeat), process.start)
-        self.faults = Faults(world, self._node, self._processes)
+        self.faults = Faults(world, self._coordinators, self._processes)
 
     @property
     def steps(self) -> int:
@@ -42,44 +44,52 @@ class _Run(Case):
 
     @property
     def committed(self) -> int:
-        """How many generations there were."""
-        durable = self._world.checks.durable
-        return 0 if durable is None else durable.generation
+        """How many writes there were."""
+        return len(self._world.log.entries)
 
     @property
     def answered(self) -> int:
-        """How many commits were allowed."""
-        return self._world.trace.counts["commitallowed"]
+        """How many commits were answered."""
+        return self._world.trace.counts["said_committed"]
 
     def begin_healing(self) -> None:
         """Let nothing go wrong from now on."""
         self._world.healing = True
 
     def is_settled(self) -> bool:
-        """Tell whether each partition is read by one client, which has committed for it, and all is quiet."""
-        world, state = self._world, self._world.checks.durable
-        living = list(self._living())
-        if state is None or not self._node.rests or not all(client.rests for client in living):
-            return False
+        """Tell whether each partition is read to its end by one member, which has committed that."""
+        return self._coordinators.rests and all(map(self._is_settled, self._world.swarm.groups))
+
+    def _is_settled(self, group: GroupName) -> bool:
+        world, state = self._world, self._world.checks[group].durable
+        living = list(self._living(group))
+        if state is None or not all(client.rests for client in living):
+            return not living
         asked = {client.client: client.streams for client in living}
         if asked != {member.client: member.streams for member in state.members.values()}:
             return False
-        reads = [partition for client in living for partition in client.reads]
-        acked = {partition for client in living for partition in client.acked & client.reads.keys()}
-        streams = frozenset(name for client in living for name in client.streams)
-        return sorted(reads) == sorted(world.wanted(streams)) and acked == set(reads)
+        reads = [claim.partition for client in living for claim in client.readings.claims()]
+        acked = {partition for client in living for partition in client.acked if partition in client.readings}
+        wanted = world.streams.wanted(frozenset(name for client in living for name in client.streams))
+        if sorted(reads) != sorted(wanted) or acked != wanted:
+            return False
+        delivered = world.cursor_checks[group].delivered_end
+        return all(delivered(partition) == world.streams.ends[partition] for partition in wanted)
 
     def text(self) -> str:
-        """Return what the group and its clients are now."""
+        """Return what the groups and their clients are now."""
         clients = (
-            f"{one.client}={one.member_id} {'' if one.rests else 'restless '}{len(one.reads)}"
-            for one in self._living()
+            f"{one.client}={one.member_id} {'' if one.rests else 'restless '}"
+            f"{len(one.readings.ready())}/{len(one.readings)}, {len(one.acked)} acked"
+            for group in self._world.swarm.groups
+            for one in self._living(group)
         )
-        return f"{self._node}; {', '.join(clients)}; {self._world.partitions}"
+        return f"{self._coordinators}; {'; '.join(clients)}; {self._world.streams.counts}"
 
-    def _living(self) -> Iterator[Client]:
+    def _living(self, group: GroupName) -> Iterator[Client]:
         for process in self._processes.values():
-            yield from (client for client in process.clients if not client.stopped)
+            if process.group == group:
+                yield from (client for client in process.clients if not client.stopped)
 
 
 def run(seed: int, write: Callable[[str], object] | None = None) -> Outcome:

@@ -1,191 +1,166 @@
-"""The node that runs the coordinator: mailbox, writes, failures. What is decided there is the product's."""
+"""A node that coordinates, or believes that it does: mailbox, leadership, failures. It decides nothing."""
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-from consumer_groups.coordinator import Coordinator
-from consumer_groups.coordinator_events import (
-    Action,
-    Assigned,
-    CommitAllowed,
-    CommitRequested,
-    Event,
-    Expire,
-    HeartbeatAnswered,
-    Join,
-    Joined,
-    Loaded,
-    PartitionsChanged,
-    Persist,
-    SetTimer,
-    Tick,
-)
-from consumer_groups.group_json import from_json, to_json
-from consumer_groups.group_state import GroupState
+from consumer_groups.coordinator_events import Assignment, ConnectionId, Join, SetTimer, Tick
+from consumer_groups.group_cursors import read_group_key
 from consumer_groups.partitions import GroupName, MemberId
-from envelope.errors import CorruptDataError
-from envelope.types import MonotonicNs, StreamName
-from tests.simulation.groups.world import COORDINATOR, Message, World, process_of
-from tests.simulation.violation import Violation
+from consumer_groups.shard import Shard
+from consumer_groups.shard_events import (
+    Answer,
+    Asked,
+    Beats,
+    CommitCursors,
+    Committed,
+    ConnectionClosed,
+    Cursors,
+    Expired,
+    Failed,
+    FetchCursors,
+    HeartbeatAnswer,
+    QuestionId,
+    Reply,
+    ShardAction,
+    ShardEvent,
+    Write,
+    WriteNumber,
+    WriteRefused,
+    Written,
+)
+from envelope.errors import NotEnoughReplicas, NotLeader, UnavailableError
+from envelope.types import MonotonicNs, TimestampUs
+from tests.simulation.groups.cursor_checks import Floors
+from tests.simulation.groups.messages import Heartbeat, Message, Question, Told
+from tests.simulation.groups.shard_log import table_of
+from tests.simulation.groups.streams import ToldStreams
+from tests.simulation.groups.world import World, process_of
+
+_NO_FLOORS: Floors = (0, {})
 
 
 class CoordinatorNode:
-    """Runs one coordinator after the other; what is durable outlives them."""
+    """Runs one shard after the other."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, place: str) -> None:
+        self.place = place
+        self.machine: Shard | None = None
+        self.is_down = self.paused = False
         self._world = world
-        self._durable: bytes | None = None
-        self._lives = self._ids = 0
-        self._machine: Coordinator | None = None
-        self._mailbox: deque[Event] = deque()
-        self._writing: Persist | None = None
-        self._clock = 0
+        self.reign = self._ids = self._questions_asked = 0
+        self._mailbox: deque[Question | ShardEvent] = deque()
+        self._questions: dict[QuestionId, tuple[Question, Floors]] = {}
+        self._states: dict[WriteNumber, GroupName] = {}
+        """Writes that have the state of a group, until they are settled."""
+        self._told = ToldStreams(world.streams)
+        self._clock = self._timers = 0
         self._tick_waits = False
-        self._timers = self._decided_at = 0
-        self.paused = False
-        world.network.connect(COORDINATOR, self._receive)
-        self.start()
+        world.network.connect(place, self._receive)
 
-    def start(self) -> None:
-        """Let another coordinator begin with what is durable."""
+    def __str__(self) -> str:
+        state = "down" if self.is_down else "paused" if self.paused else ""
+        return f"{self.place} {state} reign {self.reign} {self.machine}, {len(self._mailbox)} wait"
+
+    @property
+    def leads(self) -> bool:
+        """It really does."""
+        return self.machine is not None and self.reign == self._world.log.reign
+
+    @property
+    def rests(self) -> bool:
+        """No group is being changed, and nothing else is asked than what members always ask."""
+        asked = (question.body for question, _ in self._questions.values())
+        is_usual = all(isinstance(body, Heartbeat | CommitCursors | FetchCursors) for body in asked)
+        return not (self._mailbox or self._states) and is_usual
+
+    # --- its lives ---------------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        """Be elected: begin with what is committed."""
         world = self._world
-        self._lives += 1
-        self._timers += 1  # those of the former life never come
+        assert not self.is_down, f"{self} cannot lead"
+        assert not self.paused, f"{self} cannot lead"
+        self._drop()
+        unsaid = world.log.unsaid
+        self.reign = world.log.elect()
+        if world.log.unsaid > unsaid:
+            world.fault("durable_unsaid", str(world.log.unsaid - unsaid))
+        world.leader = self.place
         self._clock = world.rng.randrange(10**12)
-        self._machine = Coordinator(GroupName("g"))
-        self._mailbox.clear()
-        self._writing, self._tick_waits, self.paused = None, False, False
-        world.checks.loaded()
-        self._mailbox.append(Loaded(None if self._durable is None else from_json(self._durable)))
-        self._mailbox.append(PartitionsChanged(world.existing(), self._deleted()))
+        for checks in world.checks.values():
+            checks.loaded()
+        self.machine = Shard(table_of(world.log.entries), MonotonicNs(world.now + self._clock))
+        self._mailbox.append(self._told.tell(self.machine.subscribed))
         self._pump()
 
-    def fail(self) -> None:
-        """End, in the midst of a write too: that is durable or not."""
-        world = self._world
-        if self._machine is None:
+    def find_out(self, reign: int) -> None:
+        """Hear that another one leads: whatever was asked may have been stored, or not."""
+        if self.machine is None or self.reign != reign or self.leads or self.is_down or self.paused:
             return
-        world.fault("failed_over", str(self._machine))
-        if self._writing is not None and world.rng.random() < 0.5:
-            world.fault("durable_unsaid", "")
-            self._make_durable(self._writing.state)
-        self._machine, self._writing = None, None
+        self._world.fault("found_out", str(self))
+        for question, _ in self._questions.values():
+            self._send(question, Failed(UnavailableError("nobody knows whether this was stored")))
+        self._drop()
+
+    def fail(self) -> None:
+        """End, with all connections."""
+        world = self._world
+        world.fault("failed_over", str(self))
+        self._drop()
+        self.is_down, self.paused = True, False
+        self._mailbox.clear()
         for process in world.swarm.processes:
-            world.network.break_off(COORDINATOR, process)
-            world.network.break_off(COORDINATOR, f"{process}'")
-        world.timeline.after(world.delay(world.swarm.heartbeat), self._restart, self._lives)
+            world.network.break_off(self.place, process)
+            world.network.break_off(self.place, f"{process}'")
 
     def resume(self) -> None:
         """Go on, the timer first: heartbeats wait behind it."""
         self.paused = False
-        if self._tick_waits and self._machine is not None:
+        if self._tick_waits:
             self._tick_waits = False
             self._mailbox.appendleft(Tick())
         self._pump()
 
-    def partitions_changed(self, deleted: tuple[StreamName, ...] = ()) -> None:
-        """Hear of streams."""
-        if self._machine is not None:
-            self._mailbox.append(PartitionsChanged(self._world.existing(), deleted))
+    def _drop(self) -> None:
+        self.machine = None
+        self._questions.clear()
+        self._states.clear()
+        self._told = ToldStreams(self._world.streams)
+        self._timers += 1  # those of this reign never come
+        self._tick_waits = False
+        self._mailbox = deque(each for each in self._mailbox if isinstance(each, Question))
+
+    # --- what it hears -----------------------------------------------------------------------------------
+
+    def streams_changed(self) -> None:
+        """Hear of streams, as far as somebody subscribes to them."""
+        if self.machine is not None:
+            self._mailbox.append(self._told.tell(self.machine.subscribed))
             self._pump()
 
-    @property
-    def rests(self) -> bool:
-        """Nothing waits, and nothing is written."""
-        return self._machine is not None and not self._mailbox and self._writing is None
-
-    def __str__(self) -> str:
-        return str(self._machine)
-
-    def _deleted(self) -> tuple[StreamName, ...]:
-        return tuple(name for name in self._world.swarm.streams if name not in self._world.partitions)
-
-    def _fail_in(self, life: int) -> None:
-        if life == self._lives:
-            self.fail()
-
-    def _restart(self, life: int) -> None:
-        if life == self._lives and self._machine is None:
-            self.start()
+    def closed(self, connection: ConnectionId) -> None:
+        """Hear that a process is gone."""
+        if self.machine is not None:
+            self._mailbox.append(ConnectionClosed(connection))
+            self._pump()
 
     def _receive(self, message: Message) -> None:
-        if self._machine is None:
+        if not self.is_down and isinstance(message, Question):
+            self._mailbox.append(message)
+            self._pump()
+
+    def _hear(self, reign: int, number: WriteNumber, at: int | None) -> None:
+        if reign != self.reign or self.machine is None:
             return
-        if isinstance(message, Join):
-            self._ids += 1
-            message = replace(message, fresh_id=MemberId(f"m{self._ids}"))
-        self._mailbox.append(message)  # type: ignore[arg-type] # clients send events
+        if at is None:
+            self._mailbox.append(WriteRefused(number, NotEnoughReplicas("one is lacking")))
+        else:
+            self._mailbox.append(Written(number, TimestampUs(at)))
         self._pump()
-
-    def _pump(self) -> None:
-        while self._mailbox and self._machine is not None and self._writing is None and not self.paused:
-            event = self._mailbox.popleft()
-            world = self._world
-            world.steps += 1
-            world.checks.given(event)
-            actions = self._machine.handle(event, MonotonicNs(world.now + self._clock))
-            if world.trace.on:
-                world.note("co", f"<- {_text(event)} | {self._machine}")
-            world.trace.counts[type(event).__name__.lower()] += 1
-            self._perform(actions, event)
-
-    def _perform(self, actions: Sequence[Action], event: Event) -> None:
-        world = self._world
-        for number, action in enumerate(actions):
-            if isinstance(action, Persist):
-                self._writing, self._decided_at = action, world.now
-                rest = (*action.then, *actions[number + 1 :])
-                if "fail_over" in world.swarm.faults and not world.healing and world.rng.random() < 0.03:
-                    world.timeline.after(world.delay(world.swarm.write_mean) // 2, self._fail_in, self._lives)
-                world.timeline.after(world.delay(world.swarm.write_mean), self._written, self._lives, rest)
-                return
-            self._say(action, event)
-
-    def _written(self, life: int, rest: Sequence[Action]) -> None:
-        if life != self._lives or self._writing is None:
-            return
-        state, self._writing = self._writing.state, None
-        before = self._world.checks.durable
-        for action in rest:
-            if isinstance(action, Expire) and before is not None:
-                self._world.trace.counts[action.cause.name.lower()] += 1
-                self._world.checks.expired(action, before)
-        self._make_durable(state)
-        for action in rest:
-            self._say(action, None)
-        self._pump()
-
-    def _make_durable(self, state: GroupState) -> None:
-        self._durable = to_json(state)
-        try:
-            state = from_json(self._durable)
-        except CorruptDataError as error:
-            raise Violation(error.description) from error
-        self._world.checks.made_durable(state, self._decided_at)
-
-    def _say(self, action: Action, event: Event | None) -> None:
-        world = self._world
-        match action:
-            case SetTimer(at):
-                self._timers += 1
-                world.timeline.at(max(world.now, at - self._clock), self._tick, self._timers)
-            case Expire() | Persist():
-                pass
-            case _:
-                if isinstance(action, CommitAllowed):
-                    assert isinstance(event, CommitRequested)
-                    world.checks.allowed(event)
-                if isinstance(action, Joined | Assigned):
-                    world.checks.said(action.assignment)
-                elif isinstance(action, HeartbeatAnswered):
-                    for assignment in action.assignments:
-                        world.checks.said(assignment)
-                world.trace.counts[type(action).__name__.lower()] += 1
-                world.network.send((COORDINATOR, process_of(action.connection)), action)
 
     def _tick(self, timer: int) -> None:
-        if timer != self._timers or self._machine is None:
+        if timer != self._timers or self.machine is None:
             return
         if self.paused:
             self._tick_waits = True
@@ -193,15 +168,122 @@ class CoordinatorNode:
             self._mailbox.append(Tick())
             self._pump()
 
+    # --- what it does ------------------------------------------------------------------------------------
 
-def _text(event: Event) -> str:
-    """Return an event for the trace, the same in every process: sets have no order."""
-    match event:
-        case Join():
-            streams = ",".join(sorted(event.streams))
-            who = f"{event.client}/{event.request} as {event.member_id or event.fresh_id}"
-            return f"Join {who} instance={event.instance_id} streams={streams}"
-        case Loaded(state):
-            return f"Loaded g{0 if state is None else state.generation}"
+    def _pump(self) -> None:
+        while self._mailbox and not self.paused:
+            message = self._mailbox.popleft()
+            if isinstance(message, Question):
+                self._take(message)
+            elif self.machine is not None:
+                self._give(message)
+
+    def _take(self, question: Question) -> None:
+        """Ask the machine; where another one may lead by now cursors are not told."""
+        world, body = self._world, question.body
+        is_confirmed = self.leads or not isinstance(body, FetchCursors)
+        if self.machine is None or not is_confirmed:
+            self._send(question, Failed(NotLeader("ask another one")))
+            return
+        self._questions_asked += 1
+        number = QuestionId(self._questions_asked)
+        floors = _NO_FLOORS
+        if isinstance(body, FetchCursors):
+            floors = world.cursor_checks[question.group].floors(body.partitions)
+        self._questions[number] = (question, floors)
+        if self.leads:
+            world.checks[question.group].given(body)
+        if isinstance(body, Heartbeat):
+            beats = tuple((question.group, beat) for beat in body.beats)
+            self._mailbox.appendleft(Beats(number, question.connection, beats, body.wait_ns))
+            return
+        asked: ShardEvent = Asked(number, question.group, body)
+        if isinstance(body, Join):
+            self._ids += 1
+            fresh_id = MemberId(f"{self.place}m{self._ids}")
+            asked = Asked(number, question.group, replace(body, fresh_id=fresh_id))
+        self._mailbox.appendleft(asked)
+        if isinstance(body, Join):
+            self._mailbox.appendleft(self._told.tell(body.streams))
+
+    def _give(self, event: ShardEvent) -> None:
+        world, machine = self._world, self.machine
+        assert machine is not None, "there is a machine"
+        world.steps += 1
+        if isinstance(event, Written | WriteRefused):
+            group = self._states.pop(event.number, None)
+            if isinstance(event, WriteRefused):
+                world.trace.counts["writerefused"] += 1
+                if group is not None and self.leads:
+                    world.checks[group].loaded()
+        actions = machine.handle(event, MonotonicNs(world.now + self._clock))
+        if world.trace.on:
+            world.note(self.place, f"<- {_text(event)} | {machine}")
+        world.trace.counts[type(event).__name__.lower()] += 1
+        for action in actions:
+            self._perform(action)
+
+    def _perform(self, action: ShardAction) -> None:
+        world = self._world
+        match action:
+            case Write():
+                self._write(action)
+            case Reply(number, answer):
+                question, floors = self._questions.pop(number)
+                _check(world, question, answer, floors)
+                self._send(question, answer)
+            case Expired(group, member_id, cause):
+                world.trace.counts[cause.name.lower()] += 1
+                if self.leads:
+                    world.checks[group].expired(member_id, cause)
+            case SetTimer(at):
+                self._timers += 1
+                world.timeline.at(max(world.now, at - self._clock), self._tick, self._timers)
+
+    def _write(self, write: Write) -> None:
+        world = self._world
+        for key, value in write.records:
+            found = read_group_key(key)
+            if found is not None and found.partition is None and value is not None:
+                self._states[write.number] = found.group
+                if self.leads:
+                    world.checks[found.group].decided(value)
+        world.log.append(self.reign, write.number, write.records, partial(self._hear, self.reign))
+
+    def _send(self, question: Question, answer: Answer) -> None:
+        self._world.trace.counts[f"said_{type(answer).__name__.lower()}"] += 1
+        self._world.network.send((self.place, process_of(question.connection)), Told(question, answer))
+
+
+def _check(world: World, question: Question, answer: Answer, floors: Floors) -> None:
+    body = question.body
+    checks, cursors = world.checks[question.group], world.cursor_checks[question.group]
+    match answer:
+        case Assignment():
+            checks.said(answer)
+        case HeartbeatAnswer(assignments):
+            for group, assignment in assignments:
+                world.checks[group].said(assignment)
+        case Committed(superseded):
+            assert isinstance(body, CommitCursors), f"{answer} to {body}"
+            if superseded:
+                world.trace.counts["commitsuperseded"] += 1
+                cursors.superseded(body)
+            else:
+                cursors.acked(body)
+        case Cursors():
+            cursors.fetched(floors, answer.cursors)
+        case Failed(error):
+            world.trace.counts[f"refused_{error.err_code}"] += 1
         case _:
-            return str(event)
+            pass
+
+
+def _text(event: ShardEvent) -> str:
+    """Return an event for the trace, the same in every process: sets have no order."""
+    if isinstance(event, Asked) and isinstance(event.request, Join):
+        join = event.request
+        streams = ",".join(sorted(join.streams))
+        who = f"{join.client}/{join.request} as {join.member_id or join.fresh_id}"
+        return f"Join {who} of {event.group} instance={join.instance_id} streams={streams}"
+    return str(event)

@@ -1,10 +1,11 @@
-"""What kind of group a seed gets: drawn once, so that most groups lack most faults (swarm testing)."""
+"""What kind of groups a seed gets: drawn once, so that most of them lack most faults (swarm testing)."""
 
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 from consumer_groups.assignors import Assignor
+from consumer_groups.partitions import GroupName
 from envelope.types import StreamName
 from tests.simulation.network import Weather
 
@@ -15,7 +16,11 @@ FAULTS: Final = (
     "leave",
     "twin",
     "fail_over",
+    "depose",
     "pause_coordinator",
+    "lack_replicas",
+    "reset_group",
+    "delete_group",
     "cut",
     "cut_one_way",
     "add_partitions",
@@ -26,13 +31,17 @@ FAULTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """The parameters of one group; times in virtual ns, probabilities from 0 to 1."""
+    """The parameters of one run; times in virtual ns, probabilities from 0 to 1."""
 
+    groups: tuple[GroupName, ...]
     processes: tuple[str, ...]
+    """Each is of one group, in turn."""
     clients_each: int
     """Members that share a connection, and its heartbeats."""
     streams: tuple[StreamName, ...]
     partitions_max: int
+    named_lives: bool
+    """Members say of which life of a stream their cursors are."""
     assignor: Assignor
     static: bool
     session_timeout: int
@@ -41,9 +50,14 @@ class Swarm:
     give_up_mean: int
     stubborn: float
     """Share of the times that a client never gives up what it is asked for."""
+    produce_mean: int
     commit_mean: int
+    resets: float
+    """Share of a member's commits that go back."""
     write_mean: int
-    """Until the group is durable."""
+    """Until something is durable."""
+    flapping: float
+    """Share of the writes for which replicas are lacking."""
     weather: Weather
     faults: tuple[str, ...]
     fault_interval: int
@@ -56,7 +70,7 @@ class Swarm:
 
 
 def draw(rng: Random) -> Swarm:
-    """Draw a group."""
+    """Draw the parameters."""
     session = int(SECOND * rng.uniform(1.0, 4.0))
     kinds = tuple(kind for kind in FAULTS for _ in range(rng.choice((0, 0, 1, 1, 4))))
     weather = Weather(
@@ -68,10 +82,12 @@ def draw(rng: Random) -> Swarm:
         in_order=rng.random() < 0.3,
     )
     return Swarm(
+        groups=tuple(GroupName(name) for name in ("g", "h")[: rng.choice((1, 1, 2))]),
         processes=tuple(f"p{number}" for number in range(1, rng.randint(2, 5) + 1)),
         clients_each=rng.choice((1, 1, 1, 2)),
         streams=tuple(StreamName(name) for name in ("s", "t", "u")[: rng.choice((1, 1, 2, 3))]),
         partitions_max=rng.randint(1, 8),
+        named_lives=rng.random() < 0.8,
         assignor=rng.choice((Assignor.STICKY, Assignor.STICKY, Assignor.RANGE, Assignor.ROUND_ROBIN)),
         static=rng.random() < 0.4,
         session_timeout=session,
@@ -79,8 +95,11 @@ def draw(rng: Random) -> Swarm:
         heartbeat=int(session / rng.uniform(3, 8)),
         give_up_mean=int(SECOND * 10 ** rng.uniform(-3, -0.5)),
         stubborn=rng.choice((0.0, 0.0, 0.1)),
+        produce_mean=int(session * 10 ** rng.uniform(-2, -0.3)),
         commit_mean=int(session * 10 ** rng.uniform(-1.5, -0.3)),
+        resets=rng.choice((0.0, 0.02, 0.2)),
         write_mean=int(SECOND * 10 ** rng.uniform(-3.5, -1.0)),
+        flapping=rng.choice((0.0, 0.0, 0.03)),
         weather=weather,
         faults=kinds or ("kill_process",),
         fault_interval=int(session * 10 ** rng.uniform(-0.7, 0.5)),
