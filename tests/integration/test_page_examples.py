@@ -247,6 +247,20 @@ def test_the_program_on_the_page_of_groups_looks_after_one(tmp_path: Path) -> No
     run(scenario())
 
 
+def test_the_program_on_the_page_of_consumers_goes_on_where_it_was(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_stream(tmp_path) as (url, js):
+            await js.publish("orders.eu.1", b"one")
+            await js.publish("orders.eu.1", b"last")
+            assert len(blocks("docs/consuming.md", "python")) == 1
+            code = python("docs/consuming.md", 0, url)
+            assert await program(sys.executable, "-c", code) == "orders 0 b'one'\norders 1 b'last'\n"
+            await js.publish("orders.eu.1", b"last")
+            assert await program(sys.executable, "-c", code) == "orders 2 b'last'\n"
+
+    run(scenario())
+
+
 def test_every_reader_on_the_reading_page_reads(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
