@@ -234,8 +234,9 @@ class GroupScene:
             told = [(record.value or b"").decode() async for record in self.js.read(stream)]
             assert told == values
             self.recorder.record_of_group(Ending(self.recorder.now(), self.group, stream, tuple(told)))
-        assert group_anomalies(self.recorder.group_events) == []
-        assert [line for node in self.cluster.nodes.values() for line in traces(node.log)] == []
+        found = [str(anomaly) for anomaly in group_anomalies(self.recorder.group_events)]
+        found += [line for node in self.cluster.nodes.values() for line in traces(node.log)]
+        assert not found, "\n".join(found)
 
 
 def _is_of(member: MemberProcess, label: str) -> bool:
