@@ -285,20 +285,25 @@ class RawConsumer:
         member.member, member.generation = "", 0
         number = member.joins + 1
         async with asyncio.TaskGroup() as self._tasks:
-            await self._asked(
-                lambda member: member.join(number=number, rebalance_timeout_ms=self.task.rebalance_ms)
-            )
-            if self.over.is_set():
-                self.items.put_nowait(None)
-            beating = self._tasks.create_task(self._beat())
             try:
-                await self._work()
-            except Fenced as error:
+                await self._join_and_work(number)
+            except Fenced as error:  # by the answer to a join that is repeated, too: its member is gone
                 said = PutOut(self.journal.now(), self.task.group, member.label, error.err_code)
                 self.journal.say(said)
-            beating.cancel()
             for reading in self._known.values():
                 reading.cancel()
+
+    async def _join_and_work(self, number: int) -> None:
+        await self._asked(
+            lambda member: member.join(number=number, rebalance_timeout_ms=self.task.rebalance_ms)
+        )
+        if self.over.is_set():
+            self.items.put_nowait(None)
+        beating = self._tasks.create_task(self._beat())
+        try:
+            await self._work()
+        finally:
+            beating.cancel()
 
     async def _beat(self) -> None:
         """Be alive, and hear what is new; who is put out hears that when the application asks."""
