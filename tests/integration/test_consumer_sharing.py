@@ -104,7 +104,7 @@ def test_a_consumer_that_is_put_out_loses_everything_and_comes_in_anew(tmp_path:
 def test_the_older_of_two_with_one_instance_is_told_so(tmp_path: Path) -> None:
     async def scenario() -> None:
         told: list[Told] = []
-        options = telling(told, instance="till-1")
+        options = telling(told, instance="till-1", commit="manual")
         async with streams_with(tmp_path, a=6, b=6) as scene, both(scene.js, **options) as former:
             await take(former, 3)
             async with both(scene.js, instance="till-1") as later:
