@@ -44,7 +44,9 @@ class Checks:
                 self._heard |= {beat.member_id: now for beat in beats}
             case Join() if self.durable is not None:
                 member = self.durable.of_client(asked.client)
-                if member is not None and asked.request >= member.request:
+                if member is None or asked.member_id not in (None, member.member_id):
+                    return  # it speaks of a membership that is over
+                if asked.request >= member.request:
                     self._heard[member.member_id] = now
             case Release(_, member_id, claims):
                 self._released |= {(member_id, claim) for claim in claims}
