@@ -8,7 +8,7 @@ from typing import Final
 from consumer_groups.cursors import CURSOR_OFFSET_MAX, Place
 from consumer_groups.member_commits import Consequence, consequence_of
 from consumer_groups.partitions import Claim
-from envelope.errors import Fenced, JetstreamError, RequestError
+from envelope.errors import Fenced, JetstreamError, MemberFenced, RequestError
 from envelope.types import Offset
 from jetstream.client.committer import Committer
 from jetstream.client.consume_options import ConsumeSettings
@@ -29,6 +29,8 @@ class ConsumerCommits:
         self._committer = committer
         self._known = committer.commits
         self._is_due = asyncio.Event()
+        self._taken: set[str] = set()
+        """Streams that were taken away since the last commit that was asked for, with progress not stored."""
         self._rows = 0
         """Processed since the last commit in the background."""
 
@@ -43,6 +45,10 @@ class ConsumerCommits:
     def forget(self, lanes: Iterable[Lane]) -> None:
         """Commit nothing more for these."""
         self._known.forget(lane.claim for lane in lanes)
+
+    def lose(self, lanes: Iterable[Lane]) -> None:
+        """Take in that these are taken away: whoever asks for a commit next is told what it leaves out."""
+        self._taken |= {lane.stream for lane in lanes if self._known.due(_places([lane], _position))}
 
     def has_begun(self, lane: Lane) -> None:
         """Have the beginning stored where there was no cursor: from now on nothing behind it is left out."""
@@ -71,8 +77,17 @@ class ConsumerCommits:
             await self._processed(self._lanes)
 
     async def here(self) -> None:
-        """Commit behind all that was handed out; raises as `Committer.commit`."""
-        await self._committer.commit(lambda: _places(self._lanes, lambda lane: lane.position))
+        """Commit behind all that was handed out; raises as `Committer.commit`.
+
+        Raises:
+            MemberFenced: something of it was taken away before; the rest is stored.
+        """
+        try:
+            await self._committer.commit(lambda: _places(self._lanes, _position))
+        finally:
+            taken, self._taken = self._taken, set()
+        if taken:
+            raise MemberFenced(f"taken away before it was committed: {', '.join(sorted(taken))}")
 
     async def at(self, offsets: Mapping[str, int]) -> None:
         """Commit what the application says, forward or back; raises as `Committer.commit`.
@@ -124,6 +139,10 @@ class ConsumerCommits:
             if consequence_of(error) is not Consequence.DROP:
                 raise
             _log.info("commit refused group=%s error=%r", self._settings.group, error)
+
+
+def _position(lane: Lane) -> Offset | None:
+    return lane.position
 
 
 def _places(lanes: Iterable[Lane], offset_of: Callable[[Lane], Offset | None]) -> dict[Claim, Place]:

@@ -111,6 +111,7 @@ class ConsumerPartitions:
         known = [lane for lane in lanes if lane.claim in self._announced]
         for lane in lanes:
             self._feeds.stop(lane)
+        self.commits.lose(lanes)
         self._forget(lanes)
         telling = self._tasks.create_task(self._tell(self._settings.callbacks.on_lost, known))
         self._telling.add(telling)

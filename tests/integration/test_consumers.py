@@ -1,11 +1,13 @@
 """Consumers of a group on one node: what they read, commit, share and hand over."""
 
+import asyncio
 from pathlib import Path
 from typing import Unpack
 
 import pytest
 
 from envelope.errors import (
+    MemberFenced,
     OffsetOutOfRange,
     RequestError,
     StreamRecreated,
@@ -136,6 +138,24 @@ def test_nothing_is_committed_that_was_not_asked_for_in_manual_mode(tmp_path: Pa
                 for wrong in ({"c": 1}, {"a": -1}):
                     with pytest.raises(RequestError):
                         await consumer.commit(wrong)
+
+    run(scenario())
+
+
+def test_a_commit_of_what_was_taken_away_meanwhile_says_so_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with streams_with(tmp_path, a=3) as scene:
+            lost = asyncio.Event()
+            consumer = scene.js.consume("a", group="g", commit="manual", on_lost=lambda _: lost.set())
+            async with consumer:
+                await take(consumer, 1)
+                await scene.js.groups.reset("g", "earliest", force=True)
+                await lost.wait()
+                with pytest.raises(MemberFenced):
+                    await consumer.commit()
+                assert await take(consumer, 1) == [("a", 0)]
+                await consumer.commit()
+                assert await scene.cursors("g", "a") == {"a": 1}
 
     run(scenario())
 
