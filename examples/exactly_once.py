@@ -31,7 +31,7 @@ async def work(url: str) -> None:
                     invoices[name] = await sessions.enter_async_context(session)
                 for order in batch.to_pylist():
                     invoice = b"invoice of " + order["value"]
-                    await invoices[name].publish("invoices.new", invoice, sequence=order["offset"] + 1)
+                    _ = await invoices[name].publish("invoices.new", invoice, sequence=order["offset"] + 1)
                 await invoices[name].flush()  # stored; what is committed next is behind that
 
 
