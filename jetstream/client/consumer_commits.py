@@ -87,22 +87,31 @@ class ConsumerCommits:
         finally:
             taken, self._taken = self._taken, set()
         if taken:
-            raise MemberFenced(f"taken away before it was committed: {', '.join(sorted(taken))}")
+            raise _taken_away(taken)
 
     async def at(self, offsets: Mapping[str, int]) -> None:
         """Commit what the application says, forward or back; raises as `Committer.commit`.
 
         Raises:
             RequestError: no offset, or a partition that is not this member's.
+            MemberFenced: something of it was taken away before its turn came; the rest is stored.
         """
-        places: dict[Claim, Place] = {}
+        places: dict[Lane, Place] = {}
         for stream, offset in offsets.items():
             lane = self._lanes.assigned(stream)
             if not 0 <= offset <= CURSOR_OFFSET_MAX:
                 raise RequestError(f"{offset} is not an offset")
-            places[lane.claim] = Place(offset, lane.incarnation)
+            places[lane] = Place(offset, lane.incarnation)
             self.go_back(lane)
-        await self._committer.commit(lambda: places)
+        taken: set[str] = set()
+
+        def left() -> dict[Claim, Place]:
+            taken.update(lane.stream for lane in places if lane not in self._lanes)
+            return {lane.claim: place for lane, place in places.items() if lane in self._lanes}
+
+        await self._committer.commit(left)
+        if taken:
+            raise _taken_away(taken)
 
     async def last(self, lanes: list[Lane]) -> None:
         """Commit for partitions that are given up; what was committed ahead in vain is the next owner's."""
@@ -139,6 +148,10 @@ class ConsumerCommits:
             if consequence_of(error) is not Consequence.DROP:
                 raise
             _log.info("commit refused group=%s error=%r", self._settings.group, error)
+
+
+def _taken_away(streams: Iterable[str]) -> MemberFenced:
+    return MemberFenced(f"taken away before it was committed: {', '.join(sorted(streams))}")
 
 
 def _position(lane: Lane) -> Offset | None:
