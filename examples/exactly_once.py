@@ -1,8 +1,8 @@
 """Clerks that are killed in the midst of their work, and whose output has each input exactly once.
 
-They read orders as a consumer group and publish an invoice for each. What a clerk has published and not
-committed when it dies is read again by another one, which publishes the same invoices under the same numbers,
-and the stream of invoices stores none of them twice. The work has to be deterministic for that.
+They read purchases as a consumer group and publish a receipt for each. What a clerk has published and not
+committed when it dies is read again by another one, which publishes the same receipts under the same numbers,
+and the stream of receipts stores none of them twice. The work has to be deterministic for that.
 
     jetstream up                                   # in another terminal
     python examples/exactly_once.py [nats://127.0.0.1:4222]
@@ -15,24 +15,26 @@ from contextlib import AsyncExitStack
 
 import jetstream
 
-ORDERS = 3_000
+PURCHASES = 3_000
 KILLS = 4
 
 
 async def work(url: str) -> None:
-    """Turn orders into invoices until killed."""
+    """Turn purchases into receipts until killed."""
     async with jetstream.connect(url) as js, AsyncExitStack() as sessions:
-        invoices: dict[str, jetstream.SessionPublisher] = {}
-        async with js.consume("orders", group="billing", session_timeout_s=1.0, commit_records=100) as orders:
-            async for partition, batch in orders.batches():
-                name = orders.session_name(partition)
-                if name not in invoices:
-                    session = js.session(name, stream="invoices", derived=True)
-                    invoices[name] = await sessions.enter_async_context(session)
-                for order in batch.to_pylist():
-                    invoice = b"invoice of " + order["value"]
-                    _ = await invoices[name].publish("invoices.new", invoice, sequence=order["offset"] + 1)
-                await invoices[name].flush()  # stored; what is committed next is behind that
+        receipts: dict[str, jetstream.SessionPublisher] = {}
+        async with js.consume(
+            "purchases", group="receipts", session_timeout_s=1.0, commit_records=100
+        ) as purchases:
+            async for partition, batch in purchases.batches():
+                name = purchases.session_name(partition)
+                if name not in receipts:
+                    session = js.session(name, stream="receipts", derived=True)
+                    receipts[name] = await sessions.enter_async_context(session)
+                for purchase in batch.to_pylist():
+                    receipt = b"receipt of " + purchase["value"]
+                    _ = await receipts[name].publish("receipts.new", receipt, sequence=purchase["offset"] + 1)
+                await receipts[name].flush()  # stored; what is committed next is behind that
 
 
 async def started(url: str) -> Process:
@@ -41,30 +43,30 @@ async def started(url: str) -> Process:
 
 
 async def until_published(js: jetstream.JetstreamClient, count: int) -> None:
-    """Wait until there are so many invoices."""
-    while (await js.streams.info("invoices")).high_watermark < count:  # noqa: ASYNC110 - other processes
+    """Wait until there are so many receipts."""
+    while (await js.streams.info("receipts")).high_watermark < count:  # noqa: ASYNC110 - other processes
         await asyncio.sleep(0.02)
 
 
 async def main(url: str) -> None:
     """Run the example against the NATS server at ``url``."""
     async with jetstream.connect(url) as js:
-        await js.streams.create("orders", "orders.>", partitions=2, partition_by="subject")
+        await js.streams.create("purchases", "purchases.>", partitions=2, partition_by="subject")
         # Repeats are recognised by their session, long after their ids are forgotten.
-        await js.streams.create("invoices", "invoices.>", dedupe_window="PT1S")
-        orders = [(f"orders.{number % 7}", b"order %d" % number) for number in range(ORDERS)]
-        await js.publish_all(orders)
+        await js.streams.create("receipts", "receipts.>", dedupe_window="PT1S")
+        purchases = [(f"purchases.{number % 7}", b"purchase %d" % number) for number in range(PURCHASES)]
+        await js.publish_all(purchases)
 
         clerks = [await started(url), await started(url)]
         try:
             for kill in range(1, KILLS + 1):
-                await until_published(js, kill * ORDERS // (KILLS + 1))
+                await until_published(js, kill * PURCHASES // (KILLS + 1))
                 victim = clerks.pop(0)
                 victim.kill()
                 await victim.wait()
                 clerks.append(await started(url))
-            await until_published(js, ORDERS)
-            while (await js.groups.lag("billing")).total:  # noqa: ASYNC110 - likewise
+            await until_published(js, PURCHASES)
+            while (await js.groups.lag("receipts")).total:  # noqa: ASYNC110 - likewise
                 await asyncio.sleep(0.1)
         finally:
             for clerk in clerks:
@@ -72,10 +74,10 @@ async def main(url: str) -> None:
                 await clerk.wait()
         print(f"{KILLS} of the clerks were killed")
 
-        found = [record.value async for record in js.read("invoices")]
-        expected = {b"invoice of " + value for _, value in orders}
-        print(f"{len(found)} invoices for {ORDERS} orders")
-        print("each order exactly once:", len(found) == len(set(found)) and set(found) == expected)
+        found = [record.value async for record in js.read("receipts")]
+        expected = {b"receipt of " + value for _, value in purchases}
+        print(f"{len(found)} receipts for {PURCHASES} purchases")
+        print("each purchase exactly once:", len(found) == len(set(found)) and set(found) == expected)
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ duckdb: first of each subject [('readings.0', 0), ('readings.1', 100), ('reading
 """,
     "exactly_once.py": """\
 4 of the clerks were killed
-3000 invoices for 3000 orders
-each order exactly once: True
+3000 receipts for 3000 purchases
+each purchase exactly once: True
 """,
     "resuming_consumer.py": """\
 starting at None

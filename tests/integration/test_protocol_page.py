@@ -20,6 +20,22 @@ from envelope.limits import (
 from envelope.types import Offset
 from jetstream.log.schema import SCHEMA, SCHEMA_ID
 from jetstream.protocol.frames import encode_head
+from jetstream.protocol.group_requests import (
+    CommitCursors,
+    FetchCursors,
+    FindCoordinator,
+    JoinGroup,
+    LeaveGroup,
+    ReleasePartitions,
+    SendHeartbeat,
+)
+from jetstream.protocol.group_responses import (
+    AssignmentResponse,
+    CommittedResponse,
+    CoordinatorResponse,
+    CursorsResponse,
+    HeartbeatResponse,
+)
 from jetstream.protocol.liveness import Patience
 from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets, decode_request
 from jetstream.protocol.responses import (
@@ -77,9 +93,16 @@ def test_the_example_frame_is_what_is_sent() -> None:
 
 
 def test_the_examples_are_valid() -> None:
-    models: list[type[Response]] = [HelloResponse, MetadataResponse, ListOffsetsResponse, FetchResponse]
+    models: list[type[Response]] = [
+        *(HelloResponse, MetadataResponse, ListOffsetsResponse, FetchResponse),
+        *(CoordinatorResponse, AssignmentResponse, HeartbeatResponse, CommittedResponse, CursorsResponse),
+    ]
     requests = [json.dumps(fields).encode() for fields in documents() if "op" in fields]
-    kinds = [Hello, GetMetadata, ListOffsets, Fetch, Fetch, Fetch, Fetch]
+    kinds = [
+        *(Hello, GetMetadata, ListOffsets, Fetch, Fetch, Fetch, Fetch),
+        *(FindCoordinator, JoinGroup, SendHeartbeat, ReleasePartitions, LeaveGroup),
+        *(CommitCursors, FetchCursors),
+    ]
     assert [type(decode_request(request)) for request in requests] == kinds
     responses = [fields for fields in documents() if "op" not in fields and "error" not in fields]
     for model, fields in zip(models, responses, strict=True):

@@ -129,7 +129,7 @@ async def until_it_fails(table: jetstream.StreamTable) -> None:
 
 def test_other_threads_never_see_a_batch_half_taken_in() -> None:
     table = StreamTable(no_reader)
-    reader = cast("BatchReader", SimpleNamespace(last_epoch=1, next_offset=0))
+    reader = cast("BatchReader", SimpleNamespace(last_epoch=1, next_offset=0, stream="prices"))
     keys = [b"%d" % number for number in range(50)]
     columns = {
         "offset": range(1000),
