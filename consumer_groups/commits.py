@@ -1,8 +1,9 @@
 """The cursors that the members of a group commit: which come too late, and which would go back.
 
 Commits are written one behind the other, without waiting. That is right as long as cursors only grow:
-whichever of the writes under way are refused, what is left of them grows too. A commit that lets a cursor go
-back (a reset, or a stream that was made again) goes alone, so what it is measured against is durable.
+whichever of the writes under way are refused, what is left of them grows too. Behind a commit that lets a
+cursor go back (a reset, or a stream that was made again) nothing is written before it is settled: otherwise
+what comes after it could be stored without it. Whether a stream was made again is seen by what is durable.
 """
 
 from collections.abc import Iterable
@@ -52,29 +53,33 @@ class Commits:
         """Tell whether a later commit of the same member is durable."""
         return asked.request < self._durable.get(asked.member_id, asked.request)
 
-    def goes_forward(self, cursors: Iterable[NewCursor]) -> bool:
-        """Tell whether none of these is below the newest one of its partition, durable or under way."""
-        durable, newest = self._table.cursors_of(self._group), self._newest
+    def goes_back(self, cursors: Iterable[NewCursor]) -> bool:
+        """Tell whether one of these is below the newest one of its partition, durable or under way."""
         if not self._table.is_readable(self._group):
-            return False
-        for partition, place in cursors:
-            under_way = newest.get(partition)
-            known = durable.get(partition) if under_way is None else under_way[0]
-            if known is not None and place.offset < known.offset:
-                return False
-        return True
+            return True  # perhaps
+        return any(
+            known is not None and place.offset < known.offset
+            for known, place in ((self._newest_of(partition), place) for partition, place in cursors)
+        )
 
     def refusal(self, cursors: Iterable[NewCursor]) -> JetstreamError | None:
-        """Return why one of these may not be stored unless it is a reset, if so; none are under way."""
+        """Return why one of these may not be stored unless it is a reset, if so."""
         for partition, place in cursors:
             try:
-                known = self._table.cursor(self._group, partition)
+                known = self._newest_of(partition)
             except CorruptDataError as error:
                 return error
-            if known is not None and _is_behind(place, known.place):
+            if known is not None and _is_behind(place, known):
                 text = f"{partition} of group {self._group!r} is at {known.offset}, {place.offset} is behind"
                 return CursorBehind(text, partition=str(partition), offset=known.offset)
         return None
+
+    def _newest_of(self, partition: Partition) -> Place | None:
+        under_way = self._newest.get(partition)
+        if under_way is not None:
+            return under_way[0]
+        known = self._table.cursor(self._group, partition)
+        return None if known is None else known.place
 
     def limit_refusal(self, cursors: Iterable[NewCursor]) -> JetstreamError | None:
         """Return why these are too many, if they are, or are not distinct."""

@@ -124,12 +124,17 @@ class GroupDesk:
             case Join() | Release() | Leave():
                 return True
             case CommitCursors():
-                is_over = self._commits.later_one(request) is not None
-                return not self._under_way or is_over or self._commits.goes_forward(request.cursors)
+                return not self._under_way or self._can_commit(request)
             case ResetCursors() | DeleteGroup():
                 return not self._under_way
             case _:
                 assert_never(request)
+
+    def _can_commit(self, asked: CommitCursors) -> bool:
+        """Tell whether it is clear what a commit is measured against: not if it names another incarnation."""
+        if asked.is_reset or not self._commits.goes_back(asked.cursors):
+            return True
+        return self._commits.refusal(asked.cursors) is not None
 
     def serve(self, question: QuestionId | None, request: QueuedRequest, now: MonotonicNs) -> None:
         """Do what is asked, as far as that is allowed."""
@@ -185,17 +190,17 @@ class GroupDesk:
             self._take(question, asked)
 
     def _take(self, question: QuestionId | None, asked: CommitCursors) -> None:
-        is_forward = self._commits.goes_forward(asked.cursors)
+        goes_back = self._commits.goes_back(asked.cursors)
         change = Changed(self.name, asked.generation, cursors=asked.cursors)
         records = self._records_of(change)
-        if not (isinstance(records, JetstreamError) or is_forward or asked.is_reset):
+        if goes_back and not (asked.is_reset or isinstance(records, JetstreamError)):
             records = self._commits.refusal(asked.cursors) or records
         if isinstance(records, JetstreamError):
             self._outbox.refuse(question, records)
             return
         commit = Commit(asked.member_id, asked.request, asked.cursors)
         self._commits.begin(commit)
-        self._write(UnderWay(change, question, Committed(), is_alone=not is_forward, commit=commit), records)
+        self._write(UnderWay(change, question, Committed(), is_alone=goes_back, commit=commit), records)
 
     def _reset(self, question: QuestionId | None, asked: ResetCursors, now: MonotonicNs) -> None:
         state = self.coordinator.state

@@ -4,8 +4,9 @@ import pytest
 
 from tests.simulation.groups.cluster import run
 from tests.simulation.groups.mutants import MUTANTS
-from tests.simulation.mutant_runs import check_found, check_found_anew, check_sound, simulated
+from tests.simulation.mutant_runs import check_found, check_found_anew, check_sound, directed, simulated
 from tests.simulation.mutation import Mutant
+from tests.simulation.search import fails_scenario
 
 _mutants = pytest.mark.parametrize("mutant", simulated(MUTANTS).values(), ids=simulated(MUTANTS))
 
@@ -13,6 +14,11 @@ _mutants = pytest.mark.parametrize("mutant", simulated(MUTANTS).values(), ids=si
 @_mutants
 def test_the_simulator_finds_the_mutant_of_groups(mutant: Mutant) -> None:
     check_found(mutant)
+
+
+@pytest.mark.parametrize("mutant", directed(MUTANTS).values(), ids=directed(MUTANTS))
+def test_a_directed_test_finds_the_mutant_of_groups_that_is_too_rare_for_seeds(mutant: Mutant) -> None:
+    assert fails_scenario(mutant)
 
 
 @pytest.mark.deep

@@ -16,8 +16,10 @@ _SESSIONS: Final = "consumer_groups.sessions"
 _SUCCESSION: Final = "consumer_groups.succession"
 
 
-def _mutant(name: str, module: str, snippet: str, instead: str, first: int = 0) -> Mutant:
-    return Mutant(name, module, snippet, instead, first, "groups")
+def _mutant(
+    name: str, module: str, snippet: str, instead: str, first: int = 0, *, scenario: str | None = None
+) -> Mutant:
+    return Mutant(name, module, snippet, instead, first, "groups", scenario)
 
 
 _ALL: Final = (
@@ -148,15 +150,15 @@ _ALL: Final = (
     _mutant(
         "cursors_go_back",
         _COMMITS,
-        "if known is not None and _is_behind(place, known.place):",
+        "if known is not None and _is_behind(place, known):",
         "if False:",
         2,
     ),
     _mutant(
         "measured_against_what_is_durable_only",
         _COMMITS,
-        "known = durable.get(partition) if under_way is None else under_way[0]",
-        "known = durable.get(partition)",
+        "        if under_way is not None:\n            return under_way[0]",
+        "        pass",
         98,
     ),
     _mutant(
@@ -164,14 +166,15 @@ _ALL: Final = (
         _COMMITS,
         "if self._newest[partition][1] is commit:\n                del self._newest[partition]",
         "self._newest.pop(partition, None)",
-        193,
+        scenario="tests/unit/consumer_groups/test_commits.py::"
+        "test_a_commit_that_is_stored_does_not_hide_one_that_is_still_under_way",
     ),
     _mutant(
         "resets_do_not_go_alone",
         _DESK,
-        "is_alone=not is_forward, commit=commit",
+        "is_alone=goes_back, commit=commit",
         "is_alone=False, commit=commit",
-        91,
+        608,
     ),
     _mutant(
         "commit_after_a_later_one",

@@ -127,11 +127,22 @@ def test_a_commit_is_measured_against_those_whose_write_is_under_way() -> None:
     work = one_member()
     first, second = (work.ask(committing("a.1", *cursors(at), request=at)) for at in (10, 9))
     behind = work.ask(committing("a.1", *cursors(8), request=11))
+    assert work.failure(behind) is CursorBehind
     work.commit()
     assert work.answers[first] == DONE
     assert work.answers[second] == Committed(superseded=True)
-    assert work.failure(behind) is CursorBehind
     assert work.fetched() == [10]
+
+
+def test_a_commit_that_is_stored_does_not_hide_one_that_is_still_under_way() -> None:
+    work = one_member()
+    for request in (1, 2):
+        work.ask(committing("a.1", *cursors(10 * request), request=request))
+    work.commit(1)
+    behind = work.ask(committing("a.1", *cursors(15), request=3))
+    assert work.failure(behind) is CursorBehind
+    work.commit()
+    assert work.fetched() == [20]
 
 
 def test_a_reset_may_go_back_and_what_comes_after_it_goes_on_from_there() -> None:
@@ -157,11 +168,11 @@ def test_what_comes_after_a_reset_that_was_refused_does_not_go_back() -> None:
     assert work.fetched() == [100]
 
 
-def test_a_reset_waits_for_what_is_under_way() -> None:
+def test_a_reset_is_right_whatever_becomes_of_what_is_under_way() -> None:
     work = one_member()
     ahead = work.ask(committing("a.1", *cursors(100)))
     reset = work.ask(committing("a.1", *cursors(10), request=2, is_reset=True))
-    assert len(work.writes) == 1
+    assert len(work.writes) == 2
     work.refuse()
     work.commit()
     assert work.failure(ahead) is NotEnoughReplicas
@@ -187,6 +198,7 @@ def test_a_cursor_of_another_incarnation_is_measured_against_what_is_durable() -
     work.answer(Committed, committing("a.1", *cursors(100)))
     ahead = work.ask(committing("a.1", *cursors(120, incarnation="one"), request=2))
     other = work.ask(committing("a.1", *cursors(50, incarnation="two"), request=3))
+    assert len(work.writes) == 1
     work.refuse()
     work.commit()
     assert [work.failure(ahead), work.failure(other)] == [NotEnoughReplicas, CursorBehind]
