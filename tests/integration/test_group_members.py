@@ -17,6 +17,7 @@ from envelope.errors import (
     MemberFenced,
     NotLeader,
     PartitionNotOwned,
+    StreamOffline,
 )
 from envelope.internal_streams import group_shard
 from jetstream.client.connection import JetstreamClient
@@ -250,6 +251,32 @@ def test_nobody_publishes_into_a_shard(tmp_path: Path) -> None:
             for operation, body in (("stream.delete", {}), ("stream.truncate", {"before": 1})):
                 answer = await request(js.nats, operation, name=shard.name, **body)
                 assert answer["error"]["err_code"] == "unsupported"
+            assert await one.cursors() == {0: 42}
+
+    run(scenario())
+
+
+def test_who_cannot_say_that_it_still_leads_tells_no_cursor(tmp_path: Path) -> None:
+    """Another coordinator may have stored a later one: what is in memory may be old."""
+
+    async def scenario() -> None:
+        async with node_with(tmp_path, "orders") as (js, node), members(address(node), "g") as [one]:
+            await joined(one)
+            await one.commit(42)
+            shard = node.stream(group_shard("g"))
+            assert shard is not None
+
+            def cut_off() -> asyncio.Future[None]:
+                nobody: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                nobody.set_exception(StreamOffline("nobody confirms the reign"))
+                return nobody
+
+            confirm, shard.confirm = shard.confirm, cut_off  # type: ignore[assignment] # as a node finds out
+            with pytest.raises(StreamOffline):
+                await one.cursors()
+            answer = await request(js.nats, "group.info", group="g")
+            assert answer["error"]["err_code"] == "stream_offline"
+            shard.confirm = confirm
             assert await one.cursors() == {0: 42}
 
     run(scenario())
