@@ -26,7 +26,7 @@ from jetstream.client.publishing_client import PublishingClient, ThroughNats
 from jetstream.client.read_progress import ReadProgressTold
 from jetstream.client.read_range import End, ReadRange, Start
 from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
-from jetstream.client.replica_choice import ReadFrom
+from jetstream.client.replica_choice import ReadFrom, ReadWish, Whereabouts
 from jetstream.client.socket_access import SocketTls, socket_access
 from jetstream.client.stream_table import StreamTable, following
 from jetstream.client.streams import NatsRequests, Streams
@@ -63,6 +63,10 @@ class ReadOptions(TypedDict, total=False):
     """``"auto"`` (the default) catches up at any replica in sync and then reads from the leader; ``"leader"``
     asks nobody else; ``"any"`` stays at any replica, and can do without a leader: what is new comes a moment
     later, and "latest" may leave out the last records."""
+    node: str | None
+    """The node that the reader is next to: it is asked rather than others, where several would do."""
+    rack: str | None
+    """The rack that the reader stands in; its nodes come next."""
     progress: ReadProgressTold | None
     """Called with a `ReadProgress` when the range is known, whenever a fetch is used up, and at the end."""
 
@@ -134,7 +138,8 @@ class JetstreamClient(PublishingClient):
         if read_from not in get_args(ReadFrom):
             raise RequestError(f"read_from: {read_from!r}: there are {', '.join(get_args(ReadFrom))}")
         retry_s = options.get("retry_s", ReadSettings().retry_s)
-        settings = ReadSettings(fetch, retry_s, options.get("progress"), read_from)
+        wish = ReadWish(read_from, Whereabouts(options.get("node"), options.get("rack")))
+        settings = ReadSettings(fetch, retry_s, options.get("progress"), wish)
         return BatchReader(self._links, wanted, settings)
 
     def table(self, stream: str, **options: Unpack[ReadOptions]) -> AbstractAsyncContextManager[StreamTable]:

@@ -22,7 +22,7 @@ from envelope.subjects import validated_stream_name
 from envelope.types import NodeId, StreamName
 from jetstream.client.fetch_pipeline import Wanted
 from jetstream.client.read_range import ReadRange, Start
-from jetstream.client.replica_choice import ReadFrom
+from jetstream.client.replica_choice import ReadFrom, ReadWish, Whereabouts
 from jetstream.protocol.requests import Column
 
 CommitMode = Literal["auto", "before", "manual"]
@@ -70,7 +70,8 @@ class ConsumeOptions(TypedDict, total=False):
     assignor: Assignor | Literal["sticky", "range", "round_robin"]
     """How the group shares partitions out; all of its members want the same."""
     node: str | None
-    """The node that this member is next to: it rather gets partitions that are there."""
+    """The node that this member is next to: it rather gets partitions that are there, and reads them there
+    rather than elsewhere."""
     rack: str | None
     """The rack that it stands in, likewise."""
     read_from: ReadFrom
@@ -113,7 +114,7 @@ class ConsumeSettings:
     start: Start
     reset: Reset | None
     processing_timeout_s: float | None
-    read_from: ReadFrom
+    wish: ReadWish
     wanted: Wanted
     prefetch_bytes: int
     callbacks: Callbacks
@@ -131,6 +132,7 @@ def consume_settings(streams: str | Sequence[str], group: str, options: ConsumeO
         RequestError: an option, or a combination, that cannot be.
         InvalidName: of the group or of a stream.
     """
+    terms = _terms(options)
     names = [streams] if isinstance(streams, str) else list(streams)
     if not 0 < len(names) <= MEMBER_STREAMS_MAX:
         raise RequestError(f"{len(names)} streams: from 1 to {MEMBER_STREAMS_MAX} can be")
@@ -149,7 +151,7 @@ def consume_settings(streams: str | Sequence[str], group: str, options: ConsumeO
     return ConsumeSettings(
         group=group,
         streams=frozenset(StreamName(each.stream) for each in checked),
-        terms=_terms(options),
+        terms=terms,
         commit=commit,
         commit_interval_s=_positive(
             "commit_interval_s", options.get("commit_interval_s", COMMIT_INTERVAL_S_DEFAULT)
@@ -158,7 +160,10 @@ def consume_settings(streams: str | Sequence[str], group: str, options: ConsumeO
         start=start,
         reset=reset,
         processing_timeout_s=_processing_timeout_s(options),
-        read_from=_one_of("read_from", options.get("read_from", "auto"), get_args(ReadFrom)),
+        wish=ReadWish(
+            _one_of("read_from", options.get("read_from", "auto"), get_args(ReadFrom)),
+            Whereabouts(terms.node, terms.rack),
+        ),
         wanted=wanted,
         prefetch_bytes=_positive("prefetch_bytes", options.get("prefetch_bytes", PREFETCH_BYTES_DEFAULT)),
         callbacks=Callbacks(options.get("on_assigned"), options.get("on_revoked"), options.get("on_lost")),

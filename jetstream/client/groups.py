@@ -24,6 +24,7 @@ from jetstream.client.group_places import (
 from jetstream.client.node_links import NodeLinks
 from jetstream.client.publishing import refuse_unknown
 from jetstream.client.read_range import ReadRange, Start, resolve
+from jetstream.client.replica_choice import ReadWish
 from jetstream.client.stream_route import StreamRoute
 from jetstream.client.streams import NatsRequests
 from metadata.api.group_responses import (
@@ -208,7 +209,7 @@ class Groups:
 
     async def _range(self, stream: str, since: Start) -> PartitionRange:
         """Return what can be read of a stream; who leads it is waited for."""
-        route = StreamRoute(self._links, stream, "leader")
+        route = StreamRoute(self._links, stream, ReadWish("leader"))
         gives_up_at = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:

@@ -1,7 +1,7 @@
 """Which nodes there are, who has a stream or coordinates a group, and one connection to each, for all."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, Protocol
 
@@ -191,7 +191,8 @@ class NodeLinks:
         response = await self._ask(link, GetMetadata(id=link.next_id(), streams=[stream]))
         assert isinstance(response, MetadataResponse), "C1: a response has its request's type"
         self._advertised.update({node.id: (node.host, node.port) for node in response.nodes})
-        return next((_replicas(found) for found in response.streams if found.name == stream), None)
+        racks = {node.id: node.rack for node in response.nodes}
+        return next((_replicas(found, racks) for found in response.streams if found.name == stream), None)
 
     async def _ask_who_coordinates(self, group: str, link: SocketLink) -> SocketLink:
         response = await self._ask(link, FindCoordinator(id=link.next_id(), group=group))
@@ -291,7 +292,7 @@ class NodeLinks:
         return link
 
 
-def _replicas(metadata: StreamMetadata) -> StreamReplicas:
+def _replicas(metadata: StreamMetadata, racks: Mapping[str, str | None]) -> StreamReplicas:
     """Return where a stream is; a server that does not say knows only itself."""
     alone = () if metadata.leader is None else (metadata.leader,)
     return StreamReplicas(
@@ -300,4 +301,5 @@ def _replicas(metadata: StreamMetadata) -> StreamReplicas:
         alone if metadata.replicas is None else tuple(metadata.replicas),
         alone if metadata.isr is None else tuple(metadata.isr),
         tuple(metadata.read_replicas or ()),
+        racks,
     )

@@ -164,7 +164,7 @@ class PartitionFeeds:
         )
         fetch = FetchSettings(max_bytes=self._fetch_bytes, prefetch_bytes=self._prefetch_bytes)
         return BatchReader(
-            self._links, wanted, ReadSettings(fetch, _FOR_EVER, moved=moved, read_from=settings.read_from)
+            self._links, wanted, ReadSettings(fetch, _FOR_EVER, moved=moved, wish=settings.wish)
         )
 
     @property

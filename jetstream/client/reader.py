@@ -31,7 +31,7 @@ from jetstream.client.node_links import NodeLinks
 from jetstream.client.read_progress import PlaceCount, PlaceTold, ProgressCount, ReadProgressTold
 from jetstream.client.read_range import ReadRange, ResolvedRange, resolve
 from jetstream.client.records import Record, before, records_of, trimmed
-from jetstream.client.replica_choice import ReadFrom
+from jetstream.client.replica_choice import ReadWish
 from jetstream.client.stream_route import Arrival, StreamRoute
 from jetstream.log.batch import decode, iter_frames
 from jetstream.log.schema import NO_RECORDS, SCHEMA
@@ -50,7 +50,7 @@ class ReadSettings:
     retry_s: float = 60.0
     """How long retriable errors are met with another attempt before they are raised; progress starts anew."""
     progress: ReadProgressTold | None = None
-    read_from: ReadFrom = "auto"
+    wish: ReadWish = field(default_factory=ReadWish)
     moved: PlaceTold | None = None
     """Instead of ``progress``, for who wants to know only where the reader is."""
 
@@ -79,7 +79,7 @@ class BatchReader:
     def __init__(self, links: NodeLinks, wanted: ReadRange, settings: ReadSettings) -> None:
         """Describe what to read; nothing is asked of a node before the first record is wanted."""
         self._wanted = wanted.validated()
-        self._route = StreamRoute(links, wanted.stream, settings.read_from)
+        self._route = StreamRoute(links, wanted.stream, settings.wish)
         self.endless: Final = wanted.follow and wanted.end is None
         self.start_offset: Offset | None = None
         self._settings = settings

@@ -2,13 +2,14 @@
 
 Who is behind reads from any replica in sync, or any read replica, so that catching up costs the leader
 little. Who has caught up goes to the leader: the others learn of a new high watermark a moment later. While
-the leader is away another replica serves what it knows, and the reader looks again soon.
+the leader is away another replica serves what it knows, and the reader looks again soon. Where several
+would do, the nearest one is asked (KIP-392).
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 ReadFrom = Literal["auto", "leader", "any"]
 """``auto``: catch up anywhere, then the leader; ``leader``: nobody else; ``any``: no leader is needed."""
@@ -35,11 +36,37 @@ class StreamReplicas:
     replicas: tuple[str, ...]
     isr: tuple[str, ...]
     read_replicas: tuple[str, ...] = ()
+    racks: Mapping[str, str | None] = field(default_factory=dict)
+    """Where nodes stand; of those that were not told nothing is known."""
 
     @property
     def holders(self) -> tuple[str, ...]:
         """All nodes that have it."""
         return self.replicas + self.read_replicas
+
+
+class Whereabouts(NamedTuple):
+    """Where a reader stands, as far as it was told."""
+
+    node: str | None = None
+    """The node that it is next to."""
+    rack: str | None = None
+
+    def nearest(self, nodes: Sequence[str], racks: Mapping[str, str | None]) -> Sequence[str]:
+        """Return those of ``nodes`` that are nearest; all of them if none is near."""
+        if self.node is not None and self.node in nodes:
+            return [self.node]
+        if self.rack is None:
+            return nodes
+        return [node for node in nodes if racks.get(node) == self.rack] or nodes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWish:
+    """Whom an application would read from."""
+
+    read_from: ReadFrom = "auto"
+    whereabouts: Whereabouts = field(default_factory=Whereabouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +81,28 @@ class Visit:
 
 
 def choose(
-    known: StreamReplicas, purpose: Purpose, read_from: ReadFrom, shunned: Collection[str], turn: int
+    known: StreamReplicas, purpose: Purpose, wish: ReadWish, shunned: Collection[str], turn: int
 ) -> Visit | None:
     """Return whom to ask; None if that is the leader and nobody leads.
 
     Args:
         known: where the stream is.
         purpose: what is asked for.
-        read_from: the application's wish.
+        wish: the application's.
         shunned: nodes that have failed a moment ago.
-        turn: any number; readers with different ones are spread over the replicas, one with the same stays.
+        turn: any number; readers with different ones are spread over replicas that are equally near, one with
+            the same stays.
     """
-    if read_from == "any":
-        return _visit(_one_of(known, shunned, turn))
-    if read_from == "leader" or purpose is Purpose.OFFSETS:
+    if wish.read_from == "any":
+        return _visit(_one_of(known, wish.whereabouts, shunned, turn))
+    if wish.read_from == "leader" or purpose is Purpose.OFFSETS:
         return _visit(known.leader, leaves=True)
     if purpose is Purpose.CATCH_UP:
-        node, wait_ms_max = _one_of(known, shunned, turn), 0
+        node, wait_ms_max = _one_of(known, wish.whereabouts, shunned, turn), 0
     elif known.leader is not None and known.leader not in shunned:
         node, wait_ms_max = known.leader, None
     else:
-        node, wait_ms_max = _one_of(known, shunned, turn), LOOK_AGAIN_MS
+        node, wait_ms_max = _one_of(known, wish.whereabouts, shunned, turn), LOOK_AGAIN_MS
     return _visit(node, leaves=True, wait_ms_max=None if node == known.leader else wait_ms_max)
 
 
@@ -82,12 +110,11 @@ def _visit(node: str | None, *, leaves: bool = False, wait_ms_max: int | None = 
     return None if node is None else Visit(node, leaves, wait_ms_max)
 
 
-def _one_of(known: StreamReplicas, shunned: Collection[str], turn: int) -> str | None:
+def _one_of(
+    known: StreamReplicas, whereabouts: Whereabouts, shunned: Collection[str], turn: int
+) -> str | None:
     """Return one in sync or a read replica, rather than that another one, rather than one that has failed."""
     well = [node for node in (*known.isr, *known.read_replicas) if node not in shunned]
     lagging = [node for node in known.replicas if node not in shunned]
-    return _turned(well, turn) or _turned(lagging, turn) or _turned(known.holders, turn)
-
-
-def _turned(nodes: Sequence[str], turn: int) -> str | None:
+    nodes = whereabouts.nearest(well or lagging or known.holders, known.racks)
     return nodes[turn % len(nodes)] if nodes else None

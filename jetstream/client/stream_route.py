@@ -7,7 +7,7 @@ from typing import Final
 
 from envelope.errors import CorruptDataError, JetstreamError, NotLeader, StreamRecreated, UnknownStream
 from jetstream.client.node_links import NodeLinks
-from jetstream.client.replica_choice import Purpose, ReadFrom, StreamReplicas, Visit, choose
+from jetstream.client.replica_choice import Purpose, ReadWish, StreamReplicas, Visit, choose
 from jetstream.client.socket_link import SocketLink
 
 _SHUNNED_S: Final = 1.0
@@ -29,9 +29,9 @@ class StreamRoute:
         C14: after every failure another node says where the stream is, before anybody is asked again.
     """
 
-    def __init__(self, links: NodeLinks, stream: str, read_from: ReadFrom) -> None:
+    def __init__(self, links: NodeLinks, stream: str, wish: ReadWish) -> None:
         self.stream: Final = stream
-        self.read_from: Final = read_from
+        self._wish = wish
         self._links = links
         self._turn = random.randrange(1 << 16)  # noqa: S311 - spreads readers, no secret
         self._shunned: dict[str, float] = {}
@@ -71,7 +71,7 @@ class StreamRoute:
         self._settle_doubt(known, incarnation)
         now = time.monotonic()
         shunned = [node for node, until in self._shunned.items() if until > now]
-        visit = choose(known, purpose, self.read_from, shunned, self._turn)
+        visit = choose(known, purpose, self._wish, shunned, self._turn)
         if visit is None:
             self._is_stale = True
             raise NotLeader(f"nobody leads {self.stream!r} now")
@@ -119,4 +119,4 @@ class StreamRoute:
 
     def _has_another_replica(self) -> bool:
         assert self._known is not None, "who has been somewhere has asked where"
-        return self.read_from != "leader" and not self._damaged_at.issuperset(self._known.holders)
+        return self._wish.read_from != "leader" and not self._damaged_at.issuperset(self._known.holders)

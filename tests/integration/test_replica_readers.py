@@ -13,7 +13,7 @@ from jetstream.client.fetch_pipeline import FetchSettings
 from jetstream.client.node_links import FixedAddresses, NodeLinks
 from jetstream.client.read_range import ReadRange
 from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
-from jetstream.client.replica_choice import ReadFrom
+from jetstream.client.replica_choice import ReadFrom, ReadWish, Whereabouts
 from jetstream.node.socket_streams import Placement
 from jetstream.protocol.responses import NodeMetadata
 from tests.support.sockets import WAIT_SECONDS, LiveStream, RawPeer, World, asked, damage, run, serving, until
@@ -41,7 +41,15 @@ async def two_nodes(directory: Path) -> AsyncIterator[tuple[World, World]]:
     """Nodes n1, which leads, and n2; each has ten records of stream s."""
     async with serving(directory / "n1") as first, serving(directory / "n2", node="n2") as second:
         worlds = (first, second)
-        nodes = [NodeMetadata(id=world.directory.node, host="127.0.0.1", port=world.port) for world in worlds]
+        nodes = [
+            NodeMetadata(
+                id=world.directory.node,
+                host="127.0.0.1",
+                port=world.port,
+                rack=f"{world.directory.node}-rack",
+            )
+            for world in worlds
+        ]
         for world in worlds:
             world.directory.known = nodes
             world.stream("s").add([b"%d" % number for number in range(10)])
@@ -51,11 +59,16 @@ async def two_nodes(directory: Path) -> AsyncIterator[tuple[World, World]]:
 
 @asynccontextmanager
 async def reading(
-    world: World, wanted: ReadRange = FOLLOWING, read_from: ReadFrom = "auto", retry_s: float = 600
+    world: World,
+    wanted: ReadRange = FOLLOWING,
+    read_from: ReadFrom = "auto",
+    retry_s: float = 600,
+    rack: str | None = None,
 ) -> AsyncIterator[RecordReader]:
     """A reader that is told of one node only."""
     links = NodeLinks(FixedAddresses([("127.0.0.1", world.port)]), WAIT_SECONDS)
-    settings = ReadSettings(FetchSettings(max_wait_ms=60_000), retry_s, read_from=read_from)
+    wish = ReadWish(read_from, Whereabouts(rack=rack))
+    settings = ReadSettings(FetchSettings(max_wait_ms=60_000), retry_s, wish=wish)
     try:
         yield RecordReader(BatchReader(links, wanted, settings))
     finally:
@@ -226,6 +239,22 @@ def test_a_new_leader_does_not_say_where_the_end_is_before_it_knows(tmp_path: Pa
                 assert await values(reader, 10) == list(range(1, 11))
             stream.append([b"11"])
             assert await list_offsets(first, "latest") == 11
+
+    run(test())
+
+
+def test_a_reader_catches_up_in_its_rack_and_goes_elsewhere_when_that_node_is_gone(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (first, second):
+            for turn in range(4):
+                async with reading(first, ReadRange("s"), rack="n2-rack") as reader:
+                    reader._batches._route._turn = turn
+                    assert await values(reader, 10) == list(range(10))
+                    assert second.server.counters.connections_opened == turn + 1
+            gone = NodeMetadata(id="n2", host="127.0.0.1", port=1, rack="n2-rack")
+            first.directory.known = [*(first.directory.known or [])[:1], gone]
+            async with reading(first, ReadRange("s"), rack="n2-rack") as reader:
+                assert await values(reader, 10) == list(range(10))
 
     run(test())
 

@@ -6,20 +6,36 @@ from typing import get_args
 
 import pytest
 
-from jetstream.client.replica_choice import LOOK_AGAIN_MS, Purpose, ReadFrom, StreamReplicas, Visit, choose
+from jetstream.client.replica_choice import (
+    LOOK_AGAIN_MS,
+    Purpose,
+    ReadFrom,
+    ReadWish,
+    StreamReplicas,
+    Visit,
+    Whereabouts,
+    choose,
+)
 
 ALL = ("a", "b", "c")
 WHOLE = StreamReplicas("i", "a", ALL, ALL)
 LAGGING = StreamReplicas("i", "a", ALL, ("a", "b"))
 LEADERLESS = StreamReplicas("i", None, ALL, ("a", "b"))
+RACKS = {"a": "r1", "b": "r2", "c": "r2", "d": None}
+RACKED = StreamReplicas("i", "a", ALL, ALL, ("d",), RACKS)
 READ_FROM = StreamReplicas("i", "a", ("a", "b"), ("a",), ("d", "e"))
 
 
 def chosen(
-    known: StreamReplicas, purpose: Purpose, read_from: ReadFrom = "auto", shunned: Collection[str] = ()
+    known: StreamReplicas,
+    purpose: Purpose,
+    read_from: ReadFrom = "auto",
+    shunned: Collection[str] = (),
+    whereabouts: Whereabouts = Whereabouts(),  # noqa: B008 - a tuple
 ) -> set[Visit | None]:
     """What readers with different turns choose."""
-    return {choose(known, purpose, read_from, shunned, turn) for turn in range(12)}
+    wish = ReadWish(read_from, whereabouts)
+    return {choose(known, purpose, wish, shunned, turn) for turn in range(12)}
 
 
 def nodes(visits: Collection[Visit | None]) -> set[str | None]:
@@ -45,7 +61,28 @@ def test_read_replicas_take_their_share_of_readers_that_catch_up_and_no_others()
 @pytest.mark.parametrize("purpose", Purpose)
 def test_the_same_reader_goes_to_the_same_node(purpose: Purpose, read_from: ReadFrom) -> None:
     for turn in range(6):
-        assert len({choose(WHOLE, purpose, read_from, (), turn) for _ in range(3)}) == 1
+        assert len({choose(WHOLE, purpose, ReadWish(read_from), (), turn) for _ in range(3)}) == 1
+
+
+def test_the_nearest_replica_is_asked_where_several_would_do() -> None:
+    beside_c, in_r2 = Whereabouts("c", "r2"), Whereabouts(rack="r2")
+    assert nodes(chosen(RACKED, Purpose.CATCH_UP, whereabouts=beside_c)) == {"c"}
+    assert nodes(chosen(RACKED, Purpose.CATCH_UP, whereabouts=in_r2)) == {"b", "c"}
+    assert nodes(chosen(RACKED, Purpose.TAIL, "any", whereabouts=in_r2)) == {"b", "c"}
+    assert nodes(chosen(RACKED, Purpose.CATCH_UP, shunned="c", whereabouts=beside_c)) == {"b"}
+    assert nodes(chosen(RACKED, Purpose.CATCH_UP, shunned="bc", whereabouts=beside_c)) == {"a", "d"}
+
+
+def test_who_stands_nowhere_near_a_replica_asks_any() -> None:
+    for whereabouts in (Whereabouts(), Whereabouts("x", "r9"), Whereabouts("x")):
+        assert nodes(chosen(RACKED, Purpose.CATCH_UP, whereabouts=whereabouts)) == {"a", "b", "c", "d"}
+
+
+def test_the_leader_is_asked_from_wherever_only_it_will_do() -> None:
+    beside_c = Whereabouts("c", "r2")
+    assert nodes(chosen(RACKED, Purpose.TAIL, whereabouts=beside_c)) == {"a"}
+    assert nodes(chosen(RACKED, Purpose.OFFSETS, "leader", whereabouts=beside_c)) == {"a"}
+    assert nodes(chosen(RACKED, Purpose.CATCH_UP, "leader", whereabouts=beside_c)) == {"a"}
 
 
 def test_who_has_caught_up_goes_to_the_leader_and_waits_there() -> None:
