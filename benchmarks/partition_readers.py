@@ -1,17 +1,21 @@
-"""Reads all partitions of a stream by Arrow batch, again and again: as members of a group, and without one.
+"""Reads all partitions of a stream, again and again: as members of a group, and without one.
 
-Both verify that each batch of a partition continues where the last one ended, and that its end is where the
+All verify that what comes of a partition continues where it ended last, and that its end is where the
 partition's is.
 """
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import pyarrow as pa
 
 import jetstream
 from benchmarks.meter import Meter, Unverified
 from jetstream.client.connection import JetstreamClient
+
+RECORDS_PER_LOOK: Final = 1024
+"""Single records are counted one by one, but the clock is asked only so often."""
 
 
 class Partitions:
@@ -39,21 +43,27 @@ class Partitions:
         """
         offsets = batch.column(0)
         first, last = offsets[0].as_py(), offsets[batch.num_rows - 1].as_py()
+        if last != first + batch.num_rows - 1:
+            raise Unverified(f"{name}: a batch [{first}, {last}] of {batch.num_rows}")
+        return self.take_offsets(name, first, last + 1)
+
+    def take_offsets(self, name: str, first: int, end: int) -> bool:
+        """Take in ``[first, end)``; as `take`."""
         expected = self._next.get(name, first)
-        if (first, last) != (expected, expected + batch.num_rows - 1):
-            raise Unverified(f"{name}: a batch [{first}, {last}] of {batch.num_rows} at offset {expected}")
-        is_read: bool = last + 1 == self.ends[name]
-        self._next[name] = 0 if is_read else last + 1
+        if first != expected:
+            raise Unverified(f"{name}: offset {first} where {expected} comes next")
+        is_read = end == self.ends[name]
+        self._next[name] = 0 if is_read else end
         return is_read
 
 
 async def read_in_group(socket: str, ends: Mapping[str, int], group: str, owned: int, meter: Meter) -> None:
-    """Read as a member of ``group``; counted is what comes once ``owned`` partitions are its own."""
+    """Read by Arrow batch as a member of ``group``; counted once ``owned`` partitions are its own."""
     partitions = Partitions(ends)
     stream = next(iter(ends)).rpartition("/")[0]
     async with (
         jetstream.connect(socket=socket) as client,
-        client.consume(stream, group=group, on_assigned=partitions.begin) as consumer,
+        client.consume(stream, group=group, on_assigned=partitions.begin, prefetch_bytes=2097152) as consumer,
     ):
         is_counted = False
         async for name, batch in consumer.batches():
@@ -62,6 +72,30 @@ async def read_in_group(socket: str, ends: Mapping[str, int], group: str, owned:
             is_counted = is_counted or len(consumer.assignment) == owned
             if is_counted and not meter.add(batch.num_rows):
                 return
+
+
+async def read_records_in_group(
+    socket: str, ends: Mapping[str, int], group: str, owned: int, meter: Meter
+) -> None:
+    """Read record by record, a Python object for each; otherwise as `read_in_group`."""
+    partitions = Partitions(ends)
+    stream = next(iter(ends)).rpartition("/")[0]
+    async with (
+        jetstream.connect(socket=socket) as client,
+        client.consume(stream, group=group, on_assigned=partitions.begin, prefetch_bytes=2097152) as consumer,
+    ):
+        is_counted = False
+        count = 0
+        async for record in consumer:
+            if partitions.take_offsets(record.stream, record.offset, record.offset + 1):
+                consumer.seek(record.stream, "earliest")
+            count += 1
+            if count < RECORDS_PER_LOOK:
+                continue
+            is_counted = is_counted or len(consumer.assignment) == owned
+            if is_counted and not meter.add(count):
+                return
+            count = 0
 
 
 async def read_alone(socket: str, ends: Mapping[str, int], meter: Meter) -> None:

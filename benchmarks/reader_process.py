@@ -1,13 +1,14 @@
 """One reader in a process of its own: reads a stream again and again, verifies it, and says how fast it was.
 
     python -m benchmarks.reader_process KIND [--once] --records N [--socket HOST:PORT] [--nats URL] [--files]
-    python -m benchmarks.reader_process group|partitions --ends NAME=N… [--group G --owned N] --socket ADDRESS
+    python -m benchmarks.reader_process KIND --ends NAME=N… [--group G --owned N] --socket ADDRESS
 
-It begins at once, says so with the first arrival, and goes on until the end of the window that it is then
-told on standard input: ``BEGIN END``, in nanoseconds of the monotonic clock. With ``--once`` it waits for a
-line instead, and reads everything one time. Everything is verified: each record or batch continues where the
-last one ended, and a pass has exactly the stream's records; of raw bytes, the end of each pass is compared.
-The event loop is uvloop's, for every kind.
+With ``--ends`` the kinds are ``group``, ``group_records`` and ``partitions``. It begins at once, says so with
+the first arrival, and goes on until the end of the window that it is then told on standard input: ``BEGIN
+END``, in nanoseconds of the monotonic clock. With ``--once`` it waits for a line instead, and reads all of it
+one time. Everything is verified: each record or batch continues where the last one ended, and a pass has
+exactly the stream's records; of raw bytes, the end of each pass is compared. The event loop is uvloop's, for
+every kind.
 """
 
 import argparse
@@ -109,10 +110,10 @@ def _kinds(arguments: argparse.Namespace, meter: Meter) -> dict[str, Callable[[]
 
     ends = {name: int(end) for name, _, end in (pair.partition("=") for pair in arguments.ends)}
 
+    member = (socket, ends, arguments.group, arguments.owned, meter)
     return {
-        "group": partial(
-            partition_readers.read_in_group, socket, ends, arguments.group, arguments.owned, meter
-        ),
+        "group": partial(partition_readers.read_in_group, *member),
+        "group_records": partial(partition_readers.read_records_in_group, *member),
         "partitions": partial(partition_readers.read_alone, socket, ends, meter),
         "batches": partial(read_batches, socket, records, meter),
         "records": partial(read_records, socket, records, meter),
