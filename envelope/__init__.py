@@ -1,3 +1,5 @@
 """Every word and layout that crosses a boundary, without I/O and without Arrow."""
 
-from envelope import partition_errors as partition_errors  # in the registry, whoever looks there
+# In the registry, whoever looks there.
+from envelope import partition_errors as partition_errors
+from envelope import spark_errors as spark_errors

@@ -1,0 +1,22 @@
+"""What goes wrong between Spark and a cluster, and is nobody else's."""
+
+from envelope.errors import RequestError
+
+
+class InvalidOption(RequestError):
+    """An option of the Spark source or sink that does not exist, is out of place, or has no such value."""
+
+    err_code = "invalid_option"
+    ack_code = 60_053
+
+
+class DataLoss(RequestError):
+    """Records that a Spark query is to read are not there any more, or its checkpoint is of other streams.
+
+    ``detail`` names the stream and the offsets. With ``failOnDataLoss`` false it is a warning, and the query
+    goes on with what is there.
+    """
+
+    err_code = "data_loss"
+    status = 410
+    ack_code = 60_054
