@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from nats.aio.client import RawCredentials
 from pydantic import SecretStr
@@ -21,7 +21,7 @@ from jetstream.spark.option_names import lowered
 from jetstream.spark.option_values import words_of
 from metadata.stream_config import API_PREFIX_DEFAULT
 
-_CREDENTIALS_MARK: Final = "-----BEGIN NATS"
+_CREDENTIALS_MARK: Final = "-----BEGIN NATS USER JWT"
 """What the contents of a credentials file begin with; a path does not."""
 
 Authorities = str
@@ -43,7 +43,7 @@ class NatsIdentity:
     def __repr__(self) -> str:
         return f"NatsIdentity({self.user or 'nobody'})"
 
-    def connect_options(self) -> dict[str, object]:
+    def connect_options(self) -> dict[str, Any]:
         """Return nats-py's options."""
         found: dict[str, object | None] = {
             "user": self.user,
@@ -136,7 +136,7 @@ class ClusterAccess:
             **self._nats_options(),
         )
 
-    def _nats_options(self) -> dict[str, object]:
+    def _nats_options(self) -> dict[str, Any]:
         options = self.nats.connect_options()
         authorities = _authorities(self.nats_tls_ca)
         if authorities is None:

@@ -51,13 +51,11 @@ def decode_offsets(json: Mapping[str, object]) -> Offsets:
     """Return what the JSON object says.
 
     Raises:
-        RequestError: it is of another version or source, a field is missing or unknown, or a number cannot be.
+        RequestError: it is of another version or source, lacks a field, or has one that cannot be.
     """
     version = json.get("v")
     if version != VERSION or isinstance(version, bool):
-        raise RequestError(
-            f"a checkpoint of version {version!r} of this source; this version reads {VERSION}"
-        )
+        raise RequestError(f"checkpoint: version {version!r} of its offsets, {VERSION} can be read")
     _check_fields("", json, required={"v", "streams"}, optional={"initial"})
     streams = json["streams"]
     if not isinstance(streams, Mapping):

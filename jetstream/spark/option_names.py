@@ -30,8 +30,10 @@ BATCH_SOURCE: Final = (*ACCESS, *_READING, *BATCH_ONLY)
 STREAM_SOURCE: Final = (*ACCESS, *_READING, *STREAM_ONLY)
 SOURCE: Final = (*BATCH_SOURCE, *STREAM_ONLY)
 
-SINK: Final = (*ACCESS, "stream", "subject", "sessionName", "staging")
-"""Of the sink."""
+SINK: Final = (
+    *(*ACCESS, "stream", "subject", "sessionName", "staging"),
+    *("window", "windowBytes", "ackTimeoutMs", "retryTimeoutMs", "compress"),
+)
 
 CALLED_HERE: Final = {
     "kafka.bootstrap.servers": "servers, the URLs of NATS, or sockets, host:port of nodes",

@@ -13,7 +13,7 @@ from jetstream.client.replica_choice import ReadFrom
 from jetstream.protocol.requests import NAME_CHARS_MAX
 from jetstream.spark import option_names
 from jetstream.spark.access import ClusterAccess
-from jetstream.spark.option_names import check_names, lowered
+from jetstream.spark.option_names import check_names
 from jetstream.spark.option_values import count, duration_s, flag, milliseconds, one_of, size_bytes, words_of
 from jetstream.spark.places import (
     EARLIEST,
@@ -107,10 +107,9 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         InvalidOption: one that does not exist, belongs elsewhere, has a value that cannot be, or contradicts
             another one.
     """
-    given = lowered(options)
     known = option_names.STREAM_SOURCE if streaming else option_names.BATCH_SOURCE
-    check_names(given, known, _elsewhere(streaming=streaming))
-    access, rest = ClusterAccess.from_options(given)
+    check_names(options, known, _elsewhere(streaming=streaming))
+    access, rest = ClusterAccess.from_options(options)
     named = _Given(rest)
     streams, pattern = _streams(named)
     columns, include_headers = _columns(named)

@@ -97,13 +97,13 @@ def place_at_moment(option: str, text: str) -> Place:
 
 def _named_in_json(option: str, text: str, expected: str) -> dict[str, object]:
     """Return the values in ``text`` by the names of streams, partitions as ``orders/2``."""
+    named: dict[str, object] = {}
     try:
         told = json.loads(text)
     except (ValueError, RecursionError):
         told = None
-    if not isinstance(told, dict) or not told:
+    if not isinstance(told, dict) or {} in (told, *told.values()):
         raise InvalidOption(f"{option}: {text!r}: {expected}")
-    named: dict[str, object] = {}
     for stream, value in told.items():
         partitions = value if isinstance(value, dict) else {None: value}
         for partition, place in partitions.items():
@@ -138,6 +138,6 @@ def _moment_us(what: str, value: object) -> int:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise InvalidOption(
-            f"{what}: {value!r}: milliseconds since 1970 UTC, or ISO 8601 with its time zone: 2026-11-23T09:00Z"
+            f"{what}: {value!r}: milliseconds since 1970 UTC, or ISO 8601 with a zone: 2026-11-23T09:00Z"
         )
     return round(moment.timestamp() * 1_000_000)

@@ -230,7 +230,7 @@ def _kept(planned: OffsetRange, now: StreamBounds | None, losses: _Losses) -> Of
 def _tell_gone(
     stream: str, place: StreamOffset, now: StreamBounds | None, losses: _Losses, **numbers: int
 ) -> None:
-    told = {"offset": place.offset, "incarnation": place.incarnation, **numbers}
+    told: dict[str, int | str] = {"offset": place.offset, "incarnation": place.incarnation, **numbers}
     if now is None:
         text = "it is deleted, or not among the streams that the options name"
     else:
@@ -348,17 +348,22 @@ def shared_out(limit: int, sizes: Mapping[str, int], turn: int = 0) -> dict[str,
     counts what was given so far, all have their turn.
     """
     names = sorted(sizes)
-    total, count = sum(sizes.values()), len(sizes)
-    if total <= limit:
+    if sum(sizes.values()) <= limit:
         return dict(sizes)
-    if limit <= count:
-        return {names[(turn + number) % count]: 1 for number in range(limit)}
-    # Each has 1; of the rest each takes up to its mark on a common scale: rounding loses nothing.
-    shares, taken = {}, 0
+    if limit <= len(names):
+        return {names[(turn + number) % len(names)]: 1 for number in range(limit)}
+    shares: dict[str, int] = {}
+    total = sum(sizes.values())
+    while small := [name for name in names if (limit - len(shares)) * sizes[name] < total]:
+        shares |= dict.fromkeys(small, 1)
+        names = [name for name in names if name not in shares]
+        total = sum(sizes[name] for name in names)
+    # Each takes up to its mark on a common scale, so that rounding loses nothing.
+    rest, before = limit - len(shares), 0
     for name in names:
-        before = taken * (limit - count) // (total - count)
-        taken += sizes[name] - 1
-        shares[name] = 1 + taken * (limit - count) // (total - count) - before
+        after = before + sizes[name]
+        shares[name] = after * rest // total - before * rest // total
+        before = after
     return shares
 
 
