@@ -1,8 +1,9 @@
-"""What every test can ask for: real NATS servers, and hypothesis with fixed manners."""
+"""What every test can ask for: real NATS servers, and hypothesis with fixed manners; who runs which tests."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,19 @@ settings.register_profile("deep", _MANNERS, max_examples=5_000)
 settings.load_profile("default")
 
 StartNatsServer = Callable[..., NatsServer]
+
+if TYPE_CHECKING:
+    from tests.support.spark_scheduling import SparkTogether
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "SparkTogether | None":
+    """With ``--dist loadfile``, give all tests of Spark to one process; every other file goes by itself."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.support.spark_scheduling import SparkTogether  # noqa: PLC0415 - only with xdist is it needed
+
+    return SparkTogether(config, log)
 
 
 @pytest.fixture
