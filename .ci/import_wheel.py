@@ -1,27 +1,55 @@
-"""Import every module of the wheel installed in this environment; compare its files with the source."""
+"""Import every module of the wheel installed in this environment; compare its files with the source.
+
+The wheel is installed without extras: what needs Spark must say so, and nothing else may.
+"""
 
 import importlib
+import importlib.util
 import pkgutil
 import sys
 import sysconfig
+from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
+from envelope.errors import UnavailableError
+
 PACKAGES = ("envelope", "metadata", "consumer_groups", "jetstream")
+NEED_SPARK = "jetstream.spark."
+PLAIN_SPARK_MODULES = ("java", "requirement")
+"""Of `jetstream.spark`: what plans and decides is tested, and can be read, without Spark."""
 
 
-def import_all(site: Path) -> int:
-    """Import every module below ``site``; return their number."""
-    count = 0
+def module_names(site: Path) -> Iterator[str]:
+    """Yield the names of all modules below ``site`` that can be imported without running a program."""
     for package in PACKAGES:
-        root = importlib.import_module(package)
-        assert Path(str(root.__file__)).is_relative_to(site), f"{package} comes from {root.__file__}"
-        count += 1
-        for found in pkgutil.walk_packages(root.__path__, f"{package}."):
+        spec = importlib.util.find_spec(package)
+        assert spec is not None, f"{package} is not installed"
+        assert Path(str(spec.origin)).is_relative_to(site), f"{package} comes from {spec.origin}"
+        yield package
+        for found in pkgutil.walk_packages(spec.submodule_search_locations, f"{package}."):
             if not found.name.endswith("__main__"):
-                importlib.import_module(found.name)
-            count += 1
-    return count
+                yield found.name
+
+
+def imports_without_spark(name: str) -> bool:
+    """Import a module; return False if it is one of those that may need Spark, and lacks just that."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == "pyspark" and name.startswith(NEED_SPARK):
+            return False
+        raise
+    return True
+
+
+def refusal(name: str) -> str:
+    """Return what is said to who wants ``name`` of `jetstream.spark` without Spark; empty if it is there."""
+    try:
+        getattr(importlib.import_module("jetstream.spark"), name)
+    except UnavailableError as error:
+        return str(error)
+    return ""
 
 
 def missing_files(site: Path, source: Path) -> list[str]:
@@ -41,10 +69,17 @@ def main() -> None:
     source = Path(__file__).resolve().parents[1]
     missing = missing_files(site, source)
     assert not missing, f"the wheel lacks {missing}"
-    count = import_all(site)
+    names = list(module_names(site))
+    imported = [name for name in names if imports_without_spark(name)]
+    missed = {f"jetstream.spark.{name}" for name in PLAIN_SPARK_MODULES}.difference(imported)
+    assert not missed, f"these need no Spark, and cannot be imported without: {sorted(missed)}"
+    refusals = {refusal(name) for name in importlib.import_module("jetstream.spark").__all__}
+    assert refusals == {"Spark is not installed: pip install 'jetstream-log[spark]'"}, refusals
     scripts = [entry.name for entry in distribution("jetstream-log").entry_points]
     assert scripts == ["jetstream"], f"the wheel's commands are {scripts}"
-    sys.stdout.write(f"    {count} modules imported from the wheel\n")
+    sys.stdout.write(
+        f"    {len(imported)} of {len(names)} modules imported from the wheel; the others need Spark\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,19 @@
+"""What every Spark session of the tests is told: be small, start quickly, keep all files in one place."""
+
+from pathlib import Path
+from typing import Final
+
+QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Starts a quarter sooner than Java's defaults, which pay only where the same code runs for minutes."""
+
+
+def session_settings(directory: Path) -> dict[str, str]:
+    """Return the settings of a session that keeps all its files in ``directory``."""
+    return {
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": QUICK_JAVA,
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.local.dir": str(directory / "local"),
+    }
