@@ -27,7 +27,6 @@ from jetstream.fetch.planner import (
     Plan,
     Refuse,
     Serve,
-    StreamView,
     Wait,
     check_incarnation,
     committed,
@@ -36,9 +35,13 @@ from jetstream.fetch.planner import (
 from jetstream.fetch.queries import offset_of, placed, query_of, selection_of
 from jetstream.fetch.selection import Selected, Selection
 from jetstream.log.readable_log import FileRange, IndexUnloaded, ReadableLog
-from jetstream.log.schema import SCHEMA_ID
 from jetstream.log.segment import PlanAgain
 from jetstream.node.clock import Clock
+from jetstream.node.socket_answers import (
+    empty_response,
+    fetch_response,
+    view_of,
+)
 from jetstream.node.socket_connection import Pending, SocketConnection, SocketCounters
 from jetstream.node.socket_long_polls import LongPolls
 from jetstream.node.socket_metadata import find_stream, metadata_page
@@ -169,7 +172,7 @@ class RequestDispatcher:
 
     def _list_offsets(self, pending: Pending, request: ListOffsets) -> None:
         stream = find_stream(self._directory, request.stream)
-        view = _view(stream)
+        view = view_of(stream)
         check_incarnation(None if request.incarnation is None else Incarnation(request.incarnation), view)
         match request:
             case ListOffsets(at="earliest"):
@@ -211,7 +214,7 @@ class RequestDispatcher:
         Raises:
             StreamOffline: below it by who knows how much: what earlier leaders acked is not known yet.
         """
-        view = _view(stream)
+        view = view_of(stream)
         if offset > view.high_watermark and stream.leads and not stream.knows_committed:
             raise StreamOffline("a new leader does not know yet how much is committed")
         pending.connection.respond(
@@ -235,7 +238,7 @@ class RequestDispatcher:
             request = pending.request = placed(request, place)
         stream = find_stream(self._directory, request.stream)
         query = query_of(request)
-        view = _view(stream)
+        view = view_of(stream)
         plan = plan_fetch(query, view, load=False)
         if isinstance(plan, Refuse) and isinstance(plan.error, IndexUnloaded):
             self._on_thread(
@@ -263,7 +266,7 @@ class RequestDispatcher:
             case Wait(offset):
                 self._wait(pending, request, stream, offset)
             case Nothing():
-                _respond(pending, stream, _empty_response(request, stream))
+                _respond(pending, stream, empty_response(request, stream))
             case Refuse(PlanAgain()):
                 self._answer(pending)
             case Refuse(SegmentAway() as away):
@@ -296,13 +299,13 @@ class RequestDispatcher:
             )
             return
         if file_range.is_verified:
-            _respond(pending, stream, _fetch_response(pending, stream, file_range), body.taken() or body)
+            _respond(pending, stream, fetch_response(pending, stream, file_range), body.taken() or body)
             return
         self._counters.ranges_verified += 1
 
         def verified(_: None) -> None:
             body.warm_end = body.end  # the thread has just read all of it
-            _respond(pending, stream, _fetch_response(pending, stream, body.file_range), body)
+            _respond(pending, stream, fetch_response(pending, stream, body.file_range), body)
 
         self._on_thread(pending, lambda: stream.log.verify_range(file_range), verified, body)
 
@@ -364,7 +367,7 @@ class RequestDispatcher:
         if pending.deadline is None:
             pending.deadline = MonotonicNs(now + request.max_wait_ms * 1_000_000)
         if pending.deadline <= now:
-            _respond(pending, stream, _empty_response(request, stream))
+            _respond(pending, stream, empty_response(request, stream))
             return
         self._counters.fetches_parked += 1
         self._long_polls.park(pending, stream, offset)
@@ -416,7 +419,7 @@ def _not_in_time(pending: Pending, stream: ReadableStream, away: SegmentAway) ->
     error. A store that does not answer is one.
     """
     if isinstance(pending.request, Fetch) and stream.tiered.is_moving(away):
-        _respond(pending, stream, _empty_response(pending.request, stream))
+        _respond(pending, stream, empty_response(pending.request, stream))
     else:
         _fail(pending, away.not_in_time())
 
@@ -429,7 +432,7 @@ def _fail(pending: Pending, error: JetstreamError) -> None:
 
 def _respond_selected(pending: Pending, stream: ReadableStream, lease: Body, selected: Selected) -> None:
     lease.release()
-    whole = _fetch_response(pending, stream, lease.file_range)
+    whole = fetch_response(pending, stream, lease.file_range)
     response = whole.model_copy(
         update={
             "next_offset": selected.next,
@@ -438,43 +441,3 @@ def _respond_selected(pending: Pending, stream: ReadableStream, lease: Body, sel
         }
     )
     _respond(pending, stream, response, selected.body)
-
-
-def _view(stream: ReadableStream) -> StreamView[FileRange]:
-    return StreamView(
-        Incarnation(stream.incarnation),
-        stream.high_watermark,
-        stream.readable,
-        stream.leader_epoch,
-        stream.leads,
-    )
-
-
-def _fetch_response(pending: Pending, stream: ReadableStream, file_range: FileRange) -> FetchResponse:
-    return FetchResponse(
-        id=pending.request.id,
-        epoch=file_range.leader_epoch,
-        schema_id=SCHEMA_ID,
-        start_offset=file_range.base,
-        next_offset=file_range.next,
-        records=file_range.next - file_range.base,
-        high_watermark=stream.high_watermark,
-        log_start_offset=stream.readable.log_start_offset,
-        incarnation=stream.incarnation,
-        leads=stream.leads,
-    )
-
-
-def _empty_response(request: Fetch, stream: ReadableStream) -> FetchResponse:
-    return FetchResponse(
-        id=request.id,
-        epoch=stream.leader_epoch,
-        schema_id=SCHEMA_ID,
-        start_offset=offset_of(request),
-        next_offset=offset_of(request),
-        records=0,
-        high_watermark=stream.high_watermark,
-        log_start_offset=stream.readable.log_start_offset,
-        incarnation=stream.incarnation,
-        leads=stream.leads,
-    )
