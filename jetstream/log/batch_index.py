@@ -101,6 +101,13 @@ class IndexEntry(NamedTuple):
         )
 
 
+class StoredBatches(NamedTuple):
+    """Batches that follow each other: the offset after the last one, and their bytes as they are stored."""
+
+    next: Offset
+    bytes: int
+
+
 class IndexSummary(NamedTuple):
     """The header of an index file: what opening a sealed segment needs without its entries."""
 
@@ -223,6 +230,17 @@ class BatchIndex:
         if fitting > first and self.positions[fitting] + self.lengths[fitting] > position:
             fitting -= 1
         return min(max(fitting, first), stop - 1)
+
+    def within(self, first: int, max_bytes: int, end: Offset) -> StoredBatches | None:
+        """Return what follows from row ``first`` on in ``max_bytes`` at most, of one epoch and by ``end``.
+
+        The first one alone if it is longer; None if it does not end by ``end``.
+        """
+        start = self.positions[first]
+        last = self.last_row_until(first, start + max_bytes, end)
+        if last < first:
+            return None
+        return StoredBatches(Offset(self.nexts[last]), self.positions[last] + self.lengths[last] - start)
 
     def encode(self, rows: int) -> bytes:
         """Return the index file of the first ``rows`` entries."""

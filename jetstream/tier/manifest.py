@@ -17,6 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from envelope.errors import CorruptDataError, JetstreamError
 from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.log.epochs import EpochHistory, EpochStart
+from jetstream.log.schema import END_OF_STREAM, SCHEMA_MESSAGE
 from jetstream.tier.object_names import ManifestName, parsed_name
 from metadata.catalog.commands import canonical_json
 from metadata.catalog.tables import TierMark
@@ -48,6 +49,11 @@ class TieredSegment:
     last_epoch: LeaderEpoch
     last_txid: int | None
     path: str
+
+    @property
+    def batch_bytes(self) -> int:
+        """Length of all its batches: the object is a whole segment file."""
+        return self.size - len(SCHEMA_MESSAGE) - len(END_OF_STREAM)
 
     @property
     def damages(self) -> tuple[()]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from envelope.errors import OffsetOutOfRange, TierUnavailable, UnavailableError
 from envelope.types import LeaderEpoch, Offset, TimestampUs
+from jetstream.log.batch_index import StoredBatches
+from jetstream.log.byte_search import batches_within, joined
 from jetstream.log.readable_log import FileRange, ReadableLog
 from jetstream.log.txid_search import first_with_txid, offset_for_txid
 from jetstream.tier.manifest import Manifest, TieredSegment
@@ -109,6 +111,18 @@ class TieredLog:
         self.used(manifest, segment)
         return found
 
+    def batches_within(self, offset: Offset, max_bytes: int, end: Offset) -> StoredBatches:
+        """Return the batches that take ``max_bytes`` at most, as `byte_search.batches_within`.
+
+        Segments that are away and taken whole count by their length, and of one that is not the first none is
+        brought in only to be divided: so they may end before one that would fit in part.
+
+        Raises:
+            SegmentAway: the first one has to be brought in first.
+            JetstreamError: as there.
+        """
+        return joined(offset, max_bytes, end, lambda taken: self._piece(taken, max_bytes, end))
+
     def verify_range(self, file_range: FileRange) -> None:
         """Check what has not been, as `ReadableLog.verify_range`; what was brought in has been."""
         self.log.verify_range(file_range)
@@ -150,6 +164,25 @@ class TieredLog:
         found = offset_for_txid(self.log, txid)
         # Otherwise some of it was dropped meanwhile.
         return found if self.log.log_start_offset == local else self.first_with_txid(txid)
+
+    def _piece(self, taken: StoredBatches, max_bytes: int, end: Offset) -> StoredBatches:
+        """Return what follows ``taken`` in one place, for `joined`."""
+        offset, left = taken.next, max_bytes - taken.bytes
+        if offset >= self.log.log_start_offset:
+            try:
+                return batches_within(self.log, offset, left, end)
+            except OffsetOutOfRange:
+                if offset >= self.log.log_start_offset:
+                    raise  # otherwise it was dropped just now
+        try:
+            segment = self._tiered(self._list(), offset)
+            if segment.base == offset and segment.next <= end and segment.batch_bytes <= left:
+                return StoredBatches(segment.next, segment.batch_bytes)
+            return batches_within(self._held(segment), offset, left, min(end, segment.next))
+        except SegmentAway:
+            if taken.bytes == 0:
+                raise
+            return StoredBatches(offset, 0)
 
     def _before_log(self) -> tuple[TieredSegment, ...]:
         """Return the segments that hold what the log does not, oldest first."""

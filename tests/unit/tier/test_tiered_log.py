@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from jetstream.tier.tiered_log import SegmentAway, TieredLog
 from jetstream.tier.upload import upload_segment
 from metadata.catalog.tables import TierMark
 from tests.support.compaction import COMPACTED, append_records, compact
+from tests.support.log_life import batches_of
 from tests.support.logs import NOW, SMALL, Record, append, begun, filled
 from tests.support.object_stores import MemoryStore
 from tests.unit.tier.test_manifest import manifest, segment
@@ -176,3 +177,87 @@ def test_only_the_segment_that_may_have_a_txid_has_to_be_here() -> None:
             log.first_with_txid(txid)
         assert away.value.wanted is not None
         assert away.value.wanted.base == wanted
+
+
+# --- stored bytes ------------------------------------------------------------------------------------------
+
+HUGE = 2**63 - 1
+
+
+@dataclass
+class ByteScene:
+    """Nine batches of one record in segments of two: the first three in the tier, from the fourth on here."""
+
+    sizes: list[int]
+    held: dict[str, ReadableLog]
+    log: TieredLog
+    stored: dict[int, TieredSegment]
+    objects: MemoryStore
+
+    def bring_in(self, base: int) -> None:
+        segment = self.stored[base]
+        self.held[segment.path] = download_segment(self.objects.store, MemoryDisk(), f"tier/{base}", segment)
+
+
+def byte_scene(border: int = 6) -> ByteScene:
+    log = filled(MemoryDisk(), 9)
+    sizes = [batch.bytes for batch in batches_of(log)]
+    objects = MemoryStore()
+    uploaded = [
+        upload_segment(objects.store, "d", segment, LeaderEpoch(1)) for segment in log.all_segments[:3]
+    ]
+    assert [segment.batch_bytes for segment in uploaded] == [sum(sizes[at : at + 2]) for at in (0, 2, 4)]
+    log.truncate_before(Offset(border), Offset(9))
+    mark = TierMark(3, Offset(0), Offset(6), LeaderEpoch(1), None, "m")
+    held: dict[str, ReadableLog] = {}
+    listed = manifest(*uploaded, end=6)
+    tiered_log = TieredLog(log, mark, listed, True, lambda segment: held.get(segment.path), unused)
+    return ByteScene(sizes, held, tiered_log, {segment.base: segment for segment in uploaded}, objects)
+
+
+def test_segments_that_are_away_count_whole_and_are_not_brought_in() -> None:
+    scene = byte_scene()
+    sizes = scene.sizes
+    for count, reached in ((2, 2), (3, 2), (4, 4), (6, 6), (7, 7), (9, 9)):
+        assert scene.log.batches_within(Offset(0), sum(sizes[:count]), Offset(9)) == (
+            reached,
+            sum(sizes[:reached]),
+        )
+    assert scene.log.batches_within(Offset(2), HUGE, Offset(8)) == (8, sum(sizes[2:8]))
+
+
+@pytest.mark.parametrize(("offset", "max_bytes", "end"), [(0, 1, 9), (3, HUGE, 9), (4, HUGE, 5)])
+def test_a_segment_that_has_to_be_divided_at_once_is_brought_in(
+    offset: int, max_bytes: int, end: int
+) -> None:
+    scene = byte_scene()
+    with pytest.raises(SegmentAway) as away:
+        scene.log.batches_within(Offset(offset), max_bytes, Offset(end))
+    base = offset - offset % 2
+    assert away.value.wanted == scene.stored[base]
+    scene.bring_in(base)
+    found = scene.log.batches_within(Offset(offset), max_bytes, Offset(end))
+    reached = end if max_bytes == HUGE else offset + 1
+    assert found == (reached, sum(scene.sizes[offset:reached]))
+
+
+def test_a_segment_that_is_here_is_divided() -> None:
+    scene = byte_scene()
+    scene.bring_in(2)
+    assert scene.log.batches_within(Offset(0), sum(scene.sizes[:3]), Offset(9)) == (3, sum(scene.sizes[:3]))
+
+
+def test_what_is_in_both_places_is_counted_here() -> None:
+    scene = byte_scene(border=3)
+    assert scene.log.batches_within(Offset(3), scene.sizes[3], Offset(9)) == (4, scene.sizes[3])
+
+
+def test_without_the_list_what_follows_is_not_counted() -> None:
+    scene = byte_scene()
+    unlisted = replace(scene.log, manifest=None)
+    assert unlisted.batches_within(Offset(6), HUGE, Offset(9)).next == 9
+    with pytest.raises(SegmentAway) as away:
+        unlisted.batches_within(Offset(0), HUGE, Offset(9))
+    assert away.value.wanted is None
+    late = replace(scene.log, leads=False, manifest=manifest(scene.stored[0], end=2))
+    assert late.batches_within(Offset(0), HUGE, Offset(9)).next == 2
