@@ -19,6 +19,7 @@ from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset
 from jetstream.client.blocking_consumer import BlockingConsumer, relayed_options
 from jetstream.client.blocking_requests import BlockingCursors, BlockingGroups, BlockingStreams
+from jetstream.client.boundaries import RETRY_S_DEFAULT as BOUNDARY_RETRY_S_DEFAULT
 from jetstream.client.connection import JetstreamClient, ReadOptions, connect
 from jetstream.client.consume_options import ConsumeOptions
 from jetstream.client.loop_thread import CallRelay, LoopThread, ProgressRelay
@@ -316,6 +317,19 @@ class BlockingClient:
     ) -> list[PublishAck]:
         """Publish the rows of a table in batch envelopes; see `JetstreamClient.publish_batch`."""
         return self._thread.run(self._client.publish_batch(subject, table, **options))
+
+    def boundary(
+        self,
+        stream: str,
+        offset: int,
+        max_bytes: int,
+        incarnation: str | None = None,
+        *,
+        retry_s: float = BOUNDARY_RETRY_S_DEFAULT,
+    ) -> tuple[int, int]:
+        """Return where so many stored bytes end; see `JetstreamClient.boundary`."""
+        found = self._client.boundary(stream, offset, max_bytes, incarnation, retry_s=retry_s)
+        return self._thread.run(found)
 
     def read(self, stream: str, **options: Unpack[ReadOptions]) -> BlockingReader:
         """Return a reader: iterate over it for records, or over its ``batches()``; see `ReadOptions`.

@@ -11,6 +11,7 @@ import pyarrow as pa
 from envelope.errors import RequestError
 from jetstream.client.ack_inbox import AckInbox
 from jetstream.client.background import Background, background
+from jetstream.client.boundaries import RETRY_S_DEFAULT, ByteRange, find_boundary
 from jetstream.client.consume_options import ConsumeOptions, consume_settings
 from jetstream.client.consumer import Consumer
 from jetstream.client.consumption import Consumption
@@ -141,6 +142,42 @@ class JetstreamClient(PublishingClient):
         wish = ReadWish(read_from, Whereabouts(options.get("node"), options.get("rack")))
         settings = ReadSettings(fetch, retry_s, options.get("progress"), wish)
         return BatchReader(self._links, wanted, settings)
+
+    async def boundary(
+        self,
+        stream: str,
+        offset: int,
+        max_bytes: int,
+        incarnation: str | None = None,
+        *,
+        retry_s: float = RETRY_S_DEFAULT,
+    ) -> tuple[int, int]:
+        """Return up to which offset a stream's batches from ``offset`` on take at most ``max_bytes``.
+
+        Where a range that is to be read in parts is best divided: a reader of ``[offset, answer)`` is sent no
+        batch twice. Another replica may have other batches; the offset is as good there.
+
+        Args:
+            stream: an ordinary one, or a partition.
+            offset: where to begin; the batch that holds it counts whole.
+            max_bytes: 1 to 2^63-1, as the batches are stored. The first batch counts however long it is.
+            incarnation: refuse if the stream is not this life of its name.
+            retry_s: how long retriable errors are met with another attempt.
+
+        Returns:
+            The offset after the last of these batches, at most the high watermark, and their bytes;
+            ``offset`` itself and 0 if nothing is committed there yet.
+
+        Raises:
+            RequestError: a number that cannot be.
+            OffsetOutOfRange: ``offset`` is not between the log start and the log end.
+            StreamRecreated: the stream has another incarnation.
+            CorruptDataError: the batch at ``offset`` is damaged, at every replica.
+            Unsupported: the node is of a version that cannot tell.
+            JetstreamError: anything else; those that are ``retriable`` only after ``retry_s``.
+        """
+        wanted = ByteRange(stream, offset, max_bytes, incarnation).validated()
+        return await find_boundary(self._links, wanted, retry_s)
 
     def table(self, stream: str, **options: Unpack[ReadOptions]) -> AbstractAsyncContextManager[StreamTable]:
         """Return the stream as a table for an ``async with`` block: the last record of each key.

@@ -11,11 +11,13 @@ waits too, and so does whoever has read from a later reign than it knows. What i
 watermark may yet be replaced, so that is no history to hold against anybody.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from envelope.errors import DivergedHistory, JetstreamError, OffsetOutOfRange, StreamRecreated
 from envelope.types import Incarnation, LeaderEpoch, Offset
+from jetstream.log.batch_index import StoredBatches
 
 
 class PlannedRange(Protocol):
@@ -120,6 +122,9 @@ class Refuse:
 
 Plan = Serve[RangeT] | Wait | Nothing | Refuse
 
+ByteSearch = Callable[[Offset, int, Offset], StoredBatches]
+"""Offset, bytes at most, end: what of a log that is."""
+
 
 def plan_fetch(query: FetchQuery, stream: StreamView[RangeT], *, load: bool) -> Plan[RangeT]:
     """Decide what ``query`` gets from ``stream`` now; ``load``: whether files may be read for that.
@@ -143,6 +148,31 @@ def plan_fetch(query: FetchQuery, stream: StreamView[RangeT], *, load: bool) -> 
     assert file_range.base <= query.offset < file_range.next, "F1: the range holds the offset asked for"
     assert file_range.next <= stream.high_watermark, "F1: nothing uncommitted is served"
     return Serve(file_range)
+
+
+def boundary(query: FetchQuery, stream: StreamView[RangeT], within: ByteSearch) -> StoredBatches:
+    """Return the batches from ``query.offset`` on that take ``query.max_bytes`` at most; may read files.
+
+    None where a fetch would wait: nothing there is known to be committed.
+
+    Args:
+        query: where they begin, and how many bytes.
+        stream: as it is now.
+        within: counts batches from an offset on, so many bytes at most, up to an end.
+
+    Raises:
+        JetstreamError: a fetch with that query would be refused with it.
+
+    Invariant:
+        F8: they are whole batches, and end at or below the high watermark.
+    """
+    _check(query, stream)
+    end = min(stream.high_watermark, stream.index.log_end_offset)
+    if query.offset >= end:
+        return StoredBatches(query.offset, 0)
+    found = within(query.offset, query.max_bytes, end)
+    assert query.offset <= found.next <= end, "F8: nothing uncommitted is counted"
+    return found
 
 
 def committed(offset: Offset, stream: StreamView[RangeT]) -> Offset:

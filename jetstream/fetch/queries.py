@@ -7,7 +7,7 @@ from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.fetch.cursors import CursorPlace
 from jetstream.fetch.planner import FetchQuery
 from jetstream.fetch.selection import Selection
-from jetstream.protocol.requests import Fetch
+from jetstream.protocol.requests import Fetch, ListOffsets
 
 
 def placed(request: Fetch, place: CursorPlace) -> Fetch:
@@ -37,6 +37,14 @@ def query_of(request: Fetch) -> FetchQuery:
         None if request.leaves_out else request.max_records,
         None if request.end is None else Offset(request.end),
     )
+
+
+def boundary_query_of(request: ListOffsets) -> FetchQuery:
+    """Return from where on a request ``at`` bytes counts how many."""
+    assert request.offset is not None, "both go with that place"
+    assert request.bytes is not None, "both go with that place"
+    incarnation = None if request.incarnation is None else Incarnation(request.incarnation)
+    return FetchQuery(Offset(request.offset), request.bytes, incarnation=incarnation)
 
 
 def selection_of(request: Fetch) -> Selection | None:

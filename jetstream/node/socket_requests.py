@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, assert_never
 
 from envelope.errors import (
@@ -16,7 +17,6 @@ from envelope.errors import (
     InternalError,
     JetstreamError,
     StorageError,
-    StreamOffline,
     UnavailableError,
     Unsupported,
 )
@@ -28,18 +28,21 @@ from jetstream.fetch.planner import (
     Refuse,
     Serve,
     Wait,
+    boundary,
     check_incarnation,
-    committed,
     plan_fetch,
 )
-from jetstream.fetch.queries import offset_of, placed, query_of, selection_of
+from jetstream.fetch.queries import boundary_query_of, offset_of, placed, query_of, selection_of
 from jetstream.fetch.selection import Selected, Selection
+from jetstream.log.batch_index import StoredBatches
 from jetstream.log.readable_log import FileRange, IndexUnloaded, ReadableLog
 from jetstream.log.segment import PlanAgain
 from jetstream.node.clock import Clock
 from jetstream.node.socket_answers import (
+    boundary_response,
     empty_response,
     fetch_response,
+    offset_response,
     view_of,
 )
 from jetstream.node.socket_connection import Pending, SocketConnection, SocketCounters
@@ -48,14 +51,10 @@ from jetstream.node.socket_metadata import find_stream, metadata_page
 from jetstream.node.socket_output import Body
 from jetstream.node.socket_streams import ReadableStream, StreamDirectory
 from jetstream.node.socket_tier_waits import TierWaits
-from jetstream.node.tiered_stream import first_with_txid
+from jetstream.node.tiered_stream import first_with_txid, stored_within
 from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
 from jetstream.protocol.requests import PROTOCOL_VERSION, Fetch, GetMetadata, Hello, ListOffsets
-from jetstream.protocol.responses import (
-    FetchResponse,
-    HelloResponse,
-    ListOffsetsResponse,
-)
+from jetstream.protocol.responses import FetchResponse, HelloResponse
 from jetstream.tier.tiered_log import SegmentAway
 
 _log = logging.getLogger(__name__)
@@ -182,6 +181,9 @@ class RequestDispatcher:
                 self._look_up(pending, stream, lambda: stream.readable.offset_for_timestamp(moment))
             case ListOffsets(txid=int(txid)):
                 self._look_up(pending, stream, lambda: first_with_txid(stream.readable, txid))
+            case ListOffsets(at="bytes"):
+                query, within = boundary_query_of(request), partial(stored_within, stream.readable)
+                self._look_up(pending, stream, lambda: boundary(query, view, within))
             case _ if stream.leads:
                 # One that was cut off may not know yet that another leads, and acks.
                 self._when_done(pending, stream.confirm(), lambda _: self._answer_end(pending, stream))
@@ -191,43 +193,30 @@ class RequestDispatcher:
     def _answer_end(self, pending: Pending, stream: ReadableStream) -> None:
         self._answer_offset(pending, stream, stream.log.log_end_offset)
 
-    def _look_up(self, pending: Pending, stream: ReadableStream, find: Callable[[], Offset]) -> None:
+    def _look_up(
+        self, pending: Pending, stream: ReadableStream, find: Callable[[], Offset | StoredBatches]
+    ) -> None:
         """Find an offset on a thread, then answer with it."""
 
-        def found() -> Offset | SegmentAway:
+        def found() -> Offset | StoredBatches | SegmentAway:
             try:
                 return find()
             except SegmentAway as away:
                 return away
 
-        def answer(found: Offset | SegmentAway) -> None:
+        def answer(found: Offset | StoredBatches | SegmentAway) -> None:
             if isinstance(found, SegmentAway):
                 self._tier_waits.begin(pending, stream, found)
+            elif isinstance(found, StoredBatches):
+                pending.connection.respond(boundary_response(pending, stream, found))
             else:
                 self._answer_offset(pending, stream, found)
 
         self._on_thread(pending, found, answer)
 
     def _answer_offset(self, pending: Pending, stream: ReadableStream, offset: Offset) -> None:
-        """Answer with ``offset``, or with the high watermark if that is below it.
-
-        Raises:
-            StreamOffline: below it by who knows how much: what earlier leaders acked is not known yet.
-        """
-        view = view_of(stream)
-        if offset > view.high_watermark and stream.leads and not stream.knows_committed:
-            raise StreamOffline("a new leader does not know yet how much is committed")
-        pending.connection.respond(
-            ListOffsetsResponse(
-                id=pending.request.id,
-                offset=committed(offset, view),
-                leader_epoch=stream.leader_epoch,
-                log_start_offset=view.index.log_start_offset,
-                high_watermark=view.high_watermark,
-                incarnation=stream.incarnation,
-                leads=stream.leads,
-            )
-        )
+        """Answer with ``offset``; raises as `offset_response`."""
+        pending.connection.respond(offset_response(pending, stream, offset))
 
     # --- fetches -----------------------------------------------------------------------------------
 

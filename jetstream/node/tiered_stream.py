@@ -5,6 +5,8 @@ import logging
 
 from envelope.errors import JetstreamError, TierUnavailable
 from envelope.types import LeaderEpoch, Offset
+from jetstream.log.batch_index import StoredBatches
+from jetstream.log.byte_search import batches_within
 from jetstream.log.log import Log
 from jetstream.log.txid_search import offset_for_txid
 from jetstream.node.replica_parts import ClusterServices
@@ -121,3 +123,10 @@ def first_with_txid(readable: Readable, txid: int) -> Offset:
     if isinstance(readable, TieredLog):
         return readable.first_with_txid(txid)
     return offset_for_txid(readable, txid)
+
+
+def stored_within(readable: Readable, offset: Offset, max_bytes: int, end: Offset) -> StoredBatches:
+    """Return the batches from ``offset`` on that take ``max_bytes`` at most, wherever they lie."""
+    if isinstance(readable, TieredLog):
+        return readable.batches_within(offset, max_bytes, end)
+    return batches_within(readable, offset, max_bytes, end)

@@ -64,13 +64,15 @@ class GetMetadata(ProtocolRequest):
 
 
 class ListOffsets(ProtocolRequest):
-    """Ask for an offset by place, time or transaction id."""
+    """Ask for an offset by place, time or transaction id, or for the one so many bytes behind another."""
 
     op: Literal["list_offsets"] = "list_offsets"
     stream: _Name
-    at: Literal["earliest", "latest", "timestamp", "txid"]
+    at: Literal["earliest", "latest", "timestamp", "txid", "bytes"]
     timestamp: Annotated[int, Field(ge=-INTEGER_MAX, le=INTEGER_MAX)] | None = None
     txid: Annotated[int, Field(ge=-INTEGER_MAX - 1, le=INTEGER_MAX)] | None = None
+    offset: Natural | None = None
+    bytes: Annotated[int, Field(ge=1, le=INTEGER_MAX)] | None = None
     incarnation: _Name | None = None
 
     @model_validator(mode="after")
@@ -79,6 +81,9 @@ class ListOffsets(ProtocolRequest):
             raise ValueError('"timestamp" (microseconds) goes with "at": "timestamp", and only with it')
         if (self.at == "txid") != (self.txid is not None):
             raise ValueError('"txid" goes with "at": "txid", and only with it')
+        given = (self.offset is not None, self.bytes is not None)
+        if given != (self.at == "bytes", self.at == "bytes"):
+            raise ValueError('"offset" and "bytes" go with "at": "bytes", and only with it')
         return self
 
 

@@ -97,6 +97,8 @@ class ListOffsetsResponse(ProtocolResponse):
     incarnation: str
     leads: bool | None = None
     """Whether the node leads the stream now; one that follows may know of a new high watermark late."""
+    bytes: Natural | None = None
+    """Of a request ``at`` bytes: of the batches up to ``offset``, as they are stored; 0 if there are none."""
 
 
 class FetchResponse(ProtocolResponse):

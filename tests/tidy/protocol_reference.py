@@ -79,6 +79,7 @@ RESPONSES: Final[Mapping[str, type[BaseModel]]] = {
     "error": ErrorResponse,
 }
 
+BYTES: Final = {"op": "list_offsets", "stream": STREAM, "at": "bytes"}
 CONVERSATION: Final[Sequence[tuple[str, dict[str, object]]]] = [
     ("hello comes first", {"op": "hello", "protocol": 1, "client": "vectors", "client_version": "1"}),
     ("all streams", {"op": "metadata"}),
@@ -88,6 +89,10 @@ CONVERSATION: Final[Sequence[tuple[str, dict[str, object]]]] = [
     ("a moment", {"op": "list_offsets", "stream": STREAM, "at": "timestamp", "timestamp": 3_000_001}),
     ("a moment to come", {"op": "list_offsets", "stream": STREAM, "at": "timestamp", "timestamp": 1 << 60}),
     ("a transaction id", {"op": "list_offsets", "stream": STREAM, "at": "txid", "txid": 3}),
+    ("as many batches as fit", {**BYTES, "offset": 0, "bytes": 3000}),
+    ("one that does not fit", {**BYTES, "offset": 4, "bytes": 1}),
+    ("no bytes yet", {**BYTES, "offset": 7, "bytes": 1}),
+    ("bytes of no place", {**BYTES, "offset": 8, "bytes": 1}),
     ("one batch, not compressed", {"op": "fetch", "stream": STREAM, "offset": 0, "max_bytes": 1}),
     ("from the middle of an LZ4 batch", {"op": "fetch", "stream": STREAM, "offset": 3, "max_bytes": 1}),
     ("a ZSTD batch", {"op": "fetch", "stream": STREAM, "offset": 5, "max_bytes": 1}),

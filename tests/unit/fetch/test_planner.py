@@ -21,9 +21,11 @@ from jetstream.fetch.planner import (
     Serve,
     StreamView,
     Wait,
+    boundary,
     committed,
     plan_fetch,
 )
+from jetstream.log.batch_index import StoredBatches
 
 
 @dataclass(frozen=True)
@@ -197,3 +199,45 @@ def test_files_are_read_for_a_plan_only_where_they_may_be() -> None:
 @pytest.mark.parametrize(("offset", "nearest"), [(0, 20), (20, 20), (50, 50), (80, 80), (95, 80)])
 def test_a_start_is_moved_into_what_can_be_read(offset: int, nearest: int) -> None:
     assert committed(Offset(offset), a_view()) == nearest
+
+
+# --- where bytes end ---------------------------------------------------------------------------------------
+
+
+def tens(offset: Offset, max_bytes: int, end: Offset) -> StoredBatches:
+    """Batches of ten records and 100 bytes."""
+    base = offset - offset % 10
+    reached = min(base + 10 * max(1, max_bytes // 100), end - end % 10)
+    return StoredBatches(Offset(max(reached, offset)), 10 * max(reached - base, 0))
+
+
+def ends(
+    offset: int, max_bytes: int, view: StreamView[ARange] | None = None, incarnation: str | None = None
+) -> StoredBatches:
+    life = None if incarnation is None else Incarnation(incarnation)
+    return boundary(FetchQuery(Offset(offset), max_bytes, incarnation=life), view or a_view(), tens)
+
+
+def test_bytes_are_counted_below_the_high_watermark() -> None:
+    assert ends(25, 300) == (50, 300)
+    assert ends(25, 1) == (30, 100)
+    assert ends(25, 2**63 - 1) == (80, 600)
+    assert ends(75, 1, a_view(high_watermark=80, end=78)) == (75, 0), (
+        "a follower may have less than it knows of"
+    )
+
+
+@pytest.mark.parametrize(("offset", "leads"), [(80, True), (100, True), (80, False), (2**62, False)])
+def test_where_a_fetch_waits_there_are_no_bytes(offset: int, leads: bool) -> None:
+    assert ends(offset, 1000, a_view(leads=leads)) == (offset, 0)
+
+
+@pytest.mark.parametrize(
+    ("offset", "incarnation", "refused"),
+    [(19, None, OffsetOutOfRange), (101, None, OffsetOutOfRange), (30, "zero", StreamRecreated)],
+)
+def test_where_a_fetch_is_refused_bytes_are_too(
+    offset: int, incarnation: str | None, refused: type[JetstreamError]
+) -> None:
+    with pytest.raises(refused):
+        ends(offset, 1000, incarnation=incarnation)

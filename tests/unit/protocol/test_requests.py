@@ -52,6 +52,8 @@ def refusal(**fields: object) -> JetstreamError:
         GetMetadata(id=1, streams=["a", "b"], after="a"),
         ListOffsets(id=2, stream="s", at="earliest"),
         ListOffsets(id=2, stream="s", at="timestamp", timestamp=-5, incarnation="i"),
+        ListOffsets(id=2, stream="s", at="bytes", offset=0, bytes=1),
+        ListOffsets(id=2, stream="s", at="bytes", offset=2**63 - 1, bytes=2**63 - 1, incarnation="i"),
         Fetch(id=3, stream="s", offset=0),
         Fetch(id=2**63 - 1, stream="s", offset=2**63 - 1, max_bytes=1, max_wait_ms=5, last_epoch=0),
     ],
@@ -107,6 +109,27 @@ def test_a_field_of_the_wrong_type_or_range_is_a_bad_request(fields: dict[str, o
 @pytest.mark.parametrize("fields", [{"at": "timestamp"}, {"at": "latest", "timestamp": 1}, {"at": "now"}])
 def test_a_timestamp_goes_with_its_place(fields: dict[str, object]) -> None:
     assert isinstance(refusal(op="list_offsets", stream="s", **fields), RequestError)
+
+
+BYTES: dict[str, object] = {"at": "bytes", "offset": 1, "bytes": 1}
+
+
+@pytest.mark.parametrize("missing", ["offset", "bytes", "at"])
+def test_an_offset_and_bytes_go_together_with_their_place(missing: str) -> None:
+    fields = {name: value for name, value in BYTES.items() if name != missing}
+    assert type(refusal(op="list_offsets", stream="s", **fields)) is RequestError
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"at": "latest"}, {"at": "earliest"}, {"at": "byte"}, {"bytes": 0}, {"bytes": -1}, {"bytes": 2**63},
+        {"bytes": "1"}, {"bytes": 1.0}, {"bytes": True}, {"bytes": None}, {"offset": -1}, {"offset": 2**63},
+        {"offset": "next"}, {"offset": None}, {"timestamp": 1}, {"txid": 1},
+    ],
+)  # fmt: skip
+def test_bytes_that_cannot_be_are_a_bad_request(fields: dict[str, object]) -> None:
+    assert type(refusal(op="list_offsets", stream="s", **{**BYTES, **fields})) is RequestError
 
 
 @pytest.mark.parametrize("error_class", registry().values())
