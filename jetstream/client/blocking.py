@@ -22,6 +22,7 @@ from jetstream.client.blocking_requests import BlockingCursors, BlockingGroups, 
 from jetstream.client.boundaries import RETRY_S_DEFAULT as BOUNDARY_RETRY_S_DEFAULT
 from jetstream.client.connection import JetstreamClient, ReadOptions, connect
 from jetstream.client.consume_options import ConsumeOptions
+from jetstream.client.group_places import PartitionRange
 from jetstream.client.loop_thread import CallRelay, LoopThread, ProgressRelay
 from jetstream.client.message_table import (
     ACKS_SCHEMA,
@@ -34,6 +35,7 @@ from jetstream.client.message_table import (
 from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message, checked_window
 from jetstream.client.publishing import PublishAck, PublishOptions
 from jetstream.client.publishing_client import BatchOptions
+from jetstream.client.read_range import Start
 from jetstream.client.reader import BatchReader
 from jetstream.client.records import Record, records_of
 from jetstream.client.session_publisher import (
@@ -43,6 +45,7 @@ from jetstream.client.session_publisher import (
     SessionPublisher,
 )
 from jetstream.client.socket_access import SocketTls
+from jetstream.client.stream_ranges import PATIENCE_S_DEFAULT
 from jetstream.client.stream_table import BlockingTable
 from jetstream.log.schema import NO_RECORDS, SCHEMA
 from metadata.stream_config import API_PREFIX_DEFAULT
@@ -330,6 +333,12 @@ class BlockingClient:
         """Return where so many stored bytes end; see `JetstreamClient.boundary`."""
         found = self._client.boundary(stream, offset, max_bytes, incarnation, retry_s=retry_s)
         return self._thread.run(found)
+
+    def ranges(
+        self, streams: Sequence[str], since: Start = "earliest", *, patience_s: float = PATIENCE_S_DEFAULT
+    ) -> dict[str, PartitionRange]:
+        """Return what is committed of each of these streams now; see `JetstreamClient.ranges`."""
+        return self._thread.run(self._client.ranges(streams, since, patience_s=patience_s))
 
     def read(self, stream: str, **options: Unpack[ReadOptions]) -> BlockingReader:
         """Return a reader: iterate over it for records, or over its ``batches()``; see `ReadOptions`.

@@ -18,6 +18,7 @@ from jetstream.client.consumption import Consumption
 from jetstream.client.cursors import Cursors, place_of
 from jetstream.client.fetch_pipeline import FetchSettings, Wanted
 from jetstream.client.group_link import GroupLinks
+from jetstream.client.group_places import PartitionRange
 from jetstream.client.groups import Groups
 from jetstream.client.nats_connection import connect_nats
 from jetstream.client.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
@@ -29,6 +30,7 @@ from jetstream.client.read_range import End, ReadRange, Start
 from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.client.replica_choice import ReadFrom, ReadWish, Whereabouts
 from jetstream.client.socket_access import SocketTls, socket_access
+from jetstream.client.stream_ranges import PATIENCE_S_DEFAULT, ranges_of
 from jetstream.client.stream_table import StreamTable, following
 from jetstream.client.streams import NatsRequests, Streams
 from jetstream.protocol.requests import Column
@@ -101,6 +103,21 @@ class JetstreamClient(PublishingClient):
     def groups(self) -> Groups:
         """The consumer groups of the cluster."""
         return Groups(self.requests, self._links)
+
+    async def ranges(
+        self, streams: Sequence[str], since: Start = "earliest", *, patience_s: float = PATIENCE_S_DEFAULT
+    ) -> dict[str, PartitionRange]:
+        """Return what is committed of each of these streams now, as its leader says.
+
+        Args:
+            streams: of a partitioned one the partitions, ``orders/2``; those that there are not are left out.
+            since: where the ranges are to begin: as the ``start`` of a reader.
+            patience_s: how long a stream without a leader is asked for.
+
+        Raises:
+            JetstreamError: a stream has no leader, or no node can be asked.
+        """
+        return await ranges_of(self._links, streams, since, patience_s)
 
     async def read_table(self, stream: str, **options: Unpack[ReadOptions]) -> pa.Table:
         """Read a range into memory as one Arrow table; see `BatchReader.to_table`."""

@@ -93,8 +93,7 @@ class CursorMove:
     """Of the stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRange:
+class PartitionRange(NamedTuple):
     """What can be read of a partition now: ``[start, end)``; of a moment, what can be read since then."""
 
     start: Offset

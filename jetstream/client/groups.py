@@ -1,7 +1,6 @@
 """Consumer groups as their operators see them: who is in them, how far they are, and where they read on."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import chain
@@ -9,12 +8,11 @@ from typing import Final, TypedDict, TypeVar, Unpack
 
 from pydantic import RootModel
 
-from envelope.errors import JetstreamError, UnavailableError, UnknownGroup, UnknownStream
+from envelope.errors import UnavailableError, UnknownGroup, UnknownStream
 from jetstream.client.group_places import (
     CursorMove,
     GroupLag,
     PartitionName,
-    PartitionRange,
     Reset,
     Target,
     cursors_of,
@@ -23,9 +21,7 @@ from jetstream.client.group_places import (
 )
 from jetstream.client.node_links import NodeLinks
 from jetstream.client.publishing import refuse_unknown
-from jetstream.client.read_range import ReadRange, Start, resolve
-from jetstream.client.replica_choice import ReadWish
-from jetstream.client.stream_route import StreamRoute
+from jetstream.client.stream_ranges import PATIENCE_S_DEFAULT, range_of
 from jetstream.client.streams import NatsRequests
 from metadata.api.group_responses import (
     DeleteGroupResponse,
@@ -42,9 +38,6 @@ _Found = TypeVar("_Found")
 _READINGS_MAX: Final = 5
 """Of a group that comes in pages and has changed in between."""
 _ASKED_AT_ONCE: Final = 16
-_PATIENCE_SECONDS: Final = 5.0
-"""How long a partition without a leader is asked for its offsets."""
-_LOOK_SECONDS: Final = 0.1
 RESET_AT_ONCE: Final = 2_000
 """Cursors that are set all or none; so many fit one NATS message, whatever the streams are called."""
 
@@ -145,7 +138,8 @@ class Groups:
         since = wanted.range_start(datetime.now(UTC))
 
         async def moved(name: PartitionName) -> CursorMove:
-            return wanted.put(name, cursors.get(name), await self._range(found[name].config.name, since))
+            log = await range_of(self._links, found[name].config.name, since, PATIENCE_S_DEFAULT)
+            return wanted.put(name, cursors.get(name), log)
 
         moves = tuple(await _of_each(names, moved))
         if not options.get("dry_run", False):
@@ -206,28 +200,6 @@ class Groups:
             if must_exist:
                 raise
             return None
-
-    async def _range(self, stream: str, since: Start) -> PartitionRange:
-        """Return what can be read of a stream; who leads it is waited for."""
-        route = StreamRoute(self._links, stream, ReadWish("leader"))
-        gives_up_at = time.monotonic() + _PATIENCE_SECONDS
-        while True:
-            try:
-                arrival = await route.to_offsets(None)
-                resolved = await resolve(
-                    ReadRange(stream, start=since, end="latest"),
-                    arrival.link,
-                    _PATIENCE_SECONDS,
-                    leader_only=arrival.visit.leaves,
-                )
-            except JetstreamError as error:
-                if not route.failed(error) or time.monotonic() > gives_up_at:
-                    raise
-            else:
-                place = resolved.place
-                assert place.incarnation is not None, "a node tells which life of the stream it has"
-                return PartitionRange(place.offset, resolved.high_watermark, place.incarnation)
-            await asyncio.sleep(_LOOK_SECONDS)
 
     # --- partitions --------------------------------------------------------------------------------
 

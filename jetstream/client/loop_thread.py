@@ -36,6 +36,18 @@ class LoopThread:
         self._closed = False
         self._thread.start()
 
+    def begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Have the loop run it; the result can be waited for, which raises what the coroutine raises.
+
+        Raises:
+            RequestError: the client is closed; nothing was done.
+        """
+        with self._admission:
+            if self._closed:
+                coroutine.close()
+                raise RequestError("this client is closed")
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
     def run(self, coroutine: Coroutine[Any, Any, T], relay: Relay | None = None) -> T:
         """Return the coroutine's result; it is cancelled if the wait is interrupted (Ctrl-C).
 
@@ -48,11 +60,7 @@ class LoopThread:
         assert threading.current_thread() is not self._thread, "the loop's thread cannot wait for itself"
         future: Future[T] | None = None
         try:
-            with self._admission:
-                if self._closed:
-                    coroutine.close()
-                    raise RequestError("this client is closed")
-                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            future = self.begin(coroutine)
             if relay is not None:
                 relay.tell_until_done(future)
             return future.result()

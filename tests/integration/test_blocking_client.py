@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
@@ -49,6 +50,21 @@ def test_streams_are_made_published_to_and_read(tmp_path: Path) -> None:
             js.streams.delete("audit")
             with pytest.raises(UnknownStream):
                 js.streams.info("audit")
+
+    against_a_node(tmp_path, scenario)
+
+
+def test_what_can_be_read_is_told_of_many_streams_at_once(tmp_path: Path) -> None:
+    def scenario(url: str) -> None:
+        with jetstream.connect_blocking(url) as js:
+            lives = {name: js.streams.create(name, f"{name}.>").incarnation for name in ("orders", "audit")}
+            js.publish_all([("orders.x", b"v")] * 3)
+            js.streams.truncate("orders", 1)
+            found = js.ranges(["orders", "nothing", "audit"])
+            assert found == {"orders": (1, 3, lives["orders"]), "audit": (0, 0, lives["audit"])}
+            [*_, last] = js.read("orders")
+            later = js.ranges(["orders"], last.time + timedelta(microseconds=1))
+            assert later == {"orders": (3, 3, lives["orders"])}
 
     against_a_node(tmp_path, scenario)
 
