@@ -16,7 +16,7 @@ from envelope.errors import (
 )
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.client.fetch_pipeline import FetchSettings
-from jetstream.client.node_links import FixedAddresses, NodeLinks
+from jetstream.client.node_links import Address, FixedAddresses, NodeLinks
 from jetstream.client.read_range import ReadRange
 from jetstream.client.reader import BatchReader, ReadSettings
 from jetstream.log.batch import BatchFlags, encode
@@ -65,10 +65,11 @@ class AServer:
             case GetMetadata(id=number):
                 stream = StreamMetadata(name="s", incarnation="i", leader="n", leader_epoch=1)
                 return MetadataResponse(id=number, nodes=[], streams=[stream]), b""
-            case ListOffsets(id=number):
+            case ListOffsets(id=number, at=place):
+                start = next(self.starts)
                 return ListOffsetsResponse(
-                    id=number, offset=100, leader_epoch=1, log_start_offset=next(self.starts),
-                    high_watermark=100, incarnation="i",
+                    id=number, offset=start if place == "earliest" else 100, leader_epoch=1,
+                    log_start_offset=start, high_watermark=100, incarnation="i",
                 ), b""  # fmt: skip
             case Fetch():
                 return self.fetch(request)
@@ -85,8 +86,8 @@ class AServer:
 
 
 @asynccontextmanager
-async def a_server(answer: Answer, log_starts: Sequence[int]) -> AsyncIterator[BatchReader]:
-    """A reader up to offset 100 of a server that answers as the test likes."""
+async def listening(answer: Answer, log_starts: Sequence[int] = (0,)) -> AsyncIterator[Address]:
+    """Where a server is that answers as the test likes."""
     starts = chain(log_starts, repeat(log_starts[-1]))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -105,12 +106,21 @@ async def a_server(answer: Answer, log_starts: Sequence[int]) -> AsyncIterator[B
     server = StreamServer(serve, limit=1 << 16)
     (listener,) = await listeners("127.0.0.1", 0)
     server.start(listener)
-    links = NodeLinks(FixedAddresses([listener.getsockname()]), WAIT_SECONDS)
     try:
-        yield BatchReader(links, ReadRange("s"), ReadSettings(FetchSettings(), retry_s=0.05))
+        yield listener.getsockname()
     finally:
-        links.close()
         await server.stop()
+
+
+@asynccontextmanager
+async def a_server(answer: Answer, log_starts: Sequence[int]) -> AsyncIterator[BatchReader]:
+    """A reader up to offset 100 of a server that answers as the test likes."""
+    async with listening(answer, log_starts) as address:
+        links = NodeLinks(FixedAddresses([address]), WAIT_SECONDS)
+        try:
+            yield BatchReader(links, ReadRange("s"), ReadSettings(FetchSettings(), retry_s=0.05))
+        finally:
+            links.close()
 
 
 def read(answer: Answer, log_starts: Sequence[int] = (0,)) -> list[int]:

@@ -1,0 +1,112 @@
+"""What the driver asks of the cluster: which logs there are, what can be read of them, where a moment is."""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from envelope.errors import UnknownStream
+from envelope.partition_errors import StreamIsPartitioned
+from envelope.types import Compact
+from jetstream.client.blocking import BlockingClient
+from jetstream.client.read_range import Start
+from jetstream.spark.options import SourceOptions
+from jetstream.spark.planning import StreamBounds
+
+LOOK_S: Final = 10.0
+"""How old the list of logs may be: partitions are added, and streams come that a pattern names."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+class SourceLog(NamedTuple):
+    """One log that a query reads."""
+
+    stream: str
+    """Of a partitioned stream the whole."""
+    partition: int
+    dense: bool
+    """Every offset has a record: it is known not to be compacted."""
+
+
+class Cluster:
+    """The streams of one query, as a client sees them."""
+
+    def __init__(self, client: BlockingClient, options: SourceOptions) -> None:
+        self._client = client
+        self._options = options
+        self._logs: dict[str, SourceLog] = {}
+        self._looked_at = -LOOK_S
+
+    def logs(self) -> dict[str, SourceLog]:
+        """Return the logs that the query reads, by their names, as they were `LOOK_S` ago at most."""
+        if time.monotonic() - self._looked_at >= LOOK_S or self._missing():
+            self._logs = self._found()
+            self._looked_at = time.monotonic()
+        return self._logs
+
+    def missing(self) -> list[str]:
+        """Return the streams that the options name and that are not there."""
+        self.logs()
+        return self._missing()
+
+    def _missing(self) -> list[str]:
+        found = {name for log, facts in self._logs.items() for name in (log, facts.stream)}
+        return [name for name in self._options.streams or () if name not in found]
+
+    def bounds(self) -> dict[str, StreamBounds]:
+        """Return what is committed of each log now; those that are gone are left out."""
+        ranges = self._ranges("earliest", list(self.logs()))
+        if len(ranges) < len(self._logs):
+            self._looked_at = -LOOK_S
+        return ranges
+
+    def offsets_at(self, moments: Mapping[str, int]) -> dict[str, int]:
+        """Return the offsets of the first records at or after these moments, or the ends of their logs.
+
+        Args:
+            moments: microseconds since the Unix epoch, by the names of logs.
+        """
+        together: defaultdict[int, list[str]] = defaultdict(list)
+        for log, moment in moments.items():
+            together[moment].append(log)
+        return {
+            log: bounds.start
+            for moment, logs in together.items()
+            for log, bounds in self._ranges(_datetime(moment), logs).items()
+        }
+
+    def _ranges(self, since: Start, logs: list[str]) -> dict[str, StreamBounds]:
+        found = self._client.ranges(logs, since, patience_s=self._options.fetch_timeout_s)
+        return {log: StreamBounds(now.incarnation, now.start, now.end) for log, now in found.items()}
+
+    def _found(self) -> dict[str, SourceLog]:
+        if self._options.streams is not None:
+            names = set(self._options.streams)
+        else:
+            listed = self._client.streams.list()
+            names = {each.name for each in listed if self._options.wants(each.name, each.partition_of)}
+        return {log: facts for name in sorted(names) for log, facts in self._logs_of(name).items()}
+
+    def _logs_of(self, name: str) -> dict[str, SourceLog]:
+        """Return the log of a stream, or those of its partitions."""
+        try:
+            config = self._client.streams.info(name).config
+        except UnknownStream:
+            return {}
+        except StreamIsPartitioned:
+            whole = self._client.streams.partitions(name)
+            dense = whole.config.compact is Compact.NONE
+            return {each.name: SourceLog(name, each.partition or 0, dense=dense) for each in whole.partitions}
+        return {
+            name: SourceLog(
+                config.partition_of or name, config.partition or 0, config.compact is Compact.NONE
+            )
+        }
+
+
+def _datetime(moment: int) -> datetime:
+    """Return the moment, or the nearest one that a datetime can be; no record is before or after these."""
+    return _EPOCH + timedelta(microseconds=min(max(moment, 0), _LATEST_US))

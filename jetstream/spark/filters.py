@@ -1,0 +1,150 @@
+"""What of a query's filters the source does itself: reading less, exactly. Pure, on Spark's classes.
+
+Offsets and times narrow the range that is read, as the timestamps of a log never decrease; a subject and a
+key are left to the nodes. What is done here altogether Spark need not do again; it gets everything else back.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+
+from envelope.errors import InvalidSubject
+from envelope.subjects import is_literal, validated_pattern
+from jetstream.client.records import to_timestamp
+from jetstream.protocol.requests import NAME_CHARS_MAX
+
+_NEVER_NULL: Final = frozenset(("stream", "partition", "offset", "timestamp", "timestampType", "subject"))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Integers in ``[start, end)``; None is no bound."""
+
+    start: int | None = None
+    end: int | None = None
+
+    def within(self, start: int | None, end: int | None) -> "Bounds":
+        """Return what is also in that range."""
+        return Bounds(_tighter(max, self.start, start), _tighter(min, self.end, end))
+
+
+def _tighter(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return choose(one, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What is read of each stream."""
+
+    offsets: Bounds = Bounds()
+    times: Bounds = Bounds()
+    """Microseconds since the Unix epoch."""
+    subject: str | None = None
+    """A pattern; None: any."""
+    key: str | None = None
+
+
+def pushed(filters: Iterable[Filter], selected: Pushed) -> tuple[Pushed, list[Filter]]:
+    """Return what is to be read, and the filters that Spark has to apply to it.
+
+    Args:
+        filters: all of them hold for what the query wants.
+        selected: what the options say already.
+    """
+    rest: list[Filter] = []
+    for wanted in filters:
+        selected, is_done = _push(wanted, selected)
+        if not is_done:
+            rest.append(wanted)
+    return selected, rest
+
+
+def _push(wanted: Filter, selected: Pushed) -> tuple[Pushed, bool]:
+    """Return what is to be read, and whether all that the filter leaves out is left out."""
+    match wanted:
+        case IsNotNull(attribute=(name,)):
+            return selected, name in _NEVER_NULL
+        case EqualTo(attribute=("subject",), value=str(subject)):
+            return _push_subject(selected, _literal(subject))
+        case StringStartsWith(attribute=("subject",), value=str(prefix)):
+            return _push_prefix(selected, prefix)
+        case EqualTo(attribute=("key",), value=bytes() | bytearray() as key):
+            return _push_key(selected, bytes(key))
+        case _:
+            return _push_bounds(wanted, selected)
+
+
+# --- offsets and times -------------------------------------------------------------------------------
+
+_RANGES: Final[Mapping[type[Filter], Callable[[int], tuple[int | None, int | None]]]] = {
+    EqualTo: lambda value: (value, value + 1),
+    EqualNullSafe: lambda value: (value, value + 1),
+    GreaterThan: lambda value: (value + 1, None),
+    GreaterThanOrEqual: lambda value: (value, None),
+    LessThan: lambda value: (None, value),
+    LessThanOrEqual: lambda value: (None, value + 1),
+}
+
+
+def _push_bounds(wanted: Filter, selected: Pushed) -> tuple[Pushed, bool]:
+    bounds = _RANGES.get(type(wanted))
+    attribute, value = getattr(wanted, "attribute", None), getattr(wanted, "value", None)
+    if bounds is None:
+        return selected, False
+    if attribute == ("offset",) and isinstance(value, int) and not isinstance(value, bool):
+        return replace(selected, offsets=selected.offsets.within(*bounds(value))), True
+    if attribute == ("timestamp",) and isinstance(value, datetime) and value.tzinfo is not None:
+        return replace(selected, times=selected.times.within(*bounds(to_timestamp(value)))), True
+    return selected, False
+
+
+# --- what nodes leave out ----------------------------------------------------------------------------
+
+
+def _push_key(selected: Pushed, key: bytes) -> tuple[Pushed, bool]:
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return selected, False
+    if len(text) > NAME_CHARS_MAX or selected.key not in (None, text):
+        return selected, False
+    return replace(selected, key=text), True
+
+
+def _push_subject(selected: Pushed, pattern: str | None) -> tuple[Pushed, bool]:
+    """Push a pattern, if there is one and no other has been pushed."""
+    if pattern is None or selected.subject not in (None, pattern):
+        return selected, False
+    return replace(selected, subject=pattern), True
+
+
+def _push_prefix(selected: Pushed, prefix: str) -> tuple[Pushed, bool]:
+    """Push a prefix: exactly if it ends with a token, and otherwise the tokens that are whole in it."""
+    tokens, dot, last = prefix.rpartition(".")
+    whole = _literal(tokens) if dot else None
+    narrowed, is_pushed = _push_subject(selected, None if whole is None else f"{whole}.>")
+    return narrowed, is_pushed and not last
+
+
+def _literal(subject: str) -> str | None:
+    """Return ``subject`` if it is one, and nothing else as a pattern."""
+    try:
+        validated_pattern(subject)
+    except InvalidSubject:
+        return None
+    return subject if is_literal(subject) else None

@@ -1,0 +1,237 @@
+"""Reading one range of one stream exactly, in the process that Spark gives it to.
+
+Theory of operation: the client's reader does what is hard (every replica in turn, each batch verified and
+fitting the one before it, always going on at the exact offset). It runs in a thread of its own, which
+decodes the next batches while Spark takes these. Small ones are put together before Spark sees them. A
+range was committed when it was planned, so all of it must come: what does not come in time is an error, and
+so is a record that is missing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from envelope.errors import (
+    CorruptDataError,
+    DeadlinePassed,
+    DivergedHistory,
+    JetstreamError,
+    OffsetOutOfRange,
+    StreamRecreated,
+    UnknownStream,
+)
+from envelope.limits import MIB
+from envelope.spark_errors import DataLoss
+from jetstream.client.connection import JetstreamClient, ReadOptions
+from jetstream.client.loop_thread import LoopThread
+from jetstream.client.reader import BatchReader
+from jetstream.spark.access import ClusterAccess
+from jetstream.spark.columns import Shape, log_columns
+from jetstream.spark.options import SourceOptions
+from jetstream.spark.planning import OffsetRange, ReadPiece
+from jetstream.spark.tiling import RangeCheck
+
+_log = logging.getLogger(__name__)
+
+_GONE: Final = (OffsetOutOfRange, StreamRecreated, DivergedHistory, UnknownStream)
+
+_LARGE_ROWS: Final = 4_096
+_LARGE_BYTES: Final = MIB
+"""A batch of so many records, or of so many bytes, is handed to Spark as it came."""
+
+_GROUP_ROWS: Final = 16_384
+_GROUP_BYTES: Final = 4 * MIB
+"""Smaller ones are put together to so many; what one more batch adds to that is below `_LARGE_BYTES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """What one task of Spark reads."""
+
+    piece: ReadPiece
+    stream: str
+    """As Spark is told: of a partitioned stream the whole."""
+    partition: int
+    dense: bool
+    """Every offset of the stream has a record: it is known not to be compacted."""
+
+
+def read_range(wanted: LogPiece, options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range in the columns of ``schema``, in order, each once.
+
+    Raises:
+        DataLoss: records of the range are gone, and that may not be.
+        DeadlinePassed: nothing came for `patience_s`.
+        CorruptDataError: what came is not the whole range.
+        JetstreamError: anything else that the client cannot mend.
+    """
+    shape = Shape(schema, wanted.stream, wanted.partition)
+    with _connected(options.access) as (thread, client):
+        groups = _Groups(client, wanted, options, schema)
+        coming = thread.begin(groups.next())
+        while group := coming.result():
+            coming = thread.begin(groups.next())
+            yield shape.shaped(group)
+
+
+def patience_s(options: SourceOptions) -> float:
+    """Return how long is waited for records that are committed, in seconds."""
+    return options.fetch_timeout_s * (1 + options.fetch_retries)
+
+
+@contextmanager
+def _connected(access: ClusterAccess) -> Iterator[tuple[LoopThread, JetstreamClient]]:
+    thread = LoopThread()
+    farewell = None
+    try:
+        connection = access.connect()
+        client = thread.run(connection.__aenter__())
+        farewell = _leave(connection)
+        yield thread, client
+    finally:
+        thread.close(farewell)
+
+
+class _Groups:
+    """The batches of a range, as many at a time as are worth handing over."""
+
+    def __init__(
+        self, client: JetstreamClient, wanted: LogPiece, options: SourceOptions, schema: pa.Schema
+    ) -> None:
+        self._client = client
+        self._piece = wanted.piece
+        self._read_options = _read_options(wanted.piece.range, options, schema)
+        self._patience_s = patience_s(options)
+        self._is_dense = wanted.dense and options.subject is None and options.key is None
+        found = wanted.piece.range
+        self._check = RangeCheck(found.stream, found.start, found.end)
+        self._reader = self._reader_from(found.start)
+        self._held: pa.RecordBatch | None = None
+        """A large batch that came behind small ones: it is next."""
+        self._gone: JetstreamError | None = None
+        """What says that the records which come next are not there any more."""
+
+    async def next(self) -> list[pa.RecordBatch]:
+        """Return the next batches; none at the end, when it is known that it was all."""
+        while True:
+            group = await self._gathered()
+            if group:
+                self._check.take(_offsets(group))
+                return group
+            if self._gone is None:
+                self._check.finish(self._place)
+                self._count_missing()
+                return []
+            self._go_on_behind(self._gone)
+            if self._check.place == self._piece.range.end:
+                return []
+
+    @property
+    def _place(self) -> int:
+        """The offset that comes next."""
+        reached = self._reader.next_offset
+        return self._check.place if reached is None else reached
+
+    async def _gathered(self) -> list[pa.RecordBatch]:
+        group: list[pa.RecordBatch] = []
+        rows = size = 0
+        while rows < _GROUP_ROWS and size < _GROUP_BYTES:
+            batch = self._held or await self._next_batch()
+            self._held = None
+            if batch is None:
+                break
+            nbytes = batch.nbytes
+            if batch.num_rows >= _LARGE_ROWS or nbytes >= _LARGE_BYTES:
+                if not group:
+                    return [batch]
+                self._held = batch
+                break
+            group.append(batch)
+            rows += batch.num_rows
+            size += nbytes
+        return group
+
+    async def _next_batch(self) -> pa.RecordBatch | None:
+        """Return the next batch; None at the end, and where what comes next is gone."""
+        while True:
+            place = self._place
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    return await anext(self._reader, None)
+            except TimeoutError:
+                if self._place == place:
+                    raise self._nothing_came(place) from None
+            except _GONE as error:
+                self._gone = error
+                return None
+
+    def _count_missing(self) -> None:
+        missing, found = self._check.missing, self._piece.range
+        if not missing or not self._is_dense:
+            return
+        text = (
+            f"{found.stream!r} [{found.start}, {found.end}): {missing} records are missing, of a stream that "
+            "is not compacted"
+        )
+        if not self._piece.may_miss:
+            raise CorruptDataError(f"{text}; if it was once, read with failOnDataLoss=false", missing=missing)
+        _log.warning("%s", text)
+
+    def _nothing_came(self, place: int) -> DeadlinePassed:
+        found = self._piece.range
+        return DeadlinePassed(
+            f"{found.stream!r} [{found.start}, {found.end}): nothing came from offset {place} on in "
+            f"{self._patience_s:g} s; what is committed ends at {self._reader.high_watermark}",
+            offset=place,
+        )
+
+    def _go_on_behind(self, error: JetstreamError) -> None:
+        """Leave out what is gone, if that may be missing; raise if not."""
+        self._gone = None
+        found, place = self._piece.range, self._place
+        kept = error.detail.get("log_start_offset")
+        is_behind = isinstance(error, OffsetOutOfRange) and isinstance(kept, int) and kept > place
+        on = min(kept, found.end) if is_behind and isinstance(kept, int) else found.end
+        text = f"{found.stream!r}: what was committed in [{place}, {on}) is gone, and was not read: {error}"
+        if not self._piece.may_miss:
+            raise DataLoss(text, stream=found.stream, start=place, end=on) from error
+        _log.warning("%s", text)
+        self._check.skip(on)
+        self._reader = self._reader_from(on)
+
+    def _reader_from(self, place: int) -> BatchReader:
+        wanted: ReadOptions = {**self._read_options, "start": place}
+        return self._client.read_batches(self._piece.range.stream, **wanted)
+
+
+def _read_options(found: OffsetRange, options: SourceOptions, schema: pa.Schema) -> ReadOptions:
+    read: ReadOptions = {
+        "end": found.end,
+        "follow": True,
+        "incarnation": found.incarnation,
+        "read_from": options.read_preference,
+        "retry_s": patience_s(options),
+    }
+    if options.subject is not None:
+        read["subject"] = options.subject
+    if options.key is not None:
+        read["key"] = options.key
+    if options.columns is not None or "value" not in schema.names:
+        read["columns"] = log_columns(schema.names)
+    return read
+
+
+def _offsets(group: list[pa.RecordBatch]) -> npt.NDArray[np.int64]:
+    columns = [batch.column(0) for batch in group]
+    return columns[0].to_numpy() if len(columns) == 1 else pa.chunked_array(columns).to_numpy()
+
+
+async def _leave(connection: AbstractAsyncContextManager[object]) -> None:
+    await connection.__aexit__(None, None, None)
