@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jetstream.client.batch_publisher import BatchPublisher, RecordAck
     from jetstream.client.blocking import BlockingClient, connect_blocking
     from jetstream.client.blocking_consumer import BlockingConsumer
+    from jetstream.client.blocking_session import BlockingSession
     from jetstream.client.connection import JetstreamClient, ReadOptions, connect
     from jetstream.client.consume_options import ConsumeOptions
     from jetstream.client.consumer import Consumer
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from jetstream.client.read_range import Txid
     from jetstream.client.reader import BatchReader, RecordReader
     from jetstream.client.records import Record
-    from jetstream.client.session_publisher import SessionAck, SessionPublisher
+    from jetstream.client.session_messages import SessionAck, SessionOptions
+    from jetstream.client.session_publisher import SessionPublisher
     from jetstream.client.stream_table import BlockingTable, StreamTable
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "BatchReader",
     "BlockingClient",
     "BlockingConsumer",
+    "BlockingSession",
     "BlockingTable",
     "ConsumeOptions",
     "Consumer",
@@ -60,6 +63,7 @@ __all__ = [
     "RecordAck",
     "RecordReader",
     "SessionAck",
+    "SessionOptions",
     "SessionPublisher",
     "StreamTable",
     "Txid",
@@ -73,6 +77,7 @@ _HOMES = {
     "BatchReader": "reader",
     "BlockingClient": "blocking",
     "BlockingConsumer": "blocking_consumer",
+    "BlockingSession": "blocking_session",
     "BlockingTable": "stream_table",
     "ConsumeOptions": "consume_options",
     "Consumer": "consumer",
@@ -87,7 +92,8 @@ _HOMES = {
     "Record": "records",
     "RecordAck": "batch_publisher",
     "RecordReader": "reader",
-    "SessionAck": "session_publisher",
+    "SessionAck": "session_messages",
+    "SessionOptions": "session_messages",
     "SessionPublisher": "session_publisher",
     "StreamTable": "stream_table",
     "Txid": "read_range",

@@ -28,6 +28,9 @@ from jetstream.log.schema import SCHEMA
 ENVELOPE_BYTES_DEFAULT: Final = 512 * KIB
 """Arrow bytes that one envelope is filled with: what it costs besides its records counts no more."""
 
+BATCH_WINDOW_DEFAULT: Final = 16
+"""Envelopes that are on their way and not acked."""
+
 COLUMNS: Final = ("key", "headers", "txid", "value")
 """What a batch may have, in the log's order and of its types."""
 

@@ -19,6 +19,7 @@ from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset
 from jetstream.client.blocking_consumer import BlockingConsumer, relayed_options
 from jetstream.client.blocking_requests import BlockingCursors, BlockingGroups, BlockingStreams
+from jetstream.client.blocking_session import BlockingSession
 from jetstream.client.boundaries import RETRY_S_DEFAULT as BOUNDARY_RETRY_S_DEFAULT
 from jetstream.client.connection import JetstreamClient, ReadOptions, connect
 from jetstream.client.consume_options import ConsumeOptions
@@ -38,12 +39,13 @@ from jetstream.client.publishing_client import BatchOptions
 from jetstream.client.read_range import Start
 from jetstream.client.reader import BatchReader
 from jetstream.client.records import Record, records_of
-from jetstream.client.session_publisher import (
+from jetstream.client.session_messages import (
     RETRY_S_DEFAULT,
     SESSION_TIMEOUT_S_DEFAULT,
     SessionAck,
-    SessionPublisher,
+    SessionOptions,
 )
+from jetstream.client.session_publisher import SessionPublisher
 from jetstream.client.socket_access import SocketTls
 from jetstream.client.stream_ranges import PATIENCE_S_DEFAULT
 from jetstream.client.stream_table import BlockingTable
@@ -293,6 +295,28 @@ class BlockingClient:
             with suppress(JetstreamError):  # the client is closed: that all is acked, or why not, is known
                 self._thread.run(_end_session(session))
         return acks
+
+    @contextmanager
+    def session(
+        self, name: str | None = None, **options: Unpack[SessionOptions]
+    ) -> Iterator[BlockingSession]:
+        """Publish tables in one session, each of their envelopes stored once; see `JetstreamClient.session`.
+
+        The end of the block waits until all is stored; a block that fails leaves what is on its way, of
+        unknown outcome.
+
+        Raises:
+            JetstreamError: the first failure.
+        """
+        block = self._client.session(name, **options)
+        publisher = self._thread.run(block.__aenter__())
+        try:
+            session = BlockingSession(self._thread, publisher)
+            yield session
+            session.flush()
+        finally:
+            with suppress(JetstreamError):  # as in `publish_session`
+                self._thread.run(_end_session(block))
 
     def publish_table(
         self,

@@ -137,6 +137,11 @@ def _check_columns(schema: pa.Schema) -> None:
         raise RequestError(f"messages have no column {', '.join(unknown)}; {there_are}")
     if len(names) != len(set(names)):
         raise RequestError(f"a column stands more than once: {', '.join(names)}")
+    check_types(schema, names)
+
+
+def check_types(schema: pa.Schema, names: Iterable[str]) -> None:
+    """Raise `RequestError` if one of these columns of messages has a type that it cannot have."""
     for name in names:
         text, fits = _COLUMNS[name]
         given = schema.field(name).type

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Literal, TypedDict, Unpack, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 import pyarrow as pa
 from nats.aio.client import Client as NatsClient
@@ -13,7 +13,7 @@ from nats.aio.client import Client as NatsClient
 from envelope.errors import RequestError
 from jetstream.client.ack_inbox import AckFuture, AckInbox, AckOfEach, OneAck
 from jetstream.client.background import sending
-from jetstream.client.batch_envelopes import batch_rows, checked_ack, envelopes
+from jetstream.client.batch_envelopes import BATCH_WINDOW_DEFAULT, batch_rows, checked_ack, envelopes
 from jetstream.client.batch_publisher import (
     BATCH_BYTES_DEFAULT,
     LINGER_S_DEFAULT,
@@ -35,12 +35,8 @@ from jetstream.client.publishing import (
     header_block_bytes,
     refuse_unknown,
 )
-from jetstream.client.session_publisher import (
-    RETRY_S_DEFAULT,
-    SESSION_TIMEOUT_S_DEFAULT,
-    SessionPublisher,
-    SessionSettings,
-)
+from jetstream.client.session_messages import SessionOptions, SessionSettings
+from jetstream.client.session_publisher import SessionPublisher
 from jetstream.client.streams import NatsRequests
 
 
@@ -64,9 +60,6 @@ class BatchOptions(TypedDict, total=False):
     """Seconds to wait for each ack; 5 if it is not given."""
     window: int
     """Envelopes that are sent and not yet acked; 16 if it is not given."""
-
-
-BATCH_WINDOW_DEFAULT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +145,7 @@ class PublishingClient:
 
     @asynccontextmanager
     async def session(
-        self,
-        name: str | None = None,
-        *,
-        stream: str | None = None,
-        window: int = WINDOW_DEFAULT,
-        timeout_s: float = SESSION_TIMEOUT_S_DEFAULT,
-        retry_s: float = RETRY_S_DEFAULT,
-        derived: bool = False,
+        self, name: str | None = None, **options: Unpack[SessionOptions]
     ) -> AsyncIterator[SessionPublisher]:
         """Publish messages each of which is stored once, in order, for an ``async with`` block.
 
@@ -169,24 +155,13 @@ class PublishingClient:
         Args:
             name: of the session; by default one that nobody else has. Who runs again with the same messages
                 under the same name stores none of them twice.
-            stream: that answers, if several bind the subjects.
-            window: messages that are not acked.
-            timeout_s: for an ack, before all unacked is sent again; up to 16 times that while acks are slow.
-            retry_s: seconds without any progress, before the session is given up.
-            derived: messages and their ``sequence`` follow from what is read, a record's offset + 1 say, so
-                that another run, or another process at the same time, publishes the same. Then the stream has
-                each once, however often the same is read, and whoever reads it. A message that is refused
-                for good ends the session. See `Consumer.session_name`.
+            options: see `SessionOptions`.
+
+        Raises:
+            TypeError: an option does not exist.
+            RequestError: a window that holds nothing.
         """
-        given = {} if name is None else {"name": name}
-        settings = SessionSettings(
-            **given,
-            stream=stream,
-            window=window,
-            timeout_s=timeout_s,
-            retry_s=retry_s,
-            is_derived=derived,
-        )
+        settings = SessionSettings.of(name, options)
         publisher = SessionPublisher(self.nats, _required(self._through_nats).inbox, settings)
         async with sending(publisher):
             yield publisher

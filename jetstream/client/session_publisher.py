@@ -10,9 +10,7 @@ them twice. Who has other messages takes another name.
 """
 
 import asyncio
-import uuid
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from typing import Final, Unpack
@@ -29,80 +27,25 @@ from envelope.errors import (
     SequenceGap,
 )
 from jetstream.client.ack_inbox import AckInbox, ClaimedFuture, OneAck
+from jetstream.client.batch_envelopes import Filled, batch_rows, envelopes
 from jetstream.client.kept_failures import KeptFailures
-from jetstream.client.publisher import checked_window, send
-from jetstream.client.publishing import PublishOptions, encode_options
-from jetstream.client.session_rules import (
-    AckTimeout,
-    Consequence,
-    consequence_of,
-    derived_consequence,
-    named_last,
+from jetstream.client.message_table import ArrowTable
+from jetstream.client.publisher import send
+from jetstream.client.publishing import PublishOptions, encode_options, header_block_bytes
+from jetstream.client.session_messages import (
+    SessionAck,
+    SessionFuture,
+    SessionMessage,
+    SessionSettings,
+    UnackedMessages,
 )
+from jetstream.client.session_rules import AckTimeout, Consequence, named_last
 
-SESSION_TIMEOUT_S_DEFAULT: Final = 2.0
-RETRY_S_DEFAULT: Final = 60.0
 _BACKOFF_S_MIN: Final = 0.02
 _BACKOFF_S_MAX: Final = 1.0
 _ATTEMPTS_MAX: Final = 8
 """Of one message, whose acks are waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionAck:
-    """A message of a session is stored as its stream promises."""
-
-    stream: str
-    sequence: int
-    offset: int | None
-    """None: it was stored so long ago that the stream has forgotten where."""
-    duplicate: bool
-    """An earlier attempt had stored it."""
-
-
-SessionFuture = ClaimedFuture[SessionAck]
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSettings:
-    """How a session is published.
-
-    Attributes:
-        name: of the session; unique, unless it repeats what an earlier one sent.
-        stream: that answers, if several bind the subjects.
-        window: messages that are not acked.
-        timeout_s: seconds for an ack, before all is sent again; doubles, up to 16 times, while acks take
-            longer.
-        retry_s: seconds without any progress, before the session is given up.
-        is_derived: numbers and messages follow from something that is read, so that whoever publishes the
-            session publishes the same; see `derived_consequence`.
-    """
-
-    name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    stream: str | None = None
-    window: int = 1000
-    timeout_s: float = SESSION_TIMEOUT_S_DEFAULT
-    retry_s: float = RETRY_S_DEFAULT
-    is_derived: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Message:
-    sequence: int
-    subject: str
-    value: bytes | None
-    options: PublishOptions
-    future: SessionFuture
-    attempts: list[OneAck] = field(default_factory=list)
-    """All that may still be answered: that one of them is stored counts, however late it is told."""
-    ack: OneAck | None = None
-    """Of the last attempt, the only one whose refusal counts; None: it is to be sent again."""
-    first_sent_at: float = 0.0
-    sent_at: float = 0.0
-    """Both by the loop's clock, seconds."""
-    after: int = 0
-    """The message that the last attempt named as the one before it."""
-    is_stored: bool = False
+_SEQUENCE_MAX: Final = (1 << 63) - 1
 
 
 class SessionPublisher:
@@ -115,12 +58,11 @@ class SessionPublisher:
 
     def __init__(self, nats_client: NatsClient, inbox: AckInbox, settings: SessionSettings) -> None:
         """Nothing is sent before `run` runs."""
-        checked_window(settings.window)
         self._nats = nats_client
         self._inbox = inbox
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._unacked: deque[_Message] = deque()
+        self._unacked = UnackedMessages(settings.window, settings.window_bytes)
         self._sent = 0  # of these, from the first on
         self._last = 0
         self._last_acked = 0  # and left the queue
@@ -147,14 +89,14 @@ class SessionPublisher:
     async def publish(
         self,
         subject: str,
-        value: bytes | None,
+        value: bytes | Filled | None,
         **options: Unpack[PublishOptions],
     ) -> SessionFuture:
         """Take one message; return the future of its ack, and wait only while the window is full.
 
         Args:
             subject: where.
-            value: the payload; None is a tombstone.
+            value: the payload; None is a tombstone. Or one of the `envelopes` of a table.
             options: see `PublishOptions`. A ``sequence`` must be above the last one's; by default it is the
                 next number. What else identifies the message, or names the stream, is the session's.
 
@@ -163,6 +105,7 @@ class SessionPublisher:
             RequestError: an option that is the session's own, or a number that is not above the last.
             JetstreamError: the message cannot be sent, or the session is given up.
         """
+        value, records = (value.payload, value.records) if isinstance(value, Filled) else (value, None)
         if value is not None and type(value) is not bytes:
             value = bytes(memoryview(value))  # what can be changed until it is sent again is copied
         ours = {"message_id", "stream", "session", "sequence_after", "timeout"} & options.keys()
@@ -171,17 +114,17 @@ class SessionPublisher:
         payload, _ = encode_options(value, options)
         if len(payload) > self._nats.max_payload:
             raise RecordTooLarge(f"{len(payload)} bytes, NATS carries {self._nats.max_payload}")
-        while len(self._unacked) >= self._settings.window and self._failed is None:
+        while not self._unacked.has_room(len(payload)) and self._failed is None:
             await self._wait()
         if self._failed is not None:
             raise self._failed
         asked = options.pop("sequence", None)
         number = self._last + 1 if asked is None else asked
         if number <= self._last and self._settings.is_derived:
-            return self._again(number)
+            return self._again(number, records)
         if number <= self._last:
             raise RequestError(f"sequence {number} is not above the last one, {self._last}")
-        message = _Message(number, subject, value, options, ClaimedFuture(loop=self._loop))
+        message = SessionMessage(number, subject, value, options, ClaimedFuture(loop=self._loop), records)
         if not self._unacked:
             self._progress_at = self._loop.time()
         self._last = number
@@ -189,13 +132,67 @@ class SessionPublisher:
         self._changed.set()
         return message.future
 
-    def _again(self, number: int) -> SessionFuture:
+    async def publish_batch(
+        self,
+        subject: str,
+        table: ArrowTable,
+        *,
+        first_sequence: int | None = None,
+        key: bytes | str | None = None,
+        compress: bool = False,
+    ) -> list[SessionFuture]:
+        """Publish the rows of a table in order, in batch envelopes, each of them one message of the session.
+
+        Equal rows are cut alike, however they come in batches, as long as subject, options and the length of
+        the session's name are the same and NATS carries as much (``max_payload``): so whoever publishes an
+        equal table again under the same numbers stores nothing twice.
+
+        Args:
+            subject: of all records.
+            table: as `JetstreamClient.publish_batch` takes it; read in another thread.
+            first_sequence: of the first envelope, above the last one's; by default the next number. Those
+                behind it are numbered on.
+            key: of all records, where the stream is partitioned by key.
+            compress: put each envelope into a zstd frame.
+
+        Returns:
+            The futures of the envelopes' acks, in order, as soon as all are taken; it waits while the window
+            is full. An ack's ``count`` is that of the envelope's records.
+
+        Raises:
+            TypeError: ``table`` is no table.
+            RequestError: a column is missing, has the wrong type or is one too many: nothing is published.
+            Unsupported: the stream's node does not know envelopes; the session is given up.
+            JetstreamError: as `publish`. Where the stream has something else under an envelope's number, and
+                knows it, the session is given up with `RequestError`.
+        """
+        filled = self.envelopes(subject, table, key=key, compress=compress)
+        asked = PublishOptions() if key is None else PublishOptions(key=key)
+        first = asked if first_sequence is None else PublishOptions(**asked, sequence=first_sequence)
+        futures: list[SessionFuture] = []
+        # In another thread: what the rows come from may have to wait for them.
+        while (each := await asyncio.to_thread(next, filled, None)) is not None:
+            futures.append(await self.publish(subject, each, **(asked if futures else first)))
+        return futures
+
+    def envelopes(
+        self, subject: str, table: ArrowTable, *, key: bytes | str | None = None, compress: bool = False
+    ) -> Iterator[Filled]:
+        """Yield the envelopes of a table, to be published in their order, on this subject and with this key.
+
+        Any thread may; for everything else see `publish_batch`.
+        """
+        widest = self._settings.placed(PublishOptions(key=key), _SEQUENCE_MAX, _SEQUENCE_MAX)
+        payload_max = self._nats.max_payload - header_block_bytes(encode_options(b"", widest)[1])
+        return envelopes(batch_rows(table), subject, payload_max, compress=compress, message_id=None)
+
+    def _again(self, number: int, records: int | None) -> SessionFuture:
         """Return the future of a message that was given before, or whose number was passed: it is stored."""
         for message in self._unacked:
             if message.sequence == number:
                 return message.future
         future: SessionFuture = ClaimedFuture(loop=self._loop)
-        future.set_result(SessionAck(self._settings.stream or "", number, None, duplicate=True))
+        future.set_result(self._settings.forgotten(number, records))
         return future
 
     async def flush(self) -> None:
@@ -237,13 +234,7 @@ class SessionPublisher:
         if message.is_stored:
             return
         message.after = self._unacked[place - 1].sequence if place else self._last_acked
-        options: PublishOptions = {
-            **message.options,
-            "session": self._settings.name,
-            "sequence": message.sequence,
-            "sequence_after": message.after,
-            "stream": self._settings.stream,
-        }
+        options = self._settings.placed(message.options, message.sequence, message.after)
         ack = message.ack = OneAck(self._loop)
         reply = self._inbox.expect(ack, max(self._settings.retry_s, self._settings.timeout_s))
         ack.future.add_done_callback(partial(self._answered, message, ack))
@@ -279,41 +270,43 @@ class SessionPublisher:
         )
         self._changed.set()
 
-    def _answered(self, message: _Message, ack: OneAck, _: object) -> None:
+    def _answered(self, message: SessionMessage, ack: OneAck, _: object) -> None:
         error = ack.future.exception()  # looked at, whether or not it counts
         if ack not in message.attempts:
             return
         if error is None:
-            told = ack.future.result()
-            self._stored(message, SessionAck(told.stream, message.sequence, told.offset, told.duplicate))
+            try:
+                told = message.stored_as(ack.future.result())
+            except RequestError as other:  # C20: who goes on would take what is there for what it is not
+                self._give_up(other)
+            else:
+                self._stored(message, told)
         elif isinstance(error, OffsetForgotten):
-            stream = self._settings.stream or ""
-            self._stored(message, SessionAck(stream, message.sequence, None, duplicate=True))
+            self._stored(message, self._settings.forgotten(message.sequence, message.records))
         elif ack is message.ack:
             assert isinstance(error, JetstreamError), f"nobody tells us otherwise: {error!r}"
             self._refused(message, error)
 
-    def _stored(self, message: _Message, ack: SessionAck) -> None:
+    def _stored(self, message: SessionMessage, ack: SessionAck) -> None:
         message.is_stored = self._is_begun = True
-        self._withdraw(message)
+        message.withdraw(self._inbox)
         self._timeout.acked(self._loop.time() - message.first_sent_at)
         if not message.future.done():  # whoever waited may have left
             message.future.set_result(ack)
         self._progress_at = self._loop.time()
         self._backoff_s = _BACKOFF_S_MIN
-        while self._unacked and self._unacked[0].is_stored:
-            self._last_acked = self._unacked.popleft().sequence
+        while (left := self._unacked.pop_stored()) is not None:
+            self._last_acked = left.sequence
             self._sent = max(0, self._sent - 1)  # 0: an earlier attempt is acked, before the next one
         self._changed.set()
 
-    def _refused(self, message: _Message, error: JetstreamError) -> None:
+    def _refused(self, message: SessionMessage, error: JetstreamError) -> None:
         """C20: leave out what is refused for good; whatever else, what is not acked is sent again."""
-        consequence = self._consequence(message, error)
+        consequence = self._settings.consequence(error, message, self._last_acked, is_begun=self._is_begun)
         if consequence is Consequence.GIVE_UP:
             self._give_up(error)
         elif consequence is Consequence.IS_STORED:
-            stream = self._settings.stream or ""
-            self._stored(message, SessionAck(stream, message.sequence, None, duplicate=True))
+            self._stored(message, self._settings.forgotten(message.sequence, message.records))
         elif consequence is Consequence.FOLLOW:
             assert isinstance(error, SequenceGap), "it names what the stream has"
             self._last_acked = named_last(error)
@@ -321,26 +314,13 @@ class SessionPublisher:
         elif consequence is Consequence.SEND_AGAIN:
             self._trouble = self._trouble or error
         else:
-            place = self._unacked.index(message)
-            del self._unacked[place]
-            self._withdraw(message)
+            place = self._unacked.remove(message)
+            message.withdraw(self._inbox)
             self._sent -= place < self._sent
             self._fail(message, error)
             if self._sent > place:
                 self._trouble = self._trouble or error  # those behind it have named it
         self._changed.set()
-
-    def _consequence(self, message: _Message, error: JetstreamError) -> Consequence:
-        names_last_acked = message.after == self._last_acked
-        if not self._settings.is_derived:
-            return consequence_of(error, names_last_acked=names_last_acked, is_begun=self._is_begun)
-        return derived_consequence(
-            error,
-            message.sequence,
-            self._last_acked,
-            names_last_acked=names_last_acked,
-            is_begun=self._is_begun,
-        )
 
     async def _begin_again(self) -> None:
         """Send all that is not acked again, a little later."""
@@ -361,20 +341,13 @@ class SessionPublisher:
         if self._timer is not None:
             self._timer.cancel()
         for message in self._unacked:
-            self._withdraw(message)
+            message.withdraw(self._inbox)
             self._fail(message, error)
         self._unacked.clear()
         self._sent = 0
         self._changed.set()
 
-    def _withdraw(self, message: _Message) -> None:
-        """Wait for no more answers to a message."""
-        for ack in message.attempts:
-            self._inbox.withdraw(ack)
-        message.attempts.clear()
-        message.ack = None
-
-    def _fail(self, message: _Message, error: Exception) -> None:
+    def _fail(self, message: SessionMessage, error: Exception) -> None:
         if not message.future.done():
             message.future.set_exception(error)
             asyncio.Future.exception(message.future)  # looked at by `flush`, if by nobody else
