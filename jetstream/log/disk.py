@@ -66,7 +66,11 @@ class Disk(Protocol):
         """Create one directory that must not exist; durable only after `sync_dir` of its parent."""
 
     def rename(self, source: str, target: str) -> None:
-        """Move within one directory, replacing a target file at once; durable only after `sync_dir`."""
+        """Move a file, replacing a target file at once; durable after `sync_dir` of the target's directory.
+
+        Until then a crash may undo it, as a whole. A file that went to another directory may be in both after
+        a crash, until the directory that it left is synced too, which is to be second.
+        """
 
     def unlink(self, path: str) -> None:
         """Remove a file's entry; open files live on. Durable only after `sync_dir`."""

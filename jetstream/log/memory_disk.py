@@ -19,16 +19,18 @@ from typing import Final
 
 from envelope.errors import DiskFull, FsyncFailed, StorageError
 from jetstream.log.batch import Buffer
-from jetstream.log.disk import File, parent_of
+from jetstream.log.disk import File
 from jetstream.log.memory_tree import (
     DirectoryNode,
     FileNode,
+    PowerLoss,
     Survival,
     all_nodes,
     directory_at,
     everything_survives,
     file_at,
     find,
+    move_entry,
     nothing_survives,
     parent_at,
     random_survival,
@@ -190,7 +192,7 @@ class MemoryDisk:
         """Return the disk that the next start finds; this one is off."""
         self._off = True
         found = MemoryDisk(capacity_bytes=self.capacity_bytes)
-        found._root = self._root.after_power_loss(survive, {})
+        found._root = self._root.after_power_loss(PowerLoss(survive))
         return found
 
     def process_loss(self) -> None:
@@ -238,13 +240,16 @@ class MemoryDisk:
 
     def rename(self, source: str, target: str) -> None:
         """See `Disk.rename`."""
-        assert parent_of(source) == parent_of(target), "renames stay within a directory"
         parent, name = parent_at(self._root, source)
+        new_parent, new_name = parent_at(self._root, target)
         with self.call("rename", target) as fault:
             _strike(fault, source, needs_space=True)
             if name not in parent.cached:
                 raise StorageError(f"cannot rename {source}: it is missing")
-            parent.change({name: None, parent_at(self._root, target)[1]: parent.cached[name]})
+            if parent is new_parent:
+                parent.change({name: None, new_name: parent.cached[name]})
+            else:
+                move_entry(parent, name, new_parent, new_name)
 
     def unlink(self, path: str) -> None:
         """See `Disk.unlink`."""

@@ -92,6 +92,37 @@ class FileNode:
         return content
 
 
+class Move:
+    """A file goes from one directory to another: unsynced, that happens in both or in neither."""
+
+    __slots__ = ()
+
+
+class PowerLoss:
+    """One loss of power: what survived it, so that nothing is asked twice.
+
+    Attributes:
+        survive: decides.
+        copies: of files that several entries name, by the identity of the node.
+    """
+
+    __slots__ = ("_moves", "copies", "survive")
+
+    def __init__(self, survive: Survival) -> None:
+        """Nothing is decided yet."""
+        self.survive = survive
+        self.copies: dict[int, FileNode] = {}
+        self._moves: dict[int, int] = {}
+
+    def keeps(self, move: Move | None) -> bool:
+        """Tell whether a change of a directory, or the move that it belongs to, reached the medium."""
+        if move is None:
+            return bool(self.survive(1))
+        if id(move) not in self._moves:
+            self._moves[id(move)] = self.survive(1)
+        return bool(self._moves[id(move)])
+
+
 class DirectoryNode:
     """Entries of a directory, likewise."""
 
@@ -101,33 +132,33 @@ class DirectoryNode:
         """Begin empty."""
         self.cached: dict[str, FileNode | DirectoryNode] = {}
         self.durable: dict[str, FileNode | DirectoryNode] = {}
-        self.pending: list[dict[str, FileNode | DirectoryNode | None]] = []
+        self.pending: list[tuple[dict[str, FileNode | DirectoryNode | None], Move | None]] = []
         """Unsynced changes, in order; each happens as a whole: names and what they now mean."""
 
-    def change(self, names: "dict[str, FileNode | DirectoryNode | None]") -> None:
-        """Change what programs see: names and what they now mean."""
+    def change(self, names: "dict[str, FileNode | DirectoryNode | None]", move: Move | None = None) -> None:
+        """Change what programs see: names and what they now mean; a ``move`` is of two directories."""
         _apply(self.cached, names)
-        self.pending.append(names)
+        self.pending.append((names, move))
 
     def sync(self) -> None:
         """Make what programs see durable."""
         self.durable = dict(self.cached)
         self.pending.clear()
 
-    def after_power_loss(self, survive: Survival, copies: "dict[int, FileNode]") -> "DirectoryNode":
+    def after_power_loss(self, loss: PowerLoss) -> "DirectoryNode":
         """Return what the medium holds when the machine starts again."""
         entries = dict(self.durable)
-        for names in self.pending:
-            if survive(1):
+        for names, move in self.pending:
+            if loss.keeps(move):
                 _apply(entries, names)
         found = DirectoryNode()
         for name, node in entries.items():
             if isinstance(node, DirectoryNode):
-                found.cached[name] = node.after_power_loss(survive, copies)
+                found.cached[name] = node.after_power_loss(loss)
             else:
-                if id(node) not in copies:
-                    copies[id(node)] = FileNode(bytes(node.after_power_loss(survive)))
-                found.cached[name] = copies[id(node)]
+                if id(node) not in loss.copies:
+                    loss.copies[id(node)] = FileNode(bytes(node.after_power_loss(loss.survive)))
+                found.cached[name] = loss.copies[id(node)]
         found.sync()
         return found
 
@@ -161,6 +192,13 @@ def directory_at(root: DirectoryNode, path: str) -> DirectoryNode:
 def parent_at(root: DirectoryNode, path: str) -> tuple[DirectoryNode, str]:
     """Return the directory that holds ``path``, and the name in it; or raise StorageError."""
     return directory_at(root, parent_of(path)), path.rpartition("/")[2]
+
+
+def move_entry(source: DirectoryNode, name: str, target: DirectoryNode, new_name: str) -> None:
+    """Move an entry to another directory."""
+    move, node = Move(), source.cached[name]
+    source.change({name: None}, move)
+    target.change({new_name: node}, move)
 
 
 def all_nodes(root: DirectoryNode) -> Iterator[FileNode | DirectoryNode]:

@@ -75,8 +75,11 @@ def test_files_are_created_opened_listed_renamed_and_removed(disk: Disk) -> None
     assert disk.listdir("a/b") == ["two"]
     assert file_content(disk, "a/b/two") == b"1"
     disk.sync_dir("a/b")
-    disk.unlink("a/b/two")
-    assert disk.listdir("a/b") == []
+    disk.rename("a/b/two", "a/four")
+    assert (disk.listdir("a"), disk.listdir("a/b")) == (["b", "four"], [])
+    assert file_content(disk, "a/four") == b"1"
+    disk.unlink("a/four")
+    assert disk.listdir("a") == ["b"]
     put(disk, "a/b/three", b"3")
     disk.remove_tree("a")
     assert disk.listdir("") == []
@@ -312,6 +315,29 @@ def test_a_rename_is_atomic_and_lost_without_a_sync_of_the_directory() -> None:
             (["new", "old"], b"old"),
             (["old"], b"new"),
         )
+
+
+def test_a_move_to_another_directory_happens_in_both_or_in_neither() -> None:
+    disk = MemoryDisk()
+    make_directories(disk, "new")
+    file = disk.create("file")
+    file.write([b"content"], 0)
+    file.sync()
+    disk.sync_dir("")
+    disk.rename("file", "new/file")
+    unsynced = [disk.power_loss(random_survival(seed)) for seed in range(20)]
+    assert {(found.exists("file"), found.exists("new/file")) for found in unsynced} == {
+        (True, False),
+        (False, True),
+    }
+    disk.process_loss()
+    disk.sync_dir("new")
+    half = [disk.power_loss(random_survival(seed)) for seed in range(20)]
+    assert {(found.exists("file"), found.exists("new/file")) for found in half} == {
+        (True, True),
+        (False, True),
+    }
+    assert {file_content(found, "new/file") for found in half} == {b"content"}
 
 
 def test_unsynced_sectors_survive_by_chance_and_leave_zeros() -> None:
