@@ -1,0 +1,1 @@
+"""Jobs on Spark that are configured, not coded."""

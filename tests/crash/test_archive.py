@@ -1,0 +1,134 @@
+"""Archiving is stopped at every call to the disk, and starts again: every row is there once."""
+
+from pathlib import Path
+
+import pytest
+
+from envelope.errors import JetstreamError, StorageError
+from jetstream.log.disk import Disk
+from jetstream.log.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    PowerLostError,
+    Survival,
+    everything_survives,
+    nothing_survives,
+    random_survival,
+)
+from jetstream.log.os_disk import OsDisk
+from jetstream.spark.pipelines.archive_store import read_manifest
+from tests.support.archives import (
+    FailingDisk,
+    batches_of,
+    rows_by_listing,
+    rows_by_manifest,
+    rows_of,
+    run_query,
+)
+
+BATCHES = batches_of([{"orders": 4, "sales/0": 3}, {"sales/0": 1, "sales/1": 2}, {"orders": 5}])
+ROWS = rows_of(BATCHES)
+
+
+def all_calls() -> list[str]:
+    disk = MemoryDisk()
+    run_query(disk, BATCHES)
+    return disk.trace
+
+
+CALLS = all_calls()
+
+
+def struck(number: int, fault: Fault) -> MemoryDisk:
+    """Run the query on a disk whose call of that number is struck."""
+    disk = MemoryDisk({number: fault})
+    try:
+        run_query(disk, BATCHES)
+    except (JetstreamError, PowerLostError):
+        pass
+    else:
+        assert fault.kind in (FaultKind.DISK_FULL, FaultKind.SHORT_WRITE, FaultKind.SYNC_ERROR)
+    return disk
+
+
+def check_restart(disk: Disk) -> None:
+    """The query starts again, and archives everything that is missing."""
+    run_query(disk, BATCHES)
+    assert rows_by_manifest(disk) == ROWS
+    assert rows_by_listing(disk) == ROWS
+    assert disk.listdir("_work") == []
+
+
+def test_the_query_covers_every_kind_of_call_and_merges_files() -> None:
+    assert {call.split()[0] for call in CALLS} >= {
+        "create",
+        "mkdir",
+        "write",
+        "sync",
+        "sync_dir",
+        "rename",
+        "unlink",
+    }
+    disk = MemoryDisk()
+    run_query(disk, BATCHES)
+    check_restart(disk)
+    names = [file.path.rpartition("/")[2] for file in read_manifest(disk).files]
+    assert any(name.startswith("m") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("kind", "survival"),
+    [
+        (FaultKind.POWER_LOSS, nothing_survives),
+        (FaultKind.POWER_LOSS, everything_survives),
+        (FaultKind.POWER_LOSS, random_survival(1)),
+        (FaultKind.POWER_LOSS_AFTER, nothing_survives),
+        (FaultKind.POWER_LOSS_AFTER, random_survival(2)),
+    ],
+)
+def test_power_loss_at_every_call_leaves_every_row_exactly_once(kind: FaultKind, survival: Survival) -> None:
+    for number in range(1, len(CALLS) + 1):
+        check_restart(struck(number, Fault(kind, bytes_kept=300)).power_loss(survival))
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DISK_FULL, FaultKind.IO_ERROR, FaultKind.SYNC_ERROR])
+def test_a_call_that_fails_leaves_every_row_exactly_once(kind: FaultKind) -> None:
+    for number in range(1, len(CALLS) + 1):
+        disk = struck(number, Fault(kind))
+        disk.process_loss()
+        check_restart(disk)
+
+
+@pytest.mark.parametrize("survival", [nothing_survives, everything_survives, random_survival(3)])
+def test_exact_readers_see_whole_batches_and_no_row_twice_at_every_moment(survival: Survival) -> None:
+    """Whatever a crash leaves is also what a reader meets who comes in that moment."""
+    ends = [rows_of(BATCHES[:count]) for count in range(len(BATCHES) + 1)]
+    seen = set()
+    for number in range(1, len(CALLS) + 1):
+        disk = struck(number, Fault(FaultKind.POWER_LOSS)).power_loss(survival)
+        if not disk.exists("_archive/manifest.json"):
+            continue
+        found = rows_by_manifest(disk)
+        assert found in ends
+        seen.add(ends.index(found))
+    assert seen >= set(range(1, len(ends)))
+
+
+def test_a_real_directory_whose_calls_fail_one_after_the_other_has_every_row_exactly_once(
+    tmp_path: Path,
+) -> None:
+    batches = BATCHES[:2]
+    failing, failed = 0, True
+    while failed:
+        failing += 1
+        disk = OsDisk(tmp_path / str(failing))
+        failed = False
+        try:
+            run_query(FailingDisk(disk, failing), batches)
+        except StorageError:
+            failed = True
+        run_query(disk, batches)
+        assert rows_by_manifest(disk) == rows_by_listing(disk) == rows_of(batches)
+        disk.close()
+    assert failing > 50
