@@ -28,7 +28,7 @@ Authorities = str
 """The path of a PEM file, or ``system``."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class NatsIdentity:
     """Who the client is to NATS: one of these, or nobody."""
 
@@ -55,7 +55,7 @@ class NatsIdentity:
         return {name: value for name, value in found.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class ClusterAccess:
     """All that a client needs; nothing secret is in its repr."""
 

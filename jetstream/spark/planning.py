@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
-from envelope.errors import RequestError
+from envelope.errors import RequestError, UnknownStream
 from envelope.spark_errors import DataLoss, InvalidOption
 from jetstream.spark.offsets import Offsets, StreamOffset
 from jetstream.spark.options import SourceOptions
@@ -97,17 +97,19 @@ def starting_offsets(options: SourceOptions, bounds: Bounds, timed: Mapping[str,
     Raises:
         InvalidOption: there is no record at or after a moment, and ``startingOffsetsByTimestampStrategy`` is
             ``error``; or the option does not name exactly the streams that are read.
+        UnknownStream: a stream is not in ``timed``: it was deleted between the two questions.
     """
     starting = options.starting
     if not starting.is_moment:
         return _resolved(starting.of_each(bounds), bounds)
-    for stream in sorted(bounds):
-        if timed[stream] >= bounds[stream].end and options.no_match == "error":
+    places = _timed(bounds, timed)
+    for stream, now in sorted(bounds.items()):
+        if timed[stream] >= now.end and options.no_match == "error":
             raise InvalidOption(
-                f"{starting.option}: {stream} has no record so late; it has [{bounds[stream].start}, "
-                f"{bounds[stream].end}); startingOffsetsByTimestampStrategy=latest begins behind them"
+                f"{starting.option}: {stream} has no record so late; it has [{now.start}, {now.end}); "
+                "startingOffsetsByTimestampStrategy=latest begins behind them"
             )
-    return _timed(bounds, timed)
+    return places
 
 
 def ending_offsets(options: SourceOptions, bounds: Bounds, timed: Mapping[str, int]) -> Offsets:
@@ -115,6 +117,7 @@ def ending_offsets(options: SourceOptions, bounds: Bounds, timed: Mapping[str, i
 
     Raises:
         InvalidOption: the option does not name exactly the streams that are read.
+        UnknownStream: see `starting_offsets`.
     """
     ending = options.ending
     return _timed(bounds, timed) if ending.is_moment else _resolved(ending.of_each(bounds), bounds)
@@ -151,6 +154,8 @@ def latest_offsets(bounds: Bounds) -> Offsets:
 
 
 def _timed(bounds: Bounds, timed: Mapping[str, int]) -> Offsets:
+    for stream in sorted(bounds.keys() - timed.keys()):
+        raise UnknownStream(f"{stream} was deleted while it was asked for a moment", stream=stream)
     return {
         stream: StreamOffset(now.incarnation, min(max(timed[stream], now.start), now.end))
         for stream, now in bounds.items()
@@ -209,7 +214,7 @@ def _begin(stream: str, start: Offsets, end: StreamOffset) -> int:
 
 
 def _kept(planned: OffsetRange, now: StreamBounds | None, losses: _Losses) -> OffsetRange:
-    """Return what is there of a planned range."""
+    """Return what is there of a planned range; of none its end is not behind its start."""
     stream, incarnation, start, end = planned
     if start == end:
         return planned
@@ -223,8 +228,7 @@ def _kept(planned: OffsetRange, now: StreamBounds | None, losses: _Losses) -> Of
         _tell_behind(stream, end, now, losses)
     if now.start > start:
         _tell_removed(stream, start, now, losses)
-    clamped = min(max(start, now.start), end)
-    return planned._replace(start=clamped, end=max(min(end, now.end), clamped))
+    return planned._replace(start=max(start, now.start), end=min(end, now.end))
 
 
 def _tell_gone(
@@ -350,7 +354,7 @@ def shared_out(limit: int, sizes: Mapping[str, int], turn: int = 0) -> dict[str,
     names = sorted(sizes)
     if sum(sizes.values()) <= limit:
         return dict(sizes)
-    if limit <= len(names):
+    if limit < len(names):
         return {names[(turn + number) % len(names)]: 1 for number in range(limit)}
     shares: dict[str, int] = {}
     total = sum(sizes.values())

@@ -152,6 +152,8 @@ def test_each_stream_that_is_read_must_be_named_and_no_other() -> None:
         match=re.escape("startingOffsets: orders/1 is not named; orders/7 is not read: name each stream"),
     ):
         starting.of_each(["orders/0", "orders/1"])
+    with pytest.raises(InvalidOption, match=re.escape("startingOffsets: orders/7 is not read: name each")):
+        starting.of_each(["orders/0"])
 
 
 def test_moments_are_kafkas_milliseconds_or_iso_8601() -> None:

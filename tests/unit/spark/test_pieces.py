@@ -4,10 +4,7 @@ from envelope.spark_errors import InvalidOption
 from jetstream.spark.options import PARTITIONS_MAX
 from jetstream.spark.pieces import pieces_of
 from jetstream.spark.planning import OffsetRange
-
-
-def span(stream: str, start: int, end: int) -> OffsetRange:
-    return OffsetRange(stream, f"{stream}-1", start, end)
+from tests.support.spark_plans import span
 
 
 def sizes(pieces: list[OffsetRange]) -> list[int]:
@@ -18,6 +15,7 @@ def test_without_limits_each_range_is_one_piece() -> None:
     ranges = [span("a", 0, 1_000_000), span("b", 7, 8)]
     assert pieces_of([*ranges, span("c", 5, 5)]) == ranges
     assert pieces_of([], min_partitions=4) == []
+    assert pieces_of(ranges, boundaries={"a": [900_000]}) == ranges
 
 
 def test_there_are_as_many_pieces_as_wanted_in_proportion_to_the_ranges() -> None:
