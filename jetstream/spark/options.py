@@ -85,6 +85,13 @@ class SourceOptions:
     fetch_retry_interval_s: float = FETCH_RETRY_INTERVAL_S_DEFAULT
 
     @property
+    def patience_s(self) -> float:
+        """How long a task goes on without a record that is known to be there."""
+        return self.fetch_timeout_s + self.fetch_retries * (
+            self.fetch_timeout_s + self.fetch_retry_interval_s
+        )
+
+    @property
     def output_columns(self) -> tuple[str, ...]:
         """Names of the columns that the source has, in order."""
         if self.columns is not None:

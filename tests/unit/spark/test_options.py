@@ -30,6 +30,7 @@ def test_a_stream_has_the_defaults_of_kafkas_source() -> None:
     assert not options.include_headers
     assert options.no_match == "error"
     assert (options.fetch_timeout_s, options.fetch_retries, options.fetch_retry_interval_s) == (120, 3, 1)
+    assert options.patience_s == 4 * 120 + 3 * 1
 
 
 def test_a_batch_read_takes_all_that_is_there() -> None:
@@ -70,6 +71,7 @@ def test_every_option_is_taken() -> None:
     assert (options.fail_on_data_loss, options.include_headers) == (False, True)
     assert (options.subject, options.key, options.read_preference) == ("orders.eu.*", "order-17", "any")
     assert (options.fetch_timeout_s, options.fetch_retries, options.fetch_retry_interval_s) == (1.5, 0, 0)
+    assert options.patience_s == 1.5
     assert options.no_match == "latest"
     assert pickle.loads(pickle.dumps(options)) == options
 
