@@ -1,0 +1,149 @@
+"""The stream that a sink writes to, and the sessions in which it does: one for each of its partitions."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Final, Self
+
+from envelope.errors import RequestError, UnknownStream, Unsupported
+from envelope.partition_errors import StreamIsPartitioned
+from envelope.partitions import partition_of
+from envelope.types import AckPolicy, PartitionBy
+from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking_session import BlockingSession
+from jetstream.client.message_table import ArrowTable
+from jetstream.spark.sink_options import SinkOptions
+from metadata.api.responses import StreamInfo
+
+BATCH_SHIFT: Final = 24
+"""Bits for the number of an envelope within its micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTarget:
+    """Where rows go.
+
+    Attributes:
+        stream: its name.
+        partitions: that share its subjects; None: it is not partitioned.
+    """
+
+    stream: str
+    partitions: int | None = None
+
+    def stream_of(self, subject: str) -> str:
+        """Return the stream, or the partition, that stores what is published on ``subject``."""
+        if self.partitions is None:
+            return self.stream
+        return f"{self.stream}/{partition_of(subject.encode(), self.partitions)}"
+
+
+def find_target(client: BlockingClient, options: SinkOptions) -> SinkTarget:
+    """Return where the rows go.
+
+    Raises:
+        RequestError: the options do not say it: no stream, or several, bind the subject.
+        UnknownStream: there is no such stream.
+        Unsupported: nothing can be stored there exactly once, as its partitions or acks are.
+        UnavailableError: nobody answers.
+    """
+    name = options.stream if options.stream is not None else _only_stream(client, options.subject)
+    try:
+        _check_acks(name, client.streams.info(name).config.ack)
+    except StreamIsPartitioned:
+        return _partitioned(client, name)
+    return SinkTarget(name)
+
+
+def session_window(client: BlockingClient, target: SinkTarget) -> timedelta:
+    """Return how long the stream surely knows a session that is not used any more."""
+    numbers = range(target.partitions or 0)
+    names = [f"{target.stream}/{number}" for number in numbers] or [target.stream]
+    return min(_session_window(client.streams.info(name)) for name in names)
+
+
+def _session_window(info: StreamInfo) -> timedelta:
+    return info.dedupe.effective_session_window
+
+
+def _only_stream(client: BlockingClient, subject: str | None) -> str:
+    if subject is None:
+        raise RequestError("each row has a subject of its own: the option stream says who stores them")
+    found = {each.partition_of or each.name for each in client.streams.lookup(subject)}
+    if not found:
+        raise UnknownStream(f"no stream is bound to the subject {subject!r}")
+    if len(found) > 1:
+        streams = ", ".join(sorted(found))
+        raise RequestError(
+            f"{streams} are bound to the subject {subject!r}: the option stream says whose acks count"
+        )
+    return found.pop()
+
+
+def _partitioned(client: BlockingClient, name: str) -> SinkTarget:
+    info = client.streams.partitions(name)
+    _check_acks(name, info.config.ack)
+    by = info.config.partition_by
+    if by != PartitionBy.SUBJECT:
+        raise Unsupported(
+            f"stream {name} is partitioned by {by}: the sink writes to streams without partitions, or with "
+            "partitions by subject, as an envelope goes to one of them, and is of one session with it"
+        )
+    return SinkTarget(name, info.effective_partitions)
+
+
+def _check_acks(name: str, ack: str) -> None:
+    if ack == AckPolicy.NONE:
+        raise Unsupported(f"stream {name} acks nothing (ack: none): what it has stored cannot be known")
+
+
+class SinkSessions:
+    """The sessions of one task, or of one micro-batch: opened as they are needed, for a ``with`` block.
+
+    The end of the block waits until all is stored. Envelopes are numbered ``batch << 24 | n`` in each
+    session, n from 1 on: an attempt that publishes the same rows adds nothing, and neither does one of an
+    earlier batch that comes late.
+    """
+
+    def __init__(
+        self, client: BlockingClient, target: SinkTarget, options: SinkOptions, name: str, batch: int
+    ) -> None:
+        self._client = client
+        self._target = target
+        self._options = options
+        self._name = name
+        self._first = batch << BATCH_SHIFT | 1
+        self._last_possible = (batch + 1 << BATCH_SHIFT) - 1
+        self._sessions: dict[str, BlockingSession] = {}
+        self._stack = ExitStack()
+
+    def publish(self, subject: str, rows: ArrowTable) -> int:
+        """Take rows in and return their number; see `BlockingSession.publish_batch`.
+
+        Raises:
+            JetstreamError: something was refused, or not acked; what is before it may be stored.
+        """
+        stream = self._target.stream_of(subject)
+        session = self._sessions.get(stream)
+        first = None
+        if session is None:
+            session = self._sessions[stream] = self._open(stream)
+            first = self._first
+        records = session.publish_batch(subject, rows, first_sequence=first, compress=self._options.compress)
+        if session.last_sequence > self._last_possible:
+            raise RequestError(f"a task publishes at most {1 << BATCH_SHIFT} envelopes: use more partitions")
+        return records
+
+    def _open(self, stream: str) -> BlockingSession:
+        options = self._options.session_options(stream)
+        return self._stack.enter_context(self._client.session(self._name, **options))
+
+    def __enter__(self) -> Self:
+        self._stack.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
