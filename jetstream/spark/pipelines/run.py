@@ -1,0 +1,159 @@
+"""A pipeline while it runs: what is told of each micro-batch, how it is stopped, and why it has ended.
+
+Spark tells a listener on a thread of its own; what it tells goes through a queue to the thread that waits
+here, which is the main one, so that signals are heard at any time.
+"""
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+
+from jetstream.spark.pipelines.failures import failure_of
+from jetstream.spark.pipelines.progress import BatchProgress, progress_of
+
+_POLL_SECONDS: Final = 0.2
+"""How soon a request to stop is seen."""
+
+_TOLD_SECONDS_MAX: Final = 10.0
+"""How long to wait for what Spark has still to tell of a query that has ended."""
+
+_REQUEST_ERRORS: Final = (AnalysisException, IllegalArgumentException)
+"""What is asked cannot be: a wrong name, type or word."""
+
+Start = Callable[[SparkSession], StreamingQuery]
+Job = Callable[[SparkSession], None]
+Told = Callable[[BatchProgress], None]
+
+
+def run_stream(
+    spark: SparkSession,
+    start: Start,
+    stop: threading.Event,
+    told: Told,
+    stopping: Callable[[], None] = lambda: None,
+) -> bool:
+    """Run a streaming query until it ends or ``stop`` is set.
+
+    A micro-batch that is running then is given up: the query begins with it when it is started again.
+
+    Args:
+        spark: the session.
+        start: starts the query.
+        stop: may be set at any time.
+        told: called with each micro-batch that is done.
+        stopping: called when ``stop`` is seen.
+
+    Returns:
+        Whether it ended by itself.
+
+    Raises:
+        JetstreamError: it cannot be started, or has failed.
+    """
+    with _listening(spark) as news:
+        with _translated():
+            query = start(spark)
+        _told_of(query, news, told, stop)
+    if stop.is_set():
+        stopping()
+        _abandon(query)
+        return False
+    with _translated():
+        query.awaitTermination()
+    return True
+
+
+def run_job(spark: SparkSession, job: Job, stop: threading.Event) -> bool:
+    """Run a job that has an end, on a thread of its own, until it ends or ``stop`` is set, which cancels it.
+
+    Returns:
+        Whether it ended by itself.
+
+    Raises:
+        JetstreamError: it has failed.
+    """
+    with ThreadPoolExecutor(1, "pipeline") as threads, _translated():
+        running = threads.submit(job, spark)
+        while not wait((running,), _POLL_SECONDS).done:
+            if stop.is_set():
+                spark.sparkContext.cancelAllJobs()
+        failure = running.exception()
+        if failure is not None and not stop.is_set():
+            raise failure
+        return failure is None
+
+
+class _News(StreamingQueryListener):
+    """Puts what Spark tells of any query of the session into a queue; None is a query's end."""
+
+    def __init__(self) -> None:
+        self.queue: queue.SimpleQueue[tuple[str, BatchProgress | None]] = queue.SimpleQueue()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Say nothing: whoever started it knows."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """Hand on how far it is."""
+        self.queue.put((str(event.progress.runId), progress_of(event.progress)))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Say nothing: nothing has happened."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Hand on that all is told."""
+        self.queue.put((str(event.runId), None))
+
+
+@contextlib.contextmanager
+def _listening(spark: SparkSession) -> Iterator[_News]:
+    news = _News()
+    spark.streams.addListener(news)
+    try:
+        yield news
+    finally:
+        spark.streams.removeListener(news)
+
+
+def _told_of(query: StreamingQuery, news: _News, told: Told, stop: threading.Event) -> None:
+    """Tell what comes of ``query`` until it has ended and all is told, or it is to stop."""
+    patience = _TOLD_SECONDS_MAX
+    while not stop.is_set() and patience > 0:
+        try:
+            run_id, progress = news.queue.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            patience = _TOLD_SECONDS_MAX if query.isActive else patience - _POLL_SECONDS
+            continue
+        if run_id != query.runId:
+            continue
+        if progress is None:
+            return
+        told(progress)
+
+
+def _abandon(query: StreamingQuery) -> None:
+    """Stop a query, whatever its micro-batch says to that."""
+    with contextlib.suppress(PySparkException, Py4JError):
+        query.stop()
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Raise what Spark raises as an error of ours."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise failure_of(str(error), is_request=isinstance(error, _REQUEST_ERRORS)) from error
