@@ -1,0 +1,112 @@
+"""Pipeline *table*: a stream whose records have keys becomes a table of the last record of each key.
+
+Each micro-batch is merged into the buckets that its keys lie in (`jetstream.spark.pipelines.table_version`
+says what a table is). A tombstone removes its key; records without a key are nobody's, and left out.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from envelope.types import TimestampUs
+from jetstream.log.os_disk import OsDisk
+from jetstream.spark.pipelines import json_values
+from jetstream.spark.pipelines.settings import QuerySettings
+from jetstream.spark.pipelines.table_merge import (
+    BUCKET,
+    RESULT_SCHEMA,
+    TOMBSTONE,
+    BucketMerge,
+    merge_function,
+)
+from jetstream.spark.pipelines.table_store import bring_in, read_version
+from jetstream.spark.pipelines.table_version import (
+    FILES_DIRECTORY,
+    Layout,
+    MergedBucket,
+    TableVersion,
+    Writer,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+"""Local property of the thread that runs a micro-batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSettings:
+    """What table is made, and where.
+
+    Attributes:
+        directory: of the table; every executor must see it under this path.
+        layout: its buckets, and the schema of values that are JSON.
+        grace: how long files stay that are replaced, for those who are reading them.
+    """
+
+    directory: Path
+    layout: Layout
+    grace: timedelta
+    query: QuerySettings
+
+
+def start(records: "DataFrame", settings: TableSettings) -> "StreamingQuery":
+    """Start the pipeline.
+
+    Args:
+        records: a streaming frame with the columns of our source.
+        settings: of the table.
+    """
+    keyed = records.where("key IS NOT NULL").selectExpr(*_columns(settings.layout))
+    return settings.query.started(keyed.writeStream.foreachBatch(_merging(settings)))
+
+
+def current_files(directory: Path) -> list[Path]:
+    """Return the Parquet files of the table as it is now; they stay at least for its grace.
+
+    Raises:
+        RequestError: there is no table.
+        CorruptDataError: its version cannot be read.
+    """
+    version = read_version(OsDisk(directory))
+    return [directory / FILES_DIRECTORY / file.path for file in version.files]
+
+
+def _columns(layout: Layout) -> tuple[str, ...]:
+    value = "value" if layout.schema is None else f"{json_values.parsed(layout.schema)} AS value"
+    return (
+        "key",
+        value,
+        "subject",
+        "partition",
+        "offset",
+        "timestamp",
+        f"value IS NULL AS {TOMBSTONE}",
+        f"CAST(pmod(crc32(key), {layout.buckets}) AS INT) AS {BUCKET}",
+    )
+
+
+def _merging(settings: TableSettings) -> "Callable[[DataFrame, int], None]":
+    disk = OsDisk(settings.directory)
+    grace_us = settings.grace // timedelta(microseconds=1)
+
+    def merge_batch(rows: "DataFrame", batch: int) -> None:
+        def merge(current: TableVersion) -> list[MergedBucket]:
+            merge_rows = merge_function(settings.directory, BucketMerge.into(current))
+            merged = rows.groupBy(BUCKET).applyInArrow(merge_rows, RESULT_SCHEMA).collect()
+            return [MergedBucket(*row) for row in merged]
+
+        query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        assert query is not None, "a micro-batch has a query"
+        bring_in(disk, settings.layout, Writer(query, batch), merge, now=_now, grace_us=grace_us)
+
+    return merge_batch
+
+
+def _now() -> TimestampUs:
+    return TimestampUs(time.time_ns() // 1000)
