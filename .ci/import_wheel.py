@@ -14,9 +14,19 @@ from pathlib import Path
 
 from envelope.errors import UnavailableError
 
-PACKAGES = ("envelope", "metadata", "consumer_groups", "jetstream")
-NEED_SPARK = "jetstream.spark."
-PLAIN_SPARK_MODULES = ("java", "requirement")
+PACKAGES = ("envelope", "metadata", "consumer_groups", "jetstream", "pyspark_jetstream")
+NEED_SPARK = ("jetstream.spark.", "pyspark_jetstream")
+PLAIN_SPARK_MODULES = (
+    "access",
+    "columns",
+    "java",
+    "offsets",
+    "options",
+    "pieces",
+    "planning",
+    "requirement",
+    "tiling",
+)
 """Of `jetstream.spark`: what plans and decides is tested, and can be read, without Spark."""
 
 

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jetstream.spark.session import end_spark, spark_session
+    from jetstream.spark.source import JetstreamDataSource, register
 
-__all__ = ["end_spark", "spark_session"]
+__all__ = ["JetstreamDataSource", "end_spark", "register", "spark_session"]
 
 _HOMES = {
+    "JetstreamDataSource": "source",
     "end_spark": "session",
+    "register": "source",
     "spark_session": "session",
 }
 

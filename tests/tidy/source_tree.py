@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PACKAGES: Final = ("envelope", "metadata", "consumer_groups", "jetstream")
+PACKAGES: Final = ("envelope", "metadata", "consumer_groups", "jetstream", "pyspark_jetstream")
 CODE_FOLDERS: Final = (*PACKAGES, "tests", "benchmarks", "examples", ".ci")
 _PURITY_CONTRACT: Final = "pure packages do no I/O, read no clock, draw no chance, write no log"
 

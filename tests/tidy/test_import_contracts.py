@@ -51,6 +51,7 @@ _PURE = "pure packages do no I/O, read no clock, draw no chance, write no log"
 _BAD_IMPORTS = [
     ("top-level packages point one way", "metadata/stream_config.py", "import jetstream.log"),
     ("top-level packages point one way", "consumer_groups/__init__.py", "import metadata.stream_config"),
+    ("top-level packages point one way", "jetstream/spark/java.py", "import pyspark_jetstream"),
     ("inside jetstream", "jetstream/log/__init__.py", "import jetstream.client"),
     (_PURE, "envelope/subjects.py", "import time"),
     (_PURE, "jetstream/fetch/__init__.py", "import jetstream.log.os_disk"),  # os, by way of another module
