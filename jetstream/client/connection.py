@@ -60,6 +60,8 @@ class ReadOptions(TypedDict, total=False):
     """Of one fetch."""
     prefetch_bytes: int
     """Fetched ahead of the application."""
+    batch_rows: int
+    """Batches of fewer records are put together, as far as they come with one fetch; 0, the default: none."""
     retry_s: float
     """How long retriable errors are met with another attempt."""
     read_from: ReadFrom
@@ -157,7 +159,9 @@ class JetstreamClient(PublishingClient):
             raise RequestError(f"read_from: {read_from!r}: there are {', '.join(get_args(ReadFrom))}")
         retry_s = options.get("retry_s", ReadSettings().retry_s)
         wish = ReadWish(read_from, Whereabouts(options.get("node"), options.get("rack")))
-        settings = ReadSettings(fetch, retry_s, options.get("progress"), wish)
+        settings = ReadSettings(
+            fetch, retry_s, options.get("progress"), wish, batch_rows=options.get("batch_rows", 0)
+        )
         return BatchReader(self._links, wanted, settings)
 
     async def boundary(

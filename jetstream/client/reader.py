@@ -10,7 +10,7 @@ So an application sees every record of its range once, in order, or an error.
 import asyncio
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
@@ -25,6 +25,7 @@ from envelope.errors import (
     RemoteProtocolError,
     RequestError,
 )
+from envelope.limits import MIB
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.client.fetch_pipeline import Bounds, FetchedRange, FetchPipeline, FetchSettings, ReaderPlace
 from jetstream.client.node_links import NodeLinks
@@ -33,9 +34,11 @@ from jetstream.client.read_range import ReadRange, ResolvedRange, resolve
 from jetstream.client.records import Record, before, records_of, trimmed
 from jetstream.client.replica_choice import ReadWish
 from jetstream.client.stream_route import Arrival, StreamRoute
-from jetstream.log.batch import decode, iter_frames
+from jetstream.log.batch import iter_batches
 from jetstream.log.schema import NO_RECORDS, SCHEMA
 
+_SMALL_BYTES: Final = MIB
+"""What has so much is not put together with others, however few records it is."""
 _BACKOFF_S_MIN: Final = 0.02
 _BACKOFF_S_MAX: Final = 2.0
 _DAMAGED_MAX: Final = 3
@@ -51,6 +54,8 @@ class ReadSettings:
     """How long retriable errors are met with another attempt before they are raised; progress starts anew."""
     progress: ReadProgressTold | None = None
     wish: ReadWish = field(default_factory=ReadWish)
+    batch_rows: int = 0
+    """Smaller batches are put together, as far as they come with one fetch."""
     moved: PlaceTold | None = None
     """Instead of ``progress``, for who wants to know only where the reader is."""
 
@@ -213,7 +218,7 @@ class BatchReader:
                 self._range = None
             await self._back_off(error, damaged=isinstance(error, RemoteProtocolError))
             return
-        self._decoded = self._decode(fetched)
+        self._decoded = _together(self._decode(fetched), self._settings.batch_rows)
 
     def _retention_was_first(self, error: JetstreamError) -> bool:
         """Tell whether the earliest offset moved on before the first fetch: then there is another one."""
@@ -270,14 +275,14 @@ class BatchReader:
     def _decode(self, fetched: FetchedRange) -> Iterator[_Decoded]:
         """Yield the verified, trimmed batches of a range; the next range is on its way meanwhile."""
         assert self._range is not None, "C6: a resolved reader has a range"
+        assert self._place is not None, "C6: a reader that decodes has a place"
         end, end_timestamp = self._range.end, self._range.end_timestamp
         # Of what the node has left out only its response tells the time.
         latest = fetched.response.max_timestamp
         passed = end_timestamp is not None and latest is not None and latest >= end_timestamp
         start: Offset | None = None
-        for frame in iter_frames(fetched.body):
-            header, records = decode(frame)
-            wanted = self._place.offset if self._place is not None else header.base
+        wanted = self._place.offset
+        for header, stored in iter_batches(fetched.body):
             if not header.base <= wanted < header.next or (start is not None and header.base != start):
                 raise RemoteProtocolError(
                     f"wanted offset {wanted}, got the batch [{header.base}, {header.next})"
@@ -287,8 +292,9 @@ class BatchReader:
                     f"the batch [{header.base}, {header.next}) is of leader epoch {header.leader_epoch}, "
                     f"the response says {fetched.response.epoch}"
                 )
-            start = header.next
-            in_range = trimmed(records, wanted, end)
+            is_whole = wanted == header.base and (end is None or header.next <= end)
+            in_range = stored if is_whole else trimmed(stored, wanted, end)
+            start = wanted = header.next
             records = in_range if end_timestamp is None else before(in_range, end_timestamp)
             ended = passed or records.num_rows < in_range.num_rows or (end is not None and header.next >= end)
             reached = header.next if end is None else min(header.next, end)
@@ -314,6 +320,45 @@ class BatchReader:
         self._finished = True
         self._decoded = iter(())
         self._drop_pipeline()
+
+
+def _together(decoded: Iterator[_Decoded], rows: int) -> Iterator[_Decoded]:
+    """Yield the same with small batches put together: of fewer than ``rows`` and of `_SMALL_BYTES`.
+
+    All are of one response, so of one epoch.
+    """
+    small: list[_Decoded] = []
+    count = 0
+    failure: JetstreamError | None = None
+    while True:
+        try:
+            each = next(decoded, None)
+        except JetstreamError as error:
+            each, failure = None, error
+        is_small = each is not None and _is_small(each.records, rows)
+        if small and (not is_small or count >= rows):
+            yield _merged(small)
+            small, count = [], 0
+        if failure is not None:
+            raise failure
+        if each is None:
+            return
+        if is_small:
+            small.append(each)
+            count += each.records.num_rows
+        else:
+            yield each
+
+
+def _is_small(records: pa.RecordBatch, rows: int) -> bool:
+    return records.num_rows < rows and records.get_total_buffer_size() < _SMALL_BYTES
+
+
+def _merged(several: Sequence[_Decoded]) -> _Decoded:
+    if len(several) == 1:
+        return several[0]
+    merged = pa.Table.from_batches([each.records for each in several], SCHEMA).combine_chunks().to_batches()
+    return replace(several[-1], records=merged[0] if merged else NO_RECORDS)
 
 
 def _fetch_settings(fetch: FetchSettings, arrival: Arrival) -> FetchSettings:

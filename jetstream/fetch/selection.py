@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from envelope.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX
 from envelope.subjects import matches
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import BatchHeader, Buffer, decode, encode_selected, iter_frames
+from jetstream.log.batch import BatchHeader, Buffer, encode_selected, iter_batches
 from jetstream.log.schema import SCHEMA
 from jetstream.protocol.requests import Column
 
@@ -69,8 +69,7 @@ class Selection:
             CorruptDataError: a batch is damaged.
         """
         kept = _Kept(self.bytes_max, self.records_max, end)
-        for frame in iter_frames(body):
-            header, records = decode(frame)
+        for header, records in iter_batches(body):
             wanted = self._projected(self._matching(_from(records, offset)))
             if not kept.add(wanted, header, records.nbytes):
                 break

@@ -337,6 +337,22 @@ def iter_frames(data: Buffer, start: int = 0) -> Iterator[memoryview]:
         start = frame.end
 
 
+def iter_batches(data: Buffer) -> Iterator[tuple[BatchHeader, pa.RecordBatch]]:
+    """Yield what `decode` returns of each complete message in ``data``; an incomplete last one is left out.
+
+    Raises:
+        CorruptDataError, Unsupported: as `decode`.
+    """
+    view, start = memoryview(data), 0
+    while start < len(view):
+        frame = find_frame(view, start)
+        if frame is None or frame.end > len(view):
+            return
+        header = verified_at(view, frame)
+        yield header, records_of(header, view[start : frame.end])
+        start = frame.end
+
+
 def verified_batches(data: Buffer) -> list[SealedBatch]:
     """Return header and bytes of each message in ``data`` after checking its CRC.
 
