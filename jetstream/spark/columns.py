@@ -1,11 +1,10 @@
 """What Spark gets of a log: which columns, under which names, and how batches are brought into that shape.
 
-Pure. Nothing is copied that the log has already: a large batch becomes another view of its own buffers,
-and small ones, which would cost Spark more than their records, are put together in Arrow. The columns that
-the log does not have are the same in every row, and are made once.
+Pure. Nothing is copied that the log has already: a batch becomes another view of its own buffers. The columns
+that the log does not have are the same in every row, and are made once.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -96,21 +95,13 @@ class Shape:
             else SCHEMA.names.index(field.name)
             for field in schema
         ]
-        # The first one in any case: without any column there would be no rows either.
-        self._taken = sorted({0, *(column for column in self._columns if isinstance(column, int))})
 
-    def shaped(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """Return the records of these batches, at least one, as one batch; of a single one without a copy.
-
-        Together they have less than 2 GiB in each column.
-        """
-        if len(batches) == 1:
-            return self._conformed(dict(enumerate(batches[0].columns)), batches[0].num_rows)
-        [together] = pa.Table.from_batches(batches).select(self._taken).combine_chunks().to_batches()
-        return self._conformed(dict(zip(self._taken, together.columns, strict=True)), together.num_rows)
-
-    def _conformed(self, columns: "Mapping[int, pa.Array[Any]]", rows: int) -> pa.RecordBatch:
-        arrays = [columns[column] if isinstance(column, int) else column.of(rows) for column in self._columns]
+    def shaped(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the records in that shape."""
+        rows = records.num_rows
+        arrays = [
+            records.column(column) if isinstance(column, int) else column.of(rows) for column in self._columns
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 

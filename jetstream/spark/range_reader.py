@@ -14,8 +14,6 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from envelope.errors import (
@@ -27,7 +25,6 @@ from envelope.errors import (
     StreamRecreated,
     UnknownStream,
 )
-from envelope.limits import MIB
 from envelope.spark_errors import DataLoss
 from jetstream.client.connection import JetstreamClient, ReadOptions
 from jetstream.client.loop_thread import LoopThread
@@ -42,13 +39,8 @@ _log = logging.getLogger(__name__)
 
 _GONE: Final = (OffsetOutOfRange, StreamRecreated, DivergedHistory, UnknownStream)
 
-_LARGE_ROWS: Final = 4_096
-_LARGE_BYTES: Final = MIB
-"""A batch of so many records, or of so many bytes, is handed to Spark as it came."""
-
-_GROUP_ROWS: Final = 16_384
-_GROUP_BYTES: Final = 4 * MIB
-"""Smaller ones are put together to so many; what one more batch adds to that is below `_LARGE_BYTES`."""
+_BATCH_ROWS: Final = 4_096
+"""Smaller batches are put together: to Spark each costs as much as some thousand records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +66,11 @@ def read_range(wanted: LogPiece, options: SourceOptions, schema: pa.Schema) -> I
     """
     shape = Shape(schema, wanted.stream, wanted.partition)
     with _connected(options.access) as (thread, client):
-        groups = _Groups(client, wanted, options, schema)
-        coming = thread.begin(groups.next())
-        while group := coming.result():
-            coming = thread.begin(groups.next())
-            yield shape.shaped(group)
+        batches = _Batches(client, wanted, options, schema)
+        coming = thread.begin(batches.next())
+        while (batch := coming.result()) is not None:
+            coming = thread.begin(batches.next())
+            yield shape.shaped(batch)
 
 
 def patience_s(options: SourceOptions) -> float:
@@ -99,8 +91,8 @@ def _connected(access: ClusterAccess) -> Iterator[tuple[LoopThread, JetstreamCli
         thread.close(farewell)
 
 
-class _Groups:
-    """The batches of a range, as many at a time as are worth handing over."""
+class _Batches:
+    """The batches of a range, checked."""
 
     def __init__(
         self, client: JetstreamClient, wanted: LogPiece, options: SourceOptions, schema: pa.Schema
@@ -113,50 +105,29 @@ class _Groups:
         found = wanted.piece.range
         self._check = RangeCheck(found.stream, found.start, found.end)
         self._reader = self._reader_from(found.start)
-        self._held: pa.RecordBatch | None = None
-        """A large batch that came behind small ones: it is next."""
         self._gone: JetstreamError | None = None
         """What says that the records which come next are not there any more."""
 
-    async def next(self) -> list[pa.RecordBatch]:
-        """Return the next batches; none at the end, when it is known that it was all."""
+    async def next(self) -> pa.RecordBatch | None:
+        """Return the next batch; None at the end, when it is known that it was all."""
         while True:
-            group = await self._gathered()
-            if group:
-                self._check.take(_offsets(group))
-                return group
+            batch = await self._next_batch()
+            if batch is not None:
+                self._check.take(batch.column(0).to_numpy())
+                return batch
             if self._gone is None:
                 self._check.finish(self._place)
                 self._count_missing()
-                return []
+                return None
             self._go_on_behind(self._gone)
             if self._check.place == self._piece.range.end:
-                return []
+                return None
 
     @property
     def _place(self) -> int:
         """The offset that comes next."""
         reached = self._reader.next_offset
         return self._check.place if reached is None else reached
-
-    async def _gathered(self) -> list[pa.RecordBatch]:
-        group: list[pa.RecordBatch] = []
-        rows = size = 0
-        while rows < _GROUP_ROWS and size < _GROUP_BYTES:
-            batch = self._held or await self._next_batch()
-            self._held = None
-            if batch is None:
-                break
-            nbytes = batch.nbytes
-            if batch.num_rows >= _LARGE_ROWS or nbytes >= _LARGE_BYTES:
-                if not group:
-                    return [batch]
-                self._held = batch
-                break
-            group.append(batch)
-            rows += batch.num_rows
-            size += nbytes
-        return group
 
     async def _next_batch(self) -> pa.RecordBatch | None:
         """Return the next batch; None at the end, and where what comes next is gone."""
@@ -216,6 +187,7 @@ def _read_options(found: OffsetRange, options: SourceOptions, schema: pa.Schema)
         "end": found.end,
         "follow": True,
         "incarnation": found.incarnation,
+        "batch_rows": _BATCH_ROWS,
         "read_from": options.read_preference,
         "retry_s": patience_s(options),
     }
@@ -226,11 +198,6 @@ def _read_options(found: OffsetRange, options: SourceOptions, schema: pa.Schema)
     if options.columns is not None or "value" not in schema.names:
         read["columns"] = log_columns(schema.names)
     return read
-
-
-def _offsets(group: list[pa.RecordBatch]) -> npt.NDArray[np.int64]:
-    columns = [batch.column(0) for batch in group]
-    return columns[0].to_numpy() if len(columns) == 1 else pa.chunked_array(columns).to_numpy()
 
 
 async def _leave(connection: AbstractAsyncContextManager[object]) -> None:
