@@ -1,7 +1,7 @@
-"""The data source ``jetstream`` of Spark.
+"""The data source ``jetstream`` of Spark: reads and writes, in batches and as a stream.
 
-Spark imports this module whenever it looks for any format that is written in Python: what reading needs is
-imported by who reads.
+Spark imports this module whenever it looks for any format that is written in Python: what reading and writing
+need is imported by who reads and writes.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +10,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
 )
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class JetstreamDataSource(DataSource):
-    """``spark.read.format("jetstream")`` and ``spark.readStream.format("jetstream")``; see docs/spark.md."""
+    """What ``format("jetstream")`` of a read, a write, and a stream of either means; see docs/spark.md."""
 
     @classmethod
     def name(cls) -> str:
@@ -42,6 +44,22 @@ class JetstreamDataSource(DataSource):
         from jetstream.spark.reading import stream_reader  # noqa: PLC0415 - see above
 
         return stream_reader(self.options, schema)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
+        """Return what publishes a data frame; see `JetstreamBatchWriter`."""
+        from jetstream.spark.sink import JetstreamBatchWriter  # noqa: PLC0415 - see above
+        from jetstream.spark.sink_options import parse_sink_options  # noqa: PLC0415 - see above
+
+        options = parse_sink_options(self.options, streaming=False)
+        return JetstreamBatchWriter(options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """Return what publishes a stream; see `JetstreamStreamWriter`."""
+        from jetstream.spark.sink import JetstreamStreamWriter  # noqa: PLC0415 - see above
+        from jetstream.spark.sink_options import parse_sink_options  # noqa: PLC0415 - see above
+
+        options = parse_sink_options(self.options, streaming=True)
+        return JetstreamStreamWriter(options, schema, overwrite=overwrite)
 
 
 def register(spark: "SparkSession") -> None:
