@@ -12,7 +12,7 @@ from envelope.types import Compact
 from jetstream.client.blocking import BlockingClient
 from jetstream.client.read_range import Start
 from jetstream.spark.options import SourceOptions
-from jetstream.spark.planning import StreamBounds
+from jetstream.spark.planning import OffsetRange, StreamBounds
 
 LOOK_S: Final = 10.0
 """How old the list of logs may be: partitions are added, and streams come that a pattern names."""
@@ -77,6 +77,10 @@ class Cluster:
             for moment, logs in together.items()
             for log, bounds in self._ranges(_datetime(moment), logs).items()
         }
+
+    def boundary(self, of: OffsetRange, max_bytes: int) -> int:
+        """Return up to where a range has at most so many bytes, as they are stored; one batch in any case."""
+        return self._client.boundary(of.stream, of.start, max_bytes, of.incarnation)[0]
 
     def _ranges(self, since: Start, logs: list[str]) -> dict[str, StreamBounds]:
         found = self._client.ranges(logs, since, patience_s=self._options.fetch_timeout_s)

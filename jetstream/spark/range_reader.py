@@ -60,7 +60,7 @@ def read_range(wanted: LogPiece, options: SourceOptions, schema: pa.Schema) -> I
 
     Raises:
         DataLoss: records of the range are gone, and that may not be.
-        DeadlinePassed: nothing came for `patience_s`.
+        DeadlinePassed: nothing came for `SourceOptions.patience_s`.
         CorruptDataError: what came is not the whole range.
         JetstreamError: anything else that the client cannot mend.
     """
@@ -71,11 +71,6 @@ def read_range(wanted: LogPiece, options: SourceOptions, schema: pa.Schema) -> I
         while (batch := coming.result()) is not None:
             coming = thread.begin(batches.next())
             yield shape.shaped(batch)
-
-
-def patience_s(options: SourceOptions) -> float:
-    """Return how long is waited for records that are committed, in seconds."""
-    return options.fetch_timeout_s * (1 + options.fetch_retries)
 
 
 @contextmanager
@@ -100,7 +95,7 @@ class _Batches:
         self._client = client
         self._piece = wanted.piece
         self._read_options = _read_options(wanted.piece.range, options, schema)
-        self._patience_s = patience_s(options)
+        self._patience_s = options.patience_s
         self._is_dense = wanted.dense and options.subject is None and options.key is None
         found = wanted.piece.range
         self._check = RangeCheck(found.stream, found.start, found.end)
@@ -189,7 +184,7 @@ def _read_options(found: OffsetRange, options: SourceOptions, schema: pa.Schema)
         "incarnation": found.incarnation,
         "batch_rows": _BATCH_ROWS,
         "read_from": options.read_preference,
-        "retry_s": patience_s(options),
+        "retry_s": options.patience_s,
     }
     if options.subject is not None:
         read["subject"] = options.subject

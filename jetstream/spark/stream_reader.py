@@ -24,7 +24,9 @@ from jetstream.spark.options import SourceOptions
 from jetstream.spark.planning import (
     Bounds,
     MicroBatches,
+    byte_shares,
     checked_ranges,
+    cut_offsets,
     latest_offsets,
     moments_of,
     starting_offsets,
@@ -85,8 +87,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read_all = isinstance(limit, ReadAllAvailable)
         planned = self._batches.next(before, bounds, time.monotonic(), joining=joining, read_all=read_all)
         warn(planned.warnings)
-        has_moved = is_initial(start) or _places(planned.offsets) != _places(before)
-        return encode_offsets(planned.offsets) if has_moved else start
+        end = planned.offsets if read_all else self._cut(cluster, before, planned.offsets, bounds)
+        has_moved = is_initial(start) or _places(end) != _places(before)
+        return encode_offsets(end) if has_moved else start
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name
         """Return what was committed when that was asked last: how far the query is behind."""
@@ -122,6 +125,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = Cluster(self._open.enter_context(self._options.access.open()), self._options)
         self._latest = self._cluster.bounds()
         return self._cluster, self._latest
+
+    def _cut(self, cluster: Cluster, start: Offsets, end: Offsets, bounds: Bounds) -> Offsets:
+        """Return the end of a batch of so many bytes as the options allow."""
+        max_bytes = self._options.max_bytes
+        if max_bytes is None:
+            return end
+        ranges, _ = checked_ranges(start, end, bounds, fail_on_data_loss=self._options.fail_on_data_loss)
+        shares = byte_shares(ranges, max_bytes)
+        return cut_offsets(end, {each.stream: cluster.boundary(each, shares[each.stream]) for each in ranges})
 
     def _joining(self, cluster: Cluster, bounds: Bounds) -> Offsets:
         moments = moments_of(self._options.starting, bounds)

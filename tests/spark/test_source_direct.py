@@ -222,6 +222,29 @@ def test_a_stream_is_read_batch_by_batch_and_every_batch_again(tmp_path: Path) -
     against_a_node(tmp_path, scenario)
 
 
+def test_a_batch_has_so_many_bytes_as_were_allowed(tmp_path: Path) -> None:
+    def scenario(js: BlockingClient, options: dict[str, str]) -> None:
+        js.streams.create("orders", "orders.>", partitions=2, partition_by="key")
+        for start in range(0, 200, 20):
+            js.publish_all(
+                [
+                    ("orders.x", b"%d " % n + b"x" * 1000, {"key": f"k{n % 8}"})
+                    for n in range(start, start + 20)
+                ]
+            )
+        limited = {**options, "startingOffsets": "earliest", "maxBytesPerTrigger": "50k"}
+        with closing(Query(limited)) as query:
+            batches = list(iter(query.batch, None))
+            assert 4 <= len(batches) <= 20
+            assert all(len(values_of(batch)) < 60 for batch in batches)
+            assert sorted(value for batch in batches for value in values_of(batch)) == list(range(200))
+        tiny = {**limited, "maxBytesPerTrigger": "1"}
+        with closing(Query(tiny)) as query:
+            assert sum(len(batch) for batch in iter(query.batch, None)) == 200
+
+    against_a_node(tmp_path, scenario)
+
+
 def test_what_is_available_now_is_read_and_nothing_that_comes(tmp_path: Path) -> None:
     def scenario(js: BlockingClient, options: dict[str, str]) -> None:
         js.streams.create("orders", "orders.>")

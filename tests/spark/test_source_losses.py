@@ -115,7 +115,7 @@ def test_records_that_are_not_there_yet_are_waited_for_and_not_for_ever(tmp_path
     def scenario(js: BlockingClient, options: dict[str, str]) -> None:
         js.streams.create("orders", "orders.>")
         numbers(js, range(10))
-        impatient = {**options, "fetchTimeoutMs": "100", "fetchRetries": "1"}
+        impatient = {**options, "fetchTimeoutMs": "100", "fetchRetries": "1", "fetchRetryIntervalMs": "0"}
         checked = parse_source_options(impatient, streaming=False)
         reading = read_range(a_piece(js, 5, 20), checked, output_schema(checked.output_columns))
         with pytest.raises(DeadlinePassed, match=r"from offset 10 on in 0.2 s; what is committed ends at 10"):
