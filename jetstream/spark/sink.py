@@ -7,8 +7,9 @@ already and says so. The queries for which it does not are what `jetstream.spark
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain
 from typing import NamedTuple
 
@@ -26,7 +27,9 @@ from envelope.errors import RequestError
 from envelope.spark_errors import InvalidOption
 from jetstream.spark.sink_columns import SUBJECT, check_columns, grouped
 from jetstream.spark.sink_options import SinkOptions
-from jetstream.spark.sink_target import SinkSessions, find_target
+from jetstream.spark.sink_target import SinkSessions, check_remembered, find_target
+from jetstream.spark.staged_files import StagedFile
+from jetstream.spark.staging import MicroBatch, open_staging
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -45,6 +48,15 @@ class Published(WriterCommitMessage):
     """What a task has published: all of it is stored."""
 
     records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged(WriterCommitMessage):
+    """What a task has staged: durable, and not published."""
+
+    query: str
+    file: StagedFile | None
+    """None: it has no rows."""
 
 
 class JetstreamBatchWriter(DataSourceArrowWriter):
@@ -79,19 +91,54 @@ class JetstreamStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool = False) -> None:
         """See `JetstreamBatchWriter`; ``overwrite`` is what Spark says of the output mode ``complete``."""
         _check(options, schema, overwrite=overwrite)
+        if options.staging is not None:
+            open_staging(options.staging)
         self._options = options
 
     def write(  # type: ignore[override]  # Spark's own Arrow writers have it so, against their base
         self, iterator: Iterator[pa.RecordBatch]
-    ) -> Published:
-        """Publish the rows of one task; return when all are stored.
+    ) -> Published | Staged:
+        """Publish the rows of one task, or stage them; return when all are stored, or durable there.
 
         Raises:
-            JetstreamError: not all are stored.
+            JetstreamError: not all are.
         """
         query, batch, partition = place_of_task()
+        if self._options.staging is not None:
+            staged = open_staging(self._options.staging).stage(query, batch, partition, iterator)
+            return Staged(query, staged)
         name = f"spark/{query}/{partition}"
         return Published(publish_rows(self._options, iterator, name, batch))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish what the tasks have staged; return when all of it is stored. Without staging it is already.
+
+        Raises:
+            SessionExpired: an earlier run has begun to publish it, so long ago that the stream does not know
+                how far it came.
+            JetstreamError: not all is stored.
+        """
+        staged = [each for each in messages if isinstance(each, Staged)]
+        if self._options.staging is None or not staged:
+            return
+
+        def publish(micro_batch: MicroBatch, rows: Iterator[pa.RecordBatch]) -> None:
+            begun_at = micro_batch.manifest.written_at if micro_batch.is_resumed else None
+            publish_rows(self._options, rows, f"spark/{staged[0].query}", batchId, begun_at)
+
+        files = [each.file for each in staged if each.file is not None]
+        open_staging(self._options.staging).publish_once(staged[0].query, batchId, files, publish)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Remove what the tasks have staged, if one of them has failed.
+
+        If none has, then publishing it has: it may be half done, and is to be completed.
+        """
+        if self._options.staging is None or None not in messages:
+            return
+        staged = [each for each in messages if isinstance(each, Staged)]
+        files = [each.file for each in staged if each.file is not None]
+        open_staging(self._options.staging).discard(files)
 
 
 def place_of_task() -> Place:
@@ -107,10 +154,24 @@ def place_of_task() -> Place:
     return Place(query, int(batch), task.partitionId())
 
 
-def publish_rows(options: SinkOptions, batches: Iterator[pa.RecordBatch], session: str, batch: int) -> int:
-    """Publish rows in the session of that name, as a micro-batch of that number; return how many, all stored.
+def publish_rows(
+    options: SinkOptions,
+    batches: Iterator[pa.RecordBatch],
+    session: str,
+    batch: int,
+    begun_at: datetime | None = None,
+) -> int:
+    """Publish rows, and return how many; all are stored then.
+
+    Args:
+        options: where to.
+        batches: the rows.
+        session: name of the session.
+        batch: number of the micro-batch.
+        begun_at: when an earlier run may have begun to publish the same rows.
 
     Raises:
+        SessionExpired: whether the earlier run has published some is forgotten.
         JetstreamError: not all are stored.
     """
     first = next(batches, None)
@@ -119,6 +180,8 @@ def publish_rows(options: SinkOptions, batches: Iterator[pa.RecordBatch], sessio
     rows = pa.RecordBatchReader.from_batches(first.schema, chain((first,), batches))
     with options.access.open() as client:
         target = find_target(client, options)
+        if begun_at is not None:
+            check_remembered(client, target, begun_at)
         with SinkSessions(client, target, options, session, batch) as sessions:
             if SUBJECT in first.schema.names:
                 return sum(sessions.publish(*each) for each in grouped(rows, options.subject))

@@ -2,11 +2,11 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
 
-from envelope.errors import RequestError, UnknownStream, Unsupported
+from envelope.errors import RequestError, SessionExpired, UnknownStream, Unsupported
 from envelope.partition_errors import StreamIsPartitioned
 from envelope.partitions import partition_of
 from envelope.types import AckPolicy, PartitionBy
@@ -14,7 +14,6 @@ from jetstream.client.blocking import BlockingClient
 from jetstream.client.blocking_session import BlockingSession
 from jetstream.client.message_table import ArrowTable
 from jetstream.spark.sink_options import SinkOptions
-from metadata.api.responses import StreamInfo
 
 BATCH_SHIFT: Final = 24
 """Bits for the number of an envelope within its micro-batch."""
@@ -56,15 +55,20 @@ def find_target(client: BlockingClient, options: SinkOptions) -> SinkTarget:
     return SinkTarget(name)
 
 
-def session_window(client: BlockingClient, target: SinkTarget) -> timedelta:
-    """Return how long the stream surely knows a session that is not used any more."""
+def check_remembered(client: BlockingClient, target: SinkTarget, since: datetime) -> None:
+    """Check that the stream still knows what sessions have published ``since`` then.
+
+    Raises:
+        SessionExpired: it may have forgotten one.
+    """
     numbers = range(target.partitions or 0)
     names = [f"{target.stream}/{number}" for number in numbers] or [target.stream]
-    return min(_session_window(client.streams.info(name)) for name in names)
-
-
-def _session_window(info: StreamInfo) -> timedelta:
-    return info.dedupe.effective_session_window
+    window = min(client.streams.info(name).dedupe.effective_session_window for name in names)
+    if since < datetime.now(UTC) - window:
+        raise SessionExpired(
+            f"a micro-batch that was begun at {since:%Y-%m-%d %H:%M:%S} UTC is to be completed, and stream "
+            f"{target.stream} knows sessions for {window}: look there whether it has its rows"
+        )
 
 
 def _only_stream(client: BlockingClient, subject: str | None) -> str:

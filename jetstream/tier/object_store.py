@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, Self
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -57,7 +57,7 @@ class ObjectStore:
         return ObjectStore(self._files, self._root, self._settle, answered)
 
     @classmethod
-    def at(cls, uri: str) -> "ObjectStore":
+    def at(cls, uri: str) -> Self:
         """Return the store at ``uri``, a URI or the absolute path of a local folder; asks nothing of it yet.
 
         Raises:
@@ -113,6 +113,16 @@ class ObjectStore:
             while count := stream.readinto(room):
                 self._answered()
                 yield room[:count]
+
+    @contextlib.contextmanager
+    def opened(self, path: str) -> Iterator[pa.NativeFile]:
+        """Let an object be read from its beginning, for a ``with`` block; errors in the block are typed too.
+
+        Raises:
+            TierUnavailable: there is none, or the store refused.
+        """
+        with self._doing(f"reading {path}"), self._files.open_input_stream(self._at(path)) as stream:
+            yield stream
 
     def link(self, path: str, target: Path) -> bool:
         """Give an object in a local folder another name, so that it can be read where it lies.

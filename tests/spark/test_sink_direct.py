@@ -24,7 +24,7 @@ from envelope.errors import (
 from envelope.partitions import partition_of
 from envelope.spark_errors import InvalidOption
 from jetstream.client.blocking import BlockingClient
-from jetstream.spark.sink import JetstreamBatchWriter, JetstreamStreamWriter
+from jetstream.spark.sink import JetstreamBatchWriter, JetstreamStreamWriter, Published
 from jetstream.spark.sink_columns import GROUPED_ROWS
 from jetstream.spark.sink_options import parse_sink_options
 from tests.spark.conftest import Endpoints
@@ -85,6 +85,7 @@ class Sink:
     ) -> int:
         with task(partition, query=query, batch=batch):
             message = self.stream_writer(schema_of(table)).write(iter(table.to_batches(rows)))
+        assert isinstance(message, Published)
         return message.records
 
 
