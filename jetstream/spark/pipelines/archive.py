@@ -1,0 +1,123 @@
+"""*archive*: streams into a directory of Parquet files, each record exactly once.
+
+Spark runs a batch again after a crash, with the same records under the same number. Its files are staged,
+and brought in by `archive_writing`, which knows the batches that it has. The archive itself says how far it
+is, so that a lost checkpoint costs nothing: the query goes on at the archive's border.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from jetstream.spark.pipelines.archive_files import CHECKPOINT_DIRECTORY, Manifest, Writer
+from jetstream.spark.pipelines.archive_levels import LEVELS_DEFAULT, column_of, expression_of
+from jetstream.spark.pipelines.archive_merges import due_merges
+from jetstream.spark.pipelines.archive_store import ArchiveStore
+from jetstream.spark.pipelines.archive_writing import (
+    FileSettings,
+    StagedBatch,
+    archive_staged,
+    merge_small_files,
+)
+from jetstream.spark.pipelines.query_log import batch_offsets, has_begun, query_id
+from jetstream.spark.pipelines.settings import QuerySettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+COLUMNS: Final = ("key", "value", "stream", "partition", "offset", "timestamp", "subject", "txid", "headers")
+"""Of an archive: all of the source's but ``timestampType``, which is 1 in every row."""
+STARTS: Final = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
+"""Options that say where a read begins, in lower case."""
+_ORDER: Final = ("stream", "partition", "offset")
+_TIMESTAMPS: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+"""Of the query's own session: Spark's default is of another age (INT96), and few others can write it."""
+_NO_MARKER: Final = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveSettings:
+    """What is to be archived where.
+
+    Attributes:
+        root: the archive's directory, which driver and executors see under this path.
+        levels: of directories in it; see `archive_levels`.
+    """
+
+    root: Path
+    levels: tuple[str, ...] = LEVELS_DEFAULT
+    files: FileSettings = field(default_factory=FileSettings)
+    once: bool = False
+    every_s: float = 10.0
+
+    @property
+    def checkpoint(self) -> Path:
+        """Of the query; it belongs to the archive."""
+        return self.root / CHECKPOINT_DIRECTORY
+
+
+def source_options(given: Mapping[str, str], manifest: Manifest, checkpoint: Path) -> dict[str, str]:
+    """Return the options of the source: what is archived already is not read, even if the checkpoint is gone.
+
+    A new archive begins with the earliest records, unless ``given`` says something else.
+    """
+    starts = {name for name in given if name.lower() in STARTS}
+    options = {name: value for name, value in given.items() if name not in starts} | {
+        "includeHeaders": "true"
+    }
+    if has_begun(checkpoint) or not manifest.streams:
+        return options | ({name: given[name] for name in starts} or {"startingOffsets": "earliest"})
+    border = {name: place.offset for name, place in manifest.border.items()}
+    return options | {"startingOffsets": json.dumps(border)}
+
+
+def start(records: "DataFrame", store: ArchiveStore, settings: ArchiveSettings) -> "StreamingQuery":
+    """Start the query that archives ``records``, a stream of the source's rows, into ``store``.
+
+    The archive has to be held until the query has ended.
+
+    Raises:
+        InvalidConfig: the archive has other levels of directories.
+        DiskFull, StorageError: the disk refuses.
+    """
+    store.begin(settings.levels)
+    archiver = _Archiver(store, settings)
+    query = QuerySettings(checkpoint=str(settings.checkpoint), once=settings.once, every_s=settings.every_s)
+    return query.started(records.writeStream.foreachBatch(archiver.archive))
+
+
+class _Archiver:
+    def __init__(self, store: ArchiveStore, settings: ArchiveSettings) -> None:
+        self._store = store
+        self._settings = settings
+
+    def archive(self, batch: "DataFrame", number: int) -> None:
+        """Archive a batch, if it is not yet; returns when it is durable."""
+        writer = Writer(query_id(self._settings.checkpoint), number)
+        if self._store.manifest.has(writer):
+            return
+        before, ends = batch_offsets(self._settings.checkpoint, number)
+        staging = self._store.staging()
+        rows = self._stage(batch, staging)
+        archive_staged(self._store, StagedBatch(staging, writer, before, ends, rows))
+        merge_small_files(self._store, due_merges, self._settings.files)
+
+    def _stage(self, batch: "DataFrame", staging: str) -> int:
+        """Write a batch's rows into files of a new directory; return how many Spark has seen."""
+        from pyspark.sql import Observation  # noqa: PLC0415 - settings are made without Spark
+        from pyspark.sql.functions import count, lit  # noqa: PLC0415 - likewise
+
+        batch.sparkSession.conf.set(*_TIMESTAMPS)
+        levels = self._settings.levels
+        directories = [column_of(level) for level in levels]
+        seen = Observation()
+        rows = batch.selectExpr(*COLUMNS, *(expression_of(level) for level in levels))
+        rows = rows.observe(seen, count(lit(1)).alias("rows")).sortWithinPartitions(*directories, *_ORDER)
+        writer = rows.write.partitionBy(*directories)
+        options = {**_NO_MARKER, "compression": self._settings.files.compression}
+        writer.options(**options).parquet(f"file://{self._settings.root.absolute() / staging}")
+        found: int = seen.get["rows"]
+        return found

@@ -1,0 +1,105 @@
+"""*backfill*: what an archive has and what has come since, as one table without gap or overlap.
+
+The archive's border is the exact offset where one ends and the other begins, in each stream.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from envelope.errors import RequestError, StreamRecreated, UnknownStream
+from jetstream.log.os_disk import OsDisk
+from jetstream.spark.cluster import Cluster
+from jetstream.spark.options import parse_source_options
+from jetstream.spark.pipelines.archive import COLUMNS, STARTS
+from jetstream.spark.pipelines.archive_files import Manifest
+from jetstream.spark.pipelines.archive_store import read_manifest
+from jetstream.spark.pipelines.settings import FORMAT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TOLD_BY_ARCHIVE: Final = (*STARTS, "stream", "streams", "streampattern")
+
+SCHEMA: Final = (
+    "key binary, value binary, stream string, partition int, offset bigint, timestamp timestamp, "
+    "subject string, txid bigint, headers array<struct<key: string, value: binary>>"
+)
+"""Of an archive's files."""
+
+
+def manifest_of(root: Path) -> Manifest:
+    """Return what the archive in ``root`` has now, whoever writes to it.
+
+    Raises:
+        RequestError: there is no archive.
+        CorruptDataError: its manifest cannot be read.
+    """
+    if not root.is_dir():
+        raise RequestError(f"there is no archive: no directory {root}")
+    disk = OsDisk(root)
+    try:
+        return read_manifest(disk)
+    finally:
+        disk.close()
+
+
+def archived(spark: "SparkSession", root: Path, manifest: Manifest) -> "DataFrame":
+    """Return the rows of an archive as its manifest tells: each once, also while files are merged.
+
+    If files are merged between the reading of the manifest and theirs, Spark says that one is missing.
+    """
+    if not manifest.files:
+        return spark.createDataFrame([], SCHEMA)
+    paths = [f"file://{root.absolute() / file.path}" for file in manifest.files]
+    return spark.read.schema(SCHEMA).parquet(*paths).select(*COLUMNS)
+
+
+def backfill(spark: "SparkSession", root: Path, options: Mapping[str, str]) -> "DataFrame":
+    """Return all rows of the archived streams: from the archive below its border, from the streams behind it.
+
+    Args:
+        spark: session.
+        root: the archive's directory.
+        options: of a batch read of the source; the archive says which streams, and where they begin.
+
+    Raises:
+        RequestError: there is no archive.
+        StreamRecreated: the archive is of another life of a stream.
+        DataLoss: retention has removed records behind the border (raised by Spark, when it reads).
+    """
+    manifest = manifest_of(root)
+    check_lives(manifest, options)
+    live = spark.read.format(FORMAT).options(**live_options(manifest, options)).load()
+    return archived(spark, root, manifest).unionByName(live.select(*COLUMNS))
+
+
+def live_options(manifest: Manifest, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that read what is behind an archive's border."""
+    border = {name: place.offset for name, place in manifest.border.items()}
+    options = {name: value for name, value in given.items() if name.lower() not in _TOLD_BY_ARCHIVE}
+    told = {"streams": ",".join(border), "startingOffsets": json.dumps(border), "includeHeaders": "true"}
+    return options | told
+
+
+def check_lives(manifest: Manifest, options: Mapping[str, str]) -> None:
+    """Compare the archived streams with those of the cluster.
+
+    Raises:
+        StreamRecreated: one was deleted and created again since.
+        UnknownStream: one is not there any more.
+        InvalidOption: the options are wrong.
+    """
+    checked = parse_source_options(live_options(manifest, options), streaming=False)
+    with checked.access.open() as client:
+        bounds = Cluster(client, checked).bounds()
+    for name, kept in manifest.streams.items():
+        if name not in bounds:
+            raise UnknownStream(f"the archive has {name}, and there is no such stream any more", stream=name)
+        if bounds[name].incarnation != kept.incarnation:
+            raise StreamRecreated(
+                f"the archive has {name} as it was before it was deleted and created again",
+                stream=name,
+                incarnation=kept.incarnation,
+            )

@@ -1,0 +1,166 @@
+"""Archives of a real node's streams, made, lost, found again and read by a real Spark."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from envelope.errors import StreamRecreated
+from jetstream.client.blocking import BlockingClient
+from jetstream.log.os_disk import OsDisk
+from jetstream.spark.pipelines import archive
+from jetstream.spark.pipelines.archive import ArchiveSettings
+from jetstream.spark.pipelines.archive_files import MANIFEST_PATH
+from jetstream.spark.pipelines.archive_merges import final_merges
+from jetstream.spark.pipelines.archive_store import held_archive
+from jetstream.spark.pipelines.archive_writing import merge_small_files
+from jetstream.spark.pipelines.backfill import archived, backfill, manifest_of
+from jetstream.spark.pipelines.settings import stream_of
+from jetstream.spark.source import register
+from tests.spark.conftest import Endpoints
+from tests.support.archives import FailingDisk
+
+pytestmark = pytest.mark.usefixtures("source")
+Place = tuple[str, int, int]
+
+
+@pytest.fixture
+def source(spark: SparkSession) -> None:
+    """Our data source, known to the session."""
+    register(spark)
+
+
+def run(spark: SparkSession, settings: ArchiveSettings, options: dict[str, str], failing: int = 0) -> None:
+    """Archive what is there, on a disk whose call of that number fails."""
+    disk = OsDisk(settings.root)
+    try:
+        with held_archive(FailingDisk(disk, failing)) as store:
+            found = archive.source_options(options, store.manifest, settings.checkpoint)
+            archive.start(stream_of(spark, found), store, settings).awaitTermination()
+    finally:
+        disk.close()
+
+
+def publish(js: BlockingClient, stream: str, numbers: range) -> None:
+    js.publish_all([(f"{stream}.{number % 3}.x", b"%d" % number) for number in numbers])
+
+
+def places(rows: DataFrame) -> Counter[Place]:
+    """How often each record is there; exactly once is right."""
+    table = rows.select("stream", "partition", "offset").toArrow()
+    return Counter(tuple(row.values()) for row in table.to_pylist())
+
+
+def all_places(js: BlockingClient, stream: str, logs: dict[int, str]) -> Counter[Place]:
+    """Every record of a stream, of whose partitions these are the names."""
+    return Counter(
+        (stream, partition, offset)
+        for partition, name in logs.items()
+        for offset in range(js.streams.info(name).high_watermark)
+    )
+
+
+def test_an_archive_has_every_record_of_all_partitions_in_its_directory(
+    spark: SparkSession, endpoints: Endpoints, js: BlockingClient, tmp_path: Path
+) -> None:
+    js.streams.create("archived", "archived.>", partitions=2, partition_by="subject")
+    publish(js, "archived", range(300))
+    js.publish("archived.0.x", None, key="k", headers={"Name": "text"}, txid=7)
+    options = {"servers": endpoints.servers, "stream": "archived", "maxOffsetsPerTrigger": "160"}
+    settings = ArchiveSettings(root=tmp_path, levels=("date", "hour", "subject:2"), once=True)
+    run(spark, settings, options)
+    logs = {0: "archived/0", 1: "archived/1"}
+    expected = all_places(js, "archived", logs)
+    assert expected.total() == 301
+    assert places(archived(spark, tmp_path, manifest_of(tmp_path))) == expected
+    by_listing = ds.dataset(tmp_path, partitioning="hive").to_table()
+    assert by_listing.num_rows == 301
+    assert set(by_listing["subject_2"].to_pylist()) == {0, 1, 2}
+    deleted = by_listing.filter(pc.is_valid(by_listing["txid"])).to_pylist()
+    assert [(row["key"], row["value"], row["headers"][0], row["subject"]) for row in deleted] == [
+        (b"k", None, {"key": "Name", "value": b"text"}, "archived.0.x")
+    ]
+    publish(js, "archived", range(300, 350))
+    run(spark, settings, options)
+    expected = all_places(js, "archived", logs)
+    assert places(spark.read.parquet(str(tmp_path))) == expected
+    check_merged(spark, tmp_path, expected)
+
+
+def check_merged(spark: SparkSession, root: Path, expected: Counter[Place]) -> None:
+    """Merging makes one file of each directory's, which is read like those before."""
+    rows, schema = sorted_rows(spark.read.parquet(str(root))), ds.dataset(root, partitioning="hive").schema
+    assert schema.field("timestamp").type == pa.timestamp("us", "UTC")
+    disk = OsDisk(root)
+    with held_archive(disk) as store:
+        before = len(store.manifest.files)
+        merge_small_files(store, final_merges, ArchiveSettings(root=root).files)
+        directories = {file.directory for file in store.manifest.files}
+        assert len(directories) == len(store.manifest.files) < before
+    disk.close()
+    assert places(archived(spark, root, manifest_of(root))) == expected
+    assert sorted_rows(spark.read.parquet(str(root))) == rows
+    assert ds.dataset(root, partitioning="hive").schema == schema
+
+
+def sorted_rows(rows: DataFrame) -> pa.Table:
+    return rows.toArrow().sort_by([("partition", "ascending"), ("offset", "ascending")])
+
+
+def test_a_query_that_failed_or_lost_its_checkpoint_brings_no_record_twice(
+    spark: SparkSession, endpoints: Endpoints, js: BlockingClient, tmp_path: Path
+) -> None:
+    js.streams.create("failing", "failing.>")
+    publish(js, "failing", range(50))
+    options = {"servers": endpoints.servers, "stream": "failing"}
+    settings = ArchiveSettings(root=tmp_path, once=True)
+    disk = OsDisk(tmp_path)
+    with held_archive(disk) as store:
+        store.begin(settings.levels)
+    disk.close()
+    with pytest.raises(StreamingQueryException, match="the call that fails"):
+        run(spark, settings, options, failing=12)
+    run(spark, settings, options)
+    expected = all_places(js, "failing", {0: "failing"})
+    assert places(archived(spark, tmp_path, manifest_of(tmp_path))) == expected
+
+    (settings.checkpoint / "commits" / "0").unlink()
+    (settings.checkpoint / "commits" / ".0.crc").unlink()
+    publish(js, "failing", range(50, 60))
+    run(spark, settings, options)
+    shutil.rmtree(settings.checkpoint)
+    publish(js, "failing", range(60, 70))
+    run(spark, settings, options)
+    expected = all_places(js, "failing", {0: "failing"})
+    assert expected.total() == 70
+    assert places(archived(spark, tmp_path, manifest_of(tmp_path))) == expected
+    assert places(spark.read.parquet(str(tmp_path))) == expected
+
+
+def test_a_backfill_has_each_record_of_archive_and_stream_once(
+    spark: SparkSession, endpoints: Endpoints, js: BlockingClient, tmp_path: Path
+) -> None:
+    js.streams.create("joined", "joined.>")
+    publish(js, "joined", range(40))
+    options = {"servers": endpoints.servers, "stream": "joined"}
+    run(spark, ArchiveSettings(root=tmp_path, once=True), options)
+    js.streams.truncate("joined", 30)
+    publish(js, "joined", range(40, 45))
+    rows = backfill(spark, tmp_path, options)
+    assert places(rows) == all_places(js, "joined", {0: "joined"})
+    values = {row["offset"]: row["value"] for row in rows.select("offset", "value").toArrow().to_pylist()}
+    assert values == {number: b"%d" % number for number in range(45)}
+
+    js.streams.delete("joined")
+    js.streams.create("joined", "joined.>")
+    with pytest.raises(StreamRecreated, match="as it was before"):
+        backfill(spark, tmp_path, options)
+    with pytest.raises(StreamingQueryException, match="DataLoss"):
+        run(spark, ArchiveSettings(root=tmp_path, once=True), options)
+    assert (tmp_path / MANIFEST_PATH).is_file()
