@@ -14,13 +14,17 @@ from pyspark.sql import DataFrame, SparkSession
 from envelope.errors import StreamRecreated
 from jetstream.client.blocking import BlockingClient
 from jetstream.log.os_disk import OsDisk
-from jetstream.spark.pipelines import archive
+from jetstream.log.state_file import encode_state
+from jetstream.spark.pipelines import archive, replay, replay_plan
 from jetstream.spark.pipelines.archive import ArchiveSettings
 from jetstream.spark.pipelines.archive_files import MANIFEST_PATH
 from jetstream.spark.pipelines.archive_merges import final_merges
 from jetstream.spark.pipelines.archive_store import held_archive
-from jetstream.spark.pipelines.archive_writing import merge_small_files
+from jetstream.spark.pipelines.archive_writing import FileSettings, merge_small_files
 from jetstream.spark.pipelines.backfill import archived, backfill, manifest_of
+from jetstream.spark.pipelines.progress import BatchProgress
+from jetstream.spark.pipelines.replay import ReplaySettings
+from jetstream.spark.pipelines.replay_plan import Replay, encode_replay
 from jetstream.spark.pipelines.settings import stream_of
 from jetstream.spark.source import register
 from tests.spark.conftest import Endpoints
@@ -34,6 +38,10 @@ Place = tuple[str, int, int]
 def source(spark: SparkSession) -> None:
     """Our data source, known to the session."""
     register(spark)
+
+
+def settings_of(root: Path, *levels: str) -> ArchiveSettings:
+    return ArchiveSettings(root=root, levels=levels or ("date",), once=True)
 
 
 def run(spark: SparkSession, settings: ArchiveSettings, options: dict[str, str], failing: int = 0) -> None:
@@ -73,7 +81,7 @@ def test_an_archive_has_every_record_of_all_partitions_in_its_directory(
     publish(js, "archived", range(300))
     js.publish("archived.0.x", None, key="k", headers={"Name": "text"}, txid=7)
     options = {"servers": endpoints.servers, "stream": "archived", "maxOffsetsPerTrigger": "160"}
-    settings = ArchiveSettings(root=tmp_path, levels=("date", "hour", "subject:2"), once=True)
+    settings = settings_of(tmp_path, "date", "hour", "subject:2")
     run(spark, settings, options)
     logs = {0: "archived/0", 1: "archived/1"}
     expected = all_places(js, "archived", logs)
@@ -100,7 +108,7 @@ def check_merged(spark: SparkSession, root: Path, expected: Counter[Place]) -> N
     disk = OsDisk(root)
     with held_archive(disk) as store:
         before = len(store.manifest.files)
-        merge_small_files(store, final_merges, ArchiveSettings(root=root).files)
+        merge_small_files(store, final_merges, FileSettings())
         directories = {file.directory for file in store.manifest.files}
         assert len(directories) == len(store.manifest.files) < before
     disk.close()
@@ -119,7 +127,7 @@ def test_a_query_that_failed_or_lost_its_checkpoint_brings_no_record_twice(
     js.streams.create("failing", "failing.>")
     publish(js, "failing", range(50))
     options = {"servers": endpoints.servers, "stream": "failing"}
-    settings = ArchiveSettings(root=tmp_path, once=True)
+    settings = settings_of(tmp_path)
     disk = OsDisk(tmp_path)
     with held_archive(disk) as store:
         store.begin(settings.levels)
@@ -149,7 +157,7 @@ def test_a_backfill_has_each_record_of_archive_and_stream_once(
     js.streams.create("joined", "joined.>")
     publish(js, "joined", range(40))
     options = {"servers": endpoints.servers, "stream": "joined"}
-    run(spark, ArchiveSettings(root=tmp_path, once=True), options)
+    run(spark, settings_of(tmp_path), options)
     js.streams.truncate("joined", 30)
     publish(js, "joined", range(40, 45))
     rows = backfill(spark, tmp_path, options)
@@ -162,5 +170,55 @@ def test_a_backfill_has_each_record_of_archive_and_stream_once(
     with pytest.raises(StreamRecreated, match="as it was before"):
         backfill(spark, tmp_path, options)
     with pytest.raises(StreamingQueryException, match="DataLoss"):
-        run(spark, ArchiveSettings(root=tmp_path, once=True), options)
+        run(spark, settings_of(tmp_path), options)
     assert (tmp_path / MANIFEST_PATH).is_file()
+
+
+def test_a_replay_publishes_each_record_once_and_in_order_however_often_it_runs(
+    spark: SparkSession,
+    endpoints: Endpoints,
+    js: BlockingClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replay_plan, "PIECE_OFFSETS", 60)
+    js.streams.create("played", "played.>")
+    js.streams.create("again", "again.>")
+    publish(js, "played", range(90))
+    js.publish("played.0.x", None, key="k", headers={"Name": "text"}, txid=7)
+    options = {"servers": endpoints.servers, "stream": "played"}
+    archiving = settings_of(tmp_path)
+    run(spark, archiving, options)
+    sink = {"servers": endpoints.servers}
+    settings = ReplaySettings(
+        root=tmp_path, session="s", subject="again.{subject}", stream="again", sink=sink
+    )
+    told: list[BatchProgress] = []
+    replay.run(spark, settings, told.append)
+    assert [(progress.rows, progress.lag) for progress in told] == [(60, 31), (31, 0)]
+    check_replayed(js, 91)
+
+    state = tmp_path / settings.replay().path
+    forgotten = Replay("s", "again.{subject}", "again", {"played": 91}, {"played": 60})
+    state.write_bytes(encode_state(encode_replay(forgotten)))
+    publish(js, "played", range(91, 95))
+    run(spark, archiving, options)
+    replay.run(spark, settings, told.append)
+    check_replayed(js, 91)
+    replay.run(spark, settings, told.append)
+    replay.run(spark, settings, told.append)
+    assert [progress.rows for progress in told] == [60, 31, 31, 4]
+    check_replayed(js, 95)
+
+
+def check_replayed(js: BlockingClient, count: int) -> None:
+    original, again = (list(js.read(stream)) for stream in ("played", "again"))
+    assert len(again) == count
+    for old, new in zip(original[:count], again, strict=True):
+        assert (new.value, new.key, new.txid, new.subject) == (
+            old.value,
+            old.key,
+            old.txid,
+            f"again.{old.subject}",
+        )
+    assert again[90].headers[0] == ("Name", b"text")

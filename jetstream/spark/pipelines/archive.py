@@ -45,18 +45,25 @@ class ArchiveSettings:
     Attributes:
         root: the archive's directory, which driver and executors see under this path.
         levels: of directories in it; see `archive_levels`.
+        once: archive what is there at the start, and end.
+        every_s: else, seconds from the start of one micro-batch to the next.
     """
 
     root: Path
     levels: tuple[str, ...] = LEVELS_DEFAULT
     files: FileSettings = field(default_factory=FileSettings)
     once: bool = False
-    every_s: float = 10.0
+    every_s: float = 60.0
 
     @property
     def checkpoint(self) -> Path:
-        """Of the query; it belongs to the archive."""
+        """Where Spark keeps how far the query is: a part of the archive."""
         return self.root / CHECKPOINT_DIRECTORY
+
+
+def local_uri(path: Path) -> str:
+    """Return a path as Spark takes it, whatever its own file system is; nothing in it is escaped there."""
+    return f"file://{path.absolute()}"
 
 
 def source_options(given: Mapping[str, str], manifest: Manifest, checkpoint: Path) -> dict[str, str]:
@@ -85,7 +92,8 @@ def start(records: "DataFrame", store: ArchiveStore, settings: ArchiveSettings) 
     """
     store.begin(settings.levels)
     archiver = _Archiver(store, settings)
-    query = QuerySettings(checkpoint=str(settings.checkpoint), once=settings.once, every_s=settings.every_s)
+    checkpoint = local_uri(settings.checkpoint)
+    query = QuerySettings(checkpoint=checkpoint, once=settings.once, every_s=settings.every_s)
     return query.started(records.writeStream.foreachBatch(archiver.archive))
 
 
@@ -118,6 +126,6 @@ class _Archiver:
         rows = rows.observe(seen, count(lit(1)).alias("rows")).sortWithinPartitions(*directories, *_ORDER)
         writer = rows.write.partitionBy(*directories)
         options = {**_NO_MARKER, "compression": self._settings.files.compression}
-        writer.options(**options).parquet(f"file://{self._settings.root.absolute() / staging}")
+        writer.options(**options).parquet(local_uri(self._settings.root / staging))
         found: int = seen.get["rows"]
         return found

@@ -12,7 +12,7 @@ from envelope.errors import RequestError, StreamRecreated, UnknownStream
 from jetstream.log.os_disk import OsDisk
 from jetstream.spark.cluster import Cluster
 from jetstream.spark.options import parse_source_options
-from jetstream.spark.pipelines.archive import COLUMNS, STARTS
+from jetstream.spark.pipelines.archive import COLUMNS, STARTS, local_uri
 from jetstream.spark.pipelines.archive_files import Manifest
 from jetstream.spark.pipelines.archive_store import read_manifest
 from jetstream.spark.pipelines.settings import FORMAT
@@ -52,7 +52,7 @@ def archived(spark: "SparkSession", root: Path, manifest: Manifest) -> "DataFram
     """
     if not manifest.files:
         return spark.createDataFrame([], SCHEMA)
-    paths = [f"file://{root.absolute() / file.path}" for file in manifest.files]
+    paths = [local_uri(root / file.path) for file in manifest.files]
     return spark.read.schema(SCHEMA).parquet(*paths).select(*COLUMNS)
 
 
@@ -73,6 +73,25 @@ def backfill(spark: "SparkSession", root: Path, options: Mapping[str, str]) -> "
     check_lives(manifest, options)
     live = spark.read.format(FORMAT).options(**live_options(manifest, options)).load()
     return archived(spark, root, manifest).unionByName(live.select(*COLUMNS))
+
+
+def run(spark: "SparkSession", root: Path, options: Mapping[str, str], parquet: Path | None) -> int:
+    """Write what `backfill` returns into a new directory, or only read it; return how many rows there are.
+
+    Raises:
+        RequestError, StreamRecreated, DataLoss: see `backfill`.
+    """
+    from pyspark.sql import Observation  # noqa: PLC0415 - an archive's manifest is read without Spark
+    from pyspark.sql.functions import count, lit  # noqa: PLC0415 - likewise
+
+    seen = Observation()
+    rows = backfill(spark, root, options).observe(seen, count(lit(1)).alias("rows"))
+    if parquet is None:
+        rows.write.format("noop").mode("overwrite").save()
+    else:
+        rows.write.parquet(local_uri(parquet))
+    found: int = seen.get["rows"]
+    return found
 
 
 def live_options(manifest: Manifest, given: Mapping[str, str]) -> dict[str, str]:
