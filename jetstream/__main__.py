@@ -11,7 +11,7 @@ class WithoutPandas:
     """Has pandas not found in this process.
 
     pyarrow imports pandas, where it is installed, at the first array that it makes: a third of a second and
-    40 MB for every command and every node, none of which uses it.
+    40 MB for every command and every node, none of which uses it but pipelines.
     """
 
     def find_spec(
@@ -27,7 +27,8 @@ def main() -> None:
     """Run the command line; refuse to run without assertions, which guard the data."""
     if not __debug__:
         raise SystemExit("jetstream does not run under python -O: its assertions guard the data")
-    sys.meta_path.insert(0, WithoutPandas())
+    if sys.argv[1:2] != ["pipeline"]:  # Spark wants it
+        sys.meta_path.insert(0, WithoutPandas())
     import_module("jetstream.cli.main").app(prog_name="jetstream")
 
 

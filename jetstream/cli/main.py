@@ -17,6 +17,7 @@ from jetstream.cli import (
     groups,
     inspect_files,
     moves,
+    pipeline,
     publish,
     read,
     serve,
@@ -50,6 +51,11 @@ group_app = typer.Typer(
     rich_markup_mode="rich",
 )
 tier_app = typer.Typer(help="Look at an object store.", no_args_is_help=True, rich_markup_mode="rich")
+pipeline_app = typer.Typer(
+    help="Run jobs on Spark over streams, configured, not coded.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
 bench_app = typer.Typer(
     help="Measure a running cluster as an application on this machine sees it.",
     no_args_is_help=True,
@@ -105,6 +111,9 @@ app.add_typer(tier_app, name="tier")
 add_command(tier_app, "ls", tiers.list_store, tiers.LIST_EXAMPLES)
 add_command(app, "pub", publish.pub, publish.PUB_EXAMPLES)
 add_command(app, "read", read.read, read.READ_EXAMPLES)
+app.add_typer(pipeline_app, name="pipeline")
+add_command(pipeline_app, "table", pipeline.table, pipeline.TABLE_EXAMPLES)
+add_command(pipeline_app, "aggregate", pipeline.aggregate, pipeline.AGGREGATE_EXAMPLES)
 app.add_typer(bench_app, name="bench")
 add_command(bench_app, "publish", bench.publish, bench.BENCH_PUBLISH_EXAMPLES)
 add_command(bench_app, "read", bench.read, bench.BENCH_READ_EXAMPLES)

@@ -37,4 +37,7 @@ class QuerySettings:
 
 def stream_of(spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
     """Return the records of a stream as they come, by the options of our source."""
+    from jetstream.spark.source import register  # noqa: PLC0415 - with it comes Spark
+
+    register(spark)
     return spark.readStream.format(FORMAT).options(**options).load()

@@ -18,6 +18,7 @@ from jetstream.cli import (
     demo,
     groups,
     inspect_files,
+    pipeline,
     publish,
     read,
     serve,
@@ -35,12 +36,28 @@ PAGES = (
     ROOT / "docs" / "cli.md",
     ROOT / "docs" / "operations.md",
     ROOT / "docs" / "runbook.md",
+    ROOT / "docs" / "spark.md",
     ROOT / "docs" / "tiers.md",
 )
 
 EXAMPLES = [
     example
-    for module in (bench, cluster, cursors, demo, groups, inspect_files, publish, read, serve, streams, tiers)
+    for module in (
+        *(
+            bench,
+            cluster,
+            cursors,
+            demo,
+            groups,
+            inspect_files,
+            pipeline,
+            publish,
+            read,
+            serve,
+            streams,
+            tiers,
+        ),
+    )
     for name, examples in sorted(vars(module).items())
     if name.endswith("_EXAMPLES")
     for example in examples
@@ -97,6 +114,7 @@ def test_every_command_has_help_with_examples(command: list[str]) -> None:
         ["cluster"],
         ["cursor"],
         ["group"],
+        ["pipeline"],
         ["tier"],
     )
 
