@@ -358,6 +358,10 @@ class BlockingClient:
         found = self._client.boundary(stream, offset, max_bytes, incarnation, retry_s=retry_s)
         return self._thread.run(found)
 
+    def stream_names(self) -> list[str]:
+        """Return the names of all streams; see `JetstreamClient.stream_names`."""
+        return self._thread.run(self._client.stream_names())
+
     def ranges(
         self, streams: Sequence[str], since: Start = "earliest", *, patience_s: float = PATIENCE_S_DEFAULT
     ) -> dict[str, PartitionRange]:

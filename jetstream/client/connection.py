@@ -106,6 +106,14 @@ class JetstreamClient(PublishingClient):
         """The consumer groups of the cluster."""
         return Groups(self.requests, self._links)
 
+    async def stream_names(self) -> list[str]:
+        """Return the names of all streams in their order, partitions one by one; this needs no NATS.
+
+        Raises:
+            JetstreamError: no node can be asked.
+        """
+        return await self._links.stream_names()
+
     async def ranges(
         self, streams: Sequence[str], since: Start = "earliest", *, patience_s: float = PATIENCE_S_DEFAULT
     ) -> dict[str, PartitionRange]:

@@ -129,6 +129,24 @@ class NodeLinks:
                 reason = UnknownStream(f"there is no stream {stream[:256]!r}")
         raise reason
 
+    async def stream_names(self) -> list[str]:
+        """Return the names of all streams in their order, as the next node tells them now.
+
+        Raises:
+            JetstreamError: no node could be asked; as `link`.
+        """
+        self._turn += 1
+        reason: JetstreamError = UnavailableError("no node is known")
+        async with aclosing(self._each_link()) as links:
+            async for link in links:
+                try:
+                    if not isinstance(link, JetstreamError):
+                        return await self._ask_names(link)
+                    reason = link
+                except JetstreamError as error:
+                    reason = error
+        raise reason
+
     async def coordinator_of(self, group: str) -> SocketLink:
         """Return an open connection to the node that coordinates ``group``, as the next node tells now.
 
@@ -193,6 +211,16 @@ class NodeLinks:
         self._advertised.update({node.id: (node.host, node.port) for node in response.nodes})
         racks = {node.id: node.rack for node in response.nodes}
         return next((_replicas(found, racks) for found in response.streams if found.name == stream), None)
+
+    async def _ask_names(self, link: SocketLink) -> list[str]:
+        names: list[str] = []
+        while True:
+            request = GetMetadata(id=link.next_id(), after=names[-1] if names else None)
+            page = await self._ask(link, request)
+            assert isinstance(page, MetadataResponse), "C1: a response has its request's type"
+            names += [stream.name for stream in page.streams]
+            if not page.more or not page.streams:
+                return names
 
     async def _ask_who_coordinates(self, group: str, link: SocketLink) -> SocketLink:
         response = await self._ask(link, FindCoordinator(id=link.next_id(), group=group))
