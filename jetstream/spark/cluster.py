@@ -87,12 +87,26 @@ class Cluster:
         return {log: StreamBounds(now.incarnation, now.start, now.end) for log, now in found.items()}
 
     def _found(self) -> dict[str, SourceLog]:
+        if not self._options.access.servers:
+            return self._found_by_names()
         if self._options.streams is not None:
             names = set(self._options.streams)
         else:
             listed = self._client.streams.list()
             names = {each.name for each in listed if self._options.wants(each.name, each.partition_of)}
         return {log: facts for name in sorted(names) for log, facts in self._logs_of(name).items()}
+
+    def _found_by_names(self) -> dict[str, SourceLog]:
+        """Return the logs as nodes name them, which do not say what is a partition, nor what is compacted."""
+        names = set(self._client.stream_names())
+        found = {}
+        for name in sorted(names):
+            whole, _, number = name.rpartition("/")
+            is_partition = whole not in ("", *names) and number.isdigit()
+            if self._options.wants(name, whole if is_partition else None):
+                log = (whole, int(number)) if is_partition else (name, 0)
+                found[name] = SourceLog(*log, dense=False)
+        return found
 
     def _logs_of(self, name: str) -> dict[str, SourceLog]:
         """Return the log of a stream, or those of its partitions."""

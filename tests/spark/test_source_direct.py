@@ -18,6 +18,7 @@ from jetstream.spark.options import parse_source_options
 from jetstream.spark.reading import batch_reader, read_schema, stream_reader
 from tests.integration.test_compaction import CONFIG as COMPACTED
 from tests.integration.test_tiers import CONFIG as TIERED
+from tests.spark.conftest import Endpoints
 from tests.support.pauses import pause_thread
 from tests.support.spark_reads import Query, against_a_node, batch_rows, numbers, values_of
 
@@ -175,6 +176,23 @@ def test_filters_that_are_taken_over_leave_out_exactly_what_they_say(tmp_path: P
         assert batch_rows(options, reader) == []
 
     against_a_node(tmp_path, scenario)
+
+
+def test_a_stream_is_found_without_nats(endpoints: Endpoints, js: BlockingClient) -> None:
+    js.streams.create("plain", "plain.>")
+    js.streams.create("parted", "parted.>", partitions=3, partition_by="key")
+    js.streams.create("plain/7", "seventh.>")
+    for stream in ("plain", "parted", "seventh"):
+        js.publish_all([(f"{stream}.x", b"%d" % n, {"key": f"k{n}"}) for n in range(50)])
+    for stream in ("plain", "parted", "parted/1", "plain/7"):
+        by_nats = batch_rows({"servers": endpoints.servers, "stream": stream})
+        assert batch_rows({"sockets": endpoints.sockets, "stream": stream}) == by_nats
+    for pattern in ("p.*", "parted", ".*/1"):
+        by_nats = batch_rows({"servers": endpoints.servers, "streamPattern": pattern})
+        assert batch_rows({"sockets": endpoints.sockets, "streamPattern": pattern}) == by_nats
+        assert {row["stream"] for row in by_nats} <= {"plain", "plain/7", "parted"}
+    with pytest.raises(UnknownStream, match="there is no stream 'nothing'"):
+        batch_rows({"sockets": endpoints.sockets, "stream": "nothing"})
 
 
 def test_streams_and_columns_that_there_are_not_are_refused(tmp_path: Path) -> None:
