@@ -1,17 +1,16 @@
 """Spark's batch read: what there is when it is planned, in exact ranges."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from envelope.errors import UnknownStream
-from jetstream.spark.cluster import Cluster, SourceLog
+from jetstream.spark.cluster import Cluster
 from jetstream.spark.filters import Pushed, pushed
 from jetstream.spark.options import SourceOptions
-from jetstream.spark.pieces import pieces_of
 from jetstream.spark.planning import (
     Bounds,
     OffsetRange,
@@ -51,7 +50,7 @@ class BatchReader(DataSourceReader):
                 raise UnknownStream(f"there is no stream {missing[0]!r}", stream=missing[0])
             bounds = cluster.bounds()
             ranges = self._narrowed(cluster, self._ranges(cluster, bounds))
-            return input_partitions(self._options, cluster.logs(), ranges)
+            return input_partitions(self._options, cluster, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range; see `read_range`."""
@@ -95,19 +94,13 @@ class FilteringBatchReader(BatchReader):
 
 
 def input_partitions(
-    options: SourceOptions, logs: Mapping[str, SourceLog], ranges: Iterable[OffsetRange]
+    options: SourceOptions, cluster: Cluster, ranges: Iterable[OffsetRange]
 ) -> list[InputPartition]:
-    """Return what Spark gives to its tasks.
-
-    Raises:
-        InvalidOption: they would be too many.
-    """
-    pieces = pieces_of(
-        ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
-    )
+    """Return what Spark gives to its tasks; raises what `Cluster.pieces` does."""
+    logs = cluster.logs()
     return [
         InputPartition(LogPiece(ReadPiece(each, not options.fail_on_data_loss), *logs[each.stream]))
-        for each in pieces
+        for each in cluster.pieces(ranges)
     ]
 
 

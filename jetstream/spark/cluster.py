@@ -1,18 +1,23 @@
 """What the driver asks of the cluster: which logs there are, what can be read of them, where a moment is."""
 
 import time
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from envelope.errors import UnknownStream
+from envelope.limits import ENVELOPE_RECORDS_MAX
 from envelope.partition_errors import StreamIsPartitioned
 from envelope.types import Compact
 from jetstream.client.blocking import BlockingClient
 from jetstream.client.read_range import Start
 from jetstream.spark.options import SourceOptions
+from jetstream.spark.pieces import pieces_of
 from jetstream.spark.planning import OffsetRange, StreamBounds
+
+CUTS_MAX: Final = 64
+"""Beyond it ranges are cut anywhere: to ask where a batch ends takes about as long as to fetch it twice."""
 
 LOOK_S: Final = 10.0
 """How old the list of logs may be: partitions are added, and streams come that a pattern names."""
@@ -81,6 +86,35 @@ class Cluster:
     def boundary(self, of: OffsetRange, max_bytes: int) -> int:
         """Return up to where a range has at most so many bytes, as they are stored; one batch in any case."""
         return self._client.boundary(of.stream, of.start, max_bytes, of.incarnation)[0]
+
+    def pieces(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Return the ranges in as many pieces as the options want, cut between batches where one ends nearby.
+
+        Raises:
+            InvalidOption: they would be too many.
+            JetstreamError: a log cannot be asked.
+        """
+        whole = {each.stream: each for each in ranges}
+        rough = self._cut(whole.values(), self._options.min_partitions)
+        if not 0 < len(rough) - len(whole) <= CUTS_MAX:
+            return rough
+        counts = Counter(each.stream for each in rough)
+        return [piece for stream, each in whole.items() for piece in self._pieces(each, counts[stream])]
+
+    def _pieces(self, rest: OffsetRange, count: int) -> Iterator[OffsetRange]:
+        while True:
+            first, *others = self._cut([rest], count)
+            if not others:
+                yield first
+                return
+            nearby = first.end - min(first.size // 8, ENVELOPE_RECORDS_MAX)
+            boundary = self.boundary(first._replace(start=nearby), 1)
+            end = min(boundary, first.end)
+            yield first._replace(end=end)
+            rest, count = rest._replace(start=end), max(count - 1, 1)
+
+    def _cut(self, ranges: Iterable[OffsetRange], count: int | None) -> list[OffsetRange]:
+        return pieces_of(ranges, min_partitions=count, max_records=self._options.max_records_per_partition)
 
     def _ranges(self, since: Start, logs: list[str]) -> dict[str, StreamBounds]:
         found = self._client.ranges(logs, since, patience_s=self._options.fetch_timeout_s)

@@ -109,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             before, decode_offsets(end), bounds, fail_on_data_loss=self._options.fail_on_data_loss
         )
         warn(warnings)
-        return input_partitions(self._options, cluster.logs(), ranges)
+        return input_partitions(self._options, cluster, ranges)
 
     def commit(self, end: Json) -> None:
         """Do nothing: what was read stays where it is."""

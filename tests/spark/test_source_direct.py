@@ -20,7 +20,7 @@ from tests.integration.test_compaction import CONFIG as COMPACTED
 from tests.integration.test_tiers import CONFIG as TIERED
 from tests.spark.conftest import Endpoints
 from tests.support.pauses import pause_thread
-from tests.support.spark_reads import Query, against_a_node, batch_rows, numbers, values_of
+from tests.support.spark_reads import Query, against_a_node, batch_rows, numbers, rows_of, values_of
 
 # --- batch reads -------------------------------------------------------------------------------------
 
@@ -138,6 +138,31 @@ def test_a_part_of_a_stream_is_read_by_offsets_and_by_times(tmp_path: Path) -> N
         assert 0 < len(found) < len(rows)
         pieces = batch_reader({**options, "maxRecordsPerPartition": "10"}, read_schema(options)).partitions()
         assert [piece.value.piece.range.size for piece in pieces] == [10, 10, 10]
+
+    against_a_node(tmp_path, scenario)
+
+
+def test_a_range_is_cut_where_a_batch_ends_if_one_ends_nearby(tmp_path: Path) -> None:
+    def scenario(js: BlockingClient, options: dict[str, str]) -> None:
+        js.streams.create("orders", "orders.>")
+        for start in range(0, 1000, 10):
+            js.publish_batch("orders.x", pa.table({"value": [b"%d" % n for n in range(start, start + 10)]}))
+        options = {**options, "startingOffsets": '{"orders": 3}'}
+        for limits, most in (({"minPartitions": "7"}, 200), ({"maxRecordsPerPartition": "150"}, 150)):
+            wanted = {**options, **limits}
+            reader = batch_reader(wanted, read_schema(wanted))
+            pieces = [partition.value.piece.range for partition in reader.partitions()]
+            assert len(pieces) >= 7
+            assert [piece.start % 10 for piece in pieces[1:]] == [0] * len(pieces[1:])
+            assert 100 < max(piece.size for piece in pieces) <= most
+            assert values_of(rows_of(reader, reader.partitions())) == list(range(3, 1000))
+        many = {**options, "minPartitions": "70"}
+        starts = [
+            partition.value.piece.range.start
+            for partition in batch_reader(many, read_schema(many)).partitions()
+        ]
+        assert len(starts) == 70
+        assert any(start % 10 for start in starts[1:])
 
     against_a_node(tmp_path, scenario)
 
