@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from envelope.errors import RequestError
 from envelope.spark_errors import InvalidOption
-from jetstream.spark.sink_columns import SUBJECT, check_columns, grouped
+from jetstream.spark.sink_columns import SUBJECT, as_records, check_columns, grouped
 from jetstream.spark.sink_options import SinkOptions
 from jetstream.spark.sink_target import SinkSessions, check_remembered, find_target
 from jetstream.spark.staged_files import StagedFile
@@ -110,7 +110,7 @@ class JetstreamStreamWriter(DataSourceStreamArrowWriter):
         name = f"spark/{query}/{partition}"
         return Published(publish_rows(self._options, iterator, name, batch))
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Publish what the tasks have staged; return when all of it is stored. Without staging it is already.
 
         Raises:
@@ -124,12 +124,12 @@ class JetstreamStreamWriter(DataSourceStreamArrowWriter):
 
         def publish(micro_batch: MicroBatch, rows: Iterator[pa.RecordBatch]) -> None:
             begun_at = micro_batch.manifest.written_at if micro_batch.is_resumed else None
-            publish_rows(self._options, rows, f"spark/{staged[0].query}", batchId, begun_at)
+            publish_rows(self._options, rows, f"spark/{staged[0].query}", batch_id, begun_at)
 
         files = [each.file for each in staged if each.file is not None]
-        open_staging(self._options.staging).publish_once(staged[0].query, batchId, files, publish)
+        open_staging(self._options.staging).publish_once(staged[0].query, batch_id, files, publish)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Remove what the tasks have staged, if one of them has failed.
 
         If none has, then publishing it has: it may be half done, and is to be completed.
@@ -174,10 +174,11 @@ def publish_rows(
         SessionExpired: whether the earlier run has published some is forgotten.
         JetstreamError: not all are stored.
     """
-    first = next(batches, None)
+    records = map(as_records, batches)
+    first = next(records, None)
     if first is None:
         return 0
-    rows = pa.RecordBatchReader.from_batches(first.schema, chain((first,), batches))
+    rows = pa.RecordBatchReader.from_batches(first.schema, chain((first,), records))
     with options.access.open() as client:
         target = find_target(client, options)
         if begun_at is not None:
@@ -199,4 +200,4 @@ def _task() -> TaskContext:
 def _check(options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
     if overwrite:
         raise InvalidOption("mode: a stream is appended to: mode('append'), outputMode('append' or 'update')")
-    check_columns(to_arrow_schema(schema), has_subject=options.subject is not None)
+    check_columns(to_arrow_schema(schema, timezone="UTC"), has_subject=options.subject is not None)

@@ -8,9 +8,12 @@
              or map<text, value>
     txid     integer                                none
 
-``value`` must be there. Nothing is done row by row: groups are made in Arrow, so many rows at a time that
-they do not depend on the batches in which Spark hands them over. A micro-batch that is run again comes in
-others, and must give the same envelopes.
+``value`` must be there. Headers that ask for something are a message's, and left out: the key of a record
+that was read from a stream is in its column, and its message id was another message's.
+
+Nothing is done row by row: groups are made in Arrow, so many rows at a time that they do not depend on the
+batches in which Spark hands them over. A micro-batch that is run again comes in others, and must give the
+same envelopes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,16 +21,22 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from envelope.errors import RequestError
+from envelope.headers import MESSAGE_HEADERS
 from jetstream.client.batch_envelopes import COLUMNS, batch_rows
 from jetstream.client.message_table import check_types
+from jetstream.log.schema import HEADERS_TYPE
 
 SUBJECT: Final = "subject"
 SINK_COLUMNS: Final = ("value", "key", SUBJECT, "headers", "txid")
 
 GROUPED_ROWS: Final = 32_768
 """Rows of which those with one subject come together; of one subject some envelopes full."""
+
+
+_MESSAGE_HEADERS: Final = pa.array(sorted(MESSAGE_HEADERS))
 
 
 class SubjectRows(NamedTuple):
@@ -60,6 +69,27 @@ def check_columns(schema: pa.Schema, *, has_subject: bool) -> None:
     check_types(schema, names)
     no_rows = schema.empty_table()
     batch_rows(no_rows.select([name for name in names if name in COLUMNS]))
+
+
+def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows with the headers that a record may have, and these of the log's type."""
+    if "headers" not in batch.schema.names:
+        return batch
+    place = batch.schema.get_field_index("headers")
+    return batch.set_column(place, "headers", _headers_of_records(batch.column(place).cast(HEADERS_TYPE)))
+
+
+def _headers_of_records(headers: "pa.Array[Any]") -> "pa.Array[Any]":
+    fields: pa.Array[Any] = pc.list_flatten(headers)
+    is_kept = pc.invert(pc.is_in(pc.struct_field(fields, "key"), _MESSAGE_HEADERS))
+    if pc.all(is_kept).as_py() is not False:
+        return headers
+    rows = pc.filter(pc.list_parent_indices(headers), is_kept).to_numpy()
+    ends = np.cumsum(np.bincount(rows, minlength=len(headers)))
+    offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
+    kept: pa.Array[Any] = pc.filter(fields, is_kept)
+    lists: pa.Array[Any] = pa.ListArray.from_arrays(offsets, kept, type=HEADERS_TYPE, mask=headers.is_null())
+    return lists
 
 
 def grouped(batches: Iterable[pa.RecordBatch], subject: str | None) -> Iterator[SubjectRows]:

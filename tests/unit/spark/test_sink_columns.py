@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envelope.errors import RequestError
+from envelope.headers import MESSAGE_HEADERS
 from jetstream.spark import sink_columns
-from jetstream.spark.sink_columns import check_columns, grouped
+from jetstream.spark.sink_columns import as_records, check_columns, grouped
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.utf8()), pa.field("value", pa.binary())]))
 
@@ -114,3 +115,36 @@ def test_a_row_without_a_subject_is_named_by_its_number_in_the_task() -> None:
     rows[8] = (None, 8, None)
     with pytest.raises(RequestError, match="row 8 of its task"):
         as_lists(batches_of(rows, [3, 3], txids=False), None)
+
+
+@given(
+    headers=st.lists(
+        st.none()
+        | st.lists(
+            st.tuples(
+                st.sampled_from(["a", "b", *sorted(MESSAGE_HEADERS)[:3]]), st.sampled_from([b"1", b"2"])
+            ),
+            max_size=4,
+        ),
+        max_size=12,
+    ),
+    start=st.integers(0, 3),
+)
+@settings(deadline=None)
+def test_headers_that_are_a_messages_are_left_out(
+    headers: list[list[tuple[str, bytes]] | None], start: int
+) -> None:
+    of_map = pa.array(headers, pa.map_(pa.utf8(), pa.binary()))
+    batch = pa.RecordBatch.from_arrays([of_map, pa.array(range(len(headers)))], ["headers", "value"])
+    found: list[Any] = as_records(batch.slice(start)).column("headers").to_pylist()
+    assert found == [
+        None
+        if row is None
+        else [{"key": name, "value": value} for name, value in row if name not in MESSAGE_HEADERS]
+        for row in headers[start:]
+    ]
+
+
+def test_rows_without_headers_are_as_they_were() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([b"v"])], ["value"])
+    assert as_records(batch) is batch
