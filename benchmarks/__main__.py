@@ -37,6 +37,11 @@ from benchmarks import (
     read_delay,
     rewrite,
     soak,
+    spark_latency,
+    spark_memory,
+    spark_read,
+    spark_sink,
+    spark_stream,
     streams,
     tiers,
 )
@@ -65,6 +70,11 @@ BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
     "groups_failover": groups_failover.run,
     "groups_read": groups_read.run,
     "soak": soak.run,
+    "spark_read": spark_read.run,
+    "spark_stream": spark_stream.run,
+    "spark_latency": spark_latency.run,
+    "spark_sink": spark_sink.run,
+    "spark_memory": spark_memory.run,
     "tiers": tiers.run,
 }
 SECONDS_DEFAULT: Final = 10.0

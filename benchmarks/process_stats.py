@@ -1,5 +1,6 @@
 """What the kernel says about processes: CPU time, memory, bytes made dirty for a disk (Linux ``/proc``)."""
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,20 @@ class ProcessSample:
             anonymous_bytes=_kilobytes(status["RssAnon"]),
             written_bytes=int(_table(process / "io")["write_bytes"]),
         )
+
+
+def descendants(pid: int) -> dict[int, int]:
+    """Return the processes that a process has started, and those that they have, each with its parent."""
+    found: dict[int, int] = {}
+    waiting = [pid]
+    while waiting:
+        parent = waiting.pop()
+        for path in Path(f"/proc/{parent}/task").glob("*/children"):
+            with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+                for child in map(int, path.read_text().split()):
+                    found[child] = parent
+                    waiting.append(child)
+    return found
 
 
 def machine_busy_seconds() -> float:
