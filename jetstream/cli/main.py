@@ -18,6 +18,7 @@ from jetstream.cli import (
     inspect_files,
     moves,
     pipeline,
+    pipeline_archive,
     publish,
     read,
     serve,
@@ -114,6 +115,10 @@ add_command(app, "read", read.read, read.READ_EXAMPLES)
 app.add_typer(pipeline_app, name="pipeline")
 add_command(pipeline_app, "table", pipeline.table, pipeline.TABLE_EXAMPLES)
 add_command(pipeline_app, "aggregate", pipeline.aggregate, pipeline.AGGREGATE_EXAMPLES)
+add_command(pipeline_app, "archive", pipeline_archive.archive, pipeline_archive.ARCHIVE_EXAMPLES)
+add_command(pipeline_app, "merge", pipeline_archive.merge, pipeline_archive.MERGE_EXAMPLES)
+add_command(pipeline_app, "backfill", pipeline_archive.backfill, pipeline_archive.BACKFILL_EXAMPLES)
+add_command(pipeline_app, "replay", pipeline_archive.replay, pipeline_archive.REPLAY_EXAMPLES)
 app.add_typer(bench_app, name="bench")
 add_command(bench_app, "publish", bench.publish, bench.BENCH_PUBLISH_EXAMPLES)
 add_command(bench_app, "read", bench.read, bench.BENCH_READ_EXAMPLES)

@@ -69,6 +69,9 @@ def backfill(spark: "SparkSession", root: Path, options: Mapping[str, str]) -> "
         StreamRecreated: the archive is of another life of a stream.
         DataLoss: retention has removed records behind the border (raised by Spark, when it reads).
     """
+    from jetstream.spark.source import register  # noqa: PLC0415 - with it comes Spark
+
+    register(spark)
     manifest = manifest_of(root)
     check_lives(manifest, options)
     live = spark.read.format(FORMAT).options(**live_options(manifest, options)).load()
@@ -95,7 +98,13 @@ def run(spark: "SparkSession", root: Path, options: Mapping[str, str], parquet: 
 
 
 def live_options(manifest: Manifest, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that read what is behind an archive's border."""
+    """Return the options that read what is behind an archive's border.
+
+    Raises:
+        RequestError: nothing is archived, so that there is no border.
+    """
+    if not manifest.streams:
+        raise RequestError("the archive has no stream yet: nothing is archived")
     border = {name: place.offset for name, place in manifest.border.items()}
     options = {name: value for name, value in given.items() if name.lower() not in _TOLD_BY_ARCHIVE}
     told = {"streams": ",".join(border), "startingOffsets": json.dumps(border), "includeHeaders": "true"}

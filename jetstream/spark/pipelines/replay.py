@@ -68,6 +68,9 @@ def run(spark: "SparkSession", settings: ReplaySettings, told: Callable[[BatchPr
         CorruptDataError: its state cannot be read.
         JetstreamError: not all is stored (raised by Spark).
     """
+    from jetstream.spark.source import register  # noqa: PLC0415 - with it comes Spark
+
+    register(spark)
     with _replay_disk(settings.root) as disk:
         manifest = manifest_of(settings.root)
         replay = settings.replay()
