@@ -4,6 +4,7 @@ Spark is imported here, when a pipeline is about to run: the other commands do w
 it.
 """
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SPARKS_PYTHON_LOG: Final = "SQLQueryContextLogger"
+"""Spark writes every error that it raises in Python here, too."""
+
 _LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug", "trace")
 
 
@@ -57,7 +61,8 @@ class Total:
             print_json({"event": event, **sums})
         else:
             late = f", {self.late:,} of them late" if self.late else ""
-            print_line(f"{event}: {self.rows:,} rows in {self.batches:,} micro-batches{late}")
+            batches = f"{self.batches:,} micro-batch{'' if self.batches == 1 else 'es'}"
+            print_line(f"{event}: {self.rows:,} rows in {batches}{late}")
 
 
 def batch_text(progress: BatchProgress) -> str:
@@ -128,6 +133,7 @@ def _session(options: SparkOptions) -> "Iterator[tuple[SparkSession, threading.E
     session = spark_session(options.master, "jetstream", settings)
     try:
         session.sparkContext.setLogLevel(options.spark_log.upper())
+        logging.getLogger(_SPARKS_PYTHON_LOG).disabled = options.spark_log.lower() == "off"
         with signals_set(threading.Event()) as stop:  # behind the session, which has set its own
             yield session, stop
     finally:
