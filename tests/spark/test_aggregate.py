@@ -13,11 +13,13 @@ from pyspark.sql import SparkSession
 
 from envelope.errors import RequestError
 from jetstream.cli.flights import load_flights, messages_of
+from jetstream.client.blocking import BlockingClient
 from jetstream.spark.pipelines import aggregate
-from jetstream.spark.pipelines.aggregate import AggregateSettings, ParquetSink, key_text
+from jetstream.spark.pipelines.aggregate import AggregateSettings, ParquetSink, StreamSink, key_text
 from jetstream.spark.pipelines.progress import BatchProgress
 from jetstream.spark.pipelines.run import run_stream
 from jetstream.spark.pipelines.settings import QuerySettings
+from tests.spark.conftest import Endpoints
 from tests.support.stream_files import StreamFiles
 
 ROWS = 6000
@@ -150,3 +152,38 @@ def test_a_window_may_slide(spark: SparkSession, tmp_path: Path) -> None:
     records = spark.read.parquet(str(directory))
     rows = aggregate.windows_of(records, settings).collect()
     assert sorted((row.window_start.hour, row.n) for row in rows) == [(0, 1), (1, 2), (2, 1)]
+
+
+def test_windows_are_records_of_a_stream_once_also_when_their_batch_is_repeated(
+    spark: SparkSession, endpoints: Endpoints, js: BlockingClient, checkpoint: str, tmp_path: Path
+) -> None:
+    js.streams.create("hours", "hours.>")
+    files, settings = StreamFiles(tmp_path / "stream"), settings_of(checkpoint, watermark="0 seconds")
+    access = {"servers": endpoints.servers, "subject": "hours.all", "staging": str(tmp_path / "staging")}
+    files.append([value(origin, 1, delay) for origin in ("JFK", "EWR") for delay in (1, 2)])
+    files.append([value("LGA", 9)])
+
+    def publish() -> None:
+        assert run_stream(
+            spark,
+            lambda session: aggregate.start(files.stream(session), settings, StreamSink(access)),
+            threading.Event(),
+            lambda _: None,
+        )
+
+    publish()
+    last = max(int(path.name) for path in (Path(checkpoint) / "commits").glob("[0-9]*"))
+    for name in (f"{last}", f".{last}.crc"):
+        (Path(checkpoint) / "commits" / name).unlink()
+    publish()
+    records = list(js.read("hours"))
+    assert [record.subject for record in records] == ["hours.all"] * 2
+    told = {record.key: json.loads(record.value or b"") for record in records}
+    assert sorted(told, key=str) == [b"EWR/2026-01-01T01:00:00Z", b"JFK/2026-01-01T01:00:00Z"]
+    assert told[b"JFK/2026-01-01T01:00:00Z"] == {
+        "window_start": "2026-01-01T01:00:00.000Z",
+        "window_end": "2026-01-01T02:00:00.000Z",
+        "origin": "JFK",
+        "departures": 2,
+        "mean_delay": 1.5,
+    }
