@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
-from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -23,17 +21,14 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from jetstream.spark.pipelines.failures import failure_of
 from jetstream.spark.pipelines.progress import BatchProgress, progress_of
+from jetstream.spark.pipelines.translation import SPARK_ERRORS, translated
 
 _POLL_SECONDS: Final = 0.2
 """How soon a request to stop is seen."""
 
 _TOLD_SECONDS_MAX: Final = 10.0
 """How long to wait for what Spark has still to tell of a query that has ended."""
-
-_REQUEST_ERRORS: Final = (AnalysisException, IllegalArgumentException)
-"""What is asked cannot be: a wrong name, type or word."""
 
 Start = Callable[[SparkSession], StreamingQuery]
 Job = Callable[[SparkSession], None]
@@ -65,14 +60,15 @@ def run_stream(
         JetstreamError: it cannot be started, or has failed.
     """
     with _listening(spark) as news:
-        with _translated():
+        with translated():
             query = start(spark)
-        _told_of(query, news, told, stop)
-    if stop.is_set():
-        stopping()
-        _abandon(query)
-        return False
-    with _translated():
+        _tell(query, news, told, stop)
+        if stop.is_set():
+            stopping()
+            _abandon(query)
+            _tell(query, news, told, threading.Event())
+            return False
+    with translated():
         query.awaitTermination()
     return True
 
@@ -86,7 +82,7 @@ def run_job(spark: SparkSession, job: Job, stop: threading.Event) -> bool:
     Raises:
         JetstreamError: it has failed.
     """
-    with ThreadPoolExecutor(1, "pipeline") as threads, _translated():
+    with ThreadPoolExecutor(1, "pipeline") as threads, translated():
         running = threads.submit(job, spark)
         while not wait((running,), _POLL_SECONDS).done:
             if stop.is_set():
@@ -128,8 +124,8 @@ def _listening(spark: SparkSession) -> Iterator[_News]:
         spark.streams.removeListener(news)
 
 
-def _told_of(query: StreamingQuery, news: _News, told: Told, stop: threading.Event) -> None:
-    """Tell what comes of ``query`` until it has ended and all is told, or it is to stop."""
+def _tell(query: StreamingQuery, news: _News, told: Told, stop: threading.Event) -> None:
+    """Tell what comes of ``query`` until it has ended and all is told, or ``stop`` is set."""
     patience = _TOLD_SECONDS_MAX
     while not stop.is_set() and patience > 0:
         try:
@@ -146,14 +142,5 @@ def _told_of(query: StreamingQuery, news: _News, told: Told, stop: threading.Eve
 
 def _abandon(query: StreamingQuery) -> None:
     """Stop a query, whatever its micro-batch says to that."""
-    with contextlib.suppress(PySparkException, Py4JError):
+    with contextlib.suppress(*SPARK_ERRORS):
         query.stop()
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    """Raise what Spark raises as an error of ours."""
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        raise failure_of(str(error), is_request=isinstance(error, _REQUEST_ERRORS)) from error

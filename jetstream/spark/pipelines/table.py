@@ -92,13 +92,16 @@ def _columns(layout: Layout) -> tuple[str, ...]:
 
 
 def _merging(settings: TableSettings) -> "Callable[[DataFrame, int], None]":
+    from jetstream.spark.pipelines.translation import translated  # noqa: PLC0415 - with it comes Spark
+
     disk = OsDisk(settings.directory)
     grace_us = settings.grace // timedelta(microseconds=1)
 
     def merge_batch(rows: "DataFrame", batch: int) -> None:
         def merge(current: TableVersion) -> list[MergedBucket]:
             merge_rows = merge_function(settings.directory, BucketMerge.into(current))
-            merged = rows.groupBy(BUCKET).applyInArrow(merge_rows, RESULT_SCHEMA).collect()
+            with translated():
+                merged = rows.groupBy(BUCKET).applyInArrow(merge_rows, RESULT_SCHEMA).collect()
             return [MergedBucket(*row) for row in merged]
 
         query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)

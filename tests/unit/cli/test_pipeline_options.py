@@ -1,5 +1,6 @@
 """What pipelines take from the command line and from a file, without Spark."""
 
+import sys
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -214,3 +215,13 @@ def test_durations_and_lists_are_read_as_everywhere() -> None:
 )
 def test_a_micro_batch_is_one_line(progress: BatchProgress, text: str) -> None:
     assert batch_text(progress) == text
+
+
+def test_where_spark_is_not_installed_one_line_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    places = ["--table", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint")]
+    result = CliRunner().invoke(app, ["pipeline", "table", "--stream", "s", *places])
+    assert result.exit_code == 5
+    assert result.stderr == "error: Spark is not installed: pip install 'jetstream-log[spark]'\n"

@@ -12,6 +12,14 @@ def test_no_command_imports_pandas_though_it_is_installed() -> None:
     assert not {module for module in modules if module.startswith("pandas.")}
 
 
+def test_spark_is_not_imported_before_a_pipeline_starts() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "jetstream", "pipeline", "table", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "jetstream" in modules
+    assert not {"pyspark", "py4j"} & modules
+
+
 def test_it_does_not_run_without_assertions() -> None:
     command = [sys.executable, "-O", "-m", "jetstream", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
