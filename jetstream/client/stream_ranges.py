@@ -13,6 +13,8 @@ from jetstream.client.replica_choice import ReadWish
 from jetstream.client.stream_route import StreamRoute
 
 PATIENCE_S_DEFAULT: Final = 5.0
+_ANSWER_SECONDS: Final = 10.0
+"""How long one node is waited for: where one stands still, another one leads before long."""
 _LOOK_SECONDS: Final = 0.1
 _ASKED_AT_ONCE: Final = 64
 
@@ -32,7 +34,7 @@ async def range_of(links: NodeLinks, stream: str, since: Start, patience_s: floa
             resolved = await resolve(
                 ReadRange(stream, start=since, end="latest").validated(),
                 arrival.link,
-                patience_s,
+                min(patience_s, _ANSWER_SECONDS),
                 leader_only=arrival.visit.leaves,
             )
         except JetstreamError as error:
