@@ -93,7 +93,7 @@ class ClusterAccess:
         given = {name: rest.pop(name.lower()).strip() for name in option_names.ACCESS if name.lower() in rest}
         _check_whole(given, publishes=publishes)
         access = cls(
-            servers=words_of("servers", given["servers"]) if "servers" in given else (),
+            servers=words_of("servers", given["servers"], shown_url) if "servers" in given else (),
             sockets=_addresses(given["sockets"]) if "sockets" in given else (),
             token=_secret(given.get("token")),
             tls_ca=given.get("tls.ca"),
@@ -172,6 +172,8 @@ def _check_whole(given: Mapping[str, str], *, publishes: bool) -> None:
 def _addresses(text: str) -> tuple[str, ...]:
     addresses = words_of("sockets", text)
     for address in addresses:
+        if "://" in address:  # which may have a password
+            raise InvalidOption("sockets: host:port of nodes, not a URL: those of NATS are in servers")
         try:
             parse_address(address)
         except RequestError as error:

@@ -1,7 +1,7 @@
 """Values of options as people and Spark write them; pure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from envelope.spark_errors import InvalidOption
@@ -98,8 +98,13 @@ def size_bytes(option: str, text: str) -> int:
     return size
 
 
-def words_of(option: str, text: str) -> tuple[str, ...]:
+def words_of(option: str, text: str, shown: Callable[[str], str] = str) -> tuple[str, ...]:
     """Return what commas separate.
+
+    Args:
+        option: what it is of.
+        text: the words.
+        shown: returns what may be told of a word.
 
     Raises:
         InvalidOption: there is nothing, or one of them twice.
@@ -107,7 +112,7 @@ def words_of(option: str, text: str) -> tuple[str, ...]:
     words = tuple(word.strip() for word in text.split(",") if word.strip())
     if not words:
         raise InvalidOption(f"{option}: {text!r}: at least one, with commas between several")
-    twice = sorted({word for word in words if words.count(word) > 1})
+    twice = sorted({shown(word) for word in words if words.count(word) > 1})
     if twice:
         raise InvalidOption(f"{option}: {', '.join(twice)} is named twice")
     return words

@@ -66,7 +66,9 @@ def test_each_way_to_authenticate_reaches_the_nats_client() -> None:
         ({"servers": " "}, "servers is empty"),
         ({"servers": ","}, "servers: ',': at least one"),
         ({"servers": "a,a"}, "servers: a is named twice"),
+        ({"servers": "nats://u:hidden@a:1,nats://u:hidden@a:1"}, "servers: nats://a:1 is named twice"),
         ({"sockets": "host"}, "sockets: 'host' is not a socket address"),
+        ({"sockets": "nats://u:hidden@a:1"}, "sockets: host:port of nodes, not a URL"),
         ({"servers": "a", "nats.user": "u"}, "nats.user and nats.password belong together"),
         ({"servers": "a", "nats.password": "p"}, "nats.user and nats.password belong together"),
         (
