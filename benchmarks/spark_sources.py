@@ -77,7 +77,7 @@ class TimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(self._reader, SupportsTriggerAvailableNow), "ours does"
         self._reader.prepareForTriggerAvailableNow()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - so
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """See `DataSourceStreamReader`; timed where there is something new."""
         begun = time.perf_counter_ns()
         found = self._reader.latestOffset(start, limit)
