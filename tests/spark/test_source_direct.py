@@ -317,6 +317,18 @@ def test_the_first_batch_begins_where_it_did_when_it_was_planned(tmp_path: Path)
     against_a_node(tmp_path, scenario)
 
 
+def test_a_stream_that_comes_later_is_read_from_its_first_record(tmp_path: Path) -> None:
+    def scenario(js: BlockingClient, options: dict[str, str]) -> None:
+        with closing(Query({"servers": options["servers"], "streamPattern": "ord.*"})) as query:
+            assert query.batch() == []
+            js.streams.create("orders", "orders.>")
+            numbers(js, range(10))
+            query.restart()
+            assert values_of(query.batch() or []) == list(range(10))
+
+    against_a_node(tmp_path, scenario)
+
+
 def test_the_limit_that_spark_is_told_is_one_that_the_options_have(tmp_path: Path) -> None:
     options = {"servers": "nats://127.0.0.1:1", "stream": "orders"}
     for option, limit in (

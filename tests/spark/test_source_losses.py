@@ -103,6 +103,7 @@ def test_records_that_go_before_they_are_read_are_an_error_or_left_out(
         assert list(read_range(misses, checked, schema)) == []
         js.streams.delete("orders")
         js.streams.create("orders", "orders.>")
+        numbers(js, range(100))
         with pytest.raises(DataLoss, match=r"\[10, 90\) is gone"):
             list(read_range(fails, checked, schema))
         assert list(read_range(misses, checked, schema)) == []
