@@ -73,12 +73,16 @@ def batch_rows(table: ArrowTable) -> Iterator[pa.RecordBatch]:
     if len(names) != len(set(names)):
         raise RequestError(f"a column stands more than once: {', '.join(names)}")
     no_rows = [pa.nulls(0, field.type) for field in batches.schema]
-    _typed(pa.RecordBatch.from_arrays(no_rows, names=batches.schema.names))
-    return (_typed(batch) for batch in batches if batch.num_rows)
+    typed_rows(pa.RecordBatch.from_arrays(no_rows, names=batches.schema.names))
+    return (typed_rows(batch) for batch in batches if batch.num_rows)
 
 
-def _typed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows with the log's types, in the log's order."""
+def typed_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the columns of a record, with the log's types and in the log's order.
+
+    Raises:
+        RequestError: one has a type that is no such.
+    """
     names: list[str] = [name for name in COLUMNS if name in batch.schema.names]
     columns: list[pa.Array[Any]] = []
     for name in names:
@@ -112,7 +116,7 @@ def envelopes(
         RecordTooLarge: a single record that no envelope can carry.
     """
     number = 0
-    for piece in _pieces(
+    for piece in pieces_of_rows(
         batches, _fill_of(payload_max, compress), records_in_log(subject, ENVELOPE_RECORDS_MAX)
     ):
         waiting = [piece]
@@ -139,11 +143,14 @@ def _fill_of(payload_max: int, compress: bool) -> int:
     return ENVELOPE_BYTES_DEFAULT if compress else min(ENVELOPE_BYTES_DEFAULT, payload_max * 7 // 8)
 
 
-def _pieces(batches: Iterable[pa.RecordBatch], fill: int, records_max: int) -> Iterator[pa.RecordBatch]:
+def pieces_of_rows(
+    batches: Iterable[pa.RecordBatch], fill: int, records_max: int
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows in order, so many at a time that one more would be over a limit; one row at least.
 
-    Where they are cut follows from the rows alone, never from the batches they come in: who publishes an
-    equal table again must find each of its envelopes under the id that it had.
+    The limits are ``fill`` bytes, about, and ``records_max``. Where the rows are cut follows from the rows
+    alone, never from the batches they come in: who publishes an equal table again must find each of its
+    envelopes under the id that it had.
     """
     waiting: list[pa.RecordBatch] = []
     sizes: list[_Sizes] = []

@@ -184,8 +184,9 @@ def publish_rows(
         if begun_at is not None:
             check_remembered(client, target, begun_at)
         with SinkSessions(client, target, options, session, batch) as sessions:
-            if SUBJECT in first.schema.names:
-                return sum(sessions.publish(*each) for each in grouped(rows, options.subject))
+            if SUBJECT in first.schema.names or target.is_by_key:
+                groups = grouped(rows, options.subject, by_key=target.is_by_key)
+                return sum(sessions.publish(*each) for each in groups)
             assert options.subject is not None, "checked in the driver"
             return sessions.publish(options.subject, rows)
 

@@ -20,12 +20,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from envelope.errors import RequestError
 from envelope.headers import MESSAGE_HEADERS
-from jetstream.client.batch_envelopes import COLUMNS, batch_rows
+from envelope.limits import MIB
+from jetstream.client.batch_envelopes import COLUMNS, batch_rows, pieces_of_rows, typed_rows
 from jetstream.client.message_table import check_types
 from jetstream.log.schema import HEADERS_TYPE
 
@@ -35,15 +37,19 @@ SINK_COLUMNS: Final = ("value", "key", SUBJECT, "headers", "txid")
 GROUPED_ROWS: Final = 32_768
 """Rows of which those with one subject come together; of one subject some envelopes full."""
 
+GROUPED_BYTES: Final = 16 * MIB
+"""The same, where rows are large."""
 
 _MESSAGE_HEADERS: Final = pa.array(sorted(MESSAGE_HEADERS))
 
 
-class SubjectRows(NamedTuple):
-    """Rows to be published on one subject, in order; without that column."""
+class RowGroup(NamedTuple):
+    """Rows to be published together, in order; with the columns of records alone."""
 
     subject: str
-    rows: pa.Table
+    rows: pa.RecordBatch
+    key: bytes | None = None
+    """Of all of them, where keys are grouped; None: they have none."""
 
 
 def check_columns(schema: pa.Schema, *, has_subject: bool) -> None:
@@ -72,11 +78,14 @@ def check_columns(schema: pa.Schema, *, has_subject: bool) -> None:
 
 
 def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows with the headers that a record may have, and these of the log's type."""
-    if "headers" not in batch.schema.names:
-        return batch
-    place = batch.schema.get_field_index("headers")
-    return batch.set_column(place, "headers", _headers_of_records(batch.column(place).cast(HEADERS_TYPE)))
+    """Return the rows with the log's types, and with the headers that a record may have."""
+    records = typed_rows(batch)
+    if "headers" in records.schema.names:
+        place = records.schema.get_field_index("headers")
+        records = records.set_column(place, "headers", _headers_of_records(records.column(place)))
+    if SUBJECT in batch.schema.names:
+        records = records.append_column(SUBJECT, batch.column(SUBJECT).cast(pa.utf8()))
+    return records
 
 
 def _headers_of_records(headers: "pa.Array[Any]") -> "pa.Array[Any]":
@@ -92,54 +101,55 @@ def _headers_of_records(headers: "pa.Array[Any]") -> "pa.Array[Any]":
     return lists
 
 
-def grouped(batches: Iterable[pa.RecordBatch], subject: str | None) -> Iterator[SubjectRows]:
+def grouped(
+    records: Iterable[pa.RecordBatch], subject: str | None, *, by_key: bool = False
+) -> Iterator[RowGroup]:
     """Yield the rows by subject; those of one subject, and all that have a txid, in their order.
 
     Args:
-        batches: with the column ``subject``.
+        records: of `as_records`.
         subject: of rows that have none.
+        by_key: by their keys, too.
 
     Raises:
-        RequestError: a row without a subject; those more than `GROUPED_ROWS` before it were yielded.
+        RequestError: a row without a subject; groups of rows far before it were yielded.
     """
     row = 0
-    for chunk in _chunks(batches, GROUPED_ROWS):
-        yield from _groups(chunk, subject, row)
-        row += chunk.num_rows
+    for piece in pieces_of_rows(records, GROUPED_BYTES, GROUPED_ROWS):
+        yield from _groups(piece, _subjects(piece, subject, row), by_key=by_key)
+        row += piece.num_rows
 
 
-def _chunks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Yield all rows in order, ``rows`` at a time, the last ones fewer."""
-    waiting: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        waiting.append(batch)
-        count += batch.num_rows
-        while count >= rows:
-            table = pa.Table.from_batches(waiting)
-            yield table.slice(0, rows)
-            waiting, count = table.slice(rows).to_batches(), count - rows
-    if count:
-        yield pa.Table.from_batches(waiting)
-
-
-def _groups(chunk: pa.Table, default: str | None, first_row: int) -> Iterator[SubjectRows]:
-    subjects: pa.Array[Any] = chunk.column(SUBJECT).cast(pa.utf8()).combine_chunks()
+def _subjects(piece: pa.RecordBatch, default: str | None, first_row: int) -> "pa.Array[Any]":
+    """Return the subject of each row; the first of them is number ``first_row`` of its task."""
+    if SUBJECT not in piece.schema.names:
+        return pa.repeat(pa.scalar(default, pa.utf8()), piece.num_rows)
+    subjects: pa.Array[Any] = piece.column(SUBJECT)
     if default is not None:
-        subjects = subjects.fill_null(default)
-    elif subjects.null_count:
+        return subjects.fill_null(default)
+    if subjects.null_count:
         row = first_row + int(np.flatnonzero(subjects.is_null().to_numpy(zero_copy_only=False))[0])
         raise RequestError(f"row {row} of its task has no subject, and there is no option subject", row=row)
-    encoded = subjects.dictionary_encode()
-    names: list[Any] = encoded.dictionary.to_pylist()
-    rows = chunk.drop_columns([SUBJECT])
-    if len(names) == 1:
-        yield SubjectRows(names[0], rows)
-        return
-    numbers = encoded.indices.to_numpy()
-    if "txid" not in rows.column_names:
+    return subjects
+
+
+def _groups(piece: pa.RecordBatch, subjects: "pa.Array[Any]", *, by_key: bool) -> Iterator[RowGroup]:
+    numbers, names = _numbered(subjects)
+    keys: list[Any] = [None]
+    if by_key and "key" in piece.schema.names:
+        of_keys, keys = _numbered(piece.column("key"))
+        numbers = numbers * len(keys) + of_keys
+    rows = piece.select([name for name in piece.schema.names if name != SUBJECT])
+    if "txid" not in rows.schema.names and (numbers != numbers[0]).any():
         order = np.argsort(numbers, kind="stable")
         rows, numbers = rows.take(order), numbers[order]
-    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
+    starts: list[int] = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
     for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
-        yield SubjectRows(names[numbers[start]], rows.slice(start, end - start))
+        of_subject, of_key = divmod(int(numbers[start]), len(keys))
+        yield RowGroup(names[of_subject], rows.slice(start, end - start), keys[of_key])
+
+
+def _numbered(values: "pa.Array[Any]") -> "tuple[npt.NDArray[np.int64], list[Any]]":
+    """Return a number for each value, null included, and the values by their numbers."""
+    encoded: Any = values.dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()

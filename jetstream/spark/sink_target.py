@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from envelope.errors import RequestError, SessionExpired, UnknownStream, Unsupported
-from envelope.partition_errors import StreamIsPartitioned
+from envelope.partition_errors import PartitionsMissing, StreamIsPartitioned
 from envelope.partitions import partition_of
 from envelope.types import AckPolicy, PartitionBy
 from jetstream.client.blocking import BlockingClient
@@ -25,17 +25,20 @@ class SinkTarget:
 
     Attributes:
         stream: its name.
-        partitions: that share its subjects; None: it is not partitioned.
+        partitions: that share its messages; None: it is not partitioned.
+        is_by_key: their keys say which partition takes them; else their subjects.
     """
 
     stream: str
     partitions: int | None = None
+    is_by_key: bool = False
 
-    def stream_of(self, subject: str) -> str:
-        """Return the stream, or the partition, that stores what is published on ``subject``."""
+    def stream_of(self, subject: str, key: bytes | None) -> str:
+        """Return the stream, or the partition, that stores what is published on ``subject`` with this key."""
         if self.partitions is None:
             return self.stream
-        return f"{self.stream}/{partition_of(subject.encode(), self.partitions)}"
+        decides = key if self.is_by_key and key is not None else subject.encode()
+        return f"{self.stream}/{partition_of(decides, self.partitions)}"
 
 
 def find_target(client: BlockingClient, options: SinkOptions) -> SinkTarget:
@@ -89,12 +92,14 @@ def _partitioned(client: BlockingClient, name: str) -> SinkTarget:
     info = client.streams.partitions(name)
     _check_acks(name, info.config.ack)
     by = info.config.partition_by
-    if by != PartitionBy.SUBJECT:
+    if by == PartitionBy.QUEUE:
         raise Unsupported(
-            f"stream {name} is partitioned by {by}: the sink writes to streams without partitions, or with "
-            "partitions by subject, as an envelope goes to one of them, and is of one session with it"
+            f"stream {name} is partitioned by {by}: what is sent again may go to another partition, and be "
+            "stored a second time; the sink writes to partitions by key or by subject"
         )
-    return SinkTarget(name, info.effective_partitions)
+    if info.effective_partitions == 0:
+        raise PartitionsMissing(f"not all partitions of stream {name} are there yet")
+    return SinkTarget(name, info.effective_partitions, is_by_key=by == PartitionBy.KEY)
 
 
 def _check_acks(name: str, ack: str) -> None:
@@ -122,19 +127,26 @@ class SinkSessions:
         self._sessions: dict[str, BlockingSession] = {}
         self._stack = ExitStack()
 
-    def publish(self, subject: str, rows: ArrowTable) -> int:
+    def publish(self, subject: str, rows: ArrowTable, key: bytes | None = None) -> int:
         """Take rows in and return their number; see `BlockingSession.publish_batch`.
+
+        Args:
+            subject: of all rows.
+            rows: with the columns of records.
+            key: of all rows, where it decides on the partition.
 
         Raises:
             JetstreamError: something was refused, or not acked; what is before it may be stored.
         """
-        stream = self._target.stream_of(subject)
+        stream = self._target.stream_of(subject, key)
         session = self._sessions.get(stream)
         first = None
         if session is None:
             session = self._sessions[stream] = self._open(stream)
             first = self._first
-        records = session.publish_batch(subject, rows, first_sequence=first, compress=self._options.compress)
+        records = session.publish_batch(
+            subject, rows, first_sequence=first, key=key, compress=self._options.compress
+        )
         if session.last_sequence > self._last_possible:
             raise RequestError(f"a task publishes at most {1 << BATCH_SHIFT} envelopes: use more partitions")
         return records

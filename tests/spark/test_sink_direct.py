@@ -238,13 +238,26 @@ def test_rows_go_to_the_partition_of_their_subject_in_a_session_with_each(
         assert sorted(numbers(js, f"parted/{number}")) == expected
 
 
-@pytest.mark.parametrize("by", ["key", "queue"])
-def test_a_stream_whose_partitions_a_session_cannot_have_is_refused(
-    endpoints: Endpoints, js: BlockingClient, by: str
-) -> None:
-    js.streams.create(f"by_{by}", f"by_{by}.>", partitions=2, partition_by=by)
-    with pytest.raises(Unsupported, match=f"partitioned by {by}"):
-        Sink(endpoints, f"by_{by}").micro_batch(rows_of(1), 0)
+def test_rows_go_to_the_partition_of_their_key(endpoints: Endpoints, js: BlockingClient) -> None:
+    js.streams.create("keyed", "keyed.>", partitions=3, partition_by="key")
+    keys = [None if row % 6 == 5 else f"k{row % 6}" for row in range(3_000)]
+    sink = Sink(endpoints, "keyed")
+    for _ in range(2):
+        sink.micro_batch(rows_of(3_000).append_column("key", pa.array(keys)), 0)
+    sink.micro_batch(rows_of(5, first=3_000), 1)
+    all_keys = [*keys, *[None] * 5]
+    for number in range(3):
+        stored: list[Any] = js.read(f"keyed/{number}").to_table().to_pylist()
+        for key in {key for key in all_keys if partition_of((key or "keyed.new").encode(), 3) == number}:
+            rows = [int(row["value"][:8]) for row in stored if row["key"] == (key and key.encode())]
+            assert rows == [row for row, each in enumerate(all_keys) if each == key]
+    assert sum(len(numbers(js, f"keyed/{number}")) for number in range(3)) == 3_005
+
+
+def test_a_stream_whose_partitions_are_dealt_out_is_refused(endpoints: Endpoints, js: BlockingClient) -> None:
+    js.streams.create("dealt", "dealt.>", partitions=2, partition_by="queue")
+    with pytest.raises(Unsupported, match="partitioned by queue"):
+        Sink(endpoints, "dealt").micro_batch(rows_of(1), 0)
 
 
 def test_what_no_stream_takes_is_a_clear_error(endpoints: Endpoints, js: BlockingClient, stream: str) -> None:

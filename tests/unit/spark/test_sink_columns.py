@@ -83,7 +83,8 @@ SIZES = st.lists(st.integers(0, 12), max_size=8)
 
 
 def as_lists(batches: list[pa.RecordBatch], default: str | None = "d") -> list[tuple[str, list[Any]]]:
-    return [(each.subject, each.rows.column("value").to_pylist()) for each in grouped(batches, default)]
+    groups = grouped(map(as_records, batches), default)
+    return [(each.subject, each.rows.column("value").to_pylist()) for each in groups]
 
 
 @given(rows=ROWS, sizes=SIZES, others=SIZES, txids=st.booleans())
@@ -135,7 +136,8 @@ def test_headers_that_are_a_messages_are_left_out(
     headers: list[list[tuple[str, bytes]] | None], start: int
 ) -> None:
     of_map = pa.array(headers, pa.map_(pa.utf8(), pa.binary()))
-    batch = pa.RecordBatch.from_arrays([of_map, pa.array(range(len(headers)))], ["headers", "value"])
+    values = pa.array([b"v"] * len(headers), pa.binary())
+    batch = pa.RecordBatch.from_arrays([of_map, values], ["headers", "value"])
     found: list[Any] = as_records(batch.slice(start)).column("headers").to_pylist()
     assert found == [
         None
@@ -147,4 +149,40 @@ def test_headers_that_are_a_messages_are_left_out(
 
 def test_rows_without_headers_are_as_they_were() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([b"v"])], ["value"])
-    assert as_records(batch) is batch
+    assert as_records(batch) == batch
+
+
+KEYED = st.lists(
+    st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([b"x", b"y", b"", None])), max_size=40
+)
+
+
+@given(rows=KEYED, size=st.integers(1, 9), has_subject=st.booleans())
+@settings(deadline=None)
+def test_groups_by_key_have_one_key_each_and_keep_its_order(
+    rows: list[tuple[str | None, bytes | None]], size: int, has_subject: bool
+) -> None:
+    columns: dict[str, Any] = {
+        "value": pa.array([b"%d" % place for place in range(len(rows))], pa.binary()),
+        "key": pa.array([key for _, key in rows], pa.binary()),
+    }
+    if has_subject:
+        columns["subject"] = pa.array([subject for subject, _ in rows], pa.utf8())
+    batches = pa.table(columns).to_batches(size)
+    found: dict[tuple[str, bytes | None], list[int]] = {}
+    for each in grouped(map(as_records, batches), "d", by_key=True):
+        assert each.rows.column("key").to_pylist() == [each.key] * each.rows.num_rows
+        values: list[Any] = each.rows.column("value").to_pylist()
+        assert (each.subject, each.key) not in found
+        found[each.subject, each.key] = [int(value) for value in values]
+    expected: dict[tuple[str, bytes | None], list[int]] = {}
+    for place, (subject, key) in enumerate(rows):
+        expected.setdefault(((subject if has_subject else None) or "d", key), []).append(place)
+    assert found == expected
+
+
+def test_large_rows_are_grouped_a_few_at_a_time() -> None:
+    value = bytes(5 << 20)
+    rows = pa.table({"value": [value] * 7, "subject": ["a", "b", "a", "a", "b", "a", "a"]})
+    found = [(each.subject, each.rows.num_rows) for each in grouped(map(as_records, rows.to_batches()), None)]
+    assert found == [("a", 2), ("b", 1), ("a", 2), ("b", 1), ("a", 1)]
