@@ -6,11 +6,13 @@ from typing import Final
 
 from envelope.limits import MIB
 from envelope.spark_errors import InvalidOption
-from jetstream.client.batch_envelopes import BATCH_WINDOW_DEFAULT
 from jetstream.client.session_messages import SessionOptions
 from jetstream.spark.access import ClusterAccess
 from jetstream.spark.option_names import SINK, SOURCE, check_names
 from jetstream.spark.option_values import count, flag, milliseconds, size_bytes
+
+WINDOW_DEFAULT: Final = 256
+"""Envelopes of each task: large ones are bounded by their bytes, of small ones many are stored together."""
 
 WINDOW_BYTES_DEFAULT: Final = 8 * MIB
 """Of each task: enough for round trips to a node that syncs, little beside what NATS holds for a client."""
@@ -52,18 +54,18 @@ class SinkOptions:
     stream: str | None = None
     session_name: str | None = None
     staging: str | None = None
-    window: int = BATCH_WINDOW_DEFAULT
+    window: int = WINDOW_DEFAULT
     window_bytes: int = WINDOW_BYTES_DEFAULT
     ack_timeout_s: float = ACK_TIMEOUT_MS_DEFAULT / 1000
     retry_timeout_s: float = RETRY_TIMEOUT_MS_DEFAULT / 1000
     compress: bool = False
 
-    def session_options(self, stream: str) -> SessionOptions:
-        """Return how a session with ``stream`` is published."""
+    def session_options(self, stream: str, sessions: int) -> SessionOptions:
+        """Return how a session with ``stream`` is published, one of so many that share the task's bytes."""
         return SessionOptions(
             stream=stream,
             window=self.window,
-            window_bytes=self.window_bytes,
+            window_bytes=max(1, self.window_bytes // sessions),
             timeout_s=self.ack_timeout_s,
             retry_s=self.retry_timeout_s,
             derived=True,
@@ -102,7 +104,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         stream=stream,
         session_name=session_name,
         staging=given.get("staging"),
-        window=count("window", given.get("window", str(BATCH_WINDOW_DEFAULT)), most=10_000),
+        window=count("window", given.get("window", str(WINDOW_DEFAULT)), most=10_000),
         window_bytes=size_bytes("windowBytes", given.get("windowbytes", str(WINDOW_BYTES_DEFAULT))),
         ack_timeout_s=milliseconds("ackTimeoutMs", given.get("acktimeoutms", str(ACK_TIMEOUT_MS_DEFAULT))),
         retry_timeout_s=milliseconds(

@@ -152,7 +152,7 @@ class SinkSessions:
         return records
 
     def _open(self, stream: str) -> BlockingSession:
-        options = self._options.session_options(stream)
+        options = self._options.session_options(stream, self._target.partitions or 1)
         return self._stack.enter_context(self._client.session(self._name, **options))
 
     def __enter__(self) -> Self:

@@ -22,10 +22,10 @@ def test_options_are_taken_in_any_case() -> None:
     options = parse_sink_options(given, streaming=False)
     assert options.access.servers == ("nats://a:1", "nats://b:2")
     assert (options.subject, options.stream, options.session_name) == ("orders.new", "orders", None)
-    assert options.session_options("orders/1") == {
+    assert options.session_options("orders/1", 4) == {
         "stream": "orders/1",
         "window": 4,
-        "window_bytes": 1 << 20,
+        "window_bytes": 1 << 18,
         "timeout_s": 0.2,
         "retry_s": 3.0,
         "derived": True,
