@@ -15,8 +15,7 @@ from envelope.errors import StreamRecreated
 from jetstream.client.blocking import BlockingClient
 from jetstream.log.os_disk import OsDisk
 from jetstream.log.state_file import encode_state
-from jetstream.spark.pipelines import archive, replay, replay_plan
-from jetstream.spark.pipelines.archive import ArchiveSettings
+from jetstream.spark.pipelines import replay, replay_plan
 from jetstream.spark.pipelines.archive_files import MANIFEST_PATH
 from jetstream.spark.pipelines.archive_merges import final_merges
 from jetstream.spark.pipelines.archive_store import held_archive
@@ -25,53 +24,17 @@ from jetstream.spark.pipelines.backfill import archived, backfill, manifest_of
 from jetstream.spark.pipelines.progress import BatchProgress
 from jetstream.spark.pipelines.replay import ReplaySettings
 from jetstream.spark.pipelines.replay_plan import Replay, encode_replay
-from jetstream.spark.pipelines.settings import stream_of
 from jetstream.spark.source import register
 from tests.spark.conftest import Endpoints
-from tests.support.archives import FailingDisk
+from tests.support.spark_archives import Place, all_places, places, publish, run, settings_of
 
 pytestmark = pytest.mark.usefixtures("source")
-Place = tuple[str, int, int]
 
 
 @pytest.fixture
 def source(spark: SparkSession) -> None:
     """Our data source, known to the session."""
     register(spark)
-
-
-def settings_of(root: Path, *levels: str) -> ArchiveSettings:
-    return ArchiveSettings(root=root, levels=levels or ("date",), once=True)
-
-
-def run(spark: SparkSession, settings: ArchiveSettings, options: dict[str, str], failing: int = 0) -> None:
-    """Archive what is there, on a disk whose call of that number fails."""
-    disk = OsDisk(settings.root)
-    try:
-        with held_archive(FailingDisk(disk, failing)) as store:
-            found = archive.source_options(options, store.manifest, settings.checkpoint)
-            archive.start(stream_of(spark, found), store, settings).awaitTermination()
-    finally:
-        disk.close()
-
-
-def publish(js: BlockingClient, stream: str, numbers: range) -> None:
-    js.publish_all([(f"{stream}.{number % 3}.x", b"%d" % number) for number in numbers])
-
-
-def places(rows: DataFrame) -> Counter[Place]:
-    """How often each record is there; exactly once is right."""
-    table = rows.select("stream", "partition", "offset").toArrow()
-    return Counter(tuple(row.values()) for row in table.to_pylist())
-
-
-def all_places(js: BlockingClient, stream: str, logs: dict[int, str]) -> Counter[Place]:
-    """Every record of a stream, of whose partitions these are the names."""
-    return Counter(
-        (stream, partition, offset)
-        for partition, name in logs.items()
-        for offset in range(js.streams.info(name).high_watermark)
-    )
 
 
 def test_an_archive_has_every_record_of_all_partitions_in_its_directory(
@@ -222,3 +185,16 @@ def check_replayed(js: BlockingClient, count: int) -> None:
             f"again.{old.subject}",
         )
     assert again[90].headers[0] == ("Name", b"text")
+
+
+def test_an_archive_of_some_subjects_goes_on_where_nothing_was_for_it(
+    spark: SparkSession, endpoints: Endpoints, js: BlockingClient, tmp_path: Path
+) -> None:
+    js.streams.create("some", "some.>")
+    publish(js, "some", range(30))
+    options = {"servers": endpoints.servers, "stream": "some", "subject": "some.9.>"}
+    run(spark, settings_of(tmp_path), options)
+    assert manifest_of(tmp_path).border["some"].offset == 30
+    js.publish("some.9.x", b"wanted")
+    run(spark, settings_of(tmp_path), options)
+    assert places(archived(spark, tmp_path, manifest_of(tmp_path))) == Counter({("some", 0, 30): 1})
