@@ -40,7 +40,7 @@ Rows = Counter[tuple[str, int, int]]
 """How often each row is there; exactly once is right."""
 
 
-def parquet_bytes(rows: Iterable[Row]) -> bytes:
+def parquet_bytes(rows: Iterable[Row], row_group_rows: int | None = None) -> bytes:
     """Return a Parquet file of these rows."""
     kept = list(rows)
     table = pa.table(
@@ -52,7 +52,7 @@ def parquet_bytes(rows: Iterable[Row]) -> bytes:
         }
     )
     sink = io.BytesIO()
-    pq.write_table(table, sink)
+    pq.write_table(table, sink, row_group_size=row_group_rows)
     return sink.getvalue()
 
 

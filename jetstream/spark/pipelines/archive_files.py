@@ -226,6 +226,13 @@ def added_batch(
         StreamRecreated: the archive is of another life of a stream.
         CorruptDataError: the rows are not those of the offsets.
     """
+    unknown = sorted(before.keys() - manifest.streams.keys())
+    if unknown:
+        raise Fenced(
+            f"the query has read {', '.join(unknown)} before, and the archive has nothing of it: "
+            "the manifest is lost, or the checkpoint is another archive's",
+            stream=unknown[0],
+        )
     spans = _spans(staged, ends)
     ranges = {name: _range(name, before, end) for name, end in ends.items()}
     grown = {name: _grown(manifest, name, ranges[name], spans.get(name)) for name in ends}
@@ -284,12 +291,7 @@ def _range(name: str, before: Offsets, end: StreamOffset) -> ArchivedStream:
         if end.start is None:
             raise CorruptDataError(f"the query's checkpoint does not say where {name} begins")
         return ArchivedStream(end.incarnation, end.start, end.offset)
-    last = before[name]
-    if last.incarnation != end.incarnation:
-        raise StreamRecreated(
-            f"{name} was deleted and created again since the query's batch before", stream=name
-        )
-    return ArchivedStream(end.incarnation, last.offset, end.offset)
+    return ArchivedStream(end.incarnation, before[name].offset, end.offset)
 
 
 def _grown(manifest: Manifest, name: str, batch: ArchivedStream, span: Span | None) -> ArchivedStream:

@@ -95,7 +95,7 @@ def _staged_files(disk: Disk, staging: str, depth: int) -> list[StagedFile]:
         measured(disk, f"{staging}/{directory}/{name}", directory)
         for directory in _directories(disk, staging, depth)
         for name in disk.listdir(f"{staging}/{directory}")
-        if name.endswith(_ENDING) and not name.startswith((".", "_"))
+        if name.endswith(_ENDING)
     ]
 
 

@@ -107,11 +107,12 @@ FIRST = archived(BEGUN, 0, {}, ends(0, orders=10), staged(0, 10))
         (ends(orders=10), ends(orders=9), [], Fenced),
         ({}, ends(orders=12), [staged(10, 12)], CorruptDataError),
         (ends(orders=10), ends(orders=12), [staged(9, 12)], CorruptDataError),
-        (ends(orders=10), ends(orders=12), [staged(10, 13)], CorruptDataError),
+        (ends(orders=10), ends(orders=12), [staged(11, 13)], CorruptDataError),
         (ends(orders=10), ends(orders=12), [staged(10, 12), staged(10, 12)], CorruptDataError),
         (ends(orders=10), ends(orders=12), [staged(10, 12, stream="sales")], CorruptDataError),
         ({}, {"orders": StreamOffset("another", 12, 10)}, [staged(10, 12)], StreamRecreated),
         (ends(orders=10), {"orders": StreamOffset("another", 12)}, [staged(10, 12)], StreamRecreated),
+        (ends(orders=10, sales=7), ends(orders=10, sales=9), [staged(7, 9, stream="sales")], Fenced),
     ],
 )
 def test_whatever_does_not_go_on_at_the_border_is_refused(

@@ -7,13 +7,15 @@ import pytest
 from envelope.errors import CorruptDataError, RequestError, StorageError
 from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.os_disk import OsDisk
-from jetstream.spark.pipelines.archive_files import MANIFEST_PATH, Writer
+from jetstream.spark.pipelines.archive_files import MANIFEST_PATH, Span, Writer
 from jetstream.spark.pipelines.archive_store import held_archive, read_manifest
 from jetstream.spark.pipelines.archive_writing import StagedBatch, archive_staged
 from jetstream.spark.pipelines.parquet_files import measured
 from tests.support.archives import (
     LEVELS,
+    Row,
     batches_of,
+    parquet_bytes,
     rows_by_listing,
     rows_by_manifest,
     rows_of,
@@ -87,6 +89,15 @@ def test_rows_that_were_written_and_are_not_there_are_noticed() -> None:
             with pytest.raises(CorruptDataError, match="4 rows were written"):
                 archive_staged(store, staged)
         assert store.manifest.rows == 0
+
+
+def test_a_file_is_measured_over_all_its_row_groups() -> None:
+    rows = [Row("orders", 0, offset) for offset in (7, 5, 8)] + [Row("sales", 1, 3)]
+    disk = MemoryDisk()
+    write_file(disk, "part.parquet", parquet_bytes(rows, row_group_rows=2))
+    found = measured(disk, "part.parquet", "date=2026-01-01")
+    assert found.spans == {("orders", 0): Span(3, 5, 9), ("sales", 1): Span(1, 3, 4)}
+    assert found.bytes == len(parquet_bytes(rows, row_group_rows=2))
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 and no more", b"{}\n00000000\n"])
