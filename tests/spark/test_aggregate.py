@@ -23,7 +23,7 @@ from tests.spark.conftest import Endpoints
 from tests.support.stream_files import StreamFiles
 
 ROWS = 6000
-BATCH = 1500
+BATCH = 3000
 WATERMARK = timedelta(days=1)
 
 
@@ -72,9 +72,8 @@ def test_hours_of_real_flights_are_those_that_arrow_counts(
 ) -> None:
     flights, files = load_flights(ROWS), StreamFiles(tmp_path / "stream")
     values = [(None, message.value) for message in messages_of(flights)]
-    for start in range(0, ROWS, 2 * BATCH):
+    for start in range(0, ROWS, BATCH):
         files.append(values[start : start + BATCH])
-        files.append(values[start + BATCH : start + 2 * BATCH])
         run(spark, files, settings_of(checkpoint), tmp_path / "out")
 
     hours = pc.strptime(flights["time_hour"], "%Y-%m-%dT%H:%M:%SZ", "us")

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from envelope.errors import Fenced
+from envelope.errors import Fenced, InvalidConfig
 from jetstream.log.os_disk import OsDisk
 from jetstream.spark.pipelines import table
 from jetstream.spark.pipelines.progress import BatchProgress
@@ -110,7 +110,7 @@ def test_values_that_are_json_become_structs_and_others_end_the_query(
     assert content(settings) == found
 
 
-def test_another_checkpoint_is_refused_in_one_line(
+def test_another_checkpoint_and_another_schema_are_refused_in_one_line(
     spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:
     files, settings = StreamFiles(tmp_path / "stream"), settings_of(tmp_path, checkpoint)
@@ -119,3 +119,5 @@ def test_another_checkpoint_is_refused_in_one_line(
     with pytest.raises(Fenced, match="checkpoint") as refused:
         run(spark, files, settings_of(tmp_path, checkpoint + "-other"))
     assert "\n" not in refused.value.description
+    with pytest.raises(InvalidConfig, match="buckets"):
+        run(spark, files, settings_of(tmp_path, checkpoint, "price DOUBLE"))

@@ -22,7 +22,7 @@ from jetstream.spark.pipelines.table_merge import (
     BucketMerge,
     merge_function,
 )
-from jetstream.spark.pipelines.table_store import bring_in, read_version
+from jetstream.spark.pipelines.table_store import bring_in, read_version, stored_version
 from jetstream.spark.pipelines.table_version import (
     FILES_DIRECTORY,
     Layout,
@@ -61,7 +61,14 @@ def start(records: "DataFrame", settings: TableSettings) -> "StreamingQuery":
     Args:
         records: a streaming frame with the columns of our source.
         settings: of the table.
+
+    Raises:
+        InvalidConfig: the table has other buckets, or another schema.
+        CorruptDataError: its version cannot be read.
     """
+    version = stored_version(OsDisk(settings.directory))
+    if version is not None:
+        version.check_layout(settings.layout)
     keyed = records.where("key IS NOT NULL").selectExpr(*_columns(settings.layout))
     return settings.query.started(keyed.writeStream.foreachBatch(_merging(settings)))
 

@@ -49,8 +49,9 @@ def bring_in(
         CorruptDataError: the table's version cannot be read.
     """
     with _held(disk):
-        current = _stored_version(disk) or TableVersion(layout)
-        if not current.takes(writer, layout):
+        current = stored_version(disk) or TableVersion(layout)
+        current.check_layout(layout)
+        if not current.takes(writer):
             return current
         _remove_strays(disk, current)
         merged = current.merged(writer, merge(current), now(), grace_us)
@@ -60,6 +61,13 @@ def bring_in(
         return merged
 
 
+def stored_version(disk: Disk) -> TableVersion | None:
+    """Return what a table has now, None if there is none; raises `CorruptDataError`."""
+    if not disk.exists(VERSION_PATH):
+        return None
+    return decode_version(decode_state(read_whole(disk, VERSION_PATH)))
+
+
 def read_version(disk: Disk) -> TableVersion:
     """Return what a table has now, whoever writes it.
 
@@ -67,7 +75,7 @@ def read_version(disk: Disk) -> TableVersion:
         RequestError: there is no table.
         CorruptDataError: its version cannot be read.
     """
-    version = _stored_version(disk)
+    version = stored_version(disk)
     if version is None:
         raise RequestError(f"there is no table: no {VERSION_PATH}")
     return version
@@ -90,12 +98,6 @@ def _held(disk: Disk) -> Iterator[None]:
         yield
     finally:
         lock.close()
-
-
-def _stored_version(disk: Disk) -> TableVersion | None:
-    if not disk.exists(VERSION_PATH):
-        return None
-    return decode_version(decode_state(read_whole(disk, VERSION_PATH)))
 
 
 def _remove_strays(disk: Disk, version: TableVersion) -> None:

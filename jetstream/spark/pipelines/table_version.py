@@ -111,15 +111,21 @@ class TableVersion:
         """The path of each bucket that has a file."""
         return {file.bucket: file.path for file in self.files}
 
-    def takes(self, writer: Writer, layout: Layout) -> bool:
-        """Tell whether a micro-batch is still to be merged: False if it is in.
+    def check_layout(self, layout: Layout) -> None:
+        """Return if the table can have this layout.
 
         Raises:
-            InvalidConfig: the table has another layout.
-            Fenced: it is another query's.
+            InvalidConfig: it has another one.
         """
         if self.version and layout != self.layout:
             raise InvalidConfig(f"the table has {_shown(self.layout)}, not {_shown(layout)}")
+
+    def takes(self, writer: Writer) -> bool:
+        """Tell whether a micro-batch is still to be merged: False if it is in.
+
+        Raises:
+            Fenced: the table is another query's.
+        """
         last = self.writer
         if last is None:
             return True

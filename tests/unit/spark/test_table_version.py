@@ -32,22 +32,22 @@ def at(us: int) -> TimestampUs:
 
 
 def test_a_batch_is_taken_once_however_often_it_comes() -> None:
-    assert TableVersion(LAYOUT).takes(Writer("q", 0), LAYOUT)
-    assert not FIRST.takes(Writer("q", 0), LAYOUT)
-    assert FIRST.takes(Writer("q", 1), LAYOUT)
-    assert FIRST.takes(Writer("q", 7), LAYOUT), "batches without rows have numbers too"
+    assert TableVersion(LAYOUT).takes(Writer("q", 0))
+    assert not FIRST.takes(Writer("q", 0))
+    assert FIRST.takes(Writer("q", 1))
+    assert FIRST.takes(Writer("q", 7)), "batches without rows have numbers too"
 
 
 def test_a_query_with_another_checkpoint_is_refused_whatever_its_number() -> None:
     for batch in (0, 1):
         with pytest.raises(Fenced, match="checkpoint"):
-            FIRST.takes(Writer("other", batch), LAYOUT)
+            FIRST.takes(Writer("other", batch))
 
 
 @pytest.mark.parametrize("layout", [Layout(8, "price DOUBLE"), Layout(4, None), Layout(4, "price INT")])
 def test_a_table_keeps_its_layout(layout: Layout) -> None:
     with pytest.raises(InvalidConfig, match="buckets"):
-        FIRST.takes(Writer("q", 1), layout)
+        FIRST.check_layout(layout)
 
 
 def test_only_touched_buckets_have_other_files() -> None:
