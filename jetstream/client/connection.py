@@ -20,7 +20,7 @@ from jetstream.client.fetch_pipeline import FetchSettings, Wanted
 from jetstream.client.group_link import GroupLinks
 from jetstream.client.group_places import PartitionRange
 from jetstream.client.groups import Groups
-from jetstream.client.nats_connection import connect_nats
+from jetstream.client.nats_connection import close_nats, connect_nats
 from jetstream.client.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
 from jetstream.client.publisher import TIMEOUT_S_DEFAULT
 from jetstream.client.publishing import refuse_unknown
@@ -262,7 +262,7 @@ class JetstreamClient(PublishingClient):
         self._links.close()
         if self._through_nats is not None:
             self._through_nats.inbox.abandon()
-            await self._through_nats.nats.close()
+            await close_nats(self._through_nats.nats)
 
 
 @asynccontextmanager

@@ -39,3 +39,9 @@ async def connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_
             raise InvalidConfig(f"NATS: the key is none: {error}") from None
         raise ConnectionLost(f"NATS: {error!r}") from error
     return client
+
+
+async def close_nats(client: NatsClient) -> None:
+    """Close a connection, be it lost: nats-py then fails to send what it has kept for the next one."""
+    with suppress(OSError, RuntimeError):  # asyncio's, and uvloop's, about a transport that is closed
+        await client.close()

@@ -218,3 +218,22 @@ def test_messages_beyond_the_mailbox_are_refused_or_told_as_an_overload(
 
 def block(count: int, reply: bytes) -> MessageBlock:
     return MessageBlock([b"numbers.one"] * count, [reply] * count, [b"x"] * count, [None] * count)
+
+
+def test_a_client_is_closed_while_nats_is_away(start_nats_server: StartNatsServer) -> None:
+    attempts = 0
+
+    async def count(_: Exception) -> None:
+        nonlocal attempts
+        attempts += 1
+
+    async def scenario() -> None:
+        server = start_nats_server()
+        pace: dict[str, Any] = {"reconnect_time_wait": 0.001, "error_cb": count}
+        async with jetstream.connect(server.url, **pace) as js:
+            server.stop()
+            await until(lambda: attempts > 5)
+            await js.nats.publish("a", b"for the next connection")
+        assert js.nats.is_closed
+
+    run(scenario())
