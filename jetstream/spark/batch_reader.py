@@ -97,9 +97,8 @@ def input_partitions(
     options: SourceOptions, cluster: Cluster, ranges: Iterable[OffsetRange]
 ) -> list[InputPartition]:
     """Return what Spark gives to its tasks; raises what `Cluster.pieces` does."""
-    logs = cluster.logs()
     return [
-        InputPartition(LogPiece(ReadPiece(each, not options.fail_on_data_loss), *logs[each.stream]))
+        InputPartition(LogPiece(ReadPiece(each, not options.fail_on_data_loss), *cluster.logs[each.stream]))
         for each in cluster.pieces(ranges)
     ]
 

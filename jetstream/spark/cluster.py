@@ -1,12 +1,13 @@
 """What the driver asks of the cluster: which logs there are, what can be read of them, where a moment is."""
 
+import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from envelope.errors import UnknownStream
+from envelope.errors import JetstreamError, OffsetOutOfRange, StreamRecreated, UnknownStream
 from envelope.limits import ENVELOPE_RECORDS_MAX
 from envelope.partition_errors import StreamIsPartitioned
 from envelope.types import Compact
@@ -15,6 +16,8 @@ from jetstream.client.read_range import Start
 from jetstream.spark.options import SourceOptions
 from jetstream.spark.pieces import pieces_of
 from jetstream.spark.planning import OffsetRange, StreamBounds
+
+_log = logging.getLogger(__name__)
 
 CUTS_MAX: Final = 64
 """Beyond it ranges are cut anywhere: to ask where a batch ends takes about as long as to fetch it twice."""
@@ -45,17 +48,30 @@ class Cluster:
         self._logs: dict[str, SourceLog] = {}
         self._looked_at = -LOOK_S
 
-    def logs(self) -> dict[str, SourceLog]:
-        """Return the logs that the query reads, by their names, as they were `LOOK_S` ago at most."""
-        if time.monotonic() - self._looked_at >= LOOK_S or self._missing():
-            self._logs = self._found()
-            self._looked_at = time.monotonic()
+    @property
+    def logs(self) -> Mapping[str, SourceLog]:
+        """The logs that the query reads, by their names, as they were for `bounds` or `missing`."""
         return self._logs
 
     def missing(self) -> list[str]:
         """Return the streams that the options name and that are not there."""
-        self.logs()
+        self._look()
         return self._missing()
+
+    def _look(self) -> None:
+        """See to it that the list of logs is `LOOK_S` old at most.
+
+        While nobody can be asked for it, the last one does: whether its logs are there their nodes say.
+        """
+        if time.monotonic() - self._looked_at < LOOK_S and not self._missing():
+            return
+        try:
+            self._logs = self._found()
+        except JetstreamError as error:
+            if not self._logs or not error.retriable:
+                raise
+            _log.warning("streams that have come since are not known yet: %s", error)
+        self._looked_at = time.monotonic()
 
     def _missing(self) -> list[str]:
         found = {name for log, facts in self._logs.items() for name in (log, facts.stream)}
@@ -63,7 +79,8 @@ class Cluster:
 
     def bounds(self) -> dict[str, StreamBounds]:
         """Return what is committed of each log now; those that are gone are left out."""
-        ranges = self._ranges("earliest", list(self.logs()))
+        self._look()
+        ranges = self._ranges("earliest", list(self._logs))
         if len(ranges) < len(self._logs):
             self._looked_at = -LOOK_S
         return ranges
@@ -84,8 +101,14 @@ class Cluster:
         }
 
     def boundary(self, of: OffsetRange, max_bytes: int) -> int:
-        """Return up to where a range has at most so many bytes, as they are stored; one batch in any case."""
-        return self._client.boundary(of.stream, of.start, max_bytes, of.incarnation)[0]
+        """Return up to where a range has at most so many bytes, as they are stored; one batch in any case.
+
+        That its start is gone whoever reads it finds, and knows what follows: here that is no error.
+        """
+        try:
+            return self._client.boundary(of.stream, of.start, max_bytes, of.incarnation)[0]
+        except (OffsetOutOfRange, StreamRecreated, UnknownStream):
+            return of.end
 
     def pieces(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges in as many pieces as the options want, cut between batches where one ends nearby.
