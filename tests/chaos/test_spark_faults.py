@@ -1,9 +1,10 @@
-"""A query's driver and its Java are killed at random moments: what it copies arrives once, all of it."""
+"""A driver and its Java are killed at random moments: what it copies and archives is there, once."""
 
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 
 import jetstream
@@ -88,6 +89,7 @@ def kill_and_restart(directory: Path, kills: int, seed: int) -> None:
         with DriverProcess(replace(copying, batch_records=records)) as driver:
             driver.finished()
         check_copies(js, records)
+        check_archive(copying.archive, records)
         assert within, "no kill has left a batch half copied"
 
 
@@ -96,6 +98,16 @@ def check_copies(js: BlockingClient, records: int) -> None:
     values = js.read("copies").to_table()["value"].to_pylist()
     numbers = [int(value.partition(b" ")[0]) for value in values if value is not None]
     assert len(numbers) == records
+    assert set(numbers) == set(range(records))
+
+
+def check_archive(root: Path, records: int) -> None:
+    """Every record of both partitions is in a file of the archive, and once."""
+    archive = ds.dataset(root, partitioning="hive").to_table(columns=["partition", "offset", "value"])
+    places = archive.select(["partition", "offset"])
+    assert archive.num_rows == records
+    assert places.group_by(["partition", "offset"]).aggregate([]).num_rows == records
+    numbers = [int(value.partition(b" ")[0]) for value in archive["value"].to_pylist() if value is not None]
     assert set(numbers) == set(range(records))
 
 

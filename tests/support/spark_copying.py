@@ -1,4 +1,4 @@
-"""A Spark driver as a process of its own, which copies a stream until it has all of it, and can be killed.
+"""A Spark driver as a process of its own, which copies and archives a stream, and can be killed.
 
     python -m tests.support.spark_copying '{"servers": "nats://...", "source": "numbers", ...}'
 
@@ -14,7 +14,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from jetstream.log.os_disk import OsDisk
 from jetstream.spark import end_spark, spark_session
+from jetstream.spark.pipelines.archive import ArchiveSettings, source_options, start
+from jetstream.spark.pipelines.archive_store import ArchiveStore, held_archive
+from jetstream.spark.pipelines.settings import QuerySettings, stream_of
 from tests.support.commands import REPOSITORY
 from tests.support.spark_sessions import session_settings
 
@@ -34,8 +41,23 @@ class Copying:
 
     @property
     def checkpoint(self) -> Path:
-        """Where the query remembers what it has done."""
+        """Where the query that copies remembers what it has done."""
         return Path(self.directory) / "checkpoint"
+
+    @property
+    def archive(self) -> Path:
+        """Where the stream is archived."""
+        return Path(self.directory) / "archive"
+
+    @property
+    def source_options(self) -> dict[str, str]:
+        """What both queries read."""
+        return {
+            "servers": self.servers,
+            "stream": self.source,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(self.batch_records),
+        }
 
 
 class DriverProcess:
@@ -90,29 +112,36 @@ class DriverProcess:
 
 
 def copy(copying: Copying) -> None:
-    """Copy what is in the stream when it begins."""
+    """Copy and archive what is in the stream when it begins."""
     spark = spark_session("local[2]", "copying", session_settings(Path(copying.directory)))
-    records = (
-        spark.readStream.format("jetstream")
-        .option("servers", copying.servers)
-        .option("stream", copying.source)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", copying.batch_records)
-        .load()
-    )
-    query = (
-        records.select("key", "value")
+    copying.archive.mkdir(exist_ok=True)
+    disk = OsDisk(copying.archive)
+    with held_archive(disk) as store:
+        for query in (start_copying(spark, copying), start_archiving(spark, copying, store)):
+            query.awaitTermination()
+    disk.close()
+    end_spark(spark)
+
+
+def start_copying(spark: SparkSession, copying: Copying) -> StreamingQuery:
+    """Start the query from source to sink."""
+    copies = (
+        stream_of(spark, copying.source_options)
+        .select("key", "value")
         .writeStream.format("jetstream")
         .option("servers", copying.servers)
         .option("stream", copying.copy)
         .option("subject", copying.subject)
         .option("windowBytes", "16k")
-        .option("checkpointLocation", str(copying.checkpoint))
-        .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
-    end_spark(spark)
+    return QuerySettings(checkpoint=str(copying.checkpoint), once=True).started(copies)
+
+
+def start_archiving(spark: SparkSession, copying: Copying, store: ArchiveStore) -> StreamingQuery:
+    """Start the pipeline from source to Parquet files."""
+    settings = ArchiveSettings(root=copying.archive, once=True)
+    options = source_options(copying.source_options, store.manifest, settings.checkpoint)
+    return start(stream_of(spark, options), store, settings)
 
 
 if __name__ == "__main__":
