@@ -30,6 +30,7 @@ from jetstream.spark.sink_options import SinkOptions
 from jetstream.spark.sink_target import SinkSessions, check_remembered, find_target
 from jetstream.spark.staged_files import StagedFile
 from jetstream.spark.staging import MicroBatch, open_staging
+from jetstream.spark.task_input import all_rows
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -82,7 +83,7 @@ class JetstreamBatchWriter(DataSourceArrowWriter):
             JetstreamError: not all are stored.
         """
         name = f"{self._session}/{_task().partitionId()}"
-        return Published(publish_rows(self._options, iterator, name, batch=0))
+        return Published(publish_rows(self._options, all_rows(iterator), name, batch=0))
 
 
 class JetstreamStreamWriter(DataSourceStreamArrowWriter):
@@ -108,7 +109,7 @@ class JetstreamStreamWriter(DataSourceStreamArrowWriter):
             staged = open_staging(self._options.staging).stage(query, batch, partition, iterator)
             return Staged(query, staged)
         name = f"spark/{query}/{partition}"
-        return Published(publish_rows(self._options, iterator, name, batch))
+        return Published(publish_rows(self._options, all_rows(iterator), name, batch))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Publish what the tasks have staged; return when all of it is stored. Without staging it is already.

@@ -1,4 +1,4 @@
-"""Faults under a running query: the leader of what it reads is killed."""
+"""Faults under a running query: the leader of what it reads is killed, its checkpoint is given to another."""
 
 import os
 import signal
@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import jetstream
 from jetstream.client.blocking import BlockingClient
 from tests.integration.test_cli_cluster import start
+from tests.spark.conftest import Endpoints
 from tests.support.pauses import pause_thread
 
 RECORDS = 60_000
@@ -74,3 +75,16 @@ def test_a_leader_that_is_killed_during_a_micro_batch_loses_and_repeats_nothing(
         os.kill(cluster.nodes[leader]["pid"], signal.SIGKILL)
         query.awaitTermination()
         assert copied(js, "numbers") == list(range(RECORDS))
+
+
+def test_a_checkpoint_that_another_query_takes_over_loses_and_repeats_nothing(
+    spark: SparkSession, endpoints: Endpoints, js: BlockingClient, checkpoint: str
+) -> None:
+    """Spark stops the first one in the midst of a micro-batch, and the second repeats that."""
+    prepared(js, "taken")
+    first = copying(spark, endpoints.servers, "taken", checkpoint)
+    until_some_are_copied(js, "taken", first)
+    second = copying(spark.newSession(), endpoints.servers, "taken", checkpoint)
+    second.awaitTermination()
+    assert (first.isActive, second.id) == (False, first.id)
+    assert copied(js, "taken") == list(range(RECORDS))
