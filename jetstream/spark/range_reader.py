@@ -9,7 +9,7 @@ so is a record that is missing.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -55,8 +55,12 @@ class LogPiece:
     """Every offset of the stream has a record: it is known not to be compacted."""
 
 
-def read_range(wanted: LogPiece, options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_range(
+    wanted: LogPiece, options: SourceOptions, schema: pa.Schema
+) -> Generator[pa.RecordBatch, None, None]:
     """Yield the records of a range in the columns of ``schema``, in order, each once.
+
+    Whoever closes it earlier has it leave the cluster.
 
     Raises:
         DataLoss: records of the range are gone, and that may not be.

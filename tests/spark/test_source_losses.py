@@ -1,9 +1,11 @@
 """What the readers of the Spark source make of what is lost, late or wrong, without Spark."""
 
 import asyncio
+import threading
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from envelope.errors import CorruptDataError, DeadlinePassed, JetstreamError, RequestError
@@ -121,6 +123,23 @@ def test_records_that_are_not_there_yet_are_waited_for_and_not_for_ever(tmp_path
         reading = read_range(a_piece(js, 5, 20), checked, output_schema(checked.output_columns))
         with pytest.raises(DeadlinePassed, match=r"from offset 10 on in 0.2 s; what is committed ends at 10"):
             list(reading)
+
+    against_a_node(tmp_path, scenario)
+
+
+def test_a_task_that_is_given_up_in_its_middle_leaves_nothing_behind(tmp_path: Path) -> None:
+    def scenario(js: BlockingClient, options: dict[str, str]) -> None:
+        js.streams.create("orders", "orders.>")
+        for start in range(0, 30_000, 10_000):
+            values = [b"%d" % number for number in range(start, start + 10_000)]
+            js.publish_batch("orders.x", pa.table({"value": values}))
+        checked = parse_source_options(options, streaming=False)
+        before = set(threading.enumerate())
+        reading = read_range(a_piece(js, 0, 30_000), checked, output_schema(["value"]))
+        assert next(reading).num_rows == 10_000
+        assert len(set(threading.enumerate()) - before) == 1
+        reading.close()
+        assert set(threading.enumerate()) == before
 
     against_a_node(tmp_path, scenario)
 
