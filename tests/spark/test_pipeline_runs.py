@@ -75,6 +75,12 @@ def test_a_job_ends_by_itself_or_with_its_error(spark: SparkSession) -> None:
         run_job(spark, divide, threading.Event())
 
 
+def test_a_job_has_its_session_where_spark_looks_for_what_is_registered(spark: SparkSession) -> None:
+    active: list[SparkSession | None] = []
+    assert run_job(spark, lambda _: active.append(SparkSession.getActiveSession()), threading.Event())
+    assert active != [None]
+
+
 def test_a_job_that_is_to_stop_is_cancelled(spark: SparkSession) -> None:
     stop = threading.Event()
 

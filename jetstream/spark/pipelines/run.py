@@ -8,7 +8,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -21,6 +21,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
+from envelope.errors import JetstreamError
 from jetstream.spark.pipelines.progress import BatchProgress, progress_of
 from jetstream.spark.pipelines.translation import SPARK_ERRORS, translated
 
@@ -74,7 +75,10 @@ def run_stream(
 
 
 def run_job(spark: SparkSession, job: Job, stop: threading.Event) -> bool:
-    """Run a job that has an end, on a thread of its own, until it ends or ``stop`` is set, which cancels it.
+    """Run a job that has an end until it ends or ``stop`` is set, which cancels it.
+
+    It runs on the caller's thread: what is registered with a session Spark finds, for writes, only on threads
+    whose session that is.
 
     Returns:
         Whether it ended by itself.
@@ -82,15 +86,25 @@ def run_job(spark: SparkSession, job: Job, stop: threading.Event) -> bool:
     Raises:
         JetstreamError: it has failed.
     """
-    with ThreadPoolExecutor(1, "pipeline") as threads, translated():
-        running = threads.submit(job, spark)
-        while not wait((running,), _POLL_SECONDS).done:
-            if stop.is_set():
-                spark.sparkContext.cancelAllJobs()
-        failure = running.exception()
-        if failure is not None and not stop.is_set():
-            raise failure
-        return failure is None
+    ended = threading.Event()
+    with ThreadPoolExecutor(1, "stopping") as threads:
+        threads.submit(_cancel_at_stop, spark, stop, ended)
+        try:
+            with translated():
+                job(spark)
+        except JetstreamError:
+            if not stop.is_set():
+                raise
+            return False
+        finally:
+            ended.set()
+    return True
+
+
+def _cancel_at_stop(spark: SparkSession, stop: threading.Event, ended: threading.Event) -> None:
+    while not ended.wait(_POLL_SECONDS):
+        if stop.is_set():
+            spark.sparkContext.cancelAllJobs()
 
 
 class _News(StreamingQueryListener):
