@@ -9,7 +9,12 @@ import typer
 from jetstream.cli.console import reported_errors
 from jetstream.cli.help_text import Json
 from jetstream.cli.nats_options import NatsOptions
-from jetstream.cli.pipeline_options import QueryOptions, SourceOptions, access_options
+from jetstream.cli.pipeline_options import (
+    QueryOptions,
+    SourceOptions,
+    absolute_place,
+    access_options,
+)
 from jetstream.cli.pipeline_run import run_streaming
 from jetstream.cli.quantities import parse_duration
 from jetstream.cli.socket_options import SocketOptions
@@ -165,7 +170,7 @@ class AnswerOptions:
                 raise typer.BadParameter("--to-stream goes with --to-subject")
             return ParquetSink(str(self.parquet.absolute()))
         stream = {} if self.to_stream is None else {"stream": self.to_stream}
-        staging = checkpoint.rstrip("/") + "-staging"
+        staging = absolute_place(checkpoint).rstrip("/") + "-staging"
         return StreamSink({**access, **stream, "subject": self.to_subject or "", "staging": staging})
 
 

@@ -4,6 +4,7 @@ The file has the options' own names: ``--config`` makes its values the defaults,
 command line or in the environment wins. Options that are given several times are lists or tables there.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from jetstream.spark.pipelines.settings import QuerySettings
 
 RUN_PANEL: Final = "How it runs"
 MASTER_DEFAULT: Final = "local[*]"
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 SPARK_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "8",
@@ -207,6 +210,11 @@ class QueryOptions(SparkOptions):
         """
         every_s = parse_duration(self.every).total_seconds()
         return QuerySettings(checkpoint=self.checkpoint, once=self.once, every_s=every_s)
+
+
+def absolute_place(place: str) -> str:
+    """Return a URI as it is, and the path of a local directory from the root on."""
+    return place if _SCHEME.match(place) else str(Path(place).absolute())
 
 
 def access_options(nats: NatsOptions, socket: SocketOptions) -> dict[str, str]:

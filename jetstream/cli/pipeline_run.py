@@ -57,7 +57,8 @@ class Total:
     def say_done(self, event: str) -> None:
         """Say how it has ended, with all that was read."""
         if self.as_json:
-            sums = {"batches": self.batches, "rows": self.rows, "late": self.late, "seconds": self.seconds}
+            sums: dict[str, float] = {"batches": self.batches, "rows": self.rows, "late": self.late}
+            sums["seconds"] = round(self.seconds, 3)
             print_json({"event": event, **sums})
         else:
             late = f", {self.late:,} of them late" if self.late else ""

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,23 +21,22 @@ from jetstream.spark.pipelines.progress import BatchProgress
 from jetstream.spark.pipelines.run import run_stream
 from jetstream.spark.pipelines.settings import QuerySettings
 from tests.spark.conftest import Endpoints
+from tests.support.commands import REPOSITORY
 from tests.support.stream_files import StreamFiles
 
+EXAMPLE = tomllib.loads((REPOSITORY / "examples" / "pipelines" / "aggregate.toml").read_text())
 ROWS = 6000
 BATCH = 3000
 WATERMARK = timedelta(days=1)
 
 
 def settings_of(checkpoint: str, **changes: Any) -> AggregateSettings:  # noqa: ANN401 - of any setting
+    """Return what the example asks, changed."""
     asked: dict[str, Any] = {
-        "schema": "origin STRING, dep_delay DOUBLE, time_hour TIMESTAMP",
-        "time": "time_hour",
-        "window": "1 hour",
-        "watermark": "1 day",
-        "group_by": ("origin",),
-        "aggregates": "count(*) AS departures, avg(dep_delay) AS mean_delay",
-        "query": QuerySettings(checkpoint=checkpoint, once=True),
+        name: EXAMPLE[name] for name in ("schema", "time", "window", "watermark", "aggregates")
     }
+    asked["group_by"] = (EXAMPLE["group-by"],)
+    asked["query"] = QuerySettings(checkpoint=checkpoint, once=True)
     return AggregateSettings(**asked | changes)
 
 

@@ -16,7 +16,7 @@ class BatchProgress:
     Attributes:
         batch: its number in the query.
         rows: that it read.
-        rows_per_second: while it ran.
+        rows_per_second: while it ran; 0 if that was too short to tell.
         seconds: that it took.
         lag: offsets between its end and the high watermark at its end; None: the source does not tell.
         late: rows that were behind the watermark, and so are in no window.
@@ -32,11 +32,12 @@ class BatchProgress:
 
 def progress_of(told: Mapping[str, Any]) -> BatchProgress:
     """Return what a ``StreamingQueryProgress`` tells."""
+    rows, seconds = told["numInputRows"], told["batchDuration"] / 1000
     return BatchProgress(
         batch=told["batchId"],
-        rows=told["numInputRows"],
-        rows_per_second=told["processedRowsPerSecond"],
-        seconds=told["batchDuration"] / 1000,
+        rows=rows,
+        rows_per_second=round(rows / seconds, 1) if seconds else 0.0,
+        seconds=seconds,
         lag=_lag(told["sources"]),
         late=sum(operator["numRowsDroppedByWatermark"] for operator in told["stateOperators"]),
     )

@@ -15,7 +15,13 @@ from jetstream.cli.help_text import add_command
 from jetstream.cli.main import app
 from jetstream.cli.nats_options import NatsOptions
 from jetstream.cli.pipeline import AnswerOptions, QuestionOptions, TableOptions
-from jetstream.cli.pipeline_options import QueryOptions, SourceOptions, access_options, pairs_of
+from jetstream.cli.pipeline_options import (
+    QueryOptions,
+    SourceOptions,
+    absolute_place,
+    access_options,
+    pairs_of,
+)
 from jetstream.cli.pipeline_run import batch_text
 from jetstream.cli.socket_options import SocketOptions
 from jetstream.spark.options import parse_source_options
@@ -194,6 +200,19 @@ def test_windows_that_are_published_are_staged_beside_the_checkpoint() -> None:
     assert isinstance(sink, StreamSink)
     assert sink.options == {"servers": "x", "subject": "s", "stream": "out", "staging": "/c/delays-staging"}
     assert AnswerOptions(parquet=Path("/p")).sink({}, "c") == ParquetSink("/p")
+
+
+@pytest.mark.parametrize(
+    ("place", "absolute"),
+    [
+        ("/c/delays", "/c/delays"),
+        ("delays", f"{Path.cwd()}/delays"),
+        ("hdfs://names/c", "hdfs://names/c"),
+        ("file:/c", "file:/c"),
+    ],
+)
+def test_a_place_is_a_uri_or_a_path_from_the_root_on(place: str, absolute: str) -> None:
+    assert absolute_place(place) == absolute
 
 
 def test_durations_and_lists_are_read_as_everywhere() -> None:

@@ -16,7 +16,6 @@ def told(end: object, latest: object, late: int = 0) -> dict[str, Any]:
     return {
         "batchId": 7,
         "numInputRows": 1200,
-        "processedRowsPerSecond": 600.0,
         "batchDuration": 2000,
         "stateOperators": [{"numRowsDroppedByWatermark": late}],
         "sources": [{"endOffset": end, "latestOffset": latest}],
@@ -34,6 +33,12 @@ def text(**offsets: int | tuple[str, int]) -> str:
 def test_a_batch_is_told_with_its_numbers() -> None:
     found = progress_of(told(text(orders=90), text(orders=100), late=3))
     assert found == BatchProgress(batch=7, rows=1200, rows_per_second=600.0, seconds=2.0, lag=10, late=3)
+
+
+def test_a_batch_that_took_no_time_has_no_rate() -> None:
+    """Spark says NaN or infinity then, which are not JSON."""
+    found = progress_of(told(None, None) | {"batchDuration": 0})
+    assert (found.seconds, found.rows_per_second) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
