@@ -9,6 +9,7 @@ so is a record that is missing.
 
 import asyncio
 import logging
+import time
 from collections.abc import Generator, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
@@ -39,8 +40,13 @@ _log = logging.getLogger(__name__)
 
 _GONE: Final = (OffsetOutOfRange, StreamRecreated, DivergedHistory, UnknownStream)
 
+_BACKOFF_SECONDS: Final = 0.5
+"""Between two attempts to connect."""
+
 _BATCH_ROWS: Final = 4_096
 """Smaller batches are put together: to Spark each costs as much as some thousand records."""
+
+_Connection = AbstractAsyncContextManager[JetstreamClient]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ def read_range(
         JetstreamError: anything else that the client cannot mend.
     """
     shape = Shape(schema, wanted.stream, wanted.partition)
-    with _connected(options.access) as (thread, client):
+    with _connected(options) as (thread, client):
         batches = _Batches(client, wanted, options, schema)
         coming = thread.begin(batches.next())
         while (batch := coming.result()) is not None:
@@ -78,16 +84,28 @@ def read_range(
 
 
 @contextmanager
-def _connected(access: ClusterAccess) -> Iterator[tuple[LoopThread, JetstreamClient]]:
+def _connected(options: SourceOptions) -> Iterator[tuple[LoopThread, JetstreamClient]]:
     thread = LoopThread()
     farewell = None
     try:
-        connection = access.connect()
-        client = thread.run(connection.__aenter__())
+        connection, client = thread.run(_entered(options.access, options.fetch_timeout_s))
         farewell = _leave(connection)
         yield thread, client
     finally:
         thread.close(farewell)
+
+
+async def _entered(access: ClusterAccess, patience_s: float) -> tuple[_Connection, JetstreamClient]:
+    """Connect: the driver could a moment ago, so who cannot be reached now is tried again."""
+    gives_up_at = time.monotonic() + patience_s
+    while True:
+        try:
+            connection = access.connect()
+            return connection, await connection.__aenter__()
+        except JetstreamError as error:
+            if not error.retriable or time.monotonic() >= gives_up_at:
+                raise
+        await asyncio.sleep(_BACKOFF_SECONDS)
 
 
 class _Batches:
@@ -199,5 +217,5 @@ def _read_options(found: OffsetRange, options: SourceOptions, schema: pa.Schema)
     return read
 
 
-async def _leave(connection: AbstractAsyncContextManager[object]) -> None:
+async def _leave(connection: _Connection) -> None:
     await connection.__aexit__(None, None, None)

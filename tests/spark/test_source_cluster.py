@@ -2,19 +2,26 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import jetstream
 from envelope.errors import UnavailableError
 from jetstream.client.blocking import BlockingClient
+from jetstream.client.connection import JetstreamClient
 from jetstream.node.node import Node
 from jetstream.spark import cluster as clusters
+from jetstream.spark.access import ClusterAccess
 from jetstream.spark.batch_reader import input_partitions
 from jetstream.spark.cluster import Cluster
+from jetstream.spark.columns import output_schema
 from jetstream.spark.options import SourceOptions, parse_source_options
 from jetstream.spark.planning import OffsetRange
+from jetstream.spark.range_reader import read_range
 from tests.conftest import StartNatsServer
 from tests.support.nats_server import NatsServer
 from tests.support.nodes import node_config, run
@@ -95,5 +102,37 @@ def test_a_stream_that_goes_while_it_is_planned_is_left_to_who_reads_it(
         [partition] = input_partitions(options, cluster, [wanted])
         assert partition.value.piece.range == wanted
         assert cluster.missing() == ["orders"]
+
+    against_a_cluster(scenario)
+
+
+class AwayAtFirst:
+    """The way to a cluster whose NATS server comes back when it is taken for the second time."""
+
+    def __init__(self, access: ClusterAccess, server: NatsServer) -> None:
+        self.access = access
+        self.server = server
+        self.is_away = True
+
+    def connect(self) -> AbstractAsyncContextManager[JetstreamClient]:
+        if self.is_away:
+            self.is_away = False
+            return jetstream.connect(*self.access.servers, request_timeout=0.1)
+        self.server.start()
+        return self.access.connect()
+
+
+def test_a_task_waits_for_nats_to_come_back(against_a_cluster: Callable[[Scenario], None]) -> None:
+    def scenario(js: BlockingClient, options: SourceOptions, server: NatsServer) -> None:
+        js.streams.create("orders", "orders.>")
+        numbers(js, range(10))
+        cluster = Cluster(js, options)
+        now = cluster.bounds()["orders"]
+        wanted = OffsetRange("orders", now.incarnation, now.start, now.end)
+        [partition] = input_partitions(options, cluster, [wanted])
+        server.stop()
+        there = replace(options, access=cast("ClusterAccess", AwayAtFirst(options.access, server)))
+        found = read_range(partition.value, there, output_schema(["offset"]))
+        assert [row["offset"] for batch in found for row in batch.to_pylist()] == list(range(10))
 
     against_a_cluster(scenario)
