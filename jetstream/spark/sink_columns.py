@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from envelope.errors import RequestError
 from envelope.headers import MESSAGE_HEADERS
 from envelope.limits import MIB
+from envelope.subjects import is_literal
 from jetstream.client.batch_envelopes import COLUMNS, batch_rows, pieces_of_rows, typed_rows
 from jetstream.client.message_table import check_types
 from jetstream.log.schema import HEADERS_TYPE
@@ -112,7 +113,8 @@ def grouped(
         by_key: by their keys, too.
 
     Raises:
-        RequestError: a row without a subject; groups of rows far before it were yielded.
+        RequestError: a row without a subject, or with one that has wildcards; groups of rows far before it
+            were yielded.
     """
     row = 0
     for piece in pieces_of_rows(records, GROUPED_BYTES, GROUPED_ROWS):
@@ -135,6 +137,9 @@ def _subjects(piece: pa.RecordBatch, default: str | None, first_row: int) -> "pa
 
 def _groups(piece: pa.RecordBatch, subjects: "pa.Array[Any]", *, by_key: bool) -> Iterator[RowGroup]:
     numbers, names = _numbered(subjects)
+    for name in names:
+        if not is_literal(name):  # NATS would carry it, and the stream store it
+            raise RequestError(f"subject {name!r}: one to publish on has no wildcards")
     keys: list[Any] = [None]
     if by_key and "key" in piece.schema.names:
         of_keys, keys = _numbered(piece.column("key"))

@@ -1,5 +1,6 @@
 """The sink's columns, and its groups of rows by subject."""
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -116,6 +117,13 @@ def test_a_row_without_a_subject_is_named_by_its_number_in_the_task() -> None:
     rows[8] = (None, 8, None)
     with pytest.raises(RequestError, match="row 8 of its task"):
         as_lists(batches_of(rows, [3, 3], txids=False), None)
+
+
+@pytest.mark.parametrize("subject", ["a.*", ">", "*.a", "a.>"])
+def test_a_row_with_a_wildcard_for_a_subject_is_refused(subject: str) -> None:
+    rows: list[Row] = [("a", 0, None), (subject, 1, None), ("a*.b>", 2, None)]
+    with pytest.raises(RequestError, match=rf"subject '{re.escape(subject)}': one to publish on has no wild"):
+        as_lists(batches_of(rows, [3], txids=False))
 
 
 @given(
