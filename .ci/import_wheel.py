@@ -15,6 +15,7 @@ from pathlib import Path
 from envelope.errors import UnavailableError
 
 PACKAGES = ("envelope", "metadata", "consumer_groups", "jetstream", "pyspark_jetstream")
+SPARK = ("pyspark", "py4j")
 NEED_SPARK = ("jetstream.spark.", "pyspark_jetstream")
 PLAIN_SPARK_MODULES = (
     "access",
@@ -47,7 +48,7 @@ def imports_without_spark(name: str) -> bool:
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name == "pyspark" and name.startswith(NEED_SPARK):
+        if error.name in SPARK and name.startswith(NEED_SPARK):
             return False
         raise
     return True
