@@ -52,7 +52,7 @@ def spark_session(
 def end_spark(spark: SparkSession) -> None:
     """Stop the session and end its Java, if this process started it; returns when it has ended.
 
-    Python would end it at its own exit, but warns then of a process and of sockets that nobody has closed.
+    Spark's own ``stop`` leaves Java running, with all its memory, until this process ends.
     """
     spark.stop()
     # PySpark keeps Java's end here, for the next session, and has no function that lets go of it.
