@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from envelope.errors import UnavailableError
 
-_WORKER: Final = ("pyspark.worker", "main", "infile")
+_PLACE: Final = ("pyspark.worker", "main", "infile")
 """Module and function that run a task, and its variable that the rows come from: Spark hands it to nobody."""
 
 
@@ -33,7 +33,7 @@ def all_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _source() -> BufferedReader | None:
     """Return what the task that calls reads its rows from; None outside of Spark's workers."""
-    module, function, variable = _WORKER
+    module, function, variable = _PLACE
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == function and frame.f_globals.get("__name__") == module:
