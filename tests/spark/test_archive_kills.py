@@ -23,7 +23,8 @@ CHANGES_MAX = 30
 """Of the files of an archive that takes in so many records, at least; about ten for each micro-batch."""
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("kills", [2, 20])
 def test_every_record_is_archived_once_whenever_driver_and_java_are_killed(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient, tmp_path: Path, kills: int
 ) -> None:
