@@ -4,6 +4,7 @@ The archive's border is the exact offset where one ends and the other begins, in
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,8 @@ from jetstream.spark.pipelines.settings import FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
 
 _TOLD_BY_ARCHIVE: Final = (*STARTS, "stream", "streams", "streampattern")
 
@@ -112,16 +115,24 @@ def live_options(manifest: Manifest, given: Mapping[str, str]) -> dict[str, str]
 
 
 def check_lives(manifest: Manifest, options: Mapping[str, str]) -> None:
-    """Compare the archived streams with those of the cluster.
+    """Compare the archived streams with those of the cluster; warn of partitions that are not archived.
 
     Raises:
         StreamRecreated: one was deleted and created again since.
         UnknownStream: one is not there any more.
         InvalidOption: the options are wrong.
     """
-    checked = parse_source_options(live_options(manifest, options), streaming=False)
+    told = {
+        **live_options(manifest, options),
+        "streams": ",".join(sorted({_whole(name) for name in manifest.streams})),
+    }
+    checked = parse_source_options(told, streaming=False)
     with checked.access.open() as client:
         bounds = Cluster(client, checked).bounds()
+    if added := sorted(bounds.keys() - manifest.streams.keys()):
+        _log.warning(
+            "not archived, and so not read: %s; they are once the archive has them", ", ".join(added)
+        )
     for name, kept in manifest.streams.items():
         if name not in bounds:
             raise UnknownStream(f"the archive has {name}, and there is no such stream any more", stream=name)
@@ -131,3 +142,8 @@ def check_lives(manifest: Manifest, options: Mapping[str, str]) -> None:
                 stream=name,
                 incarnation=kept.incarnation,
             )
+
+
+def _whole(name: str) -> str:
+    """Return the name of the stream; of a partition that of the whole."""
+    return name.partition("/")[0]

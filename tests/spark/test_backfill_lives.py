@@ -1,0 +1,48 @@
+"""What a backfill finds out of the streams of its archive, on a real node, without Spark."""
+
+from pathlib import Path
+
+import pytest
+
+from envelope.errors import StreamRecreated, UnknownStream
+from jetstream.client.blocking import BlockingClient
+from jetstream.spark.pipelines.archive_files import ArchivedStream, Manifest
+from jetstream.spark.pipelines.backfill import check_lives
+from tests.support.spark_reads import against_a_node
+
+
+def archive_of(js: BlockingClient, *names: str) -> Manifest:
+    lives = js.ranges(names)
+    return Manifest(
+        version=1,
+        levels=("date",),
+        streams={name: ArchivedStream(lives[name].incarnation, 0, 0, 0) for name in names},
+    )
+
+
+def test_partitions_that_came_since_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def scenario(js: BlockingClient, options: dict[str, str]) -> None:
+        js.streams.create("orders", "orders.>", partitions=2, partition_by="key")
+        archive = archive_of(js, "orders/0", "orders/1")
+        check_lives(archive, options)
+        assert "not archived" not in caplog.text
+        js.streams.update("orders", partitions=3)
+        check_lives(archive, options)
+        assert "not archived, and so not read: orders/2;" in caplog.text
+
+    against_a_node(tmp_path, scenario)
+
+
+def test_streams_of_another_life_and_those_that_are_gone_are_refused(tmp_path: Path) -> None:
+    def scenario(js: BlockingClient, options: dict[str, str]) -> None:
+        js.streams.create("orders", "orders.>")
+        archive = archive_of(js, "orders")
+        check_lives(archive, options)
+        js.streams.delete("orders")
+        with pytest.raises(UnknownStream, match="the archive has orders"):
+            check_lives(archive, options)
+        js.streams.create("orders", "orders.>")
+        with pytest.raises(StreamRecreated, match="the archive has orders as it was before"):
+            check_lives(archive, options)
+
+    against_a_node(tmp_path, scenario)
