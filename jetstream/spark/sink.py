@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -25,9 +24,9 @@ from pyspark.sql.types import StructType
 
 from envelope.errors import RequestError
 from envelope.spark_errors import InvalidOption
-from jetstream.spark.sink_columns import SUBJECT, as_records, check_columns, grouped
+from jetstream.spark.sink_columns import check_columns, pieces_of
 from jetstream.spark.sink_options import SinkOptions
-from jetstream.spark.sink_target import SinkSessions, check_remembered, find_target
+from jetstream.spark.sink_target import SinkSessions, check_remembered, opened_target
 from jetstream.spark.staged_files import StagedFile
 from jetstream.spark.staging import MicroBatch, open_staging
 from jetstream.spark.task_input import all_rows
@@ -175,21 +174,19 @@ def publish_rows(
         SessionExpired: whether the earlier run has published some is forgotten.
         JetstreamError: not all are stored.
     """
-    records = map(as_records, batches)
-    first = next(records, None)
-    if first is None:
-        return 0
-    rows = pa.RecordBatchReader.from_batches(first.schema, chain((first,), records))
-    with options.access.open() as client:
-        target = find_target(client, options)
+    pieces = pieces_of(batches)
+    piece, rows = next(pieces, None), 0
+    if piece is None:
+        return rows
+    with opened_target(options) as (client, target):
         if begun_at is not None:
             check_remembered(client, target, begun_at)
         with SinkSessions(client, target, options, session, batch) as sessions:
-            if SUBJECT in first.schema.names or target.is_by_key:
-                groups = grouped(rows, options.subject, by_key=target.is_by_key)
-                return sum(sessions.publish(*each) for each in groups)
-            assert options.subject is not None, "checked in the driver"
-            return sessions.publish(options.subject, rows)
+            while piece is not None:
+                sessions.publish(piece, first_row=rows)
+                rows += piece.num_rows
+                piece = next(pieces, None)
+    return rows
 
 
 def _task() -> TaskContext:

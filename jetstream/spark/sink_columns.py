@@ -17,6 +17,7 @@ same envelopes.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -28,7 +29,13 @@ from envelope.errors import RequestError
 from envelope.headers import MESSAGE_HEADERS
 from envelope.limits import MIB
 from envelope.subjects import is_literal
-from jetstream.client.batch_envelopes import COLUMNS, batch_rows, pieces_of_rows, typed_rows
+from jetstream.client.batch_envelopes import (
+    COLUMNS,
+    ENVELOPE_BYTES_DEFAULT,
+    batch_rows,
+    pieces_of_rows,
+    typed_rows,
+)
 from jetstream.client.message_table import check_types
 from jetstream.log.schema import HEADERS_TYPE
 
@@ -102,24 +109,39 @@ def _headers_of_records(headers: "pa.Array[Any]") -> "pa.Array[Any]":
     return lists
 
 
-def grouped(
-    records: Iterable[pa.RecordBatch], subject: str | None, *, by_key: bool = False
+def pieces_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows, with the log's types, in pieces to be published one behind the other.
+
+    Where a piece ends follows from the rows alone: equal rows come in equal pieces.
+    """
+    records = map(as_records, batches)
+    first = next(records, None)
+    if first is None:
+        return iter(())
+    fill = ENVELOPE_BYTES_DEFAULT if {SUBJECT, "key"}.isdisjoint(first.schema.names) else GROUPED_BYTES
+    return pieces_of_rows(chain((first,), records), fill, GROUPED_ROWS)
+
+
+def groups_of(
+    piece: pa.RecordBatch, subject: str | None, *, by_key: bool = False, first_row: int = 0
 ) -> Iterator[RowGroup]:
-    """Yield the rows by subject; those of one subject, and all that have a txid, in their order.
+    """Yield the rows of a piece by subject; those of one subject, and all that have a txid, in their order.
 
     Args:
-        records: of `as_records`.
+        piece: of `pieces_of`.
         subject: of rows that have none.
         by_key: by their keys, too.
+        first_row: number of the first row in its task.
 
     Raises:
-        RequestError: a row without a subject, or with one that has wildcards; groups of rows far before it
-            were yielded.
+        RequestError: a row without a subject, or with one that nothing can be published on.
     """
-    row = 0
-    for piece in pieces_of_rows(records, GROUPED_BYTES, GROUPED_ROWS):
-        yield from _groups(piece, _subjects(piece, subject, row), by_key=by_key)
-        row += piece.num_rows
+    subjects = _subjects(piece, subject, first_row)
+    numbers, names = _numbered(subjects)
+    for name in names:
+        if not is_literal(name):
+            raise RequestError(f"a row has the subject {name!r}: one to publish on has no wildcards")
+    yield from _groups(piece, numbers, names, by_key=by_key)
 
 
 def _subjects(piece: pa.RecordBatch, default: str | None, first_row: int) -> "pa.Array[Any]":
@@ -135,11 +157,9 @@ def _subjects(piece: pa.RecordBatch, default: str | None, first_row: int) -> "pa
     return subjects
 
 
-def _groups(piece: pa.RecordBatch, subjects: "pa.Array[Any]", *, by_key: bool) -> Iterator[RowGroup]:
-    numbers, names = _numbered(subjects)
-    for name in names:
-        if not is_literal(name):  # NATS would carry it, and the stream store it
-            raise RequestError(f"subject {name!r}: one to publish on has no wildcards")
+def _groups(
+    piece: pa.RecordBatch, numbers: "npt.NDArray[np.int64]", names: list[Any], *, by_key: bool
+) -> Iterator[RowGroup]:
     keys: list[Any] = [None]
     if by_key and "key" in piece.schema.names:
         of_keys, keys = _numbered(piece.column("key"))

@@ -6,6 +6,7 @@ from typing import Final
 
 from envelope.limits import MIB
 from envelope.spark_errors import InvalidOption
+from envelope.subjects import is_literal
 from jetstream.client.session_messages import SessionOptions
 from jetstream.spark.access import ClusterAccess
 from jetstream.spark.option_names import SINK, SOURCE, check_names
@@ -91,7 +92,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         text = given.get(name.lower(), "-")
         if not text or text != text.strip():
             raise InvalidOption(f"{name}: {text!r} is empty, or has blanks at an end")
-    if subject is not None and ("*" in subject.split(".") or ">" in subject.split(".")):
+    if subject is not None and not is_literal(subject):
         raise InvalidOption(f"subject: {subject!r}: one to publish on has no wildcards")
     if "," in (stream or ""):
         raise InvalidOption(f"stream: {stream!r}: the sink awaits the acks of one stream")

@@ -1,22 +1,28 @@
 """The stream that a sink writes to, and the sessions in which it does: one for each of its partitions."""
 
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
 
-from envelope.errors import RequestError, SessionExpired, UnknownStream, Unsupported
+import pyarrow as pa
+
+from envelope.errors import RequestError, SessionExpired, UnavailableError, UnknownStream, Unsupported
 from envelope.partition_errors import PartitionsMissing, StreamIsPartitioned
 from envelope.partitions import partition_of
 from envelope.types import AckPolicy, PartitionBy
 from jetstream.client.blocking import BlockingClient
 from jetstream.client.blocking_session import BlockingSession
-from jetstream.client.message_table import ArrowTable
+from jetstream.spark.sink_columns import groups_of
 from jetstream.spark.sink_options import SinkOptions
 
 BATCH_SHIFT: Final = 24
 """Bits for the number of an envelope within its micro-batch."""
+
+_RETRY_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,28 @@ def _check_acks(name: str, ack: str) -> None:
         raise Unsupported(f"stream {name} acks nothing (ack: none): what it has stored cannot be known")
 
 
+@contextmanager
+def opened_target(options: SinkOptions) -> Iterator[tuple[BlockingClient, SinkTarget]]:
+    """Connect, and find where the rows go, for a ``with`` block; what is away is waited for.
+
+    Raises:
+        JetstreamError: as `find_target`; or nobody has answered for ``retryTimeoutMs``.
+    """
+    deadline = time.monotonic() + options.retry_timeout_s
+    while True:
+        with ExitStack() as stack:
+            try:
+                client = stack.enter_context(options.access.open())
+                target = find_target(client, options)
+            except UnavailableError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_RETRY_S)
+                continue
+            yield client, target
+            return
+
+
 class SinkSessions:
     """The sessions of one task, or of one micro-batch: opened as they are needed, for a ``with`` block.
 
@@ -127,29 +155,34 @@ class SinkSessions:
         self._sessions: dict[str, BlockingSession] = {}
         self._stack = ExitStack()
 
-    def publish(self, subject: str, rows: ArrowTable, key: bytes | None = None) -> int:
-        """Take rows in and return their number; see `BlockingSession.publish_batch`.
+    def publish(self, piece: pa.RecordBatch, *, first_row: int) -> None:
+        """Take rows in.
 
         Args:
-            subject: of all rows.
-            rows: with the columns of records.
-            key: of all rows, where it decides on the partition.
+            piece: of `pieces_of`.
+            first_row: number of the first row in its task.
 
         Raises:
             JetstreamError: something was refused, or not acked; what is before it may be stored.
         """
-        stream = self._target.stream_of(subject, key)
-        session = self._sessions.get(stream)
-        first = None
-        if session is None:
-            session = self._sessions[stream] = self._open(stream)
-            first = self._first
-        records = session.publish_batch(
-            subject, rows, first_sequence=first, key=key, compress=self._options.compress
-        )
-        if session.last_sequence > self._last_possible:
-            raise RequestError(f"a task publishes at most {1 << BATCH_SHIFT} envelopes: use more partitions")
-        return records
+        groups = groups_of(piece, self._options.subject, by_key=self._target.is_by_key, first_row=first_row)
+        for subject, rows, key in groups:
+            stream = self._target.stream_of(subject, key)
+            session, first = self._sessions.get(stream), None
+            if session is None:
+                session, first = self._open(stream), self._first
+                self._sessions[stream] = session
+            session.publish_batch(
+                subject,
+                rows,
+                first_sequence=first,
+                key=key if self._target.is_by_key else None,
+                compress=self._options.compress,
+            )
+            if session.last_sequence > self._last_possible:
+                raise RequestError(
+                    f"a task publishes at most {1 << BATCH_SHIFT} envelopes: use more partitions"
+                )
 
     def _open(self, stream: str) -> BlockingSession:
         options = self._options.session_options(stream, self._target.partitions or 1)

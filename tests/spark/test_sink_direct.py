@@ -107,6 +107,16 @@ def test_a_micro_batch_that_is_run_again_adds_nothing(
     assert numbers(js, stream) == list(range(ROWS))
 
 
+@pytest.mark.parametrize("subject", ["out.*", "out.>", "*"])
+def test_a_row_whose_subject_has_wildcards_is_refused(
+    endpoints: Endpoints, js: BlockingClient, stream: str, subject: str
+) -> None:
+    table = rows_of(2).append_column("subject", pa.array([f"{stream}.a", subject]))
+    with pytest.raises(RequestError, match="no wildcards"):
+        Sink(endpoints, stream).micro_batch(table, 0)
+    assert numbers(js, stream) == []
+
+
 class Died(Exception):
     """The task is over."""
 

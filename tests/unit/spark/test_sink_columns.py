@@ -1,6 +1,6 @@
 """The sink's columns, and its groups of rows by subject."""
 
-import re
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from envelope.errors import RequestError
 from envelope.headers import MESSAGE_HEADERS
 from jetstream.spark import sink_columns
-from jetstream.spark.sink_columns import as_records, check_columns, grouped
+from jetstream.spark.sink_columns import RowGroup, as_records, check_columns, groups_of, pieces_of
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.utf8()), pa.field("value", pa.binary())]))
 
@@ -83,8 +83,17 @@ ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0,
 SIZES = st.lists(st.integers(0, 12), max_size=8)
 
 
+def grouped(
+    batches: list[pa.RecordBatch], default: str | None, *, by_key: bool = False
+) -> Iterator[RowGroup]:
+    row = 0
+    for piece in pieces_of(iter(batches)):
+        yield from groups_of(piece, default, by_key=by_key, first_row=row)
+        row += piece.num_rows
+
+
 def as_lists(batches: list[pa.RecordBatch], default: str | None = "d") -> list[tuple[str, list[Any]]]:
-    groups = grouped(map(as_records, batches), default)
+    groups = grouped(batches, default)
     return [(each.subject, each.rows.column("value").to_pylist()) for each in groups]
 
 
@@ -117,13 +126,6 @@ def test_a_row_without_a_subject_is_named_by_its_number_in_the_task() -> None:
     rows[8] = (None, 8, None)
     with pytest.raises(RequestError, match="row 8 of its task"):
         as_lists(batches_of(rows, [3, 3], txids=False), None)
-
-
-@pytest.mark.parametrize("subject", ["a.*", ">", "*.a", "a.>"])
-def test_a_row_with_a_wildcard_for_a_subject_is_refused(subject: str) -> None:
-    rows: list[Row] = [("a", 0, None), (subject, 1, None), ("a*.b>", 2, None)]
-    with pytest.raises(RequestError, match=rf"subject '{re.escape(subject)}': one to publish on has no wild"):
-        as_lists(batches_of(rows, [3], txids=False))
 
 
 @given(
@@ -178,7 +180,7 @@ def test_groups_by_key_have_one_key_each_and_keep_its_order(
         columns["subject"] = pa.array([subject for subject, _ in rows], pa.utf8())
     batches = pa.table(columns).to_batches(size)
     found: dict[tuple[str, bytes | None], list[int]] = {}
-    for each in grouped(map(as_records, batches), "d", by_key=True):
+    for each in grouped(batches, "d", by_key=True):
         assert each.rows.column("key").to_pylist() == [each.key] * each.rows.num_rows
         values: list[Any] = each.rows.column("value").to_pylist()
         assert (each.subject, each.key) not in found
@@ -192,5 +194,5 @@ def test_groups_by_key_have_one_key_each_and_keep_its_order(
 def test_large_rows_are_grouped_a_few_at_a_time() -> None:
     value = bytes(5 << 20)
     rows = pa.table({"value": [value] * 7, "subject": ["a", "b", "a", "a", "b", "a", "a"]})
-    found = [(each.subject, each.rows.num_rows) for each in grouped(map(as_records, rows.to_batches()), None)]
+    found = [(each.subject, each.rows.num_rows) for each in grouped(rows.to_batches(), None)]
     assert found == [("a", 2), ("b", 1), ("a", 2), ("b", 1), ("a", 1)]
