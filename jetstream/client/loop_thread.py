@@ -60,7 +60,12 @@ class LoopThread:
         assert threading.current_thread() is not self._thread, "the loop's thread cannot wait for itself"
         future: Future[T] | None = None
         try:
-            future = self.begin(coroutine)
+            # Not by `begin`: an interrupt on the way back from there would leave nobody to cancel it.
+            with self._admission:
+                if self._closed:
+                    coroutine.close()
+                    raise RequestError("this client is closed")
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
             if relay is not None:
                 relay.tell_until_done(future)
             return future.result()
