@@ -391,7 +391,9 @@ def test_a_misspelt_option_is_refused(tmp_path: Path) -> None:
     async def test() -> None:
         async with a_cluster(tmp_path) as (_, js):
             await js.streams.create("a", "a")
-            with pytest.raises(TypeError, match="unexpected options: end_; there are columns, end"):
+            with pytest.raises(
+                TypeError, match="unexpected options: end_; there are batch_rows, columns, end"
+            ):
                 js.read("a", end_=3)  # type: ignore[call-arg]  # the mistake itself
             with pytest.raises(TypeError, match="msg_id"):
                 await js.publish("a", b"v", msg_id="1")  # type: ignore[call-overload]  # as above
