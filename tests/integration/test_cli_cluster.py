@@ -191,8 +191,9 @@ def test_a_node_that_does_not_live_is_given_up_and_the_others_are_stopped(tmp_pa
     with taken, CommandProcess("up", "--nodes", "3", *arguments) as process:
         code, output, error = process.finished()
     assert code == 5
-    died = [event for event in json_lines(output) if event["event"] == "died"]
-    assert [(event["node"], event["exit_code"]) for event in died] == [("c", 5)] * 5
+    # Others may find their ports taken too, for a while: nobody keeps them between two starts.
+    died = [event for event in json_lines(output) if event["event"] == "died" and event["node"] == "c"]
+    assert [event["exit_code"] for event in died] == [5] * 5
     assert "cannot listen for peers" in died[0]["reason"]
     assert [event["node"] for event in json_lines(output) if event["event"] == "stopped"] == ["a", "b"]
     given_up = json.loads(error.splitlines()[-1])["error"]["description"]

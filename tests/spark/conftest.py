@@ -1,11 +1,13 @@
 """One Spark session and one node for all tests here: to start a session takes as long as most of them."""
 
+import logging
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import jetstream
@@ -36,6 +38,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     yield session
     assert not session.streams.active, "a test has left its query running"
     end_spark(session)
+
+
+@pytest.fixture(autouse=True)
+def log_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Give pytest's log its own format back: PySpark's loggers make JSON of every handler that comes to them.
+
+    It comes to all that do not propagate, as two of them once an error of Spark was raised.
+    """
+    yield
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, PySparkLogger):
+            logger.propagate = True
+    plugin = request.config.pluginmanager.get_plugin("logging-plugin")
+    assert plugin is not None, "it is part of pytest"
+    for handler in (plugin.caplog_handler, plugin.report_handler):
+        handler.setFormatter(plugin.formatter)
 
 
 @pytest.fixture

@@ -236,16 +236,16 @@ def test_rows_of_many_subjects_keep_the_order_of_each(
 def test_rows_go_to_the_partition_of_their_subject_in_a_session_with_each(
     endpoints: Endpoints, js: BlockingClient
 ) -> None:
-    js.streams.create("dealt", "dealt.>", partitions=3, partition_by="subject")
+    js.streams.create("splits", "splits.>", partitions=3, partition_by="subject")
     table = rows_of(9_000).append_column(
-        "subject", pa.array([f"dealt.{number % 11}" for number in range(9_000)])
+        "subject", pa.array([f"splits.{number % 11}" for number in range(9_000)])
     )
-    sink = Sink(endpoints, "dealt").without("subject")
+    sink = Sink(endpoints, "splits").without("subject")
     for _ in range(2):
         sink.micro_batch(table, 0)
     for number in range(3):
-        expected = [row for row in range(9_000) if partition_of(f"dealt.{row % 11}".encode(), 3) == number]
-        assert sorted(numbers(js, f"dealt/{number}")) == expected
+        expected = [row for row in range(9_000) if partition_of(f"splits.{row % 11}".encode(), 3) == number]
+        assert sorted(numbers(js, f"splits/{number}")) == expected
 
 
 def test_rows_go_to_the_partition_of_their_key(endpoints: Endpoints, js: BlockingClient) -> None:

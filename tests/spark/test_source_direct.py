@@ -204,18 +204,18 @@ def test_filters_that_are_taken_over_leave_out_exactly_what_they_say(tmp_path: P
 
 
 def test_a_stream_is_found_without_nats(endpoints: Endpoints, js: BlockingClient) -> None:
-    js.streams.create("plain", "plain.>")
-    js.streams.create("parted", "parted.>", partitions=3, partition_by="key")
-    js.streams.create("plain/7", "seventh.>")
-    for stream in ("plain", "parted", "seventh"):
+    js.streams.create("found_plain", "found_plain.>")
+    js.streams.create("found_parted", "found_parted.>", partitions=3, partition_by="key")
+    js.streams.create("found_plain/7", "found_seventh.>")
+    for stream in ("found_plain", "found_parted", "found_seventh"):
         js.publish_all([(f"{stream}.x", b"%d" % n, {"key": f"k{n}"}) for n in range(50)])
-    for stream in ("plain", "parted", "parted/1", "plain/7"):
+    for stream in ("found_plain", "found_parted", "found_parted/1", "found_plain/7"):
         by_nats = batch_rows({"servers": endpoints.servers, "stream": stream})
         assert batch_rows({"sockets": endpoints.sockets, "stream": stream}) == by_nats
-    for pattern in ("p.*", "parted", ".*/1"):
+    for pattern in ("found_.*", "found_parted", "found_.*/1"):
         by_nats = batch_rows({"servers": endpoints.servers, "streamPattern": pattern})
         assert batch_rows({"sockets": endpoints.sockets, "streamPattern": pattern}) == by_nats
-        assert {row["stream"] for row in by_nats} <= {"plain", "plain/7", "parted"}
+        assert {row["stream"] for row in by_nats} <= {"found_plain", "found_plain/7", "found_parted"}
     with pytest.raises(UnknownStream, match="there is no stream 'nothing'"):
         batch_rows({"sockets": endpoints.sockets, "stream": "nothing"})
 

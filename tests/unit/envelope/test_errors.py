@@ -67,6 +67,8 @@ GIVEN_BY_US = {
     "stream_is_partition": 60050,
     "stream_is_partitioned": 60051,
     "partitions_missing": 60052,
+    "invalid_option": 60053,
+    "data_loss": 60054,
 }
 
 
