@@ -36,7 +36,7 @@ Number = TypeVar("Number", int, float)
 COMMIT_INTERVAL_S_DEFAULT: Final = 5.0
 SESSION_TIMEOUT_S_DEFAULT: Final = 10.0
 REBALANCE_TIMEOUT_S_DEFAULT: Final = 60.0
-PREFETCH_BYTES_DEFAULT: Final = 16 * MIB
+PREFETCH_BYTES_DEFAULT: Final = 64 * MIB
 _AHEAD_DEFAULT: Final = 1_000
 _NS: Final = 1_000_000_000
 
@@ -83,7 +83,8 @@ class ConsumeOptions(TypedDict, total=False):
     columns: Sequence[Column]
     """As for `js.read`."""
     prefetch_bytes: int
-    """Fetched ahead of the application, of all partitions together; 16 MiB by default."""
+    """Fetched ahead of the application, of all partitions together; of one a quarter of it at most. 64 MiB by
+    default."""
     on_assigned: PartitionsTold | None
     """Partitions are this member's; called before anything of them is handed out. May `Consumer.seek`."""
     on_revoked: PartitionsTold | None

@@ -23,6 +23,8 @@ _FOR_EVER: Final = float("inf")
 _GONE_S: Final = 1.0
 """Pause before a stream that is not there is looked for again: it may have been deleted a moment ago."""
 _FETCH_BYTES_MIN: Final = 64 * KIB
+_SHARES_MIN: Final = 4
+"""Who reads fewer partitions fetches no more of each ahead: what lies long goes through memory twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class PartitionFeeds:
 
     @property
     def _prefetch_bytes(self) -> int:
-        return max(_FETCH_BYTES_MIN, self._settings.prefetch_bytes // max(1, len(self._running)))
+        return max(_FETCH_BYTES_MIN, self._settings.prefetch_bytes // max(_SHARES_MIN, len(self._running)))
 
     @property
     def _fetch_bytes(self) -> int:
