@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -80,8 +81,13 @@ class LoopThread:
     def close(self, farewell: Coroutine[Any, Any, None] | None) -> None:
         """Refuse what comes, run ``farewell``, end what is still under way, and then the thread.
 
-        If the wait for all that is interrupted, it goes on by itself.
+        If the wait for all that is interrupted, it goes on by itself. Where nobody has closed a client before
+        the interpreter ends, there is nothing to wait for: its thread runs no more.
         """
+        if sys.is_finalizing():
+            if farewell is not None:
+                farewell.close()
+            return
         with self._admission:
             self._closed = True
             future = asyncio.run_coroutine_threadsafe(_wind_up(farewell), self._loop)

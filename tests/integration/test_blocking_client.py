@@ -315,3 +315,23 @@ with jetstream.connect_blocking(sys.argv[1]) as js:
             assert "was destroyed" not in errors
 
     against_a_node(tmp_path, scenario)
+
+
+NEVER_CLOSED = """
+import sys
+import jetstream
+
+connection = jetstream.connect_blocking(sys.argv[1])
+js = connection.__enter__()
+js.streams.create("orders", "orders.>")
+print(js.publish("orders.eu", b"x").offset)
+"""
+
+
+def test_a_program_that_never_closes_its_client_ends_all_the_same(tmp_path: Path) -> None:
+    def scenario(url: str) -> None:
+        command = [sys.executable, "-W", "error", "-c", NEVER_CLOSED, url]
+        ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        assert (ended.stdout, ended.stderr) == ("0\n", "")
+
+    against_a_node(tmp_path, scenario)
