@@ -50,7 +50,7 @@ class BatchReader(DataSourceReader):
                 raise UnknownStream(f"there is no stream {missing[0]!r}", stream=missing[0])
             bounds = cluster.bounds()
             ranges = self._narrowed(cluster, self._ranges(cluster, bounds))
-            return input_partitions(self._options, cluster, ranges)
+            return input_partitions(self._options, cluster, cluster.pieces_by_batches(ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range; see `read_range`."""
@@ -94,12 +94,12 @@ class FilteringBatchReader(BatchReader):
 
 
 def input_partitions(
-    options: SourceOptions, cluster: Cluster, ranges: Iterable[OffsetRange]
+    options: SourceOptions, cluster: Cluster, pieces: Iterable[OffsetRange]
 ) -> list[InputPartition]:
-    """Return what Spark gives to its tasks; raises what `Cluster.pieces` does."""
+    """Return what Spark gives to its tasks, a piece to each."""
     return [
         InputPartition(LogPiece(ReadPiece(each, not options.fail_on_data_loss), *cluster.logs[each.stream]))
-        for each in cluster.pieces(ranges)
+        for each in pieces
     ]
 
 

@@ -110,15 +110,23 @@ class Cluster:
         except (OffsetOutOfRange, StreamRecreated, UnknownStream):
             return of.end
 
-    def pieces(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return the ranges in as many pieces as the options want, cut between batches where one ends nearby.
+    def pieces_by_offsets(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Return the ranges in as many pieces as the options want; the same ranges always in the same pieces.
+
+        Raises:
+            InvalidOption: they would be too many.
+        """
+        return self._cut(ranges, self._options.min_partitions)
+
+    def pieces_by_batches(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Return as many pieces, cut between batches where one ends nearby, as they are stored now.
 
         Raises:
             InvalidOption: they would be too many.
             JetstreamError: a log cannot be asked.
         """
         whole = {each.stream: each for each in ranges}
-        rough = self._cut(whole.values(), self._options.min_partitions)
+        rough = self.pieces_by_offsets(whole.values())
         if not 0 < len(rough) - len(whole) <= CUTS_MAX:
             return rough
         counts = Counter(each.stream for each in rough)

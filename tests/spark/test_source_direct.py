@@ -15,6 +15,7 @@ from jetstream.client.blocking import BlockingClient
 from jetstream.spark.batch_reader import FilteringBatchReader
 from jetstream.spark.columns import output_schema
 from jetstream.spark.options import parse_source_options
+from jetstream.spark.pieces import pieces_of
 from jetstream.spark.reading import batch_reader, read_schema, stream_reader
 from tests.integration.test_compaction import CONFIG as COMPACTED
 from tests.integration.test_tiers import CONFIG as TIERED
@@ -163,6 +164,24 @@ def test_a_range_is_cut_where_a_batch_ends_if_one_ends_nearby(tmp_path: Path) ->
         ]
         assert len(starts) == 70
         assert any(start % 10 for start in starts[1:])
+
+    against_a_node(tmp_path, scenario)
+
+
+def test_a_micro_batch_is_cut_by_its_offsets_alone(tmp_path: Path) -> None:
+    def scenario(js: BlockingClient, options: dict[str, str]) -> None:
+        js.streams.create("orders", "orders.>")
+        for start in range(0, 1000, 10):
+            js.publish_batch("orders.x", pa.table({"value": [b"%d" % n for n in range(start, start + 10)]}))
+        query = Query({**options, "startingOffsets": '{"orders": 3}', "minPartitions": "7"})
+        rows = query.batch()
+        assert rows is not None
+        assert values_of(rows) == list(range(3, 1000))
+        [batch] = query.batches
+        pieces = [each.value.piece.range for each in query.reader.partitions(*batch)]
+        assert pieces == pieces_of([pieces[0]._replace(end=1000)], min_partitions=7)
+        assert any(piece.start % 10 for piece in pieces[1:]), "a batch was cut"
+        query.close()
 
     against_a_node(tmp_path, scenario)
 
