@@ -79,7 +79,8 @@ def run(spark: "SparkSession", settings: ReplaySettings, told: Callable[[BatchPr
         number = 0
         while (piece := replay.next_piece()) is not None:
             begun = time.monotonic()
-            rows = _publish(archived(spark, settings.root, manifest), settings, replay, piece)
+            session = replay.session_of(piece, manifest.streams[piece.stream].incarnation)
+            rows = _publish(archived(spark, settings.root, manifest), settings, session, piece)
             replay = replay.after(piece)
             _store(disk, replay)
             seconds = time.monotonic() - begun
@@ -87,7 +88,7 @@ def run(spark: "SparkSession", settings: ReplaySettings, told: Callable[[BatchPr
             number += 1
 
 
-def _publish(rows: "DataFrame", settings: ReplaySettings, replay: Replay, piece: Piece) -> int:
+def _publish(rows: "DataFrame", settings: ReplaySettings, session: str, piece: Piece) -> int:
     """Publish a piece in one task, in the order of its offsets; return how many rows it has."""
     from pyspark.sql import Observation  # noqa: PLC0415 - settings are made without Spark
     from pyspark.sql.functions import col, count, lit  # noqa: PLC0415 - likewise
@@ -99,7 +100,7 @@ def _publish(rows: "DataFrame", settings: ReplaySettings, replay: Replay, piece:
     ordered = rows.where(wanted).coalesce(1).sortWithinPartitions("offset")
     seen = Observation()
     published = ordered.select(*_COLUMNS, _own_headers(), *_subject_column(settings.subject))
-    options = {**settings.sink, "sessionName": replay.session_of(piece)}
+    options = {**settings.sink, "sessionName": session}
     if settings.stream is not None:
         options["stream"] = settings.stream
     if OWN_SUBJECT not in settings.subject:

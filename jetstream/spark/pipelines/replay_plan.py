@@ -1,8 +1,9 @@
 """What of an archive is published again, in which pieces, and how far that has come; pure.
 
-A piece is published in a session of its own, whose name says where it begins. Who publishes it again, with
-the same rows in the same order, adds nothing. So what is to be published is fixed when a replay begins: rows
-that the archive gets later are for when it is complete.
+A piece is published in a session of its own, whose name says where it begins, and in which life of its
+stream: an archive that was made anew of a stream that was created again has other records there. Who
+publishes it again, with the same rows in the same order, adds nothing. So what is to be published is fixed
+when a replay begins: rows that the archive gets later are for when it is complete.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,8 @@ from jetstream.spark.pipelines.archive_files import STATE_DIRECTORY, Manifest
 PIECE_OFFSETS: Final = 1 << 20
 """What one task sorts and publishes, between two looks at whether to stop."""
 _DIRECTORY: Final = f"{STATE_DIRECTORY}/replays"
+_INCARNATION_CHARACTERS: Final = 12
+"""Of a life, in the name of a session, which has 128 at most."""
 
 
 class Piece(NamedTuple):
@@ -87,9 +90,9 @@ class Replay:
                 return Piece(name, start, min(start + PIECE_OFFSETS, end))
         return None
 
-    def session_of(self, piece: Piece) -> str:
-        """Return the name of a piece's session."""
-        return f"{self.session}/{piece.stream}/{piece.start}"
+    def session_of(self, piece: Piece, incarnation: str) -> str:
+        """Return the name of the session of a piece of a stream in that life."""
+        return f"{self.session}/{piece.stream}/{incarnation[:_INCARNATION_CHARACTERS]}/{piece.start}"
 
     def after(self, piece: Piece) -> "Replay":
         """Return how far it is when ``piece`` is published."""

@@ -47,7 +47,7 @@ def test_each_stream_is_published_in_pieces_one_behind_the_other() -> None:
         Piece("orders", 3 + 2 * PIECE_OFFSETS, end),
         Piece("sales", 0, 4),
     ]
-    assert len({replay.session_of(piece) for piece in found}) == 4
+    assert len({replay.session_of(piece, life) for piece in found for life in ("1a2b", "3c4d")}) == 8
 
 
 @given(end=st.integers(0, 3 * PIECE_OFFSETS), grown=st.integers(0, 3 * PIECE_OFFSETS), done=st.integers(0, 4))
