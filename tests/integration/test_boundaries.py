@@ -41,11 +41,11 @@ from jetstream.protocol.responses import (
 from jetstream.tier.object_store import ObjectStore
 from jetstream.tier.restore import all_remains
 from jetstream.tier.tiered_log import TieredLog
-from tests.integration.test_replica_readers import led, placed, two_nodes
+from tests.integration.test_replica_readers import damage_batch, led, placed, two_nodes
 from tests.integration.test_tiers import RECORDS, tiered, tiered_node
 from tests.support.log_life import added_up, batches_of
 from tests.support.nodes import nats_and_node
-from tests.support.sockets import WAIT_SECONDS, LiveStream, World, damage, run, serving
+from tests.support.sockets import WAIT_SECONDS, LiveStream, World, run, serving
 
 HUGE = 2**63 - 1
 SMALL = LogConfig(segment_bytes=6000)
@@ -241,11 +241,7 @@ def test_what_is_damaged_at_one_replica_is_counted_at_another(
                 stream = world.directory.streams["s"]
                 stream.add([b"%d" % number for number in range(10, 20)])
                 if world.directory.node in damaged:
-                    place = stream.log.locate(Offset(10))
-                    stream.log.close()
-                    damage(world.root / place.segment.path, place.entry.position + place.entry.length - 60)
-                    again = world.stream("s")
-                    again.leads = stream.leads
+                    again = damage_batch(world, Offset(10))
                     with pytest.raises(CorruptDataError):  # now the node knows
                         again.log.read(Offset(10), 1, Offset(20))
             if len(damaged) == 1:

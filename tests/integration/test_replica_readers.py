@@ -57,6 +57,17 @@ async def two_nodes(directory: Path) -> AsyncIterator[tuple[World, World]]:
         yield worlds
 
 
+def damage_batch(world: World, offset: Offset) -> LiveStream:
+    """Turn a bit of the batch at ``offset`` of stream s over, on the disk of a node that is started again."""
+    stream = world.directory.streams["s"]
+    found = stream.log.locate(offset)
+    stream.log.close()
+    damage(world.root / found.segment.path, found.entry.position + found.entry.length - 60)
+    again = world.stream("s")
+    again.leads = stream.leads
+    return again
+
+
 @asynccontextmanager
 async def reading(
     world: World,
@@ -192,10 +203,7 @@ def test_what_is_damaged_at_one_replica_is_read_from_another(
                 stream = world.directory.streams["s"]
                 stream.add([b"%d" % number for number in range(10, 20)])
                 if world.directory.node in damaged:
-                    found = stream.log.locate(Offset(10))
-                    stream.log.close()
-                    damage(world.root / found.segment.path, found.entry.position + found.entry.length - 60)
-                    world.stream("s").leads = stream.leads
+                    damage_batch(world, Offset(10))
             async with reading(worlds[0], ReadRange("s")) as reader:
                 reader._batches._route._turn = 0  # n1
                 assert await values(reader, 10) == list(range(10))

@@ -298,7 +298,7 @@ class CompactionModel(RuleBasedStateMachine):
 
 
 TestCompaction = CompactionModel.TestCase
-TestCompaction.settings = settings(max_examples=50, stateful_step_count=25, deadline=None)
+TestCompaction.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
 
 
 @pytest.mark.deep

@@ -44,21 +44,19 @@ PAGES = (
 EXAMPLES = [
     example
     for module in (
-        *(
-            bench,
-            cluster,
-            cursors,
-            demo,
-            groups,
-            inspect_files,
-            pipeline,
-            pipeline_archive,
-            publish,
-            read,
-            serve,
-            streams,
-            tiers,
-        ),
+        bench,
+        cluster,
+        cursors,
+        demo,
+        groups,
+        inspect_files,
+        pipeline,
+        pipeline_archive,
+        publish,
+        read,
+        serve,
+        streams,
+        tiers,
     )
     for name, examples in sorted(vars(module).items())
     if name.endswith("_EXAMPLES")
