@@ -34,11 +34,13 @@ from jetstream.client.read_range import ReadRange, ResolvedRange, resolve
 from jetstream.client.records import Record, before, records_of, trimmed
 from jetstream.client.replica_choice import ReadWish
 from jetstream.client.stream_route import Arrival, StreamRoute
-from jetstream.log.batch import iter_batches
+from jetstream.log.batch_run import merged_batches
 from jetstream.log.schema import NO_RECORDS, SCHEMA
 
 _SMALL_BYTES: Final = MIB
 """What has so much is not put together with others, however few records it is."""
+_RUN_ROWS: Final = 1_024
+"""So many records of the smallest batches are decoded at once."""
 _BACKOFF_S_MIN: Final = 0.02
 _BACKOFF_S_MAX: Final = 2.0
 _DAMAGED_MAX: Final = 3
@@ -282,7 +284,7 @@ class BatchReader:
         passed = end_timestamp is not None and latest is not None and latest >= end_timestamp
         start: Offset | None = None
         wanted = self._place.offset
-        for header, stored in iter_batches(fetched.body):
+        for header, stored in merged_batches(fetched.body, max(_RUN_ROWS, self._settings.batch_rows)):
             if not header.base <= wanted < header.next or (start is not None and header.base != start):
                 raise RemoteProtocolError(
                     f"wanted offset {wanted}, got the batch [{header.base}, {header.next})"

@@ -44,13 +44,13 @@ COMPRESSION_BYTES_MIN: Final = 4 * KIB
 _FIELDS: Final = struct.Struct(">HHQQQQI")
 _DIGITS: Final = re.compile(rb"[0-9a-f]{%d}" % ENTRY_DIGITS)
 _FLAGS_AT: Final = 4
-_CRC_AT: Final = 72
+CRC_AT: Final = 72
 _WRITERS_SCHEMA_BYTES: Final = SCHEMA.serialize().size
 """What the installed pyarrow's stream writer puts before the first batch."""
-_ZEROS: Final = b"00000000"
+ZEROS: Final = b"00000000"
 _SIGNED_MAX: Final = (1 << 63) - 1
 
-assert _FIELDS.size * 2 == ENTRY_DIGITS == _CRC_AT + len(_ZEROS)
+assert _FIELDS.size * 2 == ENTRY_DIGITS == CRC_AT + len(ZEROS)
 
 
 def _options(codec: Literal["lz4", "zstd"] | None) -> pa.ipc.IpcWriteOptions:
@@ -95,6 +95,9 @@ _FLAGS: Final = tuple(map(BatchFlags, range(4)))
 SealedBatch = tuple[BatchHeader, memoryview]
 """A finished batch and its header."""
 
+FoundBatch = tuple[BatchHeader, pa.RecordBatch, int]
+"""Header and records of a batch among others, and where the next one begins."""
+
 
 class UnsealedBatch:
     """An encoded batch whose flags and CRC are still "0".
@@ -136,8 +139,8 @@ class UnsealedBatch:
         """Patch ``flags`` and the CRC in place and return the finished message; sealing again is allowed."""
         digits = self._digits
         self._frame[digits + _FLAGS_AT : digits + _FLAGS_AT + 4] = b"%04x" % flags
-        self._frame[digits + _CRC_AT : digits + ENTRY_DIGITS] = _ZEROS
-        self._frame[digits + _CRC_AT : digits + ENTRY_DIGITS] = b"%08x" % crc32c(self._frame)
+        self._frame[digits + CRC_AT : digits + ENTRY_DIGITS] = ZEROS
+        self._frame[digits + CRC_AT : digits + ENTRY_DIGITS] = b"%08x" % crc32c(self._frame)
         return self._frame
 
 
@@ -344,13 +347,22 @@ def iter_batches(data: Buffer) -> Iterator[tuple[BatchHeader, pa.RecordBatch]]:
         CorruptDataError, Unsupported: as `decode`.
     """
     view, start = memoryview(data), 0
-    while start < len(view):
-        frame = find_frame(view, start)
-        if frame is None or frame.end > len(view):
-            return
-        header = verified_at(view, frame)
-        yield header, records_of(header, view[start : frame.end])
-        start = frame.end
+    while start < len(view) and (found := next_batch(view, start)) is not None:
+        header, records, start = found
+        yield header, records
+
+
+def next_batch(data: memoryview, start: int) -> FoundBatch | None:
+    """Return the batch that begins at ``start``, as `decode` does; None if it is not whole.
+
+    Raises:
+        CorruptDataError, Unsupported: as `decode`.
+    """
+    frame = find_frame(data, start)
+    if frame is None or frame.end > len(data):
+        return None
+    header = verified_at(data, frame)
+    return header, records_of(header, data[start : frame.end]), frame.end
 
 
 def verified_batches(data: Buffer) -> list[SealedBatch]:
@@ -398,10 +410,10 @@ def verified_at(data: Buffer, frame: Frame) -> BatchHeader:
         Unsupported: an intact batch of a format this version does not know.
     """
     header = header_at(data, frame)
-    crc_at = frame.digits + _CRC_AT
+    crc_at = frame.digits + CRC_AT
     view = memoryview(data)
     crc = crc32c(view[frame.start : crc_at])
-    crc = crc32c(view[crc_at + len(_ZEROS) : frame.end], crc32c(_ZEROS, crc))
+    crc = crc32c(view[crc_at + len(ZEROS) : frame.end], crc32c(ZEROS, crc))
     if crc != header.crc:
         raise CorruptDataError(
             f"batch {header.base} has CRC32C {crc:08x}, its header says {header.crc:08x}", base=header.base

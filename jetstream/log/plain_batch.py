@@ -148,7 +148,7 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
     )
     frame = bytearray().join(
         (
-            _TEMPLATE.metadata,
+            TEMPLATE.metadata,
             np.arange(records.base, records.base + count, dtype=np.int64).data,
             _I64.pack(records.timestamp) * count,
             subject_ends,
@@ -161,14 +161,14 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
             bytes(-value_bytes % 8),
         )
     )
-    fields = _TEMPLATE.fields
+    fields = TEMPLATE.fields
     _I64.pack_into(frame, fields.body_length, layout.body_length)
     _I64.pack_into(frame, fields.row_count, count)
     _NODES.pack_into(frame, fields.nodes, *layout.nodes)
     _BUFFERS.pack_into(frame, fields.buffers, *layout.buffers)
-    frame[_TEMPLATE.digits : _TEMPLATE.digits + ENTRY_DIGITS] = digits_of(header)
-    assert len(frame) == len(_TEMPLATE.metadata) + layout.body_length, "what was joined is what was laid out"
-    return UnsealedBatch(memoryview(frame), _TEMPLATE.digits, header)
+    frame[TEMPLATE.digits : TEMPLATE.digits + ENTRY_DIGITS] = digits_of(header)
+    assert len(frame) == len(TEMPLATE.metadata) + layout.body_length, "what was joined is what was laid out"
+    return UnsealedBatch(memoryview(frame), TEMPLATE.digits, header)
 
 
 def is_plain(frame: Buffer) -> bool:
@@ -176,23 +176,23 @@ def is_plain(frame: Buffer) -> bool:
 
     So its records have no key, headers or transaction id, and need not be decoded to know that.
     """
-    metadata = bytearray(memoryview(frame)[: len(_TEMPLATE.metadata)])
-    if len(metadata) < len(_TEMPLATE.metadata):
+    metadata = bytearray(memoryview(frame)[: len(TEMPLATE.metadata)])
+    if len(metadata) < len(TEMPLATE.metadata):
         return False
-    nodes = _NODES.unpack_from(metadata, _TEMPLATE.fields.nodes)
-    _blank(metadata)
+    nodes = _NODES.unpack_from(metadata, TEMPLATE.fields.nodes)
+    blank(metadata)
     return metadata == _BLANK_METADATA and nodes == _nodes(nodes[0])
 
 
-def _blank(metadata: bytearray) -> None:
-    """Zero the numbers in which one plain batch differs from another."""
-    fields = _TEMPLATE.fields
+def blank(metadata: bytearray) -> None:
+    """Zero, in the metadata of a plain batch, the numbers in which one plain batch differs from another."""
+    fields = TEMPLATE.fields
     for place, length in (
         (fields.body_length, _I64.size),
         (fields.row_count, _I64.size),
         (fields.nodes, _NODES.size),
         (fields.buffers, _BUFFERS.size),
-        (_TEMPLATE.digits, ENTRY_DIGITS),
+        (TEMPLATE.digits, ENTRY_DIGITS),
     ):
         metadata[place : place + length] = bytes(length)
 
@@ -244,7 +244,7 @@ _NO_ENTRIES: Final = (0, 0) * 3
 """Nodes of the headers' struct and its two fields."""
 
 
-class _Template(NamedTuple):
+class Template(NamedTuple):
     """The metadata of a plain batch as pyarrow writes it, with the numbers of a batch of one record."""
 
     metadata: bytes
@@ -252,15 +252,15 @@ class _Template(NamedTuple):
     digits: int
 
 
-def _learn() -> _Template:
+def _learn() -> Template:
     plain = PlainRecords(Offset(0), TimestampUs(0), (b"",), (b"",))
     message = bytes(encode(plain.to_records(), Offset(0), LeaderEpoch(0)).seal(BatchFlags(0)))
     frame = find_frame(message)
     assert frame is not None, "a whole message"
     body_length = _lay_out(1, 0, 0).body_length
-    return _Template(message[: len(message) - body_length], record_batch_fields(message), frame.digits)
+    return Template(message[: len(message) - body_length], record_batch_fields(message), frame.digits)
 
 
-_TEMPLATE: Final = _learn()
-_BLANK_METADATA: Final = bytearray(_TEMPLATE.metadata)
-_blank(_BLANK_METADATA)
+TEMPLATE: Final = _learn()
+_BLANK_METADATA: Final = bytearray(TEMPLATE.metadata)
+blank(_BLANK_METADATA)

@@ -1,5 +1,6 @@
 """Readers that have small batches put together see the same records, in fewer batches."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,24 @@ def test_small_batches_are_put_together_and_large_ones_stay(
     run(test())
 
 
+def test_the_smallest_are_decoded_at_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as world:
+            stream = world.stream("s")
+            stream.has_headers = False
+            stream.add(*([b"v"] for _ in range(1500)))
+            assert await sizes(merging(world, 0, ReadRange("s"), 4 * MIB)) == [1024, 476]
+            assert await sizes(merging(world, 2000, ReadRange("s"), 4 * MIB)) == [1500]
+            inner = merging(world, 0, ReadRange("s", start=7, end=1100), 4 * MIB)
+            assert [batch.column(0)[0].as_py() async for batch in inner] == [7, 1031]
+            assert inner.next_offset == 1100
+            # Record N came at second N + 1.
+            moment = datetime.fromtimestamp(600, UTC)
+            assert sum(await sizes(merging(world, 0, ReadRange("s", end=moment), 4 * MIB))) == 599
+
+    run(test())
+
+
 def test_a_few_large_records_are_not_copied_together(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path) as world:
@@ -64,13 +83,14 @@ def test_a_few_large_records_are_not_copied_together(tmp_path: Path) -> None:
     run(test())
 
 
-def test_what_comes_before_damage_is_handed_out_first() -> None:
-    body = bytearray(b"".join(a_batch(start, 1) for start in range(100)))
+@pytest.mark.parametrize("headers", [True, False])
+def test_what_comes_before_damage_is_handed_out_first(headers: bool) -> None:
+    body = bytearray(b"".join(a_batch(start, 1, headers=headers) for start in range(100)))
     body[-1] ^= 1
 
     async def test() -> None:
         def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
-            return a_response(fetch, offset, 100), bytes(body if offset == 0 else body[-len(a_batch(0, 1)) :])
+            return a_response(fetch, offset, 100), bytes(body if offset == 0 else body[-len(body) // 100 :])
 
         async with listening(answer) as address:
             links = NodeLinks(FixedAddresses([address]), WAIT_SECONDS)

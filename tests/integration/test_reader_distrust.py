@@ -37,10 +37,9 @@ Answer = Callable[[Fetch, int], tuple[FetchResponse, bytes]]
 """Answers a fetch at an offset."""
 
 
-def a_batch(base: int, count: int) -> bytes:
-    return bytes(
-        encode(records_batch(base, [b"v"] * count), Offset(base), LeaderEpoch(1)).seal(BatchFlags(0))
-    )
+def a_batch(base: int, count: int, *, headers: bool = True) -> bytes:
+    records = records_batch(base, [b"v"] * count, headers=headers)
+    return bytes(encode(records, Offset(base), LeaderEpoch(1)).seal(BatchFlags(0)))
 
 
 def a_response(fetch: Fetch, start: int, end: int) -> FetchResponse:

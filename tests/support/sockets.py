@@ -91,8 +91,10 @@ async def asked(reader: RecordReader) -> AsyncIterator[Callable[[], Awaitable[Re
         yield outcome
 
 
-def records_batch(base: int, values: Sequence[bytes | None], timestamp: int = 1_000_000) -> pa.RecordBatch:
-    """Records of the log's schema: one microsecond apart, subject ``s.<offset>``, header ``n``."""
+def records_batch(
+    base: int, values: Sequence[bytes | None], timestamp: int = 1_000_000, *, headers: bool = True
+) -> pa.RecordBatch:
+    """Records of the log's schema: one microsecond apart, subject ``s.<offset>``, perhaps a header ``n``."""
     count = len(values)
     offsets = range(base, base + count)
     columns: list[list[Any]] = [
@@ -100,7 +102,7 @@ def records_batch(base: int, values: Sequence[bytes | None], timestamp: int = 1_
         [timestamp + number for number in range(count)],
         [f"s.{offset}" for offset in offsets],
         [b"k%d" % (offset % 3) for offset in offsets],
-        [[{"key": "n", "value": b"%d" % offset}] for offset in offsets],
+        [[{"key": "n", "value": b"%d" % offset}] if headers else None for offset in offsets],
         list(offsets),
         list(values),
     ]
@@ -117,6 +119,7 @@ class LiveStream:
         self.leader_epoch = EPOCH
         self.leads = True
         self.knows_committed = True
+        self.has_headers = True
         self.log = Log.open(disk, name, config or LogConfig(), TimestampUs(0))
         self.reign(EPOCH)
         self.high_watermark = self.log.synced_end
@@ -151,7 +154,8 @@ class LiveStream:
         """Append one batch, not yet committed; offset N at second N + 1."""
         base = self.log.log_end_offset
         timestamp = 1_000_000 * (base + 1)
-        batch = encode(records_batch(base, values, timestamp), base, self.leader_epoch, Compression.NONE)
+        records = records_batch(base, values, timestamp, headers=self.has_headers)
+        batch = encode(records, base, self.leader_epoch, Compression.NONE)
         self.log.append(batch, TimestampUs(timestamp))
 
     def commit(self) -> None:
