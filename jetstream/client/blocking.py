@@ -38,7 +38,7 @@ from jetstream.client.publishing import PublishAck, PublishOptions
 from jetstream.client.publishing_client import BatchOptions
 from jetstream.client.read_range import Start
 from jetstream.client.reader import BatchReader
-from jetstream.client.records import Record, records_of
+from jetstream.client.records import RECORDS_AT_ONCE, Record, records_from
 from jetstream.client.session_messages import (
     RETRY_S_DEFAULT,
     SESSION_TIMEOUT_S_DEFAULT,
@@ -69,7 +69,7 @@ class _Delivery:
     taken: int = 0
     """Rows that the caller has."""
     records: list[Record] = field(default_factory=list)
-    """All rows as records, once the first of them is wanted."""
+    """Those that were made together with the one handed out last."""
 
     @property
     def is_used_up(self) -> bool:
@@ -136,13 +136,16 @@ class BlockingReader:
     def __next__(self) -> Record:
         """Return the next record; raises what `BatchReader.__anext__` raises, and `StopIteration`."""
         delivery = self._deliveries[0]
-        if delivery.taken >= len(delivery.records):
+        row = delivery.taken % RECORDS_AT_ONCE
+        if not row or delivery.is_used_up:
             if not self._advance():
                 raise StopIteration
             delivery = self._deliveries[0]
+            row = delivery.taken % RECORDS_AT_ONCE
             assert delivery.epoch is not None, "C12: a batch has an epoch"
-            delivery.records = list(records_of(delivery.batch, delivery.epoch, self._batches.stream))
-        record = delivery.records[delivery.taken]
+            stream = self._batches.stream
+            delivery.records = records_from(delivery.batch, delivery.taken, delivery.epoch, stream)
+        record = delivery.records[row]
         delivery.taken += 1  # C12: no call between this and the return, as above
         return record
 

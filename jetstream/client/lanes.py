@@ -16,7 +16,7 @@ import pyarrow as pa
 from consumer_groups.partitions import Claim
 from envelope.errors import JetstreamError, RequestError
 from envelope.types import LeaderEpoch, Offset
-from jetstream.client.records import Record, records_of
+from jetstream.client.records import RECORDS_AT_ONCE, Record, records_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Delivery:
         """Nothing more of it is to be handed out."""
         self._rows = chunk.batch.num_rows
         self._records: list[Record] = []
-        """All of them, once the first one is wanted."""
+        """Those that were made together with the one handed out last."""
 
     @property
     def rows_done(self) -> int:
@@ -131,9 +131,11 @@ class Delivery:
         self.rows_processed = self.rows_handed_out  # C22: it is asked for
         if self.is_taken_back or self.rows_handed_out == self._rows:
             return None
-        if not self._records:
-            self._records = list(records_of(self.chunk.batch, self.chunk.epoch, self.lane.stream))
-        record = self._records[self.rows_handed_out]
+        row = self.rows_handed_out % RECORDS_AT_ONCE
+        if not row:
+            chunk = self.chunk
+            self._records = records_from(chunk.batch, self.rows_handed_out, chunk.epoch, self.lane.stream)
+        record = self._records[row]
         # An interrupt comes with a call or a jump, and there is none between this and the return.
         self.rows_handed_out += 1
         return record

@@ -13,7 +13,7 @@ import pytest
 import jetstream
 from envelope.errors import UnknownStream
 from jetstream import ReadProgress
-from jetstream.client import blocking, loop_thread
+from jetstream.client import blocking, loop_thread, records
 from jetstream.client.blocking import BlockingClient, BlockingReader
 from tests.integration.test_blocking_client import against_a_node
 
@@ -31,6 +31,13 @@ WAITED_IN = ("asyncio.tasks", "concurrent.futures._base")
 
 class Interrupted(Exception):
     """What a signal handler raises."""
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the records of one batch be made in several steps."""
+    for module in (blocking, records):
+        monkeypatch.setattr(module, "RECORDS_AT_ONCE", BATCH_RECORDS - 1)
 
 
 def publish_batches(js: BlockingClient) -> None:

@@ -5,6 +5,7 @@ import pytest
 from envelope.errors import OffsetOutOfRange, RequestError
 from envelope.types import LeaderEpoch, Offset
 from jetstream.client.lanes import Chunk, Delivery, Lane, Lanes
+from jetstream.client.records import RECORDS_AT_ONCE
 from tests.support.group_membership import claim
 from tests.support.sockets import records_batch
 
@@ -47,6 +48,16 @@ def test_a_record_is_processed_when_the_next_one_is_asked_for() -> None:
     assert seen == [(0, 1), (1, 9), (9, 9)]
     assert lanes.finish(delivery) == 2
     assert lane.processed == 9
+
+
+def test_records_are_made_a_part_of_a_batch_at_a_time() -> None:
+    lanes = Lanes()
+    count = 2 * RECORDS_AT_ONCE + 1
+    lanes.put(a_lane(lanes), chunk(0, count))
+    delivery = taken(lanes)
+    assert offsets(delivery, RECORDS_AT_ONCE + 1) == list(range(RECORDS_AT_ONCE + 1))
+    assert offsets(delivery, count) == list(range(RECORDS_AT_ONCE + 1, count))
+    assert delivery.next() is None
 
 
 def test_a_record_that_counts_at_once_is_processed_when_it_is_handed_out() -> None:

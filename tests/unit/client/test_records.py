@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.client.records import Record, before, records_of, to_timestamp, trimmed
+from jetstream.client.records import RECORDS_AT_ONCE, Record, before, records_of, to_timestamp, trimmed
 from jetstream.log.schema import SCHEMA
 from tests.support.sockets import records_batch
 
@@ -54,6 +54,15 @@ def test_records_have_every_column_of_their_batch() -> None:
     )
     assert first.time == datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)
     assert second.value is None
+
+
+def test_records_of_a_long_batch_are_those_of_its_parts() -> None:
+    count = 2 * RECORDS_AT_ONCE + 3
+    batch = records_batch(10, [b"%d" % row for row in range(count)])
+    records = list(records_of(batch, LeaderEpoch(1), "orders"))
+    assert [record.offset for record in records] == list(range(10, 10 + count))
+    assert [record.value for record in records] == [b"%d" % row for row in range(count)]
+    assert [record.headers for record in records] == [(("n", b"%d" % (10 + row)),) for row in range(count)]
 
 
 def test_headers_keep_their_order_repeats_and_nulls() -> None:
