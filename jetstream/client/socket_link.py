@@ -1,7 +1,11 @@
 """One socket connection to one node: many requests in flight, bodies received in place."""
 
 import asyncio
+import fcntl
+import socket
 import ssl
+import sys
+import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never, cast
@@ -22,6 +26,10 @@ from jetstream.protocol.requests import PROTOCOL_VERSION, Hello, Request
 from jetstream.protocol.responses import HelloResponse, Response
 
 _SCRATCH_BYTES: Final = 64 * KIB
+
+_WAKE_BYTES: Final = 512 * KIB
+"""Of a body so much arrives, or all that is left, before it is looked at: of half of one nothing can be read.
+Where processes are more than cores, each look makes two of them take turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +65,10 @@ class SocketLink(asyncio.BufferedProtocol):
         """Whether the node has answered the hello."""
         self.node = ""
         """Who answered it."""
-        self.received = 0
-        """Bytes received so far: what stands still is a node that is silent."""
+        self._taken = 0
+        self._socket: socket.socket | None = None
+        """Only if it can be told when to wake this end: with TLS a body takes nobody knows how many bytes."""
+        self._wakes_at = 1
 
     @classmethod
     async def open(
@@ -114,6 +124,14 @@ class SocketLink(asyncio.BufferedProtocol):
         """How many requests await their answer."""
         return self._machine.in_flight
 
+    @property
+    def received(self) -> int:
+        """Bytes that have arrived so far: what stands still is a node that is silent."""
+        if self._socket is None or self._lost is not None:
+            return self._taken
+        waiting = fcntl.ioctl(self._socket.fileno(), termios.FIONREAD, bytes(4))
+        return self._taken + int.from_bytes(waiting, sys.byteorder)
+
     def next_id(self) -> int:
         """Return the id for the next request."""
         return self._machine.next_id()
@@ -163,6 +181,8 @@ class SocketLink(asyncio.BufferedProtocol):
         """Keep the transport."""
         # Not isinstance: uvloop's transports have the methods, not the base class.
         self._transport = cast("asyncio.Transport", transport)
+        if sys.platform == "linux" and transport.get_extra_info("sslcontext") is None:
+            self._socket = transport.get_extra_info("socket")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Offer the rest of the arriving body, so that it is received where it stays."""
@@ -172,7 +192,7 @@ class SocketLink(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take in what was received."""
-        self.received += nbytes
+        self._taken += nbytes
         if self._window is None:
             events = self._machine.receive_data(self._scratch[:nbytes])
         else:
@@ -180,6 +200,14 @@ class SocketLink(asyncio.BufferedProtocol):
             events = self._machine.body_filled(nbytes)
         for event in events:
             self._on_event(event)
+        self._wake_at(self._machine.body_window())
+
+    def _wake_at(self, window: memoryview | None) -> None:
+        """Have the system wake this end when ``window``, the rest of a body, has got enough."""
+        enough = 1 if window is None else min(len(window), _WAKE_BYTES)
+        if enough != self._wakes_at and self._socket is not None and self._lost is None:
+            self._wakes_at = enough
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what is in flight."""

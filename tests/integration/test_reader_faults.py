@@ -315,14 +315,14 @@ def test_a_flipped_digit_is_found_where_a_reader_begins_or_ends_at_a_moment(tmp_
 
 
 def test_a_body_that_comes_slowly_is_waited_for(tmp_path: Path) -> None:
-    """For longer than a node may be silent: it is not silent."""
+    """For longer than a node may be silent, after its last whole answer and again: it is not silent."""
 
     async def test() -> None:
         async with a_small_stream(tmp_path) as (_, node):
             held = await conversation(node, EVERYTHING)
             first_body = held.frames()[FIRST_FETCH][1]
-            slowly = Trickle(first_body, pieces=25, piece_bytes=40, every_s=0.1)
-            assert slowly.pieces * slowly.every_s > DEADLINE_S + 0.5
+            slowly = Trickle(first_body, pieces=50, piece_bytes=20, every_s=0.1)
+            assert slowly.pieces * slowly.every_s > 2 * DEADLINE_S + 0.5
             assert await with_fault(node, held, slowly) == (EXACT, 1)
 
     run(test())
