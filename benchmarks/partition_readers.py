@@ -63,7 +63,7 @@ async def read_in_group(socket: str, ends: Mapping[str, int], group: str, owned:
     stream = next(iter(ends)).rpartition("/")[0]
     async with (
         jetstream.connect(socket=socket) as client,
-        client.consume(stream, group=group, on_assigned=partitions.begin, prefetch_bytes=2097152) as consumer,
+        client.consume(stream, group=group, on_assigned=partitions.begin) as consumer,
     ):
         is_counted = False
         async for name, batch in consumer.batches():
@@ -82,7 +82,7 @@ async def read_records_in_group(
     stream = next(iter(ends)).rpartition("/")[0]
     async with (
         jetstream.connect(socket=socket) as client,
-        client.consume(stream, group=group, on_assigned=partitions.begin, prefetch_bytes=2097152) as consumer,
+        client.consume(stream, group=group, on_assigned=partitions.begin) as consumer,
     ):
         is_counted = False
         count = 0
