@@ -3,7 +3,7 @@
 A batch of few records costs as much to decode as one of thousands, nearly all of it before the first record.
 But the metadata of batches without headers differs only in numbers at fixed places (`plain_batch`). So those
 of a run of neighbours are compared, and their numbers read, as the rows of one matrix; then each column of
-the run is gathered from where its parts stand. Only a batch's length and its CRC take a step of their own.
+the run is gathered from where its parts stand. Only each batch's CRC takes a step of its own.
 
 What is read here is what `decode` returns, put together. Whatever does not fit (headers, a compressed body,
 a gap, another epoch, damage) ends the run before it: the reader of single batches is the one that judges it.
@@ -13,14 +13,14 @@ Source: Apache Arrow columnar format, "Physical memory layout" and "RecordBatch 
 
 import struct
 from collections.abc import Iterator
-from itertools import pairwise
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from envelope.limits import KIB
+from envelope.limits import KIB, MIB
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import (
     CRC_AT,
@@ -41,10 +41,14 @@ _Numbers = npt.NDArray[np.int64]
 _Ends = npt.NDArray[np.int32]
 _Flags = npt.NDArray[np.bool_]
 
-_FRAMES_MIN: Final = 4
+_FRAMES_MIN: Final = 32
 """Fewer are quicker one by one."""
 _BODY_BYTES_MAX: Final = 16 * KIB
 """Of a batch in a run: a larger one is worth a decoding of its own."""
+
+_RUN_BYTES_MAX: Final = MIB
+_rooms: Final[list[bytearray]] = []
+"""Memory for a run each, as many as threads read runs at once: to get it anew takes as long as all else."""
 
 _WORD: Final = 8
 _END: Final = np.dtype(np.int32)
@@ -83,13 +87,14 @@ _IN_HEADERS: Final = slice(5, 8)
 _NULLABLE: Final = tuple(_COLUMNS[name] for name in ("key", "txid", "value"))
 _PRESENT: Final = tuple(_COLUMNS[name] for name in ("offset", "timestamp", "subject"))
 
-_SAME: Final = bytearray(b"\xff" * len(TEMPLATE.metadata))
-blank(_SAME)
+_MASK: Final = bytearray(b"\xff" * len(TEMPLATE.metadata))
+blank(_MASK)
 """Which bits of the metadata are the same in every batch."""
 
-_NIBBLES: Final = np.full(256, 16, np.uint8)
-_NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
-"""What a digit is worth; 16 if it is none."""
+_NO_VALUE: Final = 256
+_VALUES: Final = np.full(1 << 16, _NO_VALUE, np.uint16)
+_VALUES[np.frombuffer(bytes(range(256)).hex().encode(), np.uint16)] = np.arange(256)
+"""What two digits are worth."""
 
 _PREFIX: Final = TEMPLATE.metadata[:PREFIX_BYTES]
 _HEADERS_AT: Final = TEMPLATE.fields.nodes + _HEADERS.node * 2 * _WORD
@@ -102,73 +107,120 @@ _WALKED: Final = struct.Struct(
 assert len(TEMPLATE.metadata) % _WORD == TEMPLATE.fields.nodes % _WORD == TEMPLATE.fields.buffers % _WORD == 0
 
 
-def merged_batches(data: Buffer, rows: int) -> Iterator[tuple[BatchHeader, pa.RecordBatch]]:
-    """Yield what `iter_batches` does, with small neighbours put together up to about ``rows`` records.
+def _words_of(content: bytes | bytearray) -> _Numbers:
+    return np.frombuffer(content, np.int64)
 
-    The header of several says the range of all, and the flags and CRC of the last one.
+
+def _places(start: int, end: int) -> _Numbers:
+    """Return which words of the metadata these bytes are in."""
+    return np.arange(start // _WORD, (end + _WORD - 1) // _WORD)
+
+
+_METADATA_WORDS: Final = len(TEMPLATE.metadata) // _WORD
+_SAME_AT: Final = np.flatnonzero(_words_of(_MASK))
+_SAME_MASK: Final = _words_of(_MASK)[_SAME_AT]
+_SAME: Final = _words_of(TEMPLATE.metadata)[_SAME_AT] & _SAME_MASK
+_ENTRY_AT: Final = _places(TEMPLATE.digits, TEMPLATE.digits + ENTRY_DIGITS)
+_NODES_AT: Final = _places(TEMPLATE.fields.nodes, TEMPLATE.fields.nodes + _NODES * 2 * _WORD)
+_BUFFERS_AT: Final = _places(TEMPLATE.fields.buffers, TEMPLATE.fields.buffers + _BUFFERS * 2 * _WORD)
+
+
+def merged_batches(
+    data: Buffer, rows: int, max_bytes: int = MIB
+) -> Iterator[tuple[BatchHeader, pa.RecordBatch]]:
+    """Yield what `iter_batches` does, with small neighbours put together.
+
+    The header of several says the range of all, and the flags and CRC of the last one. They end with the
+    batch that brings them to ``rows`` records, or before the one that would take them beyond ``max_bytes``,
+    1 MiB at most.
 
     Raises:
         CorruptDataError, Unsupported: as `decode`, when all batches before have been yielded.
     """
     view, start = memoryview(data), 0
     while start < len(view):
-        found = _read_run(view, start, rows) or next_batch(view, start)
+        found = _read_run(view, start, rows, max_bytes) or next_batch(view, start)
         if found is None:
             return
         header, records, start = found
         yield header, records
 
 
-def _read_run(data: memoryview, start: int, rows: int) -> FoundBatch | None:
+def _read_run(data: memoryview, start: int, rows: int, max_bytes: int) -> FoundBatch | None:
     """Return the run of batches at ``start`` as one; None if there are too few that fit together."""
-    bounds = _bounds(data, start, rows)
-    if len(bounds) <= _FRAMES_MIN:
+    data = data[start : start + min(max_bytes, _RUN_BYTES_MAX)]
+    if not _are_many(data):
         return None
-    stored = bytearray(data[start : bounds[-1]])
-    places = np.array(bounds) - start
-    run = _Run(stored, places, _metadata(stored, places[:-1]))
-    entries, fit = _entries(run.metadata)
+    places = _extents(data, rows)
+    if len(places) <= _FRAMES_MIN:
+        return None
+    room = _room()
+    try:
+        room[: places[-1]] = data[: places[-1]]
+        found = _read_stored(room, places)
+    finally:
+        _rooms.append(room)
+    return None if found is None else (found[0], found[1], start + found[2])
+
+
+def _room() -> bytearray:
+    with suppress(IndexError):
+        return _rooms.pop()
+    return bytearray(_RUN_BYTES_MAX)
+
+
+def _read_stored(stored: bytearray, places: _Numbers) -> FoundBatch | None:
+    """Return the run in ``stored``, which may be used again after it; see `_read_run`."""
+    entries, fit = _entries(stored, places)
+    run = _Run(stored, places)
     fit &= _fit_together(entries) & run.are_flat() & (entries["next"] - entries["base"] >= run.rows)
     count = _leading(fit & _are_whole(stored, places, entries["crc"]))
     count = run.leading(count).in_order() if count else 0
     if count < _FRAMES_MIN:
         return None
-    return _header(entries[:count]), run.leading(count).records(), bounds[count]
+    return _header(entries[:count]), run.leading(count).records(), int(places[count])
 
 
-def _bounds(data: memoryview, start: int, rows: int) -> list[int]:
-    """Return where each of the batches from ``start`` on begins that are small and seem to have no headers.
-
-    And where the last of them ends. They are as many as have ``rows`` records, or all there are.
-    """
-    size, bounds, end, counted = len(TEMPLATE.metadata), [start], len(data), 0
-    # A step for each batch: all that could be put off is.
-    while start + size <= end and counted < rows:
+def _are_many(data: memoryview) -> bool:
+    """Tell whether enough batches at the start of ``data`` are small and seem to have no headers."""
+    start, end = 0, len(data) - len(TEMPLATE.metadata)
+    for _ in range(_FRAMES_MIN):
+        if start > end:
+            return False
         prefix, body_length, count, without_headers = _WALKED.unpack_from(data, start)
-        start += size + body_length
-        is_small = 0 <= body_length <= _BODY_BYTES_MAX and body_length % _WORD == 0
-        if prefix != _PREFIX or not is_small or start > end or count != without_headers:
-            break
-        bounds.append(start)
-        counted += count
-    return bounds
+        if prefix != _PREFIX or not 0 <= body_length <= _BODY_BYTES_MAX or count != without_headers:
+            return False
+        start += len(TEMPLATE.metadata) + body_length
+    return True
 
 
-def _metadata(stored: bytearray, starts: _Numbers) -> _Numbers:
-    """Return the metadata of each batch as a row of words."""
-    words = np.frombuffer(stored, np.int64)
-    found: _Numbers = words[starts[:, None] // _WORD + np.arange(len(TEMPLATE.metadata) // _WORD)]
-    return found
+def _extents(data: memoryview, rows: int) -> _Numbers:
+    """Return where each batch begins that may belong to the run, and where the last of them ends.
+
+    They are found by what all begin with. Where that stands inside of a batch too, the run ends before it.
+    """
+    words = np.frombuffer(data[: len(data) // _WORD * _WORD], np.int64)
+    starts = np.flatnonzero(words[: len(words) - _METADATA_WORDS + 1] == _words_of(_PREFIX)[0])
+    body_lengths = words[starts + TEMPLATE.fields.body_length // _WORD]
+    counts = words[starts + _HEADERS_AT // _WORD]
+    fit = (body_lengths >= 0) & (body_lengths <= _BODY_BYTES_MAX) & (body_lengths % _WORD == 0)
+    fit &= (counts >= 0) & (counts <= _BODY_BYTES_MAX) & (words[starts + _HEADERS_AT // _WORD + 1] == counts)
+    ends = starts + _METADATA_WORDS + body_lengths // _WORD
+    fit &= ends <= len(words)
+    fit[1:] &= ends[:-1] == starts[1:]
+    count = _leading(fit)
+    count = min(count, int(counts[:count].cumsum().searchsorted(rows)) + 1)
+    return np.append(starts[:count], ends[count - 1]) * _WORD
 
 
-def _entries(metadata: _Numbers) -> tuple[npt.NDArray[np.void], _Flags]:
+def _entries(stored: bytearray, places: _Numbers) -> tuple[npt.NDArray[np.void], _Flags]:
     """Return the header entry of each batch, and whether its metadata is that of a batch of ours."""
-    words = np.frombuffer(_SAME, np.int64)
-    fit = ((metadata & words) == np.frombuffer(TEMPLATE.metadata, np.int64) & words).all(axis=1)
-    digits = metadata.view(np.uint8)[:, TEMPLATE.digits : TEMPLATE.digits + ENTRY_DIGITS]
-    nibbles = _NIBBLES[digits]
-    packed = np.ascontiguousarray(nibbles[:, ::2] << 4 | nibbles[:, 1::2])
-    return packed.view(_ENTRY)[:, 0], fit & (nibbles < 16).all(axis=1)
+    words, starts = _words_of(stored), places[:-1, None] // _WORD
+    fit = (words[starts + _SAME_AT] & _SAME_MASK == _SAME).all(axis=1)
+    first = TEMPLATE.digits % _WORD
+    digits = words[starts + _ENTRY_AT].view(np.uint8)[:, first : first + ENTRY_DIGITS]
+    values = _VALUES[digits.view(np.uint16)]
+    return values.astype(np.uint8).view(_ENTRY)[:, 0], fit & (values < _NO_VALUE).all(axis=1)
 
 
 def _fit_together(entries: npt.NDArray[np.void]) -> _Flags:
@@ -184,9 +236,9 @@ def _are_whole(stored: bytearray, places: _Numbers, crcs: _Numbers) -> _Flags:
     """Tell of each batch whether its CRC is right; the digits of it are "0" from now on."""
     digits = places[:-1, None] + np.arange(TEMPLATE.digits + CRC_AT, TEMPLATE.digits + CRC_AT + len(ZEROS))
     np.frombuffer(stored, np.uint8)[digits] = ZEROS[0]
-    view = memoryview(stored)
-    found = np.array([crc32c(view[start:end]) for start, end in pairwise(places.tolist())])
-    are_whole: _Flags = found == crcs
+    ends = places.tolist()
+    frames = map(memoryview(stored).__getitem__, map(slice, ends, ends[1:]))
+    are_whole: _Flags = np.fromiter(map(crc32c, frames), np.uint32, len(ends) - 1) == crcs
     return are_whole
 
 
@@ -212,49 +264,48 @@ class _Run:
     """Neighbouring batches with metadata of one layout.
 
     Attributes:
-        metadata: of each batch, in words.
         rows: how many records each batch has.
     """
 
-    def __init__(self, stored: bytearray, places: _Numbers, metadata: _Numbers) -> None:
+    def __init__(self, stored: bytearray, places: _Numbers) -> None:
         """Look at ``stored``, where each begins that stands in ``places``, whose last is where all end."""
-        nodes, buffers = TEMPLATE.fields.nodes // _WORD, TEMPLATE.fields.buffers // _WORD
-        self.metadata = metadata
+        words, starts = _words_of(stored), places[:-1] // _WORD
         self._stored = stored
         self._places = places
         self._bodies = places[:-1] + len(TEMPLATE.metadata)
         self._body_lengths = places[1:] - self._bodies
-        self._nodes = metadata[:, nodes : nodes + 2 * _NODES].reshape(-1, _NODES, 2)
-        self._buffers = metadata[:, buffers : buffers + 2 * _BUFFERS].reshape(-1, _BUFFERS, 2)
-        self.rows = self._nodes[:, 0, 0]
+        # A row for each number, a column for each batch: what is compared and gathered lies side by side.
+        self._nodes = words[_NODES_AT[:, None] + starts].reshape(_NODES, 2, -1)
+        self._buffers = words[_BUFFERS_AT[:, None] + starts].reshape(_BUFFERS, 2, -1)
+        self.rows = self._nodes[0, 0]
 
     def leading(self, count: int) -> "_Run":
         """Return the first of them."""
-        return _Run(self._stored, self._places[: count + 1], self.metadata[:count])
+        return self if count == len(self.rows) else _Run(self._stored, self._places[: count + 1])
 
     def are_flat(self) -> _Flags:
         """Tell of each batch whether its columns are in its body, as long as they are to be, no headers."""
-        rows, nulls = self.rows, self._nodes[:, :, 1]
-        starts, lengths = self._buffers[:, :, 0], self._buffers[:, :, 1]
-        room = self._body_lengths[:, None]
-        are_inside = (starts >= 0) & (starts <= room) & (lengths >= 0) & (lengths <= room - starts)
-        fit: _Flags = (
-            (are_inside & (starts % _WORD == 0)).all(axis=1) & (rows >= 0) & (rows <= _BODY_BYTES_MAX)
-        )
+        rows, nulls = self.rows, self._nodes[:, 1]
+        starts, lengths = self._buffers[:, 0], self._buffers[:, 1]
+        left = self._body_lengths - starts
+        # Negative if one of them is: the first of two differences, too, as the second may be beyond its type.
+        signs = np.bitwise_or.reduce(starts | lengths | left | (left - lengths), axis=0)
+        fit: _Flags = (signs >= 0) & (np.bitwise_or.reduce(starts, axis=0) % _WORD == 0)
+        fit &= (rows >= 0) & (rows <= _BODY_BYTES_MAX)
         for column in _COLUMNS.values():
-            fit &= self._nodes[:, column.node, 0] == rows
+            fit &= self._nodes[column.node, 0] == rows
         for column in _PRESENT:
-            fit &= nulls[:, column.node] == 0
+            fit &= nulls[column.node] == 0
         for column in _NULLABLE:
-            count = nulls[:, column.node]
+            count = nulls[column.node]
             fit &= (count >= 0) & (count <= rows)
-            fit &= (count == 0) | (lengths[:, column.first] >= (rows + 7) // 8)
+            fit &= (count == 0) | (lengths[column.first] >= (rows + 7) // 8)
         for column in _NUMBERS.values():
-            fit &= lengths[:, column.first + 1] >= rows * _WORD
+            fit &= lengths[column.first + 1] >= rows * _WORD
         for column in _TEXTS.values():
-            fit &= (rows == 0) | (lengths[:, column.first + 1] >= (rows + 1) * _END.itemsize)
-        fit &= nulls[:, _HEADERS.node] == rows
-        fit &= (self._nodes[:, _IN_HEADERS] == 0).all(axis=(1, 2))
+            fit &= (rows == 0) | (lengths[column.first + 1] >= (rows + 1) * _END.itemsize)
+        fit &= nulls[_HEADERS.node] == rows
+        fit &= (self._nodes[_IN_HEADERS] == 0).all(axis=(0, 1))
         return fit
 
     def in_order(self) -> int:
@@ -263,7 +314,7 @@ class _Run:
         found = len(self.rows)
         for column in _TEXTS.values():
             starts, stops = self._ends(column, rows)
-            length = self._buffers[rows.batches, column.first + 2, 1]
+            length = self._buffers[column.first + 2, 1][rows.batches]
             contradictory = rows.batches[(starts < 0) | (starts > stops) | (stops > length)]
             found = int(contradictory.min(initial=found))
         return found
@@ -283,7 +334,7 @@ class _Run:
         return _Rows(batches, np.arange(len(batches)) - (np.cumsum(self.rows) - self.rows)[batches])
 
     def _numbers(self, column: _Column, rows: "_Rows", of_type: pa.DataType) -> "pa.Array[Any]":
-        words = np.frombuffer(self._stored, np.int64)
+        words = _words_of(self._stored)
         values = words[self._starts(column.first + 1, rows) // _WORD + rows.within]
         return pa.Array.from_buffers(
             of_type, len(values), [self._validity(column, rows), pa.py_buffer(values.data)]
@@ -307,10 +358,11 @@ class _Run:
 
     def _starts(self, buffer: int, rows: "_Rows") -> _Numbers:
         """Return where that buffer of each record's batch begins."""
-        return (self._bodies + self._buffers[:, buffer, 0])[rows.batches]
+        starts: _Numbers = self._bodies + self._buffers[buffer, 0]
+        return starts[rows.batches]
 
     def _validity(self, column: _Column, rows: "_Rows") -> pa.Buffer | None:
-        nulls = self._nodes[:, column.node, 1]
+        nulls = self._nodes[column.node, 1]
         if not nulls.any():
             return None
         stored = np.frombuffer(self._stored, np.uint8)

@@ -1,11 +1,10 @@
-"""CRC32C (Castagnoli) over any buffer.
+"""CRC32C (Castagnoli) over any buffer: ``crc32c(data, crc=0)`` continues from ``crc``.
+
+Other threads run during a large one. It is the library's own function: one call for each batch that is read.
 
 Source: RFC 3720, appendix B.4.
 """
 
-from crc32c import crc32c as _crc32c
+from crc32c import crc32c
 
-
-def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
-    """Return the CRC32C of ``data``, continuing from ``crc``; other threads run during a large one."""
-    return _crc32c(data, crc)
+__all__ = ["crc32c"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from envelope.errors import JetstreamError
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
+from jetstream.log import batch_run
 from jetstream.log.batch import (
     BatchFlags,
     BatchHeader,
@@ -76,6 +77,14 @@ CLAIMS = [
 ]
 """Lengths, nulls and extents of all columns; what is in headers nobody reads where there are none."""
 BIG = Written([Record(value=bytes(5000))] * 20, frozenset(), compression=Compression.ZSTD)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_runs() -> Iterator[None]:
+    """Let four batches be a run: examples are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_run, "_FRAMES_MIN", 4)
+        yield
 
 
 def stored(batches: Sequence[Written], base: int = 0) -> bytes:
@@ -166,6 +175,25 @@ def test_neighbours_become_one(count: int) -> None:
 def test_runs_end_with_so_many_rows() -> None:
     headers = check(stored([PLAIN] * 100), rows=30)
     assert [header.next for header in headers] == [30, 60, 90, 100]
+
+
+def test_what_is_not_worth_it_is_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_run, "_FRAMES_MIN", 32)
+    headed = Written([Record(headers=[("a", b"b")])], frozenset())
+    headers = check(stored([*[PLAIN] * 31, headed, *[PLAIN] * 32]), rows=1000)
+    assert [header.next for header in headers] == [*range(1, 33), 64]
+
+
+def test_batches_within_values_are_values() -> None:
+    nested = Written([Record(value=stored([PLAIN]))], frozenset())
+    headers = check(stored([*[PLAIN] * 6, nested, nested, *[PLAIN] * 6]), rows=1000)
+    assert [header.next for header in headers] == [7, 8, 14]
+
+
+def test_runs_end_before_so_many_bytes() -> None:
+    data = stored([PLAIN] * 100)
+    runs = [header for header, _ in merged_batches(data, 1000, len(data) // 4)]
+    assert [header.next for header in runs] == [25, 50, 75, 100]
 
 
 def test_large_batches_headers_and_other_epochs_stand_between_runs() -> None:
