@@ -13,12 +13,16 @@ import pyarrow.compute as pc
 from envelope.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX
 from envelope.subjects import matches
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import BatchHeader, Buffer, encode_selected, iter_batches
+from jetstream.log.batch import BatchHeader, Buffer, encode_selected
+from jetstream.log.batch_run import merged_batches
 from jetstream.log.schema import SCHEMA
 from jetstream.protocol.requests import Column
 
 SEEN_BYTES_MAX: Final = FETCH_BYTES_MAX
 """Decoded for one fetch, whatever is left of it; beyond it the fetch ends with the batch."""
+
+_ROWS_AT_ONCE: Final = 1_024
+"""So many records of the smallest batches are looked at together."""
 
 _NO_TIME: Final = TimestampUs(0)
 
@@ -69,7 +73,7 @@ class Selection:
             CorruptDataError: a batch is damaged.
         """
         kept = _Kept(self.bytes_max, self.records_max, end)
-        for header, records in iter_batches(body):
+        for header, records in merged_batches(body, _ROWS_AT_ONCE, self.bytes_max):
             wanted = self._projected(self._matching(_from(records, offset)))
             if not kept.add(wanted, header, records.nbytes):
                 break

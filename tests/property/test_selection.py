@@ -1,15 +1,18 @@
 """What is selected of a range is what a loop over its records would keep."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envelope.subjects import matches
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.fetch.selection import SEEN_BYTES_MAX, Selection
+from jetstream.log import batch_run
 from jetstream.log.batch import BatchFlags, decode, encode, iter_frames
 from jetstream.log.schema import SCHEMA
 
@@ -21,7 +24,7 @@ ROWS = st.tuples(
     st.sampled_from([None, b"", b"value"]),
 )
 Batches = list[list[tuple[str, bytes | None, bytes | None]]]
-BATCHES = st.lists(st.lists(ROWS, min_size=1, max_size=5), min_size=1, max_size=5)
+BATCHES = st.lists(st.lists(ROWS, min_size=1, max_size=5), min_size=1, max_size=7)
 SELECTIONS = st.builds(
     Selection,
     subject=st.sampled_from([None, "a", "a.*", "*.c", ">", "a.>", "nobody"]),
@@ -31,7 +34,17 @@ SELECTIONS = st.builds(
 )
 
 
-def records(base: int, rows: list[tuple[str, bytes | None, bytes | None]]) -> pa.RecordBatch:
+@pytest.fixture(scope="module", autouse=True)
+def short_runs() -> Iterator[None]:
+    """Let three small batches be decoded at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_run, "_FRAMES_MIN", 3)
+        yield
+
+
+def records(
+    base: int, rows: list[tuple[str, bytes | None, bytes | None]], *, headers: bool = True
+) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(
         [
             {
@@ -39,7 +52,7 @@ def records(base: int, rows: list[tuple[str, bytes | None, bytes | None]]) -> pa
                 "timestamp": TimestampUs(1000 + base),
                 "subject": subject,
                 "key": key,
-                "headers": [{"key": "h", "value": b"v"}],
+                "headers": [{"key": "h", "value": b"v"}] if headers else None,
                 "txid": base + place,
                 "value": value,
             }
@@ -50,12 +63,12 @@ def records(base: int, rows: list[tuple[str, bytes | None, bytes | None]]) -> pa
 
 
 def encoded(
-    batches: Batches, start: int, compression: Compression = Compression.NONE
+    batches: Batches, start: int, compression: Compression = Compression.NONE, *, headers: bool = True
 ) -> tuple[bytes, list[dict[str, Any]], int]:
     """Return batches as they are stored from ``start`` on, their records, and where they end."""
     body, everything, end = b"", [], start
     for rows in batches:
-        batch = records(end, rows)
+        batch = records(end, rows, headers=headers)
         body += bytes(encode(batch, Offset(end), EPOCH, compression).seal(BatchFlags(0)))
         everything += batch.to_pylist()
         end += len(rows)
@@ -69,7 +82,7 @@ def test_a_selection_keeps_what_a_loop_would_keep(
     start: int,
     data: st.DataObject,
 ) -> None:
-    body, everything, end = encoded(batches, start)
+    body, everything, end = encoded(batches, start, headers=data.draw(st.booleans()))
     offset = data.draw(st.integers(start, start + len(batches[0]) - 1))
 
     kept = [
@@ -99,11 +112,11 @@ def test_a_selection_keeps_what_a_loop_would_keep(
         assert left.to_pylist() == kept
 
 
-@given(BATCHES, SELECTIONS, st.sampled_from(Compression), st.integers(1, 600))
+@given(BATCHES, SELECTIONS, st.sampled_from(Compression), st.integers(1, 600) | st.just(4500), st.booleans())
 def test_what_is_cut_by_bytes_comes_with_the_next_fetch(
-    batches: Batches, selection: Selection, compression: Compression, bytes_max: int
+    batches: Batches, selection: Selection, compression: Compression, bytes_max: int, headers: bool
 ) -> None:
-    body, _, end = encoded(batches, 0, compression)
+    body, _, end = encoded(batches, 0, compression, headers=headers)
     whole = replace(selection, records_max=None).select(body, Offset(0), Offset(0), Offset(end), EPOCH)
     cut = replace(selection, bytes_max=bytes_max)
     parts, offset = [], Offset(0)
