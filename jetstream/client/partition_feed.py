@@ -23,7 +23,7 @@ _FOR_EVER: Final = float("inf")
 _GONE_S: Final = 1.0
 """Pause before a stream that is not there is looked for again: it may have been deleted a moment ago."""
 _FETCH_BYTES_MIN: Final = 64 * KIB
-_SHARES_MIN: Final = 4
+_SHARES_MIN: Final = 8
 """Who reads fewer partitions fetches no more of each ahead: what lies long goes through memory twice."""
 
 
