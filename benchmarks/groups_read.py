@@ -21,7 +21,7 @@ from benchmarks.systems import Answer, ask, each
 STREAM: Final = "orders"
 PARTITIONS: Final = 8
 SIZE_BYTES: Final = 1024
-FILL_BYTES: Final = 1024 * MIB
+FILL_BYTES: Final = 4096 * MIB
 FILL_BYTES_QUICK: Final = 64 * MIB
 MEMBERS: Final = (1, 2, 4, 8)
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE: Final = 50
 SIZE_BYTES: Final = 100
 SECONDS_QUICK: Final = 10.0
-SETTLED_SECONDS: Final = 5.0
-"""After the first batch of a query, in which Java still compiles what it runs."""
+SETTLED_SECONDS: Final = 20.0
+"""After the first batch of a query, in which Java still compiles and recompiles what it runs."""
 SEEN_SECONDS_MAX: Final = 60.0
 
 OURS: Final = "ours"
