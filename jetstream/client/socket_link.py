@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never, cast
 
 from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError, TlsFailed
-from envelope.limits import KIB
+from envelope.limits import KIB, MIB
 from jetstream.client.receive_rooms import ReceiveRooms
 from jetstream.client.socket_access import SocketAccess, tls_problem
 from jetstream.protocol.connection import (
@@ -27,9 +27,9 @@ from jetstream.protocol.responses import HelloResponse, Response
 
 _SCRATCH_BYTES: Final = 64 * KIB
 
-_WAKE_BYTES: Final = 512 * KIB
-"""Of a body so much arrives, or all that is left, before it is looked at: of half of one nothing can be read.
-Where processes are more than cores, each look makes two of them take turns."""
+_WAKE_BYTES: Final = 4 * MIB
+"""Of a body so much arrives, or all that is left, before it is looked at: of a part of one nothing can be read.
+Where processes are more than cores, each look makes two of them take turns, and fills their caches anew."""
 
 
 @dataclass(frozen=True, slots=True)
