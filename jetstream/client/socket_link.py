@@ -28,7 +28,7 @@ from jetstream.protocol.responses import HelloResponse, Response
 _SCRATCH_BYTES: Final = 64 * KIB
 
 _WAKE_BYTES: Final = 4 * MIB
-"""Of a body so much arrives, or all that is left, before it is looked at: of a part of one nothing can be read.
+"""Of a body so much arrives, or all that is left, before it is looked at: a part of one cannot be read.
 Where processes are more than cores, each look makes two of them take turns, and fills their caches anew."""
 
 
