@@ -48,7 +48,7 @@ CRC_AT: Final = 72
 _WRITERS_SCHEMA_BYTES: Final = SCHEMA.serialize().size
 """What the installed pyarrow's stream writer puts before the first batch."""
 ZEROS: Final = b"00000000"
-_SIGNED_MAX: Final = (1 << 63) - 1
+SIGNED_MAX: Final = (1 << 63) - 1
 
 assert _FIELDS.size * 2 == ENTRY_DIGITS == CRC_AT + len(ZEROS)
 
@@ -340,18 +340,6 @@ def iter_frames(data: Buffer, start: int = 0) -> Iterator[memoryview]:
         start = frame.end
 
 
-def iter_batches(data: Buffer) -> Iterator[tuple[BatchHeader, pa.RecordBatch]]:
-    """Yield what `decode` returns of each complete message in ``data``; an incomplete last one is left out.
-
-    Raises:
-        CorruptDataError, Unsupported: as `decode`.
-    """
-    view, start = memoryview(data), 0
-    while start < len(view) and (found := next_batch(view, start)) is not None:
-        header, records, start = found
-        yield header, records
-
-
 def next_batch(data: memoryview, start: int) -> FoundBatch | None:
     """Return the batch that begins at ``start``, as `decode` does; None if it is not whole.
 
@@ -394,7 +382,7 @@ def header_at(data: Buffer, frame: Frame) -> BatchHeader:
     if not _DIGITS.fullmatch(digits):
         raise CorruptDataError("a header entry is not lower-case hexadecimal")
     version, flags, base, end, epoch, timestamp, crc = _FIELDS.unpack(unhexlify(digits))
-    if not base < end <= _SIGNED_MAX or timestamp > _SIGNED_MAX or epoch > _SIGNED_MAX:
+    if not base < end <= SIGNED_MAX or timestamp > SIGNED_MAX or epoch > SIGNED_MAX:
         raise CorruptDataError(f"a header entry claims the range [{base}, {end})")
     known = _FLAGS[flags] if flags < len(_FLAGS) else BatchFlags(flags)
     return BatchHeader(

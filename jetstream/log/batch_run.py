@@ -25,6 +25,7 @@ from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import (
     CRC_AT,
     FORMAT_VERSION,
+    SIGNED_MAX,
     ZEROS,
     BatchFlags,
     BatchHeader,
@@ -52,7 +53,6 @@ _rooms: Final[list[bytearray]] = []
 
 _WORD: Final = 8
 _END: Final = np.dtype(np.int32)
-_SIGNED_MAX: Final = (1 << 63) - 1
 
 _ENTRY: Final = np.dtype(
     [
@@ -128,11 +128,11 @@ _BUFFERS_AT: Final = _places(TEMPLATE.fields.buffers, TEMPLATE.fields.buffers + 
 def merged_batches(
     data: Buffer, rows: int, max_bytes: int = MIB
 ) -> Iterator[tuple[BatchHeader, pa.RecordBatch]]:
-    """Yield what `iter_batches` does, with small neighbours put together.
+    """Yield what `decode` returns of each message in ``data``, with small neighbours put together.
 
     The header of several says the range of all, and the flags and CRC of the last one. They end with the
     batch that brings them to ``rows`` records, or before the one that would take them beyond ``max_bytes``,
-    1 MiB at most.
+    1 MiB at most. An incomplete last message is left out.
 
     Raises:
         CorruptDataError, Unsupported: as `decode`, when all batches before have been yielded.
@@ -226,8 +226,8 @@ def _entries(stored: bytearray, places: _Numbers) -> tuple[npt.NDArray[np.void],
 def _fit_together(entries: npt.NDArray[np.void]) -> _Flags:
     """Tell of each batch whether it is one of this version, and goes on where the one before it ended."""
     base, end, epoch = entries["base"], entries["next"], entries["epoch"]
-    fit: _Flags = (base < end) & (end <= _SIGNED_MAX) & (entries["version"] == FORMAT_VERSION)
-    fit &= (epoch == epoch[0]) & (epoch <= _SIGNED_MAX) & (entries["timestamp"] <= _SIGNED_MAX)
+    fit: _Flags = (base < end) & (end <= SIGNED_MAX) & (entries["version"] == FORMAT_VERSION)
+    fit &= (epoch == epoch[0]) & (epoch <= SIGNED_MAX) & (entries["timestamp"] <= SIGNED_MAX)
     fit[1:] &= base[1:] == end[:-1]
     return fit
 
@@ -284,7 +284,7 @@ class _Run:
         return self if count == len(self.rows) else _Run(self._stored, self._places[: count + 1])
 
     def are_flat(self) -> _Flags:
-        """Tell of each batch whether its columns are in its body, as long as they are to be, no headers."""
+        """Tell of each batch, which seems to have no headers, whether its columns are in its body and complete."""
         rows, nulls = self.rows, self._nodes[:, 1]
         starts, lengths = self._buffers[:, 0], self._buffers[:, 1]
         left = self._body_lengths - starts
@@ -304,7 +304,6 @@ class _Run:
             fit &= lengths[column.first + 1] >= rows * _WORD
         for column in _TEXTS.values():
             fit &= (rows == 0) | (lengths[column.first + 1] >= (rows + 1) * _END.itemsize)
-        fit &= nulls[_HEADERS.node] == rows
         fit &= (self._nodes[_IN_HEADERS] == 0).all(axis=(0, 1))
         return fit
 

@@ -13,18 +13,20 @@ from envelope.errors import JetstreamError
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.log import batch_run
 from jetstream.log.batch import (
+    CRC_AT,
     BatchFlags,
     BatchHeader,
     decode,
     encode,
     encode_kept,
-    iter_batches,
     iter_frames,
+    next_batch,
     read_header,
     with_header,
 )
 from jetstream.log.batch_run import merged_batches
-from jetstream.log.plain_batch import TEMPLATE, PlainRecords, encode_plain
+from jetstream.log.checksum import crc32c
+from jetstream.log.plain_batch import TEMPLATE, PlainRecords, blank, encode_plain
 from jetstream.log.schema import SCHEMA
 from tests.support.logs import NOW, Record, flipped, records_batch
 
@@ -121,6 +123,13 @@ def read(found: FoundBatches, full: bool = True) -> tuple[list[BatchHeader], pa.
     return headers, pa.Table.from_batches(batches, SCHEMA).combine_chunks(), ended
 
 
+def one_by_one(data: bytes) -> FoundBatches:
+    start = 0
+    while start < len(data) and (found := next_batch(memoryview(data), start)) is not None:
+        header, records, start = found
+        yield header, records
+
+
 def merged(headers: Sequence[BatchHeader], ends: frozenset[int]) -> Iterator[BatchHeader]:
     """Yield the headers of what has been put together so that it ends at ``ends``."""
     several: list[BatchHeader] = []
@@ -133,7 +142,7 @@ def merged(headers: Sequence[BatchHeader], ends: frozenset[int]) -> Iterator[Bat
 
 
 def check(data: bytes, rows: int) -> list[BatchHeader]:
-    singles, expected, reason = read(iter_batches(data))
+    singles, expected, reason = read(one_by_one(data))
     runs, records, ended = read(merged_batches(data, rows))
     assert records.equals(expected)
     assert ended == reason
@@ -218,6 +227,52 @@ def test_what_the_quick_encoder_writes_is_read_at_once() -> None:
     assert header.next == 50
 
 
+def test_a_gap_ends_a_run() -> None:
+    headers = check(stored([*[PLAIN] * 6, replace(PLAIN, gap=1), *[PLAIN] * 5]), rows=1000)
+    assert [(header.base, header.next) for header in headers] == [(0, 6), (7, 13)]
+
+
+def test_a_digit_in_upper_case_is_damage() -> None:
+    frames = [bytearray(frame) for frame in iter_frames(stored([PLAIN] * 40))]
+    crc = TEMPLATE.digits + CRC_AT
+    damaged, at = next(
+        (number, crc + place)
+        for number, frame in enumerate(frames)
+        for place, digit in enumerate(frame[crc : crc + 8])
+        if number > 5 and digit in b"abcdef"
+    )
+    frames[damaged][at] ^= ord("a") ^ ord("A")
+    assert check(b"".join(frames), rows=1000)[-1].next == damaged
+
+
+def test_an_intact_batch_with_more_records_than_offsets_is_refused_where_it_begins() -> None:
+    frames = [bytes(frame) for frame in iter_frames(stored([replace(PLAIN, records=[Record()] * 2)] * 9))]
+    header = read_header(frames[6])
+    frames[6:] = [bytes(with_header(frames[6], replace(header, next=Offset(header.base + 1))))]
+    assert check(b"".join(frames), rows=1000)[-1].next == 12
+
+
+def test_intact_batches_with_other_metadata_are_judged_by_the_reader_of_one() -> None:
+    """Any bit of it that is the same in all batches: whoever changed it has made the CRC anew."""
+    frames = [bytearray(frame) for frame in iter_frames(stored([PLAIN] * 9))]
+    mask = bytearray(b"\xff" * len(TEMPLATE.metadata))
+    blank(mask)
+    crc = TEMPLATE.digits + CRC_AT
+    refused = 0
+    for place in (place for place, same in enumerate(mask) if same):
+        changed = bytearray(frames[6])
+        changed[place] ^= 1
+        changed[crc : crc + 8] = b"00000000"
+        changed[crc : crc + 8] = b"%08x" % crc32c(changed)
+        data = b"".join([*frames[:6], changed, *frames[7:]])
+        headers, _, ended = read(merged_batches(data, 1000))
+        singles, _, reason = read(one_by_one(data))
+        assert (headers[-1].next, ended) == (singles[-1].next, reason)
+        assert headers[0].next == 6
+        refused += bool(ended)
+    assert refused > 50
+
+
 def test_intact_batches_of_a_later_format_are_refused_where_they_begin() -> None:
     frames = [bytes(frame) for frame in iter_frames(stored([PLAIN] * 9))]
     header, _ = decode(frames[6])
@@ -236,7 +291,7 @@ def test_what_an_intact_batch_claims_of_its_columns_is_not_believed(place: int, 
     frames[6] = bytes(with_header(changed, read_header(changed)))
     data = b"".join(frames)
     headers, _, ended = read(merged_batches(data, 100), full=False)
-    singles, _, reason = read(iter_batches(data), full=False)
+    singles, _, reason = read(one_by_one(data), full=False)
     assert (headers[-1].next, ended) == (singles[-1].next, reason)
 
 
