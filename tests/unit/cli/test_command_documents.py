@@ -5,27 +5,14 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from jetstream.cli import (
-    bench,
-    cluster,
-    cursors,
-    demo,
-    groups,
-    inspect_files,
-    pipeline,
-    pipeline_archive,
-    publish,
-    read,
-    serve,
-    streams,
-    tiers,
-)
+from jetstream.cli import main
 from jetstream.cli.exit_codes import ExitCode
 from jetstream.cli.main import app
 from jetstream.node.config import load_config
@@ -43,21 +30,8 @@ PAGES = (
 
 EXAMPLES = [
     example
-    for module in (
-        bench,
-        cluster,
-        cursors,
-        demo,
-        groups,
-        inspect_files,
-        pipeline,
-        pipeline_archive,
-        publish,
-        read,
-        serve,
-        streams,
-        tiers,
-    )
+    for module in vars(main).values()
+    if isinstance(module, ModuleType) and module.__name__.startswith("jetstream.cli.")
     for name, examples in sorted(vars(module).items())
     if name.endswith("_EXAMPLES")
     for example in examples
