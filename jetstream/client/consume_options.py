@@ -83,7 +83,7 @@ class ConsumeOptions(TypedDict, total=False):
     columns: Sequence[Column]
     """As for `js.read`."""
     prefetch_bytes: int
-    """Fetched ahead of the application, of all partitions together; of one a quarter of it at most. 64 MiB by
+    """Fetched ahead of the application, of all partitions together; of one an eighth of it at most. 64 MiB by
     default."""
     on_assigned: PartitionsTold | None
     """Partitions are this member's; called before anything of them is handed out. May `Consumer.seek`."""
