@@ -284,7 +284,7 @@ class _Run:
         return self if count == len(self.rows) else _Run(self._stored, self._places[: count + 1])
 
     def are_flat(self) -> _Flags:
-        """Tell of each batch, which seems to have no headers, whether its columns are in its body and complete."""
+        """Tell of each batch that seems to have no headers whether its columns are complete, in its body."""
         rows, nulls = self.rows, self._nodes[:, 1]
         starts, lengths = self._buffers[:, 0], self._buffers[:, 1]
         left = self._body_lengths - starts

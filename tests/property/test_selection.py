@@ -133,6 +133,12 @@ def test_what_is_cut_by_bytes_comes_with_the_next_fetch(
     assert selection.records_max is None or all(top <= selection.records_max for top in tops)
 
 
+def test_what_is_looked_at_together_is_bounded_in_bytes_too() -> None:
+    body, _, end = encoded([[("a", None, bytes(100))]] * 200, 0, headers=False)
+    found = Selection(subject="a", bytes_max=5_000).select(body, Offset(0), Offset(0), Offset(end), EPOCH)
+    assert 1 < found.records < 50
+
+
 def test_one_fetch_decodes_a_bounded_number_of_bytes() -> None:
     zeros = bytes(1 << 20)
     batches: Batches = [[("a", b"k", zeros)] for _ in range(80)]
