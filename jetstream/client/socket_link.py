@@ -1,19 +1,16 @@
 """One socket connection to one node: many requests in flight, bodies received in place."""
 
 import asyncio
-import fcntl
-import socket
 import ssl
-import sys
-import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never, cast
 
 from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError, TlsFailed
-from envelope.limits import KIB, MIB
+from envelope.limits import KIB
 from jetstream.client.receive_rooms import ReceiveRooms
 from jetstream.client.socket_access import SocketAccess, tls_problem
+from jetstream.client.wake_up import WakeUp
 from jetstream.protocol.connection import (
     ClientConnection,
     ClientEvent,
@@ -26,10 +23,6 @@ from jetstream.protocol.requests import PROTOCOL_VERSION, Hello, Request
 from jetstream.protocol.responses import HelloResponse, Response
 
 _SCRATCH_BYTES: Final = 64 * KIB
-
-_WAKE_BYTES: Final = 4 * MIB
-"""Of a body so much arrives, or all that is left, before it is looked at: a part of one cannot be read.
-Where processes are more than cores, each look makes two of them take turns, and fills their caches anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +59,8 @@ class SocketLink(asyncio.BufferedProtocol):
         self.node = ""
         """Who answered it."""
         self._taken = 0
-        self._socket: socket.socket | None = None
-        """Only if it can be told when to wake this end: with TLS a body takes nobody knows how many bytes."""
-        self._wakes_at = 1
+        self._wake_up: WakeUp | None = None
+        """Of the open connection."""
 
     @classmethod
     async def open(
@@ -127,10 +119,7 @@ class SocketLink(asyncio.BufferedProtocol):
     @property
     def received(self) -> int:
         """Bytes that have arrived so far: what stands still is a node that is silent."""
-        if self._socket is None or self._lost is not None:
-            return self._taken
-        waiting = fcntl.ioctl(self._socket.fileno(), termios.FIONREAD, bytes(4))
-        return self._taken + int.from_bytes(waiting, sys.byteorder)
+        return self._taken + (self._wake_up.waiting if self._wake_up is not None else 0)
 
     def next_id(self) -> int:
         """Return the id for the next request."""
@@ -181,8 +170,7 @@ class SocketLink(asyncio.BufferedProtocol):
         """Keep the transport."""
         # Not isinstance: uvloop's transports have the methods, not the base class.
         self._transport = cast("asyncio.Transport", transport)
-        if sys.platform == "linux" and transport.get_extra_info("sslcontext") is None:
-            self._socket = transport.get_extra_info("socket")
+        self._wake_up = WakeUp(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Offer the rest of the arriving body, so that it is received where it stays."""
@@ -200,14 +188,8 @@ class SocketLink(asyncio.BufferedProtocol):
             events = self._machine.body_filled(nbytes)
         for event in events:
             self._on_event(event)
-        self._wake_at(self._machine.body_window())
-
-    def _wake_at(self, window: memoryview | None) -> None:
-        """Have the system wake this end when ``window``, the rest of a body, has got enough."""
-        enough = 1 if window is None else min(len(window), _WAKE_BYTES)
-        if enough != self._wakes_at and self._socket is not None and self._lost is None:
-            self._wakes_at = enough
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
+        if self._wake_up is not None:
+            self._wake_up.when_filled(self._machine.body_window())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what is in flight."""
@@ -243,6 +225,7 @@ class SocketLink(asyncio.BufferedProtocol):
             waiting[1](outcome)
 
     def _fail_all(self, error: JetstreamError) -> None:
+        self._wake_up = None
         if self._lost is None:
             self._lost = error
         waiting, self._waiting = self._waiting, {}

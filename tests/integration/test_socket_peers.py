@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import socket
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,11 +13,14 @@ from envelope.limits import CONNECTIONS_MAX, KIB, MIB, REQUESTS_IN_FLIGHT_MAX
 from envelope.types import Offset
 from jetstream.client.read_range import ReadRange
 from jetstream.client.reader import RecordReader
+from jetstream.client.socket_access import SocketAccess
+from jetstream.client.socket_link import SocketLink
 from jetstream.log.log import LogConfig
 from jetstream.node.socket_server import SocketSettings
 from jetstream.protocol.liveness import Patience
+from jetstream.protocol.requests import Fetch
 from metadata.node.stream_server import StreamServer, listeners
-from tests.support.sockets import RawPeer, World, asked, run, serving, until
+from tests.support.sockets import WAIT_SECONDS, RawPeer, World, asked, run, serving, until
 
 MILLISECOND = 1_000_000
 
@@ -89,6 +93,24 @@ def test_a_connection_cut_anywhere_resumes_at_the_exact_offset(tmp_path: Path, l
             assert cutter.connections > 3
             links.close()
             await cutter.stop()
+
+    run(test(), loop)
+
+
+def test_a_body_larger_than_what_the_kernel_takes_arrives(tmp_path: Path, loop: str) -> None:
+    """A receiver that is woken for a body as a whole must not wait for more than fits."""
+
+    async def test() -> None:
+        async with serving(tmp_path) as world:
+            world.stream("s").add(*([bytes(MIB)] for _ in range(8)))
+            link = await SocketLink.open("127.0.0.1", world.port, WAIT_SECONDS, SocketAccess())
+            assert link._wake_up is not None
+            connected = link._wake_up._socket
+            assert connected is not None, "the tests run on a kernel that can"
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * KIB)
+            answer = await link.ask(Fetch(id=link.next_id(), stream="s", offset=0, max_bytes=8 * MIB))
+            assert len(answer.body) > 7 * MIB
+            link.close()
 
     run(test(), loop)
 
