@@ -21,6 +21,7 @@ from jetstream.spark.planning import (
     starting_offsets,
 )
 from jetstream.spark.range_reader import LogPiece, read_range
+from jetstream.spark.task_process import settle_process
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class BatchReader(DataSourceReader):
             UnknownStream: they name a stream that there is not.
             JetstreamError: the cluster cannot be asked.
         """
+        settle_process()
         with self._options.access.open() as client:
             cluster = Cluster(client, self._options)
             missing = cluster.missing()
@@ -107,6 +109,7 @@ def read_partition(
     partition: InputPartition, options: SourceOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of what `input_partitions` made; Spark makes one of its own where there is none."""
+    settle_process()
     if partition.value is None:
         return iter(())
     return read_range(partition.value, options, schema)

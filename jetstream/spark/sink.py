@@ -30,6 +30,7 @@ from jetstream.spark.sink_target import SinkSessions, check_remembered, opened_t
 from jetstream.spark.staged_files import StagedFile
 from jetstream.spark.staging import MicroBatch, open_staging
 from jetstream.spark.task_input import all_rows
+from jetstream.spark.task_process import settle_process
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -81,6 +82,7 @@ class JetstreamBatchWriter(DataSourceArrowWriter):
         Raises:
             JetstreamError: not all are stored.
         """
+        settle_process()
         name = f"{self._session}/{_task().partitionId()}"
         return Published(publish_rows(self._options, all_rows(iterator), name, batch=0))
 
@@ -103,6 +105,7 @@ class JetstreamStreamWriter(DataSourceStreamArrowWriter):
         Raises:
             JetstreamError: not all are.
         """
+        settle_process()
         query, batch, partition = place_of_task()
         if self._options.staging is not None:
             staged = open_staging(self._options.staging).stage(query, batch, partition, iterator)
