@@ -47,7 +47,9 @@ _FRAMES_MIN: Final = 32
 _BODY_BYTES_MAX: Final = 16 * KIB
 """Of a batch in a run: a larger one is worth a decoding of its own."""
 
-_RUN_BYTES_MAX: Final = MIB
+_RUN_BYTES_MAX: Final = 4 * MIB
+_ROW_BYTES: Final = KIB
+"""What a batch of one small record takes: for so much a record wanted is a run looked for, not beyond."""
 _rooms: Final[list[bytearray]] = []
 """Memory for a run each, as many as threads read runs at once: to get it anew takes as long as all else."""
 
@@ -126,13 +128,13 @@ _BUFFERS_AT: Final = _places(TEMPLATE.fields.buffers, TEMPLATE.fields.buffers + 
 
 
 def merged_batches(
-    data: Buffer, rows: int, max_bytes: int = MIB
+    data: Buffer, rows: int, max_bytes: int = 4 * MIB
 ) -> Iterator[tuple[BatchHeader, pa.RecordBatch]]:
     """Yield what `decode` returns of each message in ``data``, with small neighbours put together.
 
     The header of several says the range of all, and the flags and CRC of the last one. They end with the
     batch that brings them to ``rows`` records, or before the one that would take them beyond ``max_bytes``,
-    1 MiB at most. An incomplete last message is left out.
+    4 MiB, or 1 KiB for each of ``rows``. An incomplete last message is left out.
 
     Raises:
         CorruptDataError, Unsupported: as `decode`, when all batches before have been yielded.
@@ -148,7 +150,7 @@ def merged_batches(
 
 def _read_run(data: memoryview, start: int, rows: int, max_bytes: int) -> FoundBatch | None:
     """Return the run of batches at ``start`` as one; None if there are too few that fit together."""
-    data = data[start : start + min(max_bytes, _RUN_BYTES_MAX)]
+    data = data[start : start + min(max_bytes, _RUN_BYTES_MAX, rows * _ROW_BYTES)]
     if not _are_many(data):
         return None
     places = _extents(data, rows)
