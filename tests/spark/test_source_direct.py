@@ -100,8 +100,9 @@ def test_compressed_and_partitioned_streams_are_read_like_others(tmp_path: Path,
 def test_a_compacted_stream_is_read_with_its_gaps(tmp_path: Path) -> None:
     def scenario(js: BlockingClient, options: dict[str, str]) -> None:
         js.streams.create("orders", "orders.>", **COMPACTED)
-        js.publish_all([("orders.x", b"%d " % n + b"x" * 1000, {"key": f"k{n % 7}"}) for n in range(300)])
-        while (state := js.streams.info("orders").compaction) is None or state.cleaned_end < 100:
+        for part in (range(200), range(200, 300)):  # in however many batches, the second begins a segment
+            js.publish_all([("orders.x", b"%d " % n + b"x" * 1000, {"key": f"k{n % 7}"}) for n in part])
+        while (state := js.streams.info("orders").compaction) is None or state.cleaned_end < 200:
             pause_thread()
         reader = batch_reader(options, read_schema(options))
         values = values_of(batch_rows(options, reader))
