@@ -134,7 +134,9 @@ class OwnWrites:
         """Tell whether `begin_group` is due; every other call may change that."""
         if not self._waiting or self._doomed or len(self._in_flight) >= APPENDS_IN_FLIGHT_MAX:
             return False
-        if self._hurries or self._suspended is not None or self._waiting_records >= _MUCH:
+        if self._suspended is not None:
+            return not self._in_flight  # what is refused is told behind what is stored before it
+        if self._hurries or self._waiting_records >= _MUCH:
             return True
         return not self._in_flight and not self._settling
 

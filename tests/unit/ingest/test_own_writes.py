@@ -155,6 +155,20 @@ def test_a_refusal_is_told_behind_what_was_appended_before_it() -> None:
     assert len(harness.appends) == 1
 
 
+def test_a_refusal_waits_for_the_answer_to_an_append_before_it() -> None:
+    harness = Harness()
+    harness.offer(1)
+    harness.begin()
+    lacking = NotEnoughReplicas("one is left")
+    harness.writes.suspend(lacking)
+    harness.offer(2)
+    assert not harness.begin()
+    harness.end_append()
+    assert harness.begin()
+    harness.commit()
+    assert harness.told == [Committed(1, NOW), Refused(2, lacking)]
+
+
 def test_timestamps_never_go_back() -> None:
     harness = Harness()
     harness.history.last_timestamp = TimestampUs(NOW + 7)
