@@ -21,6 +21,7 @@ from envelope.errors import JetstreamError, Overloaded, StorageError, TlsFailed,
 from envelope.limits import KIB
 from envelope.types import MonotonicNs
 from jetstream.fetch.cursors import CursorPlace, Cursors
+from jetstream.fetch.turns import TURN_BYTES, Turns
 from jetstream.node.clock import Clock
 from jetstream.node.socket_line import SocketLine
 from jetstream.node.socket_output import Body, Output
@@ -39,9 +40,6 @@ from jetstream.protocol.responses import Response
 _log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES: Final = 16 * KIB
-_TURN_BYTES: Final = 512 * KIB
-"""Sent for one connection before the others have their turn."""
-
 _BODIES_MAX: Final = 4
 """Answered fetches that wait to be sent, each with a lease on its segment."""
 
@@ -104,6 +102,7 @@ class ConnectionServices:
     patience: Patience
     requests: RequestServer
     closed: Callable[["SocketConnection"], None]
+    turns: Turns
     token: SecretStr | None = None
     """What a hello must have."""
     counters: SocketCounters = field(default_factory=SocketCounters)
@@ -241,7 +240,7 @@ class SocketConnection:
 
     def _flush(self) -> None:
         """Send one turn's worth; the rest waits until the others had theirs."""
-        budget, before = _TURN_BYTES, self._line.sent
+        budget, before = self._services.turns.length(self._services.loop.time()), self._line.sent
         try:
             self._line.push()
             while self._output and budget > 0:
@@ -266,7 +265,7 @@ class SocketConnection:
         self._services.counters.ranges_warmed += 1
         # The thread reads through a lease of its own: the connection may be gone before it is done.
         body.file_range.segment.acquire()
-        future = self._services.loop.run_in_executor(self._services.executor, body.warm, _TURN_BYTES)
+        future = self._services.loop.run_in_executor(self._services.executor, body.warm, TURN_BYTES)
         future.add_done_callback(lambda done: self._warmed(done, body))
 
     def _warmed(self, done: asyncio.Future[None], body: Body) -> None:

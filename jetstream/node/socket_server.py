@@ -72,6 +72,7 @@ class SocketServer:
             requests=self._dispatcher,
             closed=self._on_closed,
             token=self._settings.token,
+            turns=directory.turns,
             counters=self.counters,
         )
         self._connections: set[SocketConnection] = set()

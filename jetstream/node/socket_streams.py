@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName
+from jetstream.fetch.turns import Turns
 from jetstream.log.log import Log
 from jetstream.node.tiered_stream import Readable
 from jetstream.protocol.responses import NodeMetadata
@@ -92,6 +93,10 @@ class ReadableStream(Protocol):
 
 class StreamDirectory(Protocol):
     """All streams, and those that can be read on this node."""
+
+    @property
+    def turns(self) -> Turns:
+        """How long the turns of readers are: short while something is stored."""
 
     def stream(self, name: str) -> ReadableStream | None:
         """Return the stream, or None if there is none; may raise a typed error.

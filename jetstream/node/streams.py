@@ -9,6 +9,7 @@ from typing import Final
 from envelope.errors import JetstreamError, NotReplica, StreamOffline
 from envelope.partition_errors import PartitionsMissing
 from envelope.types import Incarnation, NodeId, StreamName
+from jetstream.fetch.turns import Turns
 from jetstream.node.gaps import Gap
 from jetstream.node.leading import LeadingStream
 from jetstream.node.replica import StreamReplica
@@ -94,6 +95,11 @@ class Streams:
         return mover.replica if mover is not None else None
 
     # --- what readers ask (StreamDirectory) --------------------------------------------------------
+
+    @property
+    def turns(self) -> Turns:
+        """How long the turns of readers are: short while a stream of the node is appended to."""
+        return self._services.group_commit.turns
 
     def stream(self, name: str) -> StreamReplica | None:
         """Return the stream's replica, None if there is no such stream.

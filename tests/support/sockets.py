@@ -22,6 +22,7 @@ from jetstream.client.read_range import ReadRange
 from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.client.records import Record
 from jetstream.client.socket_access import SocketAccess
+from jetstream.fetch.turns import Turns
 from jetstream.log.batch import encode
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.os_disk import OsDisk
@@ -194,6 +195,8 @@ class LiveDirectory:
 
     offline: dict[str, int] = field(default_factory=dict)
     """How many more times a stream is said to be offline."""
+
+    turns: Turns = field(default_factory=Turns)
 
     def stream(self, name: str) -> LiveStream | None:
         if self.offline.get(name):
