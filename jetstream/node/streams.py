@@ -47,6 +47,7 @@ class Streams:
 
     Attributes:
         traffic: what other nodes say to them.
+        turns: how long the turns of readers are: short while one of the streams is appended to.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Streams:
         self._files = files
         self._catalog = catalog
         self._services = services
+        self.turns: Turns = services.group_commit.turns
         self._node_id: NodeId = services.cluster.node_id
         self._stream_gone = stream_gone
         self._movers: dict[Incarnation, ReplicaMover] = {}
@@ -95,11 +97,6 @@ class Streams:
         return mover.replica if mover is not None else None
 
     # --- what readers ask (StreamDirectory) --------------------------------------------------------
-
-    @property
-    def turns(self) -> Turns:
-        """How long the turns of readers are: short while a stream of the node is appended to."""
-        return self._services.group_commit.turns
 
     def stream(self, name: str) -> StreamReplica | None:
         """Return the stream's replica, None if there is no such stream.
