@@ -26,7 +26,9 @@ def struck(directory: Path, options: Options) -> None:
     assert sum(verdict.faults.values()) >= options.rounds, verdict
 
 
-@pytest.mark.parametrize(("nodes", "seed", "rounds"), [(3, 3, 6), (5, 5, 2)])
+@pytest.mark.parametrize(
+    ("nodes", "seed", "rounds"), [(3, 3, 6), pytest.param(5, 5, 2, marks=pytest.mark.deep)]
+)
 def test_a_few_rounds_of_faults_leave_nothing_wrong(
     nodes: int, seed: int, rounds: int, tmp_path: Path
 ) -> None:
