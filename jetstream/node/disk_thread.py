@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from envelope.errors import DiskFull, JetstreamError, StorageError, StreamOffline
 from envelope.types import NO_OFFSET, Offset, SyncMode, TimestampUs
+from jetstream.fetch.turns import Turns
 from jetstream.log.batch import Buffer, SealedBatch, UnsealedBatch, verified_batches
 from jetstream.log.log import Log
 from jetstream.log.sync_scheduler import SyncScheduler
@@ -172,10 +173,15 @@ class DiskCounters:
 
 
 class DiskThread:
-    """Owns the thread; every method is called on the event loop's thread."""
+    """Owns the thread; every method is called on the event loop's thread.
+
+    Attributes:
+        turns: how long the turns of readers are: short while it appends.
+    """
 
     def __init__(self, scheduler: SyncScheduler, crash: Crash, name: str = "jetstream-disk") -> None:
         self.counters = DiskCounters()
+        self.turns = Turns()
         self._scheduler = scheduler
         self._crash = crash
         self._queue: SimpleQueue[_Job] = SimpleQueue()
@@ -194,6 +200,7 @@ class DiskThread:
             StreamOffline: the node is stopping; nothing was handed over.
         """
         self._submit(_Appends(appends, done))
+        self.turns.appending(self._loop.time())
 
     def call(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run ``work`` between two groups; its exception becomes the future's."""

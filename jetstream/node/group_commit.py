@@ -11,7 +11,6 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from envelope.errors import StreamOffline
-from jetstream.fetch.turns import Turns
 from jetstream.node.crash import Crash
 from jetstream.node.disk_thread import DiskThread, GroupAppend
 
@@ -36,7 +35,6 @@ class GroupCommit:
 
     Attributes:
         in_flight: groups handed over whose end no stream knows yet.
-        turns: how much readers are sent meanwhile.
     """
 
     def __init__(self, disk: DiskThread, flush_acks: Callable[[], None], crash: Crash) -> None:
@@ -47,7 +45,6 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         self._due: list[Appender] = []
         self.in_flight = 0
-        self.turns = Turns()
 
     def due(self, stream: Appender) -> None:
         """Begin a group of ``stream`` once everything that has been received is delivered."""
@@ -64,7 +61,6 @@ class GroupCommit:
                 self.in_flight += 1
                 groups.append((stream, append))
         if groups:
-            self.turns.appending(self._loop.time())
             try:
                 self._disk.append([append for _, append in groups], lambda: self._end(groups))
             except StreamOffline as error:  # the node has stopped its disk before its streams

@@ -70,7 +70,7 @@ class Streams:
         self._files = files
         self._catalog = catalog
         self._services = services
-        self.turns: Turns = services.group_commit.turns
+        self.turns: Turns = services.disk.turns
         self._node_id: NodeId = services.cluster.node_id
         self._stream_gone = stream_gone
         self._movers: dict[Incarnation, ReplicaMover] = {}

@@ -10,6 +10,7 @@ import pytest
 from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, JetstreamError, StorageError
 from envelope.headers import MESSAGE_ID
 from envelope.types import LeaderEpoch, Offset, TimestampUs
+from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES
 from jetstream.log.batch import BatchFlags, encode, verified_batches
 from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.sync_scheduler import SyncScheduler
@@ -181,6 +182,20 @@ def test_a_sync_that_fails_is_told_behind_the_write_and_nothing_is_learnt() -> N
         assert isinstance(error, FsyncFailed)
         assert told == [1]
         assert opened.history.last_timestamp == learnt
+
+    asyncio.run(scenario())
+
+
+def test_readers_take_short_turns_while_something_is_stored() -> None:
+    """Also at a follower: the leader's acks wait for it."""
+
+    async def scenario() -> None:
+        disk, begun_at = MemoryDisk(), asyncio.get_running_loop().time()
+        async with running(disk) as thread:
+            await thread.call(lambda: None)
+            assert thread.turns.length(begun_at) == TURN_BYTES
+            await appended(thread, FollowerAppend(following(disk), frames(1)[0], NOW))
+            assert thread.turns.length(begun_at) == SHORT_TURN_BYTES
 
     asyncio.run(scenario())
 
