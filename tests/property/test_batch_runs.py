@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from envelope.errors import JetstreamError
+from envelope.limits import MIB
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.log import batch_run
 from jetstream.log.batch import (
@@ -203,6 +204,14 @@ def test_runs_end_before_so_many_bytes() -> None:
     data = stored([PLAIN] * 100)
     runs = [header for header, _ in merged_batches(data, 1000, len(data) // 4)]
     assert [header.next for header in runs] == [25, 50, 75, 100]
+
+
+def test_a_run_has_four_mebibytes_at_most() -> None:
+    size = len(stored([PLAIN]))
+    count = 4 * MIB // size
+    data = stored([PLAIN] * (count + 40))
+    runs = [header for header, _ in merged_batches(data, 1_000_000, len(data))]
+    assert [header.next for header in runs] == [count, count + 40]
 
 
 def test_large_batches_headers_and_other_epochs_stand_between_runs() -> None:
