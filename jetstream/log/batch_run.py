@@ -128,7 +128,7 @@ _BUFFERS_AT: Final = _places(TEMPLATE.fields.buffers, TEMPLATE.fields.buffers + 
 
 
 def merged_batches(
-    data: Buffer, rows: int, max_bytes: int = 4 * MIB
+    data: Buffer, rows: int, max_bytes: int = _RUN_BYTES_MAX
 ) -> Iterator[tuple[BatchHeader, pa.RecordBatch]]:
     """Yield what `decode` returns of each message in ``data``, with small neighbours put together.
 
