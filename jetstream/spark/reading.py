@@ -13,6 +13,7 @@ from jetstream.spark.columns import check_schema, output_schema
 from jetstream.spark.option_names import STREAM_ONLY, lowered
 from jetstream.spark.options import parse_source_options
 from jetstream.spark.stream_reader import StreamReader
+from jetstream.spark.task_process import settle_process
 
 _PLANS_WITH_FILTERS: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 """What runs in the process in which Spark plans a read with filters; its switch for that is on then."""
@@ -24,6 +25,7 @@ def read_schema(options: Mapping[str, str]) -> StructType:
     Raises:
         InvalidOption: an option that cannot be.
     """
+    settle_process()
     is_stream = not lowered(options).keys().isdisjoint(name.lower() for name in STREAM_ONLY)
     return from_arrow_schema(output_schema(parse_source_options(options, streaming=is_stream).output_columns))
 

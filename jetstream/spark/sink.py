@@ -30,7 +30,7 @@ from jetstream.spark.sink_target import SinkSessions, check_remembered, opened_t
 from jetstream.spark.staged_files import StagedFile
 from jetstream.spark.staging import MicroBatch, open_staging
 from jetstream.spark.task_input import all_rows
-from jetstream.spark.task_process import settle_process
+from jetstream.spark.task_process import SettlesWhereItArrives, settle_process
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -60,7 +60,7 @@ class Staged(WriterCommitMessage):
     """None: it has no rows."""
 
 
-class JetstreamBatchWriter(DataSourceArrowWriter):
+class JetstreamBatchWriter(SettlesWhereItArrives, DataSourceArrowWriter):
     """Writes a batch: made in the driver, used in the executors."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool = False) -> None:
@@ -70,6 +70,7 @@ class JetstreamBatchWriter(DataSourceArrowWriter):
             RequestError: columns that cannot be published.
             InvalidOption: the write is to replace what is stored.
         """
+        settle_process()
         _check(options, schema, overwrite=overwrite)
         self._options = options
         self._session = options.session_name or f"spark/{uuid.uuid4()}"
@@ -82,16 +83,16 @@ class JetstreamBatchWriter(DataSourceArrowWriter):
         Raises:
             JetstreamError: not all are stored.
         """
-        settle_process()
         name = f"{self._session}/{_task().partitionId()}"
         return Published(publish_rows(self._options, all_rows(iterator), name, batch=0))
 
 
-class JetstreamStreamWriter(DataSourceStreamArrowWriter):
+class JetstreamStreamWriter(SettlesWhereItArrives, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a query; made anew for each, in the driver, and used in the executors."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool = False) -> None:
         """See `JetstreamBatchWriter`; ``overwrite`` is what Spark says of the output mode ``complete``."""
+        settle_process()
         _check(options, schema, overwrite=overwrite)
         if options.staging is not None:
             open_staging(options.staging)
@@ -105,7 +106,6 @@ class JetstreamStreamWriter(DataSourceStreamArrowWriter):
         Raises:
             JetstreamError: not all are.
         """
-        settle_process()
         query, batch, partition = place_of_task()
         if self._options.staging is not None:
             staged = open_staging(self._options.staging).stage(query, batch, partition, iterator)

@@ -2,6 +2,8 @@
 
 import functools
 import gc
+from collections.abc import Mapping
+from typing import Any
 
 
 @functools.cache
@@ -13,3 +15,12 @@ def settle_process() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+class SettlesWhereItArrives:
+    """Of what Spark pickles: the process that gets it is settled."""
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Be what was pickled."""
+        settle_process()
+        vars(self).update(state)
