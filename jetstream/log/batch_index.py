@@ -25,6 +25,7 @@ checksum or does not fit the segment, the segment itself is scanned.
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -192,6 +193,19 @@ class BatchIndex:
         for name in self.__slots__:
             setattr(index, name, getattr(self, name)[:count])
         return index
+
+    def filled(self, row: int, entries: Sequence[IndexEntry]) -> "BatchIndex":
+        """Return a copy with the entries of good batches that lie before row ``row``."""
+        index = self.head(row)
+        for entry in entries:
+            index.append(entry, verified=True)
+        for later in range(row, len(self)):
+            index.append(self[later], verified=bool(self.verified[later]))
+        return index
+
+    def tiles(self, base: Offset, end: Offset) -> bool:
+        """Tell whether the entries cover ``[base, end)`` without a gap."""
+        return len(self) > 0 and array("q", (base, *self.nexts)) == array("q", (*self.bases, end))
 
     def find(self, offset: Offset) -> int:
         """Return the row of the first batch that ends after ``offset``; `len` if there is none."""

@@ -8,7 +8,7 @@ counts at once: whoever looks adds it up.
 
 from envelope.errors import CorruptDataError
 from envelope.types import Offset
-from jetstream.log.ranges import OffsetRange, above, below, with_range
+from jetstream.log.ranges import OffsetRange, above, below, with_range, without_range
 
 
 class CorruptRanges:
@@ -44,6 +44,16 @@ class CorruptRanges:
         for start, end in above(below(found, log_end), log_start):
             ranges = with_range(ranges, start, end)
         self._ranges = ranges
+        del self._found[: len(found)]
+
+    def repaired(self, start: Offset, end: Offset) -> None:
+        """Refuse ``[start, end)`` no more; by the owner, once nobody can read what was there."""
+        found = tuple(self._found)
+        ranges = self._ranges
+        for damaged in found:
+            ranges = with_range(ranges, *damaged)
+        # In this order: what is looked at in between is refused once more, never too little.
+        self._ranges = without_range(ranges, start, end)
         del self._found[: len(found)]
 
     def refuse(self, offset: Offset) -> None:

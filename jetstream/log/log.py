@@ -5,11 +5,12 @@ and truncation, from its end for a follower whose leader never had it.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from envelope.errors import DiskFull, OffsetOutOfRange, StorageError, StreamOffline
 from envelope.types import FilePosition, Offset, TimestampUs
+from jetstream.log.batch import SealedBatch
 from jetstream.log.checkpoint import Checkpoint
 from jetstream.log.compaction_state import COMPACTION_FILE, CompactionState
 from jetstream.log.disk import Disk, parent_of
@@ -19,11 +20,12 @@ from jetstream.log.log_config import LogConfig
 from jetstream.log.ranges import above, below
 from jetstream.log.readable_log import FileRange, Location
 from jetstream.log.recovery import Recovery, RecoveryReport, Verify
+from jetstream.log.repair import Hole, check_fits, entries_of, holes, publish, put_back
 from jetstream.log.replacement import RewrittenSegment
 from jetstream.log.reset import begin_reset, finish_reset
 from jetstream.log.retention import retained_start
 from jetstream.log.rewrite_state import write_rewritten_end
-from jetstream.log.segment import Segment
+from jetstream.log.segment import PlanAgain, Segment
 from jetstream.log.segment_writer import SegmentWriter, remove
 from jetstream.log.state_file import write_state
 from jetstream.log.witnesses import Witnesses
@@ -339,6 +341,59 @@ class Log(WritableLog):
             new.save_index(len(new.index))
         self.indexes.count(new)
         return True
+
+    # --- repair -----------------------------------------------------------------------------------
+
+    def holes(self, end: Offset) -> Iterator[Hole]:
+        """Yield what is damaged below ``end`` and can be put back, in order; none in a log that has failed.
+
+        Raises:
+            StorageError: the disk refused to show an index.
+        """
+        if self.failed is not None:
+            return
+        segments = self._segments
+        bounds = (*(segment.base for segment in segments[1:]), self.log_end_offset)
+        for start, stop in self.corrupt_ranges:
+            for segment, following in zip(segments, bounds, strict=True):
+                if segment.base < stop and start < following:
+                    found = holes(segment, following, self.indexes.of(segment), (start, stop))
+                    yield from (hole for hole in found if hole.next <= end)
+
+    def fill(self, hole: Hole, batches: Sequence[SealedBatch]) -> None:
+        """Put back what was in a hole; returns when it is durable and was read from the medium as it is.
+
+        Whoever reads it before is refused, as before. After a crash it is damaged still, or repaired.
+
+        Args:
+            hole: as `holes` has told.
+            batches: of another replica, as `verified_batches` takes them.
+
+        Raises:
+            CorruptDataError: they are not what was there; nothing was written.
+            PlanAgain: the log is not what it was when the hole was found; nothing was written.
+            DiskFull: it is damaged still.
+            StorageError, FsyncFailed: the same; if it is in the active segment, the log has failed.
+            StreamOffline: the log had failed before.
+        """
+        segment = hole.segment
+        if self.failed is not None:
+            raise StreamOffline(f"nothing can be written to {self.directory}: {self.failed}")
+        if segment not in self._segments or hole not in tuple(self.holes(hole.next)):
+            raise PlanAgain(f"[{hole.base}, {hole.next}) of {self.directory} is not damaged as it was")
+        index = self.indexes.of(segment)
+        check_fits(hole, index, self.epochs, batches)
+        if segment is self._writer.segment:
+            with self._writing():
+                segment.size = put_back(self._writer.file, hole, batches)
+        else:
+            with contextlib.closing(self._disk.open(segment.path)) as file:
+                segment.size = put_back(file, hole, batches)
+        if hole.rows:
+            index.verified[hole.row : hole.row + hole.rows] = bytes([1]) * hole.rows
+        else:
+            publish(hole, entries_of(hole, batches))
+        self._corrupt.repaired(hole.base, hole.next)
 
     # --- inside -----------------------------------------------------------------------------------
 

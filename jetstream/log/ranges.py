@@ -24,3 +24,8 @@ def above(ranges: tuple[OffsetRange, ...], start: Offset) -> tuple[OffsetRange, 
 def below(ranges: tuple[OffsetRange, ...], end: Offset) -> tuple[OffsetRange, ...]:
     """Return the part of ``ranges`` before ``end``."""
     return tuple((found[0], min(found[1], end)) for found in ranges if found[0] < end)
+
+
+def without_range(ranges: tuple[OffsetRange, ...], start: Offset, end: Offset) -> tuple[OffsetRange, ...]:
+    """Return ``ranges`` without ``[start, end)``."""
+    return (*below(ranges, start), *above(ranges, end)) if start < end else ranges
