@@ -9,6 +9,7 @@ from typing import Final
 from jetstream.ingest.machine import CountKind
 from jetstream.node.lost_records import COMMITTED_LOST
 from jetstream.node.metric_sources import Definition, Sample, Sources, of_links, of_streams, one
+from jetstream.node.repairing import REPAIRED
 from jetstream.node.replica import StreamReplica
 
 _OUTCOMES: Final = sorted((*CountKind, "acks_dropped"))
@@ -168,6 +169,13 @@ METRICS: Final = (
         "Offsets that are refused to readers because their bytes are damaged or missing.",
         _STREAM,
         of_streams(_corrupt),
+    ),
+    Definition(
+        "jetstream_stream_repaired_offsets_total",
+        "counter",
+        "Offsets whose bytes were damaged, and were put back from another replica, since the node started.",
+        _STREAM,
+        of_streams(lambda stream: stream.parts.counts[REPAIRED]),
     ),
     Definition(
         "jetstream_stream_messages_total",

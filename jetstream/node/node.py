@@ -47,6 +47,7 @@ from jetstream.node.nats_link import NatsLink
 from jetstream.node.nats_watch import LinkWatch
 from jetstream.node.paced_thread import PacedThread
 from jetstream.node.peer_settings import PeerSettings, peer_settings
+from jetstream.node.repairing import Repairing
 from jetstream.node.replica import StreamReplica
 from jetstream.node.replica_parts import StreamServices
 from jetstream.node.rewriter import Rewriter
@@ -276,6 +277,7 @@ class Node:
             api,
             Housekeeper(parts.disk_thread, clock, lambda: streams, parts.witness),
             SegmentKeeper(thread, (compactor, rewriter), lambda: streams),
+            Repairing(streams.traffic.repairs, parts.disk_thread, clock),
             Tiering(tier, clock, lambda: streams, streams.retry_removals),
             tier,
             HttpServer(_pages(sources, lambda: self._is_ready, lambda: parts.metadata.problem)),
@@ -344,6 +346,7 @@ class _Shell:
     api: RequestApi
     keeper: Housekeeper
     segment_keeper: SegmentKeeper
+    repairing: Repairing
     tiering: Tiering
     tier: Tier
     http: HttpServer
@@ -362,6 +365,7 @@ class _Shell:
             self.cursors.run(),
             self.keeper.run(config.checkpoint_interval, config.maintenance_interval),
             self.segment_keeper.run(config.maintenance_interval),
+            self.repairing.run(lambda: self.streams, config.maintenance_interval),
             self.tiering.run(config.maintenance_interval),
         )
 

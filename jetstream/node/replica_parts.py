@@ -23,7 +23,7 @@ from jetstream.node.timers import Timers
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.log_state import LogState
 from jetstream.replica.settings import ReplicaSettings
-from jetstream.replica.wire import Answer, FetchMessage
+from jetstream.replica.wire import Answer, Question, RepairAnswer
 from metadata.catalog.commands import Command
 from metadata.catalog.tables import UncleanElection
 from metadata.lease import Lease
@@ -36,7 +36,7 @@ _UNREGISTERED: Final = NodeEpoch(0)
 class Sessions(Protocol):
     """The node's connections to others, as its streams know them."""
 
-    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: FetchMessage) -> bool:
+    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Question) -> bool:
         """Send a fetch; False: there is no connection, it is lost."""
 
     def answer(
@@ -44,10 +44,13 @@ class Sessions(Protocol):
         peer: NodeId,
         name: StreamName,
         incarnation: Incarnation,
-        message: Answer,
+        message: Answer | RepairAnswer,
         body: Buffer | FileRange | None = None,
     ) -> None:
         """Answer a fetch of ``peer``; lost if it is gone."""
+
+    def is_connected(self, peer: NodeId) -> bool:
+        """Tell whether the peer can be asked now."""
 
     def is_lost(self, peer: NodeId) -> bool:
         """Tell whether the peer is dead or silent."""
@@ -56,7 +59,7 @@ class Sessions(Protocol):
 class NoSessions:
     """Of a node that is alone."""
 
-    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: FetchMessage) -> bool:
+    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Question) -> bool:
         """See `Sessions.fetch`."""
         del peer, name, incarnation, message
         return False
@@ -66,10 +69,15 @@ class NoSessions:
         peer: NodeId,
         name: StreamName,
         incarnation: Incarnation,
-        message: Answer,
+        message: Answer | RepairAnswer,
         body: Buffer | FileRange | None = None,
     ) -> None:
         """See `Sessions.answer`."""
+
+    def is_connected(self, peer: NodeId) -> bool:
+        """See `Sessions.is_connected`."""
+        del peer
+        return False
 
     def is_lost(self, peer: NodeId) -> bool:
         """See `Sessions.is_lost`."""

@@ -17,7 +17,7 @@ from jetstream.log.readable_log import FileRange
 from jetstream.node.replica_session_line import SessionLine
 from jetstream.node.socket_output import Body
 from jetstream.replica.leader_events import FetchRefusal
-from jetstream.replica.wire import Answer, RefusedMessage, encode
+from jetstream.replica.wire import Answer, RefusedMessage, RepairAnswer, encode
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class _Outgoing:
     """An answer and where its body is."""
 
     handle: int
-    answer: Answer
+    answer: Answer | RepairAnswer
     body: Buffer | Body
 
     def drop(self) -> None:
@@ -41,7 +41,8 @@ class Answers:
 
     Invariants:
         RS1: every lease on a segment is given back exactly once, and not while a thread reads from it.
-        RS2: at most one answer waits for each stream: the newest, as it answers the follower's newest fetch.
+        RS2: at most one answer of either kind waits for each stream: the newest, as it answers the newest
+            fetch, or the newest question of a repair.
     """
 
     def __init__(
@@ -51,11 +52,11 @@ class Answers:
         self._line = line
         self._executor = executor
         self._crashed = crashed
-        self._waiting: dict[int, _Outgoing] = {}
+        self._waiting: dict[tuple[int, bool], _Outgoing] = {}
         self._is_reading = False
         self._is_closed = False
 
-    def put(self, handle: int, answer: Answer, body: Buffer | FileRange | None) -> None:
+    def put(self, handle: int, answer: Answer | RepairAnswer, body: Buffer | FileRange | None) -> None:
         """Send an answer under ``handle`` as soon as there is room.
 
         Raises:
@@ -67,10 +68,11 @@ class Answers:
             taken = Body.leased(body) if body.length else b""
         elif body is not None:
             taken = body
-        before = self._waiting.get(handle)
+        place = handle, isinstance(answer, RepairAnswer)
+        before = self._waiting.get(place)
         if before is not None:
             before.drop()
-        self._waiting[handle] = _Outgoing(handle, answer, taken)  # in the place of the one before
+        self._waiting[place] = _Outgoing(handle, answer, taken)  # in the place of the one before
         self.go_on()
 
     def go_on(self) -> None:
@@ -120,12 +122,18 @@ class Answers:
         elif isinstance(error, OSError | StorageError):
             base = body.file_range.segment.base
             _log.error("cannot read for a follower segment=%d error=%r runbook=RB-01", base, error)
-            epoch = outgoing.answer.leader_epoch
-            refusal = RefusedMessage(outgoing.handle, epoch, FetchRefusal.CANNOT_READ)
-            self._line.send(encode(refusal))
+            self._line.send(encode(_refusal(outgoing)))
         else:
             self._crashed(error)
         self.go_on()
+
+
+def _refusal(outgoing: _Outgoing) -> RefusedMessage | RepairAnswer:
+    """Return what is said in the place of batches that cannot be read."""
+    answer = outgoing.answer
+    if isinstance(answer, RepairAnswer):
+        return RepairAnswer(outgoing.handle, answer.base, answer.base, 0)
+    return RefusedMessage(outgoing.handle, answer.leader_epoch, FetchRefusal.CANNOT_READ)
 
 
 def _read_cached(body: Body, room: memoryview) -> int:

@@ -19,7 +19,18 @@ from jetstream.log.readable_log import FileRange
 from jetstream.node.replica_session_answers import Answers
 from jetstream.node.replica_session_line import SessionLine
 from jetstream.node.replica_session_pulse import Pulse, Verdict
-from jetstream.replica.wire import Answer, Declare, FetchMessage, Ping, Pong, WireMessage, encode
+from jetstream.replica.wire import (
+    Answer,
+    Declare,
+    FetchMessage,
+    Ping,
+    Pong,
+    Question,
+    RepairAnswer,
+    RepairMessage,
+    WireMessage,
+    encode,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +54,16 @@ class SessionHost(Protocol):
 
     def answered(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Answer) -> None:
         """Take in an answer of ``peer``; the body of a `BatchesMessage` is in it, and not verified."""
+
+    def repair_asked(
+        self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: RepairMessage
+    ) -> None:
+        """Take in that ``peer`` asks for what its own log has damaged."""
+
+    def repair_answered(
+        self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: RepairAnswer
+    ) -> None:
+        """Take in the answer to that; its body is not verified."""
 
     def connected(self, peer: NodeId) -> None:
         """Learn that ``peer`` can be asked; what was asked before is lost."""
@@ -98,7 +119,7 @@ class FollowerEnd:
         """Whether the peer can be asked."""
         return self._line is not None
 
-    def fetch(self, life: Life, message: FetchMessage) -> bool:
+    def fetch(self, life: Life, message: Question) -> bool:
         """See `ReplicaSessions.fetch`."""
         line = self._line
         if line is None:
@@ -182,11 +203,15 @@ class FollowerEnd:
         """See `LineEnd.received`."""
         if isinstance(message, Pong):
             return
-        if not isinstance(message, Answer):
+        if not isinstance(message, Answer | RepairAnswer):
             raise RemoteProtocolError(f"a leader does not say {type(message).__name__}")
         if message.handle >= len(self._lives):
             raise RemoteProtocolError(f"an answer for handle {message.handle}, which was not declared")
-        self._host.answered(self._peer, *self._lives[message.handle], message)
+        life = self._lives[message.handle]
+        if isinstance(message, RepairAnswer):
+            self._host.repair_answered(self._peer, *life, message)
+        else:
+            self._host.answered(self._peer, *life, message)
 
     def has_room(self) -> None:
         """See `LineEnd.has_room`: nothing waits here."""
@@ -216,7 +241,7 @@ class LeaderEnd:
         """Cut the connection."""
         self._line.close()
 
-    def answer(self, life: Life, message: Answer, body: Buffer | FileRange | None) -> None:
+    def answer(self, life: Life, message: Answer | RepairAnswer, body: Buffer | FileRange | None) -> None:
         """See `ReplicaSessions.answer`."""
         handle = self._handles.get(life)
         if handle is not None:  # else it was asked over the connection before this one
@@ -238,10 +263,9 @@ class LeaderEnd:
         """See `LineEnd.received`."""
         match message:
             case FetchMessage(handle=handle):
-                life = self._lives.get(handle)
-                if life is None:
-                    raise RemoteProtocolError(f"a fetch for handle {handle}, which was not declared")
-                self._host.fetched(self._peer, *life, message)
+                self._host.fetched(self._peer, *self._life(handle), message)
+            case RepairMessage(handle=handle):
+                self._host.repair_asked(self._peer, *self._life(handle), message)
             case Declare(handle=handle, name=name, incarnation=incarnation):
                 if handle in self._lives or len(self._lives) == _HANDLES_MAX:
                     raise RemoteProtocolError(f"handle {handle} cannot be declared")
@@ -251,6 +275,12 @@ class LeaderEnd:
                 self._line.send(_PONG)
             case _:
                 raise RemoteProtocolError(f"a follower does not say {type(message).__name__}")
+
+    def _life(self, handle: int) -> Life:
+        life = self._lives.get(handle)
+        if life is None:
+            raise RemoteProtocolError(f"a fetch for handle {handle}, which was not declared")
+        return life
 
     def has_room(self) -> None:
         """See `LineEnd.has_room`."""

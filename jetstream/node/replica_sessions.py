@@ -19,7 +19,7 @@ from jetstream.log.batch import Buffer
 from jetstream.log.readable_log import FileRange
 from jetstream.node.replica_session_ends import FollowerEnd, LeaderEnd, SessionHost, SessionSettings
 from jetstream.node.replica_session_pulse import Verdict
-from jetstream.replica.wire import Answer, FetchMessage
+from jetstream.replica.wire import Answer, Question, RepairAnswer
 from metadata.node.peer_server import PeerServer, Refusal
 from metadata.node.peers import Address, Callers, PeerIdentity, keep_link
 
@@ -132,7 +132,7 @@ class ReplicaSessions:
             return None
         return Refusal(f"{source} is not known here as a node of this cluster", later=True)
 
-    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: FetchMessage) -> bool:
+    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Question) -> bool:
         """Ask ``peer`` for what it has of a stream; the handle in ``message`` does not matter.
 
         Returns:
@@ -146,7 +146,7 @@ class ReplicaSessions:
         peer: NodeId,
         name: StreamName,
         incarnation: Incarnation,
-        message: Answer,
+        message: Answer | RepairAnswer,
         body: Buffer | FileRange | None = None,
     ) -> None:
         """Answer the newest fetch of ``peer`` as soon as it takes what went before, if it is still connected.
@@ -159,8 +159,8 @@ class ReplicaSessions:
             incarnation: of the stream.
             message: its handle does not matter, and a body in it is not sent; its ``body_bytes`` are those
                 of ``body``.
-            body: of a `BatchesMessage`. Bytes are not to be changed any more; a range is read later, its
-                segment is kept until then.
+            body: of a `BatchesMessage` or `RepairAnswer`. Bytes are not to be changed any more; a range is
+                read later, its segment is kept until then.
 
         Raises:
             UnavailableError: the range's segment has been removed: plan again.

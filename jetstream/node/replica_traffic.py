@@ -4,12 +4,14 @@ import logging
 from collections.abc import Callable, Iterable
 
 from envelope.types import Incarnation, LeaderEpoch, NodeId, StreamName
+from jetstream.node.crash import Crash
 from jetstream.node.leading import LeadingStream
+from jetstream.node.repair_exchange import RepairExchange
 from jetstream.node.replica import StreamReplica
 from jetstream.node.replica_parts import ClusterServices
 from jetstream.replica.duty import may_lead_soon
 from jetstream.replica.leader_events import Event, FetchArrived, FetchRefusal, FollowerLost, LeaseRenewed
-from jetstream.replica.wire import Answer, FetchMessage, RefusedMessage
+from jetstream.replica.wire import Answer, FetchMessage, RefusedMessage, RepairAnswer, RepairMessage
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.tables import Stream
 from metadata.node.membership import Membership
@@ -55,7 +57,11 @@ class EarlyFetches:
 
 
 class ReplicaTraffic:
-    """The `SessionHost` of a node."""
+    """The `SessionHost` of a node.
+
+    Attributes:
+        repairs: batches for logs that have damaged ones.
+    """
 
     def __init__(
         self,
@@ -64,6 +70,7 @@ class ReplicaTraffic:
         early: EarlyFetches,
         catalog: Catalog,
         cluster: ClusterServices,
+        crash: Crash,
     ) -> None:
         """Speak for replicas.
 
@@ -73,7 +80,9 @@ class ReplicaTraffic:
             early: keeps what comes too early.
             catalog: as far as it is applied here.
             cluster: sends refusals.
+            crash: is told of an error of ours.
         """
+        self.repairs = RepairExchange(find, self._row_of, cluster, crash)
         self._replicas = replicas
         self._find = find
         self._early = early
@@ -113,6 +122,19 @@ class ReplicaTraffic:
         replica = self._find(incarnation)
         if replica is not None and replica.following is not None and replica.following.leader == peer:
             replica.following.answered(message)
+
+    def repair_asked(
+        self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: RepairMessage
+    ) -> None:
+        """See `SessionHost.repair_asked`."""
+        self.repairs.asked(peer, name, incarnation, message)
+
+    def repair_answered(
+        self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: RepairAnswer
+    ) -> None:
+        """See `SessionHost.repair_answered`."""
+        del name
+        self.repairs.answered(peer, incarnation, message)
 
     def connected(self, peer: NodeId) -> None:
         """See `SessionHost.connected`: fetch whatever the peer leads."""

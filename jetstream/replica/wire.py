@@ -14,8 +14,8 @@ a handle before it first speaks of it; messages name the handle. All numbers are
     -      -    `BatchesMessage`: its epochs up to the end, each: epoch u64, first offset u64
     -      -    `RefusedMessage`: the reason, one byte
 
-The body of a `BatchesMessage` follows its header: batches as they are in the log. It is not under the
-checksum, as each batch has its own; whoever appends it verifies those.
+The body of a `BatchesMessage` or a `RepairAnswer` follows its header: batches as they are in the log. It is
+not under the checksum, as each batch has its own; whoever appends it verifies those.
 
 `encode` and `WireReader` are each other's inverse. What arrives damaged, or is no message, is an error:
 nothing that follows on that connection can be told apart any more.
@@ -63,6 +63,18 @@ class FetchMessage:
     synced_end: Offset
     high_watermark: Offset
     asks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RepairMessage:
+    """Ask for the committed batches from the one with ``offset`` on, none of them beyond ``end``.
+
+    Whoever asks has had them, and its own are damaged; who leads does not matter.
+    """
+
+    handle: int
+    offset: Offset
+    end: Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +144,27 @@ class RefusedMessage:
     reason: FetchRefusal
 
 
+@dataclass(slots=True)
+class RepairAnswer:
+    """The first of the batches that were asked for; none: there are none to be had here now."""
+
+    handle: int
+    base: Offset
+    next: Offset
+    body_bytes: int
+    body: bytes = b""
+    """As that of a `BatchesMessage`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pong:
     """The answer to `Ping`."""
 
 
-FollowerMessage = Declare | FetchMessage | Ping
+Question = FetchMessage | RepairMessage
+FollowerMessage = Declare | Question | Ping
 Answer = BatchesMessage | DivergingMessage | StartOverMessage | RefusedMessage
-LeaderMessage = Answer | Pong
+LeaderMessage = Answer | RepairAnswer | Pong
 WireMessage = FollowerMessage | LeaderMessage
 
 # --- the bytes ------------------------------------------------------------------------------------------
@@ -158,6 +183,8 @@ _KINDS: Final[dict[int, type[WireMessage]]] = {
     6: StartOverMessage,
     7: RefusedMessage,
     8: Pong,
+    9: RepairMessage,
+    10: RepairAnswer,
 }
 _KIND_OF: Final = {message: number for number, message in _KINDS.items()}
 _REASONS: Final = dict(enumerate(FetchRefusal, 1))
@@ -196,6 +223,8 @@ def encode(message: WireMessage, handle: int | None = None) -> bytes:
             assert body_bytes <= BODY_BYTES_MAX, f"a body of {body_bytes} bytes"
             parts += (_NOTE.pack(len(note)), note)
             parts += (_EPOCH.pack(*begins) for begins in epochs)
+        case RepairAnswer(body_bytes=body_bytes):
+            assert body_bytes <= BODY_BYTES_MAX, f"a body of {body_bytes} bytes"
         case StartOverMessage(note=note):
             parts += (_NOTE.pack(len(note)), note)
         case RefusedMessage(reason=reason):
@@ -216,7 +245,7 @@ class WireReader:
         """Bytes of the present part that have not arrived: a frame's two numbers, a header, or a body."""
         self._checksum: int | None = None
         """Of the header that is on its way."""
-        self._headed: BatchesMessage | None = None
+        self._headed: BatchesMessage | RepairAnswer | None = None
         """What the body that is on its way belongs to."""
 
     def feed(self, data: bytes) -> Iterator[WireMessage]:
@@ -253,7 +282,7 @@ class WireReader:
             if crc32c(part) != self._checksum:
                 raise RemoteProtocolError("a damaged header")
             message = _decode(part)
-            if isinstance(message, BatchesMessage) and message.body_bytes:
+            if isinstance(message, BatchesMessage | RepairAnswer) and message.body_bytes:
                 self._headed, self._missing = message, message.body_bytes
                 return None
         self._headed = self._checksum = None
@@ -272,12 +301,12 @@ def _decode(header: bytes) -> WireMessage:
         raise RemoteProtocolError(f"a {kind.__name__} makes no sense: {error}") from error
     # Its numbers are all that most messages have, in the order of their fields.
     message = kind(**dict(zip(_NAMES[kind], numbers, strict=True)), **rest) if rest else kind(*numbers)
-    if isinstance(message, BatchesMessage):
+    if isinstance(message, BatchesMessage | RepairAnswer):
         _check(message)
     return message
 
 
-def _check(message: BatchesMessage) -> None:
+def _check(message: BatchesMessage | RepairAnswer) -> None:
     """Refuse what no leader sends; whether the batches follow a log is for its machine to judge."""
     if message.body_bytes > BODY_BYTES_MAX:
         raise RemoteProtocolError(f"a body of {message.body_bytes} bytes")

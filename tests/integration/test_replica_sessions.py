@@ -25,6 +25,8 @@ from jetstream.replica.wire import (
     Ping,
     Pong,
     RefusedMessage,
+    RepairAnswer,
+    RepairMessage,
     StartOverMessage,
     encode,
 )
@@ -295,6 +297,48 @@ def test_of_two_answers_of_one_stream_that_wait_only_the_newer_one_is_sent(tmp_p
             raw.close()
         finally:
             await b.stop()
+        stream.log.close()
+
+    run(test(), loop)
+
+
+def test_what_repairs_a_log_comes_beside_what_a_follower_is_sent(tmp_path: Path, loop: str) -> None:
+    async def test() -> None:
+        a, b = SessionNode(A), SessionNode(B)
+        stream, found, data = stored(tmp_path, os.urandom(MIB))
+        name = StreamName("s")
+        async with connected(a, b):
+            a.sessions.fetch(B, name, LIFE, fetch_from(0))
+            a.sessions.fetch(B, name, LIFE, RepairMessage(0, Offset(0), Offset(1)))
+            await b.story.until(lambda: len(b.story.questions) == len(b.story.fetches) == 1)
+            assert b.story.questions[0][1:] == (name, LIFE, RepairMessage(0, Offset(0), Offset(1)))
+            answer = RepairAnswer(0, Offset(0), Offset(1), found.length)
+            b.sessions.answer(A, name, LIFE, answer, found)
+            b.sessions.answer(A, name, LIFE, refusal())
+            await a.story.until(lambda: len(a.story.repairs) == len(a.story.answers) == 1)
+            assert a.story.repairs[0][3] == replace(answer, body=data)
+            assert a.story.answers[0][3] == replace(refusal(), handle=0)
+        assert found.segment._leases == 0
+        stream.log.close()
+
+    run(test(), loop)
+
+
+def test_a_repair_whose_body_cannot_be_read_is_answered_with_nothing(tmp_path: Path, loop: str) -> None:
+    async def test() -> None:
+        a, b = SessionNode(A), SessionNode(B)
+        stream, found, _ = stored(tmp_path, os.urandom(MIB))
+        with found.segment.leased() as file:
+            os.truncate(f"/proc/self/fd/{file.fileno()}", MIB // 2)
+        async with connected(a, b):
+            a.sessions.fetch(B, StreamName("s"), LIFE, RepairMessage(0, Offset(0), Offset(1)))
+            await b.story.until(lambda: len(b.story.questions) == 1)
+            b.sessions.answer(
+                A, StreamName("s"), LIFE, RepairAnswer(0, Offset(0), Offset(1), found.length), found
+            )
+            await a.story.until(lambda: len(a.story.repairs) == 1)
+            assert a.story.repairs[0][3] == RepairAnswer(0, Offset(0), Offset(0), 0)
+            assert a.story.told == []
         stream.log.close()
 
     run(test(), loop)

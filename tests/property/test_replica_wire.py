@@ -21,6 +21,8 @@ from jetstream.replica.wire import (
     Ping,
     Pong,
     RefusedMessage,
+    RepairAnswer,
+    RepairMessage,
     StartOverMessage,
     WireMessage,
     WireReader,
@@ -62,6 +64,15 @@ def answers(draw: st.DrawFn) -> BatchesMessage:
     return plain
 
 
+@st.composite
+def repairs(draw: st.DrawFn) -> RepairAnswer:
+    """Batches of whoever has them intact, or none."""
+    base = draw(st.integers(0, 2**63))
+    body = draw(st.binary(max_size=300))
+    end = base + draw(st.integers(1, 1000)) if body else base
+    return RepairAnswer(draw(HANDLES), Offset(base), Offset(end), len(body), body)
+
+
 MESSAGES: st.SearchStrategy[Any] = st.one_of(
     st.just(Ping()),
     st.just(Pong()),
@@ -70,13 +81,15 @@ MESSAGES: st.SearchStrategy[Any] = st.one_of(
     _with_numbers(FetchMessage, asks=st.booleans()),
     _with_numbers(DivergingMessage),
     _with_numbers(StartOverMessage, note=st.binary(max_size=50)),
+    _with_numbers(RepairMessage),
     answers(),
+    repairs(),
 )
 
 
 def sent(message: WireMessage) -> bytes:
     """The bytes of a message and its body."""
-    return encode(message) + (message.body if isinstance(message, BatchesMessage) else b"")
+    return encode(message) + (message.body if isinstance(message, BatchesMessage | RepairAnswer) else b"")
 
 
 def framed(header: bytes) -> bytes:
@@ -122,7 +135,7 @@ def test_messages_arrive_when_every_byte_comes_alone(messages: list[WireMessage]
 def test_a_flipped_bit_in_a_header_is_never_another_message(
     message: WireMessage, data: st.DataObject
 ) -> None:
-    body = len(message.body) if isinstance(message, BatchesMessage) else 0
+    body = len(message.body) if isinstance(message, BatchesMessage | RepairAnswer) else 0
     frame = bytearray(sent(message))
     place = data.draw(st.integers(0, (len(frame) - body) * 8 - 1))
     frame[place // 8] ^= 1 << place % 8
@@ -177,6 +190,10 @@ def test_the_bytes_of_every_kind_of_message_stay_as_they_are() -> None:
             for number, reason in enumerate(FetchRefusal, 1)
         },
         "08": Pong(),
+        "09 01000000 0200000000000000 0300000000000000": RepairMessage(1, Offset(2), Offset(3)),
+        "0a 01000000 0200000000000000 0300000000000000 02000000": RepairAnswer(
+            1, Offset(2), Offset(3), 2, b"xy"
+        ),
     }
     assert [reason.value for reason in FetchRefusal] == [
         "other_leader_epoch",
@@ -195,7 +212,7 @@ def test_the_bytes_of_every_kind_of_message_stay_as_they_are() -> None:
     ("header", "problem"),
     [
         (b"", "no known kind"),
-        (b"\x09", "no known kind"),
+        (b"\x0b", "no known kind"),
         (b"\x03\0", "Ping makes no sense: 1 bytes too many"),
         (b"\x02" + bytes(12), "FetchMessage makes no sense"),
         (b"\x01" + bytes(4) + b"\x05\0abc", "5 bytes wanted, 3 left"),

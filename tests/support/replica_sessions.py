@@ -22,6 +22,8 @@ from jetstream.replica.wire import (
     BatchesMessage,
     FetchMessage,
     RefusedMessage,
+    RepairAnswer,
+    RepairMessage,
     WireMessage,
     WireReader,
 )
@@ -111,6 +113,8 @@ class Story:
         """What became of peers, in order."""
         self.fetches: list[tuple[NodeId, StreamName, Incarnation, FetchMessage]] = []
         self.answers: list[tuple[NodeId, StreamName, Incarnation, Answer]] = []
+        self.questions: list[tuple[NodeId, StreamName, Incarnation, RepairMessage]] = []
+        self.repairs: list[tuple[NodeId, StreamName, Incarnation, RepairAnswer]] = []
         self.on_fetch: Fetched | None = None
         self.on_connected: Callable[[NodeId], None] | None = None
         self._changed = asyncio.Event()
@@ -156,6 +160,18 @@ class Story:
 
     def answered(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Answer) -> None:
         self.answers.append((peer, name, incarnation, message))
+        self._changed.set()
+
+    def repair_asked(
+        self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: RepairMessage
+    ) -> None:
+        self.questions.append((peer, name, incarnation, message))
+        self._changed.set()
+
+    def repair_answered(
+        self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: RepairAnswer
+    ) -> None:
+        self.repairs.append((peer, name, incarnation, message))
         self._changed.set()
 
     def connected(self, peer: NodeId) -> None:

@@ -29,7 +29,7 @@ from jetstream.node.replica_parts import ReplicaParts, StreamServices, log_state
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.leader import Appointment, Leader
 from jetstream.replica.leader_events import FetchArrived
-from jetstream.replica.wire import Answer, BatchesMessage, FetchMessage
+from jetstream.replica.wire import Answer, BatchesMessage, FetchMessage, Question, RepairAnswer
 from metadata.catalog.commands import Command
 from metadata.node.replicated_catalog import Applied
 from metadata.stream_config import StreamConfig
@@ -52,9 +52,10 @@ class Said:
     answers: list[tuple[NodeId, Answer, Buffer | FileRange | None]] = field(default_factory=list)
     fetches: list[FetchMessage] = field(default_factory=list)
 
-    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: FetchMessage) -> bool:
+    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Question) -> bool:
         """See `Sessions.fetch`."""
         del peer, name, incarnation
+        assert isinstance(message, FetchMessage), "nothing is damaged here"
         self.fetches.append(message)
         return True
 
@@ -63,12 +64,18 @@ class Said:
         peer: NodeId,
         name: StreamName,
         incarnation: Incarnation,
-        message: Answer,
+        message: Answer | RepairAnswer,
         body: Buffer | FileRange | None = None,
     ) -> None:
         """See `Sessions.answer`."""
         del name, incarnation
+        assert not isinstance(message, RepairAnswer), "nothing is damaged here"
         self.answers.append((peer, message, body))
+
+    def is_connected(self, peer: NodeId) -> bool:
+        """See `Sessions.is_connected`."""
+        del peer
+        return True
 
     def is_lost(self, peer: NodeId) -> bool:
         """See `Sessions.is_lost`."""

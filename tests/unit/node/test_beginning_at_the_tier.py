@@ -15,7 +15,7 @@ from jetstream.node.disk_thread import DiskThread
 from jetstream.node.group_commit import GroupCommit
 from jetstream.node.replica import StreamReplica
 from jetstream.node.stream_files import StreamFiles
-from jetstream.replica.wire import Answer, BatchesMessage, FetchMessage
+from jetstream.replica.wire import Answer, BatchesMessage, FetchMessage, Question, RepairAnswer
 from metadata.catalog.tables import InSyncReplica, Stream, TierMark, UncleanElection
 from metadata.stream_config import StreamConfig
 from tests.support.logs import NOW, append
@@ -51,15 +51,25 @@ class Fetched:
 
     messages: list[FetchMessage] = field(default_factory=list)
 
-    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: FetchMessage) -> bool:
+    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Question) -> bool:
         del peer, name, incarnation
+        assert isinstance(message, FetchMessage), "nothing is damaged here"
         self.messages.append(message)
         return True
 
     def answer(
-        self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Answer, body: object = None
+        self,
+        peer: NodeId,
+        name: StreamName,
+        incarnation: Incarnation,
+        message: Answer | RepairAnswer,
+        body: object = None,
     ) -> None:
         del peer, name, incarnation, message, body
+
+    def is_connected(self, peer: NodeId) -> bool:
+        del peer
+        return True
 
     def is_lost(self, peer: NodeId) -> bool:
         del peer
