@@ -381,17 +381,14 @@ class Log(WritableLog):
             raise StreamOffline(f"nothing can be written to {self.directory}: {self.failed}")
         if segment not in self._segments or hole not in tuple(self.holes(hole.next)):
             raise PlanAgain(f"[{hole.base}, {hole.next}) of {self.directory} is not damaged as it was")
-        index = self.indexes.of(segment)
-        check_fits(hole, index, self.epochs, batches)
+        check_fits(hole, self.indexes.of(segment), self.epochs, batches)
         if segment is self._writer.segment:
             with self._writing():
                 segment.size = put_back(self._writer.file, hole, batches)
         else:
             with contextlib.closing(self._disk.open(segment.path)) as file:
                 segment.size = put_back(file, hole, batches)
-        if hole.rows:
-            index.verified[hole.row : hole.row + hole.rows] = bytes([1]) * hole.rows
-        else:
+        if not hole.rows:
             publish(hole, entries_of(hole, batches))
         self._corrupt.repaired(hole.base, hole.next)
 

@@ -13,6 +13,7 @@ from jetstream.log.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
+    MemoryFile,
     PowerLostError,
     everything_survives,
     nothing_survives,
@@ -23,12 +24,14 @@ from jetstream.log.segment import PlanAgain, segment_path
 from tests.support.logs import (
     DIRECTORY,
     NOW,
+    Record,
     append,
     begun,
     file_content,
     flipped,
     opened,
     overwrite,
+    records_batch,
     stored_values,
     values_batch,
 )
@@ -99,6 +102,7 @@ def check_whole(log: Log, path: str) -> Log:
     """Look at it, and at what a power loss leaves of it; return that, opened again."""
     assert log.corrupt_ranges == ()
     assert stored_values(log) == VALUES
+    assert [segment.next for segment in log.all_segments] == [3, 6], "they tile"
     disk = log._disk
     assert isinstance(disk, MemoryDisk)
     after_power_loss = disk.power_loss(nothing_survives)
@@ -146,6 +150,59 @@ def test_what_an_index_leaves_out_is_in_it_again(other: Log) -> None:
         assert repair(log, other) == count
         assert log.all_segments[0].read_index() is not None, "its index file is good again"
         check_whole(log, FIRST)
+
+
+def test_what_was_behind_the_end_of_a_sealed_file_is_cut(other: Log) -> None:
+    index = other.all_segments[0].load_index()
+    longer = CONTENT[FIRST][: index[1].position] + bytes(5000)
+    log = looked_at(damaged(FIRST, longer), full=True)
+    assert repair(log, other) == 1
+    check_whole(log, FIRST)
+
+
+def test_transaction_ids_that_come_back_are_found_again() -> None:
+    disk = MemoryDisk()
+    log = begun(disk)
+    for offset, txid in enumerate((5, 9, 7)):
+        records = records_batch([Record(txid=txid)], offset)
+        log.append(encode(records, Offset(offset), log.last_epoch), NOW)
+    log.close()
+    intact = opened(disk.power_loss(everything_survives))
+    lacking = disk.power_loss(everything_survives)
+    content = file_content(lacking, FIRST)
+    position = intact.all_segments[0].load_index()[1].position
+    overwrite(lacking, FIRST, flipped(content, position + 300, 0))
+    log = opened(lacking, full=True)
+    assert log.all_segments[0].last_txid != 9
+    assert repair(log, intact) == 1
+    assert log.all_segments[0].last_txid == 9
+    assert file_content(lacking, FIRST) == content
+
+
+def test_much_that_is_damaged_is_put_back_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    log = begun(disk)
+    for value in VALUES.values():
+        append(log, [value])
+    log.close()
+    intact = opened(disk.power_loss(everything_survives))
+    damaged_disk = disk.power_loss(everything_survives)
+    index = intact.all_segments[0].load_index()
+    whole = file_content(damaged_disk, FIRST)
+    content = bytearray(whole)
+    for row in (1, 2, 3):
+        content[index[row].position + 300] ^= 1
+    overwrite(damaged_disk, FIRST, bytes(content))
+    log = opened(damaged_disk)
+    for row in (1, 2, 3):
+        with pytest.raises(CorruptDataError):
+            log.read(Offset(row), 1, END)
+    assert [(hole.base, hole.next) for hole in log.holes(END)] == [(1, 4)]
+    monkeypatch.setattr("jetstream.log.repair.HOLE_BYTES_MAX", index[2].end - index[1].position)
+    assert [(hole.base, hole.next) for hole in log.holes(END)] == [(1, 3), (3, 4)]
+    assert repair(log, intact) == 2
+    assert file_content(damaged_disk, FIRST) == whole
+    assert stored_values(log) == VALUES
 
 
 @pytest.mark.parametrize("length", [0, FIRST_BATCH, 700])
@@ -325,7 +382,21 @@ def test_a_fault_at_every_call_leaves_damage_or_a_repaired_log(
     assert finished >= 10, "the calls of a repair are fewer than the ones that were struck"
 
 
-def test_bytes_that_the_disk_does_not_keep_are_refused(other: Log) -> None:
+def test_bytes_that_the_medium_shows_otherwise_are_refused(
+    other: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = batches_of(other, 0, 2)
+    log = looked_at(damaged(FIRST), full=False)
+    (hole,) = log.holes(END)
+    read = MemoryFile.read
+    monkeypatch.setattr(MemoryFile, "read", lambda *at: flipped(read(*at), 0, 0))
+    with pytest.raises(StorageError, match="does not keep what is written"):
+        log.fill(hole, batches)
+    monkeypatch.undo()
+    assert log.corrupt_ranges == ((0, 2),)
+
+
+def test_a_disk_without_space_leaves_the_hole_as_it_is(other: Log) -> None:
     disk = damaged(FIRST)
     log = looked_at(disk, full=False)
     (hole,) = log.holes(END)
