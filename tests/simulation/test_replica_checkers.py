@@ -12,12 +12,15 @@ from tests.simulation.replica.checkers.committed import Committed
 from tests.simulation.replica.checkers.copies import check_count, check_members
 from tests.simulation.replica.checkers.leases import Leases
 from tests.simulation.replica.checkers.log_matching import LogMatching
+from tests.simulation.replica.checkers.power_losses import PowerLosses
 from tests.simulation.replica.checkers.publishing import Publishing
 from tests.simulation.replica.checkers.reigns import Reigns, check_speech
+from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.checkers.watermarks import Watermark
 from tests.simulation.replica.log_image import Batch, LogImage
 from tests.simulation.replica.messages import Publish
 from tests.simulation.violation import Violation
+from tests.support.catalogs import register
 
 A, B = NodeId("a"), NodeId("b")
 STREAM = StreamName("orders")
@@ -36,9 +39,9 @@ def _log(*batches: Batch, synced: bool = True) -> LogImage:
     return image
 
 
-def _row(*isr: NodeId, leader: NodeId | None = A, minimum: int = 1) -> Stream:
+def _row(*isr: NodeId, leader: NodeId | None = A, minimum: int = 1, **changed: object) -> Stream:
     config = StreamConfig.model_validate(
-        {"name": STREAM, "subject": "orders.>", "replicas": 2, "min_insync_replicas": minimum}
+        {"name": STREAM, "subject": "orders.>", "replicas": 2, "min_insync_replicas": minimum} | changed
     )
     members = tuple(InSyncReplica(node, f"disk-of-{node}") for node in isr)
     incarnation = Incarnation("life-1")
@@ -138,21 +141,21 @@ def _publish(value: str, attempt: int = 1) -> Publish:
 
 
 def _ack_of_what_is_not_committed() -> None:
-    Publishing(_committed(X)).answered(_publish("y"), Offset(2))
+    Publishing(Truths(_committed(X))).answered(_publish("y"), Offset(2), LeaderEpoch(1))
 
 
 def _ack_at_the_offset_of_another_value() -> None:
-    Publishing(_committed(X)).answered(_publish("x1"), Offset(1))
+    Publishing(Truths(_committed(X))).answered(_publish("x1"), Offset(1), LeaderEpoch(1))
 
 
 def _ack_at_two_offsets() -> None:
-    publishing = Publishing(_committed(X))
-    publishing.acked["x1"] = Offset(1)
-    publishing.answered(_publish("x1"), Offset(0))
+    publishing = Publishing(Truths(_committed(X)))
+    publishing.acked["x1"] = (Offset(1), LeaderEpoch(1))
+    publishing.answered(_publish("x1"), Offset(0), LeaderEpoch(1))
 
 
 def _later_message_before_an_acked_one() -> None:
-    publishing = Publishing(_committed(X))
+    publishing = Publishing(Truths(_committed(X)))
     publishing.sent(_publish("x2"))
     publishing.heard(_publish("x2"), Offset(1))
     publishing.sent(_publish("x1"))
@@ -160,7 +163,7 @@ def _later_message_before_an_acked_one() -> None:
 
 
 def _refused_and_stored() -> None:
-    publishing = Publishing(_committed(X))
+    publishing = Publishing(Truths(_committed(X)))
     publishing.sent(_publish("x1"))
     publishing.received(_publish("x1"), (A, 1))
     publishing.refused(_publish("x1"), (A, 1))
@@ -171,6 +174,27 @@ def _replaced_with_a_lease() -> None:
     leases = Leases(tolerance=10)
     leases.left = lambda node: 11
     leases.replaced(_row(A, B))
+
+
+def _in_sync_beside_others_after_a_power_loss() -> None:
+    _back_after_a_power_loss(_row(A, B, leader=None, sync="os"), _committed(X, Y))
+
+
+def _more_is_lost_than_the_last_one_lost() -> None:
+    truths = _back_after_a_power_loss(_row(A, leader=None, sync="os"), _committed(X, Y))
+    truths.begun(LeaderEpoch(2), _log())
+
+
+def _cut_without_a_loss() -> None:
+    Truths(_committed(X, Y)).check_cut("b/orders", Offset(2), Offset(3), LeaderEpoch(2))
+
+
+def _back_after_a_power_loss(row: Stream, committed: Committed) -> Truths:
+    """What is known of the stream once A has come back to it with the first two records."""
+    truths, losses = Truths(committed), PowerLosses()
+    losses.lost("disk-of-a", [])
+    losses.registered(register(A), [row], {STREAM: truths}, {STREAM: {"disk-of-a": _log(X)}})
+    return truths
 
 
 def _gap_between_batches() -> None:
@@ -209,6 +233,9 @@ _BROKEN: list[tuple[Callable[[], None], str]] = [
     (_later_message_before_an_acked_one, "1 was acked before it was sent"),
     (_refused_and_stored, "x1 was refused, and is at 0"),
     (_replaced_with_a_lease, "a is replaced as dead"),
+    (_in_sync_beside_others_after_a_power_loss, "a has lost power, and is in the ISR of orders .* beside"),
+    (_more_is_lost_than_the_last_one_lost, "in epoch 2 with 0 of what was committed; 2 was not lost"),
+    (_cut_without_a_loss, "b/orders: committed records 2 to 3 are about to be removed"),
     (_gap_between_batches, "batch 3 of epoch 1 is appended to a log that ends at 2"),
     (_epoch_that_decreases, "batch 2 of epoch 1 is appended"),
     (_epoch_begun_twice, "epoch 1 begins in a log that knows epoch 1"),
@@ -234,9 +261,31 @@ def test_what_the_laws_of_replication_permit_is_no_violation() -> None:
     leases.reported(STREAM, LeaderEpoch(1))
     leases.replaced(_row(A, B))
     leases.replaced(_row(A, B, leader=None))
-    publishing = Publishing(committed)
+    publishing = Publishing(Truths(committed))
     publishing.sent(_publish("x1"))
     publishing.received(_publish("x1"), (A, 1))
     publishing.received(_publish("x1"), (B, 1))
     publishing.refused(_publish("x1"), (A, 1))
     assert publishing.check_refusals() == 1
+
+
+def test_the_last_one_in_sync_goes_on_with_what_a_power_loss_has_left() -> None:
+    truths = _back_after_a_power_loss(_row(A, leader=None, sync="os"), _committed(X, Y))
+    assert (truths.is_parting, truths.newest.end) == (True, 3)
+    truths.begun(LeaderEpoch(2), _log(X))
+    assert (truths.is_parting, truths.newest.end) == (False, 2)
+    truths.newest.by_leader("a/orders", _log(X, _batch(2, 2, "z")), Offset(3))
+    truths.of(LeaderEpoch(1)).by_follower("b/orders", _log(X, Y), Offset(3))
+    truths.check_cut("b/orders", Offset(2), Offset(3), LeaderEpoch(2))
+    lost = [truths.is_lost(Offset(row), LeaderEpoch(1), LeaderEpoch(2)) for row in range(3)]
+    assert lost == [False, False, True]
+    assert truths.was_committed(Offset(2), "y")
+
+
+def test_only_who_syncs_before_it_counts_has_to_hold_everything_before_it_is_back() -> None:
+    losses = PowerLosses()
+    losses.lost("disk-of-a", [_log(X)])
+    assert "disk-of-a" in losses.untold(_row(A, B, sync="interval"))
+    assert "disk-of-a" not in losses.untold(_row(A, B))
+    images = {"disk-of-a": _log(), "disk-of-b": _log(X)}
+    check_count(_row(A, B, minimum=2), Offset(2), _committed(X), images, losses.held(STREAM))

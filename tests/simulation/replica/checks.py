@@ -1,14 +1,16 @@
 """Every checker, told of what concerns several of them in one call."""
 
-from envelope.types import LeaderEpoch, NodeId, Offset, StreamName
+from envelope.types import LeaderEpoch, NodeId, Offset, StreamName, SyncMode
 from metadata.catalog.catalog import Catalog
-from tests.simulation.replica.checkers.committed import Committed
+from metadata.catalog.commands import Command, RegisterNode
 from tests.simulation.replica.checkers.copies import check_count, check_members
 from tests.simulation.replica.checkers.history import History
 from tests.simulation.replica.checkers.leases import Leases
 from tests.simulation.replica.checkers.log_matching import LogMatching
+from tests.simulation.replica.checkers.power_losses import PowerLosses
 from tests.simulation.replica.checkers.publishing import Publishing
 from tests.simulation.replica.checkers.reigns import Process, Reigns
+from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.log_image import Batch, LogImage
 from tests.simulation.replica.swarm import LEASE, Swarm
 
@@ -19,17 +21,19 @@ class Checks:
     def __init__(self, swarm: Swarm) -> None:
         names = [shape.name for shape in swarm.streams]
         self.images: dict[StreamName, dict[str, LogImage]] = {name: {} for name in names}
-        self.committed = {name: Committed() for name in names}
-        self.publishing = {name: Publishing(self.committed[name]) for name in names}
+        self._syncs = {shape.name: shape.sync is SyncMode.ALWAYS for shape in swarm.streams}
+        self.truths = {name: Truths() for name in names}
+        self.publishing = {name: Publishing(self.truths[name]) for name in names}
         self.histories = {name: History() for name in names}
         self.log_matching = LogMatching()
         self.reigns = Reigns()
+        self.power_losses = PowerLosses()
         self.leases = Leases(LEASE * 3 * swarm.drift_ppm // 1_000_000)
         self.catalog = Catalog()
 
     def new_image(self, directory: str, stream: StreamName) -> LogImage:
         """Return the empty log of a replica on a new disk."""
-        image = self.images[stream][directory] = LogImage(stream)
+        image = self.images[stream][directory] = LogImage(stream, syncs=self._syncs[stream])
         return image
 
     def written(self, image: LogImage, batch: Batch) -> None:
@@ -39,6 +43,11 @@ class Checks:
     def lost(self, image: LogImage) -> None:
         """A log may have less than before."""
         self._check_members(image.stream)
+
+    def applied(self, command: Command) -> None:
+        """The catalogue has applied a command, and it alone."""
+        if isinstance(command, RegisterNode):
+            self.power_losses.registered(command, self.catalog.streams(), self.truths, self.images)
 
     def catalog_changed(self, catalog: Catalog) -> None:
         """The catalogue has applied a command."""
@@ -50,24 +59,30 @@ class Checks:
         """A process begins to lead."""
         stream = self.catalog.stream(image.stream)
         assert stream is not None, f"{image.stream} exists"
-        self.reigns.begun(leader, epoch, image, self.committed[image.stream], stream.leader_epoch)
+        truths = self.truths[image.stream]
+        truths.begun(epoch, image)
+        self.reigns.begun(leader, epoch, image, truths.of(epoch), stream.leader_epoch)
 
-    def announced(self, name: NodeId, image: LogImage, high_watermark: Offset) -> None:
+    def announced(self, name: NodeId, image: LogImage, high_watermark: Offset, epoch: LeaderEpoch) -> None:
         """A leader says that everything below is committed."""
-        committed = self.committed[image.stream]
+        truths = self.truths[image.stream]
+        committed = truths.of(epoch)
         grows = high_watermark > committed.end
         committed.by_leader(name, image, high_watermark)
         stream = self.catalog.stream(image.stream)
-        if stream is not None and grows:
-            images = self.images[image.stream]
-            check_count(stream, high_watermark, committed, images)
-            check_members(stream, committed, images)
+        if stream is None or not grows or truths.is_parting or committed is not truths.newest:
+            return
+        before = self.power_losses.held(image.stream)
+        check_count(stream, high_watermark, committed, self.images[image.stream], before)
+        self._check_members(image.stream)
 
     def trimmed(self, image: LogImage, gone: list[str]) -> None:
         """Retention has removed these values from one log."""
-        self.committed[image.stream].forgotten.update(gone)
+        self.truths[image.stream].newest.forgotten.update(gone)
 
     def _check_members(self, name: StreamName) -> None:
         stream = self.catalog.stream(name)
-        if stream is not None:
-            check_members(stream, self.committed[name], self.images[name])
+        truths = self.truths[name]
+        if stream is not None and not truths.is_parting:
+            spared = self.power_losses.untold(stream)
+            check_members(stream, truths.newest, self.images[name], spared)

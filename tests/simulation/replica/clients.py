@@ -34,7 +34,7 @@ class Clients:
     @property
     def committed(self) -> int:
         """How many records were committed."""
-        return sum(committed.end for committed in self._world.checks.committed.values())
+        return sum(truths.newest.end for truths in self._world.checks.truths.values())
 
     @property
     def acked(self) -> int:

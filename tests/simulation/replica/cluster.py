@@ -10,7 +10,7 @@ from tests.simulation.replica.clients import Clients
 from tests.simulation.replica.faults import Faults
 from tests.simulation.replica.node import SimulatedNode
 from tests.simulation.replica.service_world import ServiceWorld
-from tests.simulation.replica.swarm import LEASE, draw
+from tests.simulation.replica.swarm import LEASE, draw, with_promises
 from tests.simulation.trace import Trace
 
 SAFETY_STEPS_MAX: Final = 1_500
@@ -24,7 +24,10 @@ class _Run(Case):
     def __init__(self, seed: int, trace: Trace) -> None:
         rng = Random(seed)
         frugal = seed >= _RECORDED_SEEDS and seed % 3 == 0
-        self._world = world = ServiceWorld(rng, draw(rng, frugal=frugal), trace)
+        swarm = draw(rng, frugal=frugal)
+        if seed >= _RECORDED_SEEDS:
+            swarm = with_promises(swarm, Random(f"promises {seed}"))
+        self._world = world = ServiceWorld(rng, swarm, trace)
         super().__init__(world.timeline, world.swarm.safety_end, SAFETY_STEPS_MAX, _PATIENCE)
         if trace.on:
             trace.line(0, "----", f"seed {seed}: {world.swarm}")

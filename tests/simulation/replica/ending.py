@@ -48,12 +48,12 @@ class Ending:
         if not all(publisher.done for publisher in self._publishers if publisher.stream == stream.name):
             return False
         lives = [node.life for node in living if node.life is not None]
-        if not all(stream.name in life.replicas for life in lives):
+        if len(lives) < len(living) or not all(stream.name in life.replicas for life in lives):
             return False
         replicas = [life.replicas[stream.name] for life in lives]
         end = self._nodes[stream.leader].images[stream.name].log_end
         return all(
-            replica.watermark.offset == replica.image.log_end == replica.image.durable_end == end
+            replica.watermark.offset == replica.image.log_end == replica.image.counted_end == end
             for replica in replicas
         )
 
@@ -65,10 +65,11 @@ class Ending:
         """
         checks = self._world.checks
         for stream in self._world.checks.catalog.streams():
-            committed = checks.committed[stream.name]
+            truths = checks.truths[stream.name]
+            committed = truths.newest
             for reader in self._readers:
                 if reader.stream == stream.name:
-                    reader.check(committed)
+                    reader.check(truths)
             self._world.trace.counts["refusal_unclear"] += checks.publishing[stream.name].check_refusals()
             is_lost = self._is_lost(stream, left_dead) or len(stream.isr) < stream.config.insync_minimum
             self._check_history(stream, is_lost=is_lost)
@@ -81,14 +82,21 @@ class Ending:
                     raise Violation(
                         f"{member} ends with {stream.name} to {image.log_end}; committed is {committed.end}"
                     )
-            for value, offset in checks.publishing[stream.name].acked.items():
-                if committed.records[offset][1] != value:
-                    raise Violation(f"{value} was acked at {offset}: there is {committed.records[offset]}")
+            for value, (offset, epoch) in checks.publishing[stream.name].acked.items():
+                is_there = offset < committed.end and committed.records[offset][1] == value
+                if not is_there and not truths.is_lost(offset, epoch, stream.leader_epoch):
+                    there = committed.records[offset : offset + 1]
+                    raise Violation(f"{value} was acked at {offset}: there is {there}")
 
     def _check_history(self, stream: Stream, *, is_lost: bool) -> None:
-        """Have somebody read all there is, then judge what the clients saw; not if anything was removed."""
+        """Have somebody read all there is, then judge what the clients saw; not if anything was removed.
+
+        Nor if anything may have been lost.
+        """
         checks = self._world.checks
-        if checks.committed[stream.name].forgotten:
+        truths = checks.truths[stream.name]
+        if truths.newest.forgotten or truths.has_parted:
+            self._world.trace.counts["parted"] += truths.has_parted
             return
         history = checks.histories[stream.name]
         for value in checks.publishing[stream.name].certainly_refused():

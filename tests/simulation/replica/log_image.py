@@ -32,10 +32,23 @@ class Batch:
 class LogImage:
     """Batches, epochs and the two ends; ``durable_end`` is what a power loss leaves."""
 
-    __slots__ = ("_batches", "_ends", "agreed", "durable_end", "epochs", "log_start", "origin", "stream")
+    __slots__ = (
+        "_agreed",
+        "_agreed_with",
+        "_batches",
+        "_ends",
+        "durable_end",
+        "epochs",
+        "log_start",
+        "origin",
+        "stream",
+        "syncs",
+    )
 
-    def __init__(self, stream: StreamName) -> None:
+    def __init__(self, stream: StreamName, *, syncs: bool = True) -> None:
         self.stream = stream
+        self.syncs = syncs
+        """Only what is durable counts: ``sync: always``."""
         self.origin = Offset(0)
         """Where the first batch begins, or would; the log start may lie inside that batch."""
         self._batches: list[Batch] = []
@@ -43,17 +56,37 @@ class LogImage:
         self.epochs = EpochHistory()
         self.log_start = Offset(0)
         self.durable_end = Offset(0)
-        self.agreed = Offset(0)
-        """Everything below was compared with what is committed; for checkers."""
+        self._agreed = Offset(0)
+        self._agreed_with: object = None
 
     @property
     def log_end(self) -> Offset:
         """Offset after the last batch."""
         return Offset(self._ends[-1]) if self._ends else self.origin
 
+    @property
+    def counted_end(self) -> Offset:
+        """Offset below which records count as stored."""
+        return self.durable_end if self.syncs else self.log_end
+
     def state(self) -> LogState:
         """Return what the machines know of it."""
-        return LogState(self.epochs, self.log_start, self.log_end, self.durable_end)
+        return LogState(self.epochs, self.log_start, self.log_end, self.counted_end)
+
+    def copy(self) -> "LogImage":
+        """Return one that keeps what is here now."""
+        other = LogImage(self.stream, syncs=self.syncs)
+        other.origin, other.log_start, other.durable_end = self.origin, self.log_start, self.durable_end
+        other._batches, other._ends, other.epochs = list(self._batches), list(self._ends), self.epochs
+        return other
+
+    def agreed_with(self, history: object) -> Offset:
+        """Return the end of what was compared with a history of what is committed; for checkers."""
+        return self._agreed if self._agreed_with is history else Offset(0)
+
+    def agree(self, history: object, end: Offset) -> None:
+        """Note that everything below ``end`` was compared with a history."""
+        self._agreed, self._agreed_with = end, history
 
     def is_boundary(self, offset: int) -> bool:
         """Tell whether a batch begins or ends at ``offset``."""
@@ -131,7 +164,7 @@ class LogImage:
         """Begin anew, durably, with an empty log at ``offset``."""
         self._batches, self._ends, self.epochs = [], [], EpochHistory()
         self.origin = self.log_start = self.durable_end = offset
-        self.agreed = offset
+        self._agreed = offset
 
     def move_start(self, offset: Offset) -> list[str]:
         """Remove what lies before ``offset``, a durable boundary; return the values that go."""
@@ -150,4 +183,4 @@ class LogImage:
         row = bisect_right(self._ends, end)
         self._batches, self._ends = self._batches[:row], self._ends[:row]
         self.durable_end = min(self.durable_end, self.log_end)
-        self.agreed = min(self.agreed, self.log_end)
+        self._agreed = min(self._agreed, self.log_end)

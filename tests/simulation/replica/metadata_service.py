@@ -79,7 +79,12 @@ class MetadataService:
             self._note(register(node))
         for shape in swarm.streams:
             self._note(
-                create(shape.name, nodes=shape.replicas, min_insync_replicas=shape.min_insync_replicas)
+                create(
+                    shape.name,
+                    nodes=shape.replicas,
+                    min_insync_replicas=shape.min_insync_replicas,
+                    sync=shape.sync,
+                )
             )
         world.checks.catalog = self.catalog
         self._controller = self._new_controller()
@@ -107,6 +112,7 @@ class MetadataService:
     def apply(self, command: Command) -> Events:
         """Apply a command at once."""
         events = self._note(command)
+        self._world.checks.applied(command)
         self._world.checks.catalog_changed(self.catalog)
         self._control(RowsChanged(events))
         return events

@@ -375,6 +375,31 @@ _CATALOGUE: Final = (
         first=105,
     ),
 )
+_PROMISING: Final = 10_000
+"""The first seed whose clusters have streams that promise other things than most do."""
+_UNSYNCED: Final = (
+    _mutant(
+        "who_lost_power_stays_in_sync",
+        _NODES,
+        "keeps_all = unsynced_kept or synced",
+        "keeps_all = True",
+        first=_PROMISING,
+    ),
+    _mutant(
+        "interval_counts_as_synced",
+        _NODES,
+        "synced = stream.config.sync is SyncMode.ALWAYS",
+        "synced = stream.config.sync is not SyncMode.OS",
+        first=_PROMISING,
+    ),
+    _mutant(
+        "one_of_two_is_the_last_standing",
+        _NODES,
+        "if lost is not None and len(after.isr) > 1:",
+        "if lost is not None and len(after.isr) > 2:",
+        first=_PROMISING,
+    ),
+)
 _LEASES: Final = (
     _mutant(
         "new_term_knows_who_is_dead",
@@ -397,6 +422,7 @@ _ALL: Final = (
     *_FOLLOWING,
     *_ASKING,
     *_CATALOGUE,
+    *_UNSYNCED,
     *_LEASES,
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

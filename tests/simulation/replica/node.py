@@ -21,6 +21,8 @@ class SimulatedNode:
         self.disk = DiskState()
         self._disks = 0
         self.directory = f"disk-of-{name}"
+        self.unsynced_kept = True
+        """What this machine wrote without a sync is there: it has not lost power since the cluster heard."""
         self.images = {
             shape.name: world.checks.new_image(self.directory, shape.name)
             for shape in world.swarm.streams
@@ -90,6 +92,10 @@ class SimulatedNode:
         assert life is not None, f"{self.name} is dead"
         self.life, self.paused = None, False
         self._held.clear()
+        if power:
+            self.unsynced_kept = False
+            images = [replica.image for replica in life.replicas.values() if not replica.image.syncs]
+            self._world.checks.power_losses.lost(self.directory, [image.copy() for image in images])
         for stream, replica in life.replicas.items():
             self._known[stream] = replica.watermark.offset
             self._world.bus.unsubscribe(self.name, stream)
@@ -101,6 +107,7 @@ class SimulatedNode:
         """Get an empty disk, while dead."""
         self._disks += 1
         self.directory = f"disk-{self._disks}-of-{self.name}"
+        self.unsynced_kept = False
         self._known.clear()
         self.images = {name: self._world.checks.new_image(self.directory, name) for name in self.images}
 

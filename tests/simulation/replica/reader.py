@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from envelope.types import NodeId, Offset, StreamName
-from tests.simulation.replica.checkers.committed import Committed
+from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.node import SimulatedNode
 from tests.simulation.replica.swarm import StreamShape
 from tests.simulation.replica.world import World
@@ -26,10 +26,10 @@ class Reader:
         """Name of the stream it reads."""
         return self._shape.name
 
-    def check(self, committed: Committed) -> None:
-        """Compare what was seen with what is committed."""
+    def check(self, truths: Truths) -> None:
+        """Compare what was seen with what is committed, or was before it was lost."""
         for offset, value in self._seen:
-            if offset >= committed.end or committed.records[offset][1] != value:
+            if not truths.was_committed(offset, value):
                 raise Violation(f"a reader saw {value} at {offset} of {self._shape.name}, which is not there")
 
     def _read(self) -> None:

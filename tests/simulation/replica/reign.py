@@ -101,7 +101,7 @@ class Reign:
 
     def _ack(self, message: Publish, offset: Offset) -> None:
         self._world.trace.counts["acked"] += 1
-        self._publishing.answered(message, offset)
+        self._publishing.answered(message, offset, self._leader.leader_epoch)
         if self._world.trace.on:
             self._replica.note(f"acks {message.value} at {offset}")
         self._world.bus.answer(self._life.name, Ack(message, offset), message.publisher)
@@ -155,7 +155,8 @@ class Reign:
 
     def _advance(self, high_watermark: Offset) -> None:
         self._replica.watermark.is_at(high_watermark)
-        self._world.checks.announced(self._replica.life.name, self._image, high_watermark)
+        checks, name = self._world.checks, self._replica.life.name
+        checks.announced(name, self._image, high_watermark, self._leader.leader_epoch)
         for offset in [offset for offset in self._waiting if offset < high_watermark]:
             for message in self._waiting.pop(offset):
                 self._ack(message, offset)

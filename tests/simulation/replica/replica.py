@@ -8,6 +8,7 @@ from jetstream.replica import leader_events as leading
 from jetstream.replica.follower import Follower
 from jetstream.replica.leader import Appointment
 from metadata.catalog.tables import Stream
+from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.checkers.watermarks import Watermark
 from tests.simulation.replica.description import event_text
 from tests.simulation.replica.log_image import Batch, LogImage
@@ -28,6 +29,7 @@ class Replica:
         self.life, self.image = life, image
         self.title = f"{life.name}/{image.stream}"
         known = max(image.log_start, min(high_watermark, image.log_end))
+        self._truths: Truths = life.world.checks.truths[image.stream]
         self.watermark: Watermark = Watermark(self.title, known)
         self.row: Stream | None = None
         self.reign: Reign | None = None
@@ -213,6 +215,8 @@ class Replica:
             self._perform(action)
 
     def _perform(self, action: following.Action) -> None:
+        assert self.follower is not None, f"{self.title} follows"
+        epoch = self.follower.leader_epoch
         match action:
             case following.Fetch():
                 fetch = as_arrived(self.life.name, action)
@@ -226,11 +230,11 @@ class Replica:
                 self.writer.cut(offset, all_of_it=True)
             case following.AdvanceHighWatermark(high_watermark):
                 self.watermark.is_at(high_watermark)
-                self.life.world.checks.committed[self.image.stream].by_follower(
-                    self.title, self.image, high_watermark
-                )
+                self._truths.of(epoch).by_follower(self.title, self.image, high_watermark)
             case following.ReportLost(start, end):
-                raise Violation(f"{self.title}: committed records {start} to {end} are about to be removed")
+                self._truths.check_cut(self.title, start, end, epoch)
+                self.life.world.trace.counts["lost"] += 1
+                self.watermark.lost(start)
 
 
 def refuse(life: "Life", message: ToReplica) -> None:
@@ -244,7 +248,8 @@ def _as_events(report: Report, image: LogImage) -> tuple[following.Event, ...]:
         case Full():
             return (following.AppendRefused(image.state()),)
         case Done(Write(), log):
-            return (following.Written(log.log_end_offset),)
+            written = following.Written(log.log_end_offset)
+            return (written,) if image.syncs else (written, following.Synced(log.synced_end))
         case Done(Sync(), log):
             return (following.Synced(log.synced_end),)
         case Done(Cut(), log):

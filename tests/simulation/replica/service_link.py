@@ -49,7 +49,9 @@ class ServiceLink:
         life = self._life
         if life.over or life.node_epoch:
             return
-        self._send(Request((life.name, life.number, 0), register(life.name, life.node.directory)))
+        node = life.node
+        command = register(life.name, node.directory, unsynced_kept=node.unsynced_kept)
+        self._send(Request((life.name, life.number, 0), command))
         self._world.timeline.after(_REGISTRATION_RETRY, life.hold, self.begin)
 
     def propose(self, proposal: ProposeIsr, command: ChangeIsr) -> None:
@@ -121,6 +123,7 @@ class ServiceLink:
         if life.node_epoch:
             return
         life.node_epoch = node.node_epoch
+        life.node.unsynced_kept = True
         self._index = answer.index
         life.learn(answer.rows)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from envelope.types import NodeId, StreamName
+from envelope.types import NodeId, StreamName, SyncMode
 from jetstream.replica.settings import ReplicaSettings
 from tests.simulation.network import Weather
 
@@ -63,6 +63,7 @@ class StreamShape:
     name: StreamName
     replicas: tuple[NodeId, ...]
     min_insync_replicas: int
+    sync: SyncMode = SyncMode.ALWAYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ class Swarm:
     safety_end: int
     moves: bool
     """Streams are moved to other nodes, and go back to their preferred leaders."""
+    syncs: float = 1.0
+    """Share of the writes that a sync follows, of streams without ``sync: always``."""
 
 
 _SIZES: Final = (3, 20, 55, 12, 10)
@@ -169,6 +172,18 @@ def draw(rng: Random, *, frugal: bool, sizes: Sequence[int] = _SIZES) -> Swarm:
     )
     # No draw of its own, which would change all that follows.
     return _moving(swarm) if swarm.safety_end % 4 == 0 else swarm
+
+
+def with_promises(swarm: Swarm, rng: Random) -> Swarm:
+    """Return the cluster with streams that promise other things than most do, in a minority of clusters."""
+    return _unsynced(swarm, rng) if rng.random() < 0.2 else swarm
+
+
+def _unsynced(swarm: Swarm, rng: Random) -> Swarm:
+    """Return the cluster with streams that are not synced before they count, and machines that lose power."""
+    syncs, modes = rng.choice((0.0, 0.1, 0.5)), (SyncMode.INTERVAL, SyncMode.OS)
+    streams = tuple(replace(shape, sync=rng.choice(modes)) for shape in swarm.streams)
+    return replace(swarm, streams=streams, syncs=syncs, power=rng.choice((0.3, 0.7, 1.0)))
 
 
 def _moving(swarm: Swarm) -> Swarm:

@@ -80,14 +80,15 @@ class LogWriter:
         return not self._jobs and not self._untold
 
     def append(self, batches: tuple[Batch, ...]) -> None:
-        """Write ``batches`` after everything before, and sync them."""
+        """Write ``batches`` after everything before, and sync them; without ``sync: always`` now and then."""
         jobs = self._jobs
         waits = len(jobs) > 1 and isinstance(jobs[-1], Sync)
         if waits and self._world.rng.random() < 0.5:
             jobs.insert(len(jobs) - 1, Write(batches))
             return
         self._put(Write(batches))
-        self._put(Sync())
+        if self._image.syncs or self._world.rng.random() < self._world.swarm.syncs:
+            self._put(Sync())
 
     def cut(self, end: Offset, *, all_of_it: bool) -> None:
         """Cut the log after everything before."""

@@ -1,20 +1,39 @@
 """An offset that was once below a high watermark has one record for ever, and a record has one offset."""
 
+from itertools import takewhile
+from typing import Final
+
 from envelope.types import LeaderEpoch, Offset
 from tests.simulation.replica.log_image import LogImage
 from tests.simulation.violation import Violation
 
 Record = tuple[LeaderEpoch, str]
+_NO_EPOCH: Final = LeaderEpoch(0)
+_NO_OFFSET: Final = Offset(0)
 
 
 class Committed:
-    """All that any leader of one stream ever announced as committed."""
+    """All that any leader of one stream ever announced as committed, in one history of it.
 
-    def __init__(self) -> None:
+    Attributes:
+        first_epoch: the first reign of this history.
+        shared: below, it is one with the history before.
+    """
+
+    def __init__(self, first_epoch: LeaderEpoch = _NO_EPOCH, shared: Offset = _NO_OFFSET) -> None:
+        self.first_epoch, self.shared = first_epoch, shared
         self.records: list[Record] = []
         self.offset_of: dict[str, Offset] = {}
         self.forgotten: set[str] = set()
         """Values that retention removed somewhere: there a retry is not recognised any more."""
+
+    def succeeded(self, first_epoch: LeaderEpoch, shared: Offset) -> "Committed":
+        """Return another history that is this one below ``shared``."""
+        after = Committed(first_epoch, shared)
+        after.records = self.records[:shared]
+        after.offset_of = {value: offset for value, offset in self.offset_of.items() if offset < shared}
+        after.forgotten = self.forgotten
+        return after
 
     @property
     def end(self) -> Offset:
@@ -35,7 +54,7 @@ class Committed:
             if known != offset and record[1] not in self.forgotten:
                 raise Violation(f"{record[1]} is at offset {known} and at {offset}")
             self.records.append(record)
-        image.agreed = max(image.agreed, high_watermark)
+        image.agree(self, max(image.agreed_with(self), high_watermark))
 
     def by_follower(self, name: str, image: LogImage, high_watermark: Offset) -> None:
         """A follower whose log is ``image`` lets readers see all below."""
@@ -52,16 +71,22 @@ class Committed:
 
     def is_in(self, image: LogImage, end: Offset) -> bool:
         """Tell whether everything below ``end`` is in a log as it was committed, or was removed before."""
-        start = max(image.agreed, image.origin)
+        start = max(image.agreed_with(self), image.origin)
         if start >= end:
             return True
         if image.records(start, end) != self.records[start:end]:
             return False
-        image.agreed = end
+        image.agree(self, end)
         return True
 
+    def shared_with(self, image: LogImage) -> Offset:
+        """Return the end of what is in a log as it was committed, or was removed before."""
+        start = min(max(image.agreed_with(self), image.origin), self.end)
+        pairs = zip(image.records(start, self.end), self.records[start:], strict=False)
+        return Offset(start + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
     def _first_difference(self, image: LogImage, end: Offset) -> tuple[int, Record | None, Record]:
-        start = max(image.agreed, image.origin)
+        start = max(image.agreed_with(self), image.origin)
         here = image.records(start, end)
         for row, record in enumerate(self.records[start:end]):
             if row >= len(here) or here[row] != record:

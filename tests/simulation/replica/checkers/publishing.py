@@ -3,8 +3,8 @@
 And what is sent after an ack comes after what was acked.
 """
 
-from envelope.types import Offset
-from tests.simulation.replica.checkers.committed import Committed
+from envelope.types import LeaderEpoch, Offset
+from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.messages import Publish
 from tests.simulation.violation import Violation
 
@@ -14,9 +14,10 @@ Process = tuple[str, int]
 class Publishing:
     """The attempts to publish to one stream, and what was said to each."""
 
-    def __init__(self, committed: Committed) -> None:
-        self._committed = committed
-        self.acked: dict[str, Offset] = {}
+    def __init__(self, truths: Truths) -> None:
+        self._truths = truths
+        self.acked: dict[str, tuple[Offset, LeaderEpoch]] = {}
+        """Where every acked value is, by the newest reign that said so."""
         self._highest = -1
         self._floors: dict[str, int] = {}
         self._attempts: dict[str, dict[int, set[Process]]] = {}
@@ -31,20 +32,27 @@ class Publishing:
         """A process that believes it leads takes an attempt in."""
         self._attempts[publish.value][publish.attempt].add(leader)
 
-    def answered(self, publish: Publish, offset: Offset) -> None:
-        """A leader acks."""
-        value, committed = publish.value, self._committed
+    def answered(self, publish: Publish, offset: Offset, epoch: LeaderEpoch) -> None:
+        """A leader acks in this reign."""
+        value, committed = publish.value, self._truths.of(epoch)
         if offset >= committed.end or committed.records[offset][1] != value:
             found = committed.records[offset] if offset < committed.end else None
             raise Violation(f"{value} is acked at {offset}; committed is {found} of {committed.end}")
-        known = self.acked.setdefault(value, offset)
+        known, when = self.acked.get(value, (offset, epoch))
+        self.acked[value] = max((known, when), (offset, epoch), key=lambda found: found[1])
         if known == offset or value in committed.forgotten:
             return
-        raise Violation(f"{value} is acked at {known} and at {offset}")
+        former = known if when <= epoch else offset
+        if not self._truths.is_lost(former, min(when, epoch), max(when, epoch)):
+            raise Violation(f"{value} is acked at {known} and at {offset}")
 
     def heard(self, publish: Publish, offset: Offset) -> None:
-        """The publisher has received an ack: what is sent first from now on comes after it."""
-        if offset <= self._floors[publish.value] and publish.value not in self._committed.forgotten:
+        """The publisher has received an ack: what is sent first from now on comes after it.
+
+        Unless records were lost: then the offsets of those are given again.
+        """
+        spared = self._truths.has_parted or publish.value in self._truths.newest.forgotten
+        if offset <= self._floors[publish.value] and not spared:
             floor = self._floors[publish.value]
             raise Violation(f"{publish.value} is acked at {offset}; {floor} was acked before it was sent")
         self._highest = max(self._highest, offset)
@@ -58,12 +66,12 @@ class Publishing:
 
         A message goes to all who are subscribed: one that another leader received too may be stored there.
         """
-        unclear = 0
+        unclear, offset_of = 0, self._truths.newest.offset_of
         for value, refused in self._refused.items():
-            if value not in self._committed.offset_of or len(refused) < len(self._attempts[value]):
+            if value not in offset_of or len(refused) < len(self._attempts[value]):
                 continue
             if self._is_certain(value, refused):
-                raise Violation(f"{value} was refused, and is at {self._committed.offset_of[value]}")
+                raise Violation(f"{value} was refused, and is at {offset_of[value]}")
             unclear += 1
         return unclear
 

@@ -1,4 +1,4 @@
-"""During one life of a process a replica's high watermark never goes back."""
+"""During one life of a process a replica's high watermark never goes back, but where a loss is told."""
 
 from envelope.types import Offset
 from tests.simulation.violation import Violation
@@ -16,3 +16,7 @@ class Watermark:
         if high_watermark < self.offset:
             raise Violation(f"{self._name}: high watermark goes back from {self.offset} to {high_watermark}")
         self.offset = high_watermark
+
+    def lost(self, end: Offset) -> None:
+        """What is known to be committed from ``end`` on is reported as lost."""
+        self.offset = min(self.offset, end)
