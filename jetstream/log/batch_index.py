@@ -196,16 +196,13 @@ class BatchIndex:
 
     def filled(self, row: int, entries: Sequence[IndexEntry]) -> "BatchIndex":
         """Return a copy with the entries of good batches that lie before row ``row``."""
-        index = self.head(row)
+        index, missing = BatchIndex(), BatchIndex()
         for entry in entries:
-            index.append(entry, verified=True)
-        for later in range(row, len(self)):
-            index.append(self[later], verified=bool(self.verified[later]))
+            missing.append(entry, verified=True)
+        for name in self.__slots__:
+            column = getattr(self, name)
+            setattr(index, name, column[:row] + getattr(missing, name) + column[row:])
         return index
-
-    def tiles(self, base: Offset, end: Offset) -> bool:
-        """Tell whether the entries cover ``[base, end)`` without a gap."""
-        return len(self) > 0 and array("q", (base, *self.nexts)) == array("q", (*self.bases, end))
 
     def find(self, offset: Offset) -> int:
         """Return the row of the first batch that ends after ``offset``; `len` if there is none."""

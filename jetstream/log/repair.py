@@ -169,6 +169,6 @@ def publish(hole: Hole, entries: Sequence[IndexEntry]) -> None:
     segment.data_end, segment.last_epoch = last.end, last.leader_epoch
     segment.max_timestamp, segment.last_txid = last.max_timestamp, index.last_txid
     segment.next = max(segment.next, last.next)
-    if segment.sealed and not segment.damages and index.tiles(segment.base, segment.next):
+    if segment.sealed and not segment.damages and last.next == segment.next:
         segment.index_doubtful = False
         segment.save_index(len(index))
