@@ -1,6 +1,7 @@
 """A real node with a clock that can be put forward, a bystander beside it, and its numbers by scrape."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -18,6 +19,9 @@ from tests.support.clocks import ForwardClock
 from tests.support.nodes import nats_and_node
 from tests.support.pauses import pause
 from tests.support.sockets import WAIT_SECONDS, RawPeer
+
+_CRUMB_SECONDS = 2.0
+"""So long something that was cut off in time may take to be counted."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,9 @@ class Scene:
         """Return the node's number of that name, as a scrape tells it; the sum of those with these labels."""
         assert self.node.http_address is not None
         reader, writer = await asyncio.open_connection(*self.node.http_address)
-        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        _, _, body = (await reader.read()).partition(b"\r\n\r\n")
-        writer.close()
+        with contextlib.closing(writer):
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            _, _, body = (await reader.read()).partition(b"\r\n\r\n")
         families = text_string_to_metric_families(body.decode())
         samples = (sample for family in families for sample in family.samples if sample.name == name)
         return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
@@ -51,6 +55,18 @@ class Scene:
         async with asyncio.timeout(WAIT_SECONDS):
             while not low <= await self.metric(name, **labels) <= high:
                 await pause()
+
+    async def until_cut_off(self, name: str, low: float, high: float) -> None:
+        """Return when that number is from ``low`` to ``high``, as whoever takes nothing is cut off.
+
+        A kernel that has room for a last crumb of what was sent gives two more minutes: then they pass again.
+        """
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not low <= await self.metric(name) <= high:
+                self.clock.put_forward(121)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_CRUMB_SECONDS):
+                        await self.until(name, low, high)
 
 
 @asynccontextmanager
@@ -85,6 +101,9 @@ def open_files(directory: Path) -> list[str]:
 
 
 async def large_records(js: JetstreamClient, count: int) -> None:
-    """A stream ``large`` of 512 KiB a record and 24 MiB a segment: more than the kernel's buffers hold."""
+    """A stream ``large`` of 512 KiB a record and 24 MiB a segment: more than the kernel's buffers hold.
+
+    No batch has more than four: one is sent whole, however large it is.
+    """
     await js.streams.create("large", "large.>", segment_bytes=24 * MIB)
-    await js.publish_all((("large.r", os.urandom(512 * KIB)) for _ in range(count)), window=16)
+    await js.publish_all((("large.r", os.urandom(512 * KIB)) for _ in range(count)), window=4)
