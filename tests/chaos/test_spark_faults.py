@@ -118,3 +118,23 @@ def test_two_kills_of_driver_and_java_lose_and_repeat_nothing(tmp_path: Path) ->
 @pytest.mark.deep
 def test_twenty_kills_of_driver_and_java_lose_and_repeat_nothing(tmp_path: Path) -> None:
     kill_and_restart(tmp_path, kills=20, seed=2)
+
+
+@pytest.mark.deep
+def test_two_drivers_on_one_checkpoint_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    """Neither knows of the other: the one fails that finds a batch written down which it has planned too."""
+    records = 100 * BATCH_RECORDS
+    process, endpoints = up(tmp_path / "node")
+    with process, jetstream.connect_blocking(endpoints["nats"]) as js:
+        js.streams.create("numbers", "numbers.*", partitions=2, partition_by="subject")
+        js.streams.create("copies", "copies")
+        js.publish_all((f"numbers.{number % 7}", b"%d %s" % (number, REST)) for number in range(records))
+        servers, directory = endpoints["nats"], str(tmp_path)
+        copying = Copying(servers, "numbers", "copies", "copies", directory, BATCH_RECORDS, archives=False)
+        with DriverProcess(copying, "first") as first, DriverProcess(copying, "second") as second:
+            failed = [driver for driver in (first, second) if driver.ended()]
+        assert failed, "they did not meet"
+        assert all("CONCURRENT_STREAM_LOG_UPDATE" in driver.said for driver in failed)
+        with DriverProcess(replace(copying, batch_records=records)) as driver:
+            driver.finished()
+        check_copies(js, records)

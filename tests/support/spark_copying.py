@@ -5,6 +5,7 @@
 Its offsets and commits are in its checkpoint, so a second one goes on where the first was killed.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -30,7 +31,11 @@ WAIT_SECONDS: Final = 240.0
 
 @dataclass(frozen=True)
 class Copying:
-    """What is copied: stream ``source`` to ``subject`` of ``copy``, some records in each micro-batch."""
+    """What is copied: stream ``source`` to ``subject`` of ``copy``, some records in each micro-batch.
+
+    Attributes:
+        archives: whether it is archived too, by one driver at a time.
+    """
 
     servers: str
     source: str
@@ -38,6 +43,7 @@ class Copying:
     subject: str
     directory: str
     batch_records: int
+    archives: bool = True
 
     @property
     def checkpoint(self) -> Path:
@@ -63,8 +69,8 @@ class Copying:
 class DriverProcess:
     """The driver, with the Java and the Python workers that it starts; killed at the end of the block."""
 
-    def __init__(self, copying: Copying) -> None:
-        self._log = Path(copying.directory) / "driver.log"
+    def __init__(self, copying: Copying, name: str = "driver") -> None:
+        self._log = Path(copying.directory) / f"{name}.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -98,10 +104,13 @@ class DriverProcess:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(WAIT_SECONDS)
 
+    def ended(self) -> int:
+        """Return its exit code when it has ended."""
+        return self._process.wait(WAIT_SECONDS)
+
     def finished(self) -> None:
         """Return when it has copied everything."""
-        code = self._process.wait(WAIT_SECONDS)
-        assert code == 0, self.said
+        assert self.ended() == 0, self.said
 
     def __enter__(self) -> Self:
         return self
@@ -112,14 +121,17 @@ class DriverProcess:
 
 
 def copy(copying: Copying) -> None:
-    """Copy and archive what is in the stream when it begins."""
+    """Copy, and archive, what is in the stream when it begins."""
     spark = spark_session("local[2]", "copying", session_settings(Path(copying.directory)))
-    copying.archive.mkdir(exist_ok=True)
-    disk = OsDisk(copying.archive)
-    with held_archive(disk) as store:
-        for query in (start_copying(spark, copying), start_archiving(spark, copying, store)):
+    queries = [start_copying(spark, copying)]
+    with contextlib.ExitStack() as held:
+        if copying.archives:
+            copying.archive.mkdir(exist_ok=True)
+            disk = OsDisk(copying.archive)
+            held.callback(disk.close)
+            queries.append(start_archiving(spark, copying, held.enter_context(held_archive(disk))))
+        for query in queries:
             query.awaitTermination()
-    disk.close()
     end_spark(spark)
 
 
