@@ -38,11 +38,15 @@ class Page:
 
 
 class HttpServer:
-    """Serves ``pages`` from `start` to `stop`; on one event loop's thread."""
+    """Serves pages from `start` to `stop`; on one event loop's thread.
+
+    Attributes:
+        pages: by path, each made anew for every request; may be replaced at any time.
+    """
 
     def __init__(self, pages: Mapping[str, Callable[[], Awaitable[Page]]]) -> None:
-        """``pages`` by path; each is made anew for every request."""
-        self._pages = pages
+        """Serve ``pages`` at first."""
+        self.pages = pages
         self._server = StreamServer(self._talk, limit=_RECEIVE_BYTES)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
@@ -99,9 +103,9 @@ class HttpServer:
         if request.method not in (b"GET", b"HEAD"):
             return _plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
         path = request.target.partition(b"?")[0].decode("ascii", "replace")
-        make = self._pages.get(path)
+        make = self.pages.get(path)
         if make is None:
-            return _plain(HTTPStatus.NOT_FOUND, f"there are {', '.join(sorted(self._pages))}")
+            return _plain(HTTPStatus.NOT_FOUND, f"there are {', '.join(sorted(self.pages))}")
         return await make()
 
 

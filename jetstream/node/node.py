@@ -6,13 +6,11 @@ hand over what others can lead, leave the subjects, finish the mailboxes, sync, 
 """
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Final, Self
@@ -33,19 +31,18 @@ from jetstream.node.crash import Crash
 from jetstream.node.cursor_store import CursorStore
 from jetstream.node.discovery import Discovery
 from jetstream.node.disk_thread import DiskThread
-from jetstream.node.exposition import CONTENT_TYPE, exposition
 from jetstream.node.finding_voters import METADATA_DIRECTORY, discovery_of, find_voters
 from jetstream.node.group_commit import GroupCommit
 from jetstream.node.group_desk import GroupDesk
 from jetstream.node.group_service import GroupService
-from jetstream.node.health import judge
 from jetstream.node.housekeeper import Housekeeper
-from jetstream.node.http_server import HttpServer, Page
+from jetstream.node.http_server import HttpServer
 from jetstream.node.leading import LeadingStream
 from jetstream.node.metric_sources import Sources
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.nats_watch import LinkWatch
 from jetstream.node.paced_thread import PacedThread
+from jetstream.node.pages import Pages, node_pages, searching_pages
 from jetstream.node.peer_settings import PeerSettings, peer_settings
 from jetstream.node.repairing import Repairing
 from jetstream.node.replica import StreamReplica
@@ -147,7 +144,9 @@ class Node:
         crash = Crash()
         disk_thread = DiskThread(SyncScheduler(disk), crash)
         witness = UnsyncedWitness(disk, present_kernel())
+        http = HttpServer(searching_pages())
         try:
+            await self._answer_probes(http)
             unsynced_kept = witness.begin()
             self.node_id = NodeId(self.config.node_id or f"node-{identity.identity[:8]}")
             voters = await find_voters(self.config, self.node_id, identity.identity, disk, self._clock)
@@ -167,11 +166,13 @@ class Node:
                         readers,
                         socket,
                         witness,
+                        http,
                         unsynced_kept=unsynced_kept,
                     )
                     async with self._serve(parts):
                         yield
         finally:
+            await http.stop()
             await disk_thread.stop()
             identity.close()
             disk.close()
@@ -183,7 +184,8 @@ class Node:
             shell = self._assembled(parts, tasks)
             is_registered = False
             try:
-                await self._listen(shell.server, shell.http)
+                await self._listen(shell.server)
+                parts.http.pages = shell.pages
                 await shell.ingest.open()
                 await shell.answers.open()
                 if shell.discovery is not None:
@@ -205,7 +207,7 @@ class Node:
                     await shell.cluster.leave()
                 await shell.streams.drain()
                 await shell.server.stop()
-                await shell.http.stop()
+                await parts.http.stop()
                 if not parts.crash.reported and await shell.streams.close() and is_registered:
                     parts.witness.stopped()
                 await shell.ingest.close()
@@ -280,25 +282,28 @@ class Node:
             Repairing(streams.traffic.repairs, parts.disk_thread, clock),
             Tiering(tier, clock, lambda: streams, streams.retry_removals),
             tier,
-            HttpServer(_pages(sources, lambda: self._is_ready, lambda: parts.metadata.problem)),
+            node_pages(sources, lambda: self._is_ready, lambda: parts.metadata.problem),
             discovery_of(config, parts.peers, parts.identity, answers),
             clock,
         )
 
-    async def _listen(self, server: SocketServer, http: HttpServer) -> None:
-        """Take the addresses first: the catalogue tells them to clients, and a probe hears of the start."""
-        settings = self.config.socket
-        try:
-            host, self.socket_port = await server.start(settings.host, settings.port)
-        except OSError as error:
-            raise UnavailableError(f"cannot listen on {settings.host}:{settings.port}: {error}") from None
-        self.socket_host = settings.advertise or host
+    async def _answer_probes(self, http: HttpServer) -> None:
+        """Listen before anything is waited for: who probes a node that waits must not take it for dead."""
         if self.config.http is not None:
             host, port = self.config.http.host, self.config.http.port
             try:
                 self.http_address = await http.start(host, port)
             except OSError as error:
                 raise UnavailableError(f"cannot listen on {host}:{port}: {error}") from None
+
+    async def _listen(self, server: SocketServer) -> None:
+        """Take the address first: the catalogue tells it to clients."""
+        settings = self.config.socket
+        try:
+            host, self.socket_port = await server.start(settings.host, settings.port)
+        except OSError as error:
+            raise UnavailableError(f"cannot listen on {settings.host}:{settings.port}: {error}") from None
+        self.socket_host = settings.advertise or host
 
     def _registration(self, parts: "_Parts") -> RegisterNode:
         address = parts.peers.address
@@ -329,6 +334,7 @@ class _Parts:
     readers: ThreadPoolExecutor
     socket: SocketSettings
     witness: UnsyncedWitness
+    http: HttpServer
     unsynced_kept: bool
     """All that an earlier start wrote is there, also what it never synced."""
 
@@ -349,7 +355,8 @@ class _Shell:
     repairing: Repairing
     tiering: Tiering
     tier: Tier
-    http: HttpServer
+    pages: Pages
+    """Of the HTTP port."""
     discovery: Discovery | None
     """Tells nodes that look for the cluster of it; None of a node that is alone."""
     clock: Clock
@@ -456,32 +463,6 @@ def _binds(catalog: Catalog) -> Callable[[str, str], bool]:
         return stream is not None and matches(stream.config.subject, subject)
 
     return binds
-
-
-def _pages(
-    sources: Sources, is_ready: Callable[[], bool], metadata_problem: Callable[[], str | None]
-) -> dict[str, Callable[[], Awaitable[Page]]]:
-    """Return what the HTTP port answers."""
-    write_metrics = exposition(sources)
-
-    async def healthz() -> Page:
-        lost = [link.watch.role for link in sources.links if not link.connected]
-        health = judge(
-            lost,
-            sources.streams.problems(),
-            is_started=is_ready(),
-            metadata_problem=metadata_problem(),
-        )
-        status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
-        return Page(status, "application/json", json.dumps(health.document()).encode() + b"\n")
-
-    async def livez() -> Page:
-        return Page(HTTPStatus.OK, "text/plain; charset=utf-8", b"alive\n")
-
-    async def metrics() -> Page:
-        return Page(HTTPStatus.OK, CONTENT_TYPE, await write_metrics())
-
-    return {"/healthz": healthz, "/livez": livez, "/metrics": metrics}
 
 
 def _warn_of_a_second_answerer(link: NatsLink) -> None:

@@ -15,6 +15,7 @@ from jetstream.node.leading import LeadingStream
 from jetstream.node.metrics import METRICS
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
+from tests.support.node_cluster import free_ports
 from tests.support.nodes import nats_and_node, node_config, request, run
 from tests.support.pauses import pause
 
@@ -175,6 +176,31 @@ def test_a_node_without_nats_is_alive_and_not_ready(tmp_path: Path) -> None:
             assert "the ingest connection to NATS is down" in json.loads(answer[1])["problems"]
             assert (await get(node, "/livez"))[0] == HTTPStatus.OK
             assert (await metrics(node))["jetstream_nats_connected", ("ingest",)] == 0
+
+    run(scenario())
+
+
+def test_a_node_that_has_not_found_its_cluster_is_alive_and_not_ready(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with EmbeddedNatsServer(tmp_path / "nats") as server:
+            peers = {"bootstrap_expect": 3, "advertise": f"127.0.0.1:{free_ports(1)[0]}"}
+            node = Node(node_config(tmp_path / "data", server.url, http=HTTP, peers=peers, node_id="a"))
+            starting = asyncio.create_task(node.__aenter__())
+            while node.http_address is None:
+                assert not starting.done(), starting.result()
+                await pause()
+            assert await get(node, "/livez") == (HTTPStatus.OK, b"alive\n")
+            status, body = await get(node, "/healthz")
+            assert (status, json.loads(body)["problems"]) == (
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                ["the node is starting: it has not found its cluster yet"],
+            )
+            assert (await get(node, "/metrics"))[0] == HTTPStatus.SERVICE_UNAVAILABLE
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            with pytest.raises(ConnectionRefusedError):
+                await get(node, "/livez")
 
     run(scenario())
 
