@@ -129,7 +129,9 @@ def _parser() -> argparse.ArgumentParser:
     single.add_argument("--streams", type=int, default=1, help="messages go to them in turn (1)")
     strikes = commands.add_parser("failover", help=_first_line(failover.run))
     _add_shared(strikes)
-    strikes.add_argument("--kills", type=int, help="of each kind (30); freezes, and strikes at the peer, 30 at most")
+    strikes.add_argument(
+        "--kills", type=int, help="of each kind (30); freezes, and strikes at the peer, 30 at most"
+    )
     strikes.add_argument(
         "--ids", type=int, default=0, help="messages with ids that the stream has taken before a strike (0)"
     )
