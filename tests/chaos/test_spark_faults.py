@@ -131,8 +131,13 @@ def test_two_drivers_on_one_checkpoint_lose_and_repeat_nothing(tmp_path: Path) -
         js.publish_all((f"numbers.{number % 7}", b"%d %s" % (number, REST)) for number in range(records))
         servers, directory = endpoints["nats"], str(tmp_path)
         copying = Copying(servers, "numbers", "copies", "copies", directory, BATCH_RECORDS, archives=False)
-        with DriverProcess(copying, "first") as first, DriverProcess(copying, "second") as second:
-            failed = [driver for driver in (first, second) if driver.ended()]
+        progress = Progress(copying, js)
+        with DriverProcess(copying, "first") as first:
+            while not progress.planned():
+                assert not first.has_ended, first.said
+                pause_thread()
+            with DriverProcess(copying, "second") as second:
+                failed = [driver for driver in (first, second) if driver.ended()]
         assert failed, "they did not meet"
         assert all("CONCURRENT_STREAM_LOG_UPDATE" in driver.said for driver in failed)
         with DriverProcess(replace(copying, batch_records=records)) as driver:
