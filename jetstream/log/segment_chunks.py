@@ -1,4 +1,4 @@
-"""Sealed segments, read from end to end to be written anew: many batches at a time, checked and decoded.
+"""Sealed segments, read from end to end: many batches at a time, checked, and decoded to be written anew.
 
 Each batch is checked against its CRC and its index entry, so that damage is found and not given a new
 checksum. Then small batches are decoded as what they are together, an Arrow IPC stream: one by one they would
@@ -6,7 +6,7 @@ cost several times as much.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -89,6 +89,32 @@ def chunks_of(log: ReadableLog, segment: Segment, start: Offset) -> Iterator[Chu
                 yield chunk
 
 
+def check_segment(log: ReadableLog, segment: Segment, pace: Callable[[int], None]) -> None:
+    """Read a sealed segment from the medium, and check every batch that is not refused already.
+
+    What was in the page cache is read anew, and not left there.
+
+    Args:
+        log: that the segment is of.
+        segment: sealed.
+        pace: called with the bytes of each piece that was read; may wait, or raise to give up.
+
+    Raises:
+        CorruptDataError: a batch is damaged. All that are, in this segment, are refused from now on.
+        StorageError, UnavailableError: the disk refused, or the segment is gone.
+    """
+    reader = _Reader(log, segment, log.indexes.of(segment))
+    with segment.leased() as file:
+        file.drop_cache(0)
+        rows = reader.rows_from(log.log_start_offset)
+        while rows:
+            position, length = reader.extent(rows.start)
+            block = memoryview(file.read(position, length))
+            rows = range(reader.check(rows.start, position, block, length), rows.stop)
+            pace(length)
+        file.drop_cache(0)
+
+
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """What batches have in common whose metadata is equally long: nearly always, as one writer made it."""
@@ -115,6 +141,26 @@ class _Reader:
                 break
             end = positions[following] + lengths[following]
         return start, end - start
+
+    def rows_from(self, offset: Offset) -> range:
+        """Return the rows of the batch that holds ``offset``, if any does, and of those behind it."""
+        return range(self._index.find(offset), len(self._index))
+
+    def check(self, first: int, start: int, block: memoryview, length: int) -> int:
+        """Check the batches that lie in the ``length`` bytes from ``start`` on, of which ``block`` was read.
+
+        Between them may lie what is refused already. Return the row behind the last.
+        """
+        positions, lengths = self._index.positions, self._index.lengths
+        row = first
+        while row < len(positions) and (at := positions[row] - start) + lengths[row] <= length:
+            try:
+                self._checked(row, block[at : at + lengths[row]])
+            except CorruptDataError:
+                self._refuse(row)
+                raise
+            row += 1
+        return row
 
     def chunk(self, first: int, block: memoryview) -> Chunk:
         """Return what ``block``, which begins with the batch of row ``first``, holds, or the first of it."""
@@ -179,7 +225,7 @@ class _Reader:
         self._segment.check_present()
         index = self._index
         index.verified[row] = False
-        self._log.read(Offset(index.bases[row]), 1, self._log.log_end_offset)
+        self._log.read(max(Offset(index.bases[row]), self._log.log_start_offset), 1, self._log.log_end_offset)
 
 
 def _decoded(block: memoryview) -> pa.Table | None:

@@ -296,6 +296,9 @@ class NodeConfig(BaseSettings):
     """How often logs that have been quiet for a second get their synced end put on record."""
     maintenance_interval: PositiveDuration = timedelta(seconds=5)
     """How often retention and rolling by age are looked at."""
+    scrub_interval: Annotated[timedelta, Field(ge=timedelta(0))] = timedelta(days=7)
+    """In that time all sealed segments are read once, evenly, to find damage while another replica is there
+    to repair it from; 0: never."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from jetstream.node.group_service import GroupService
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.replica import StreamReplica
 from jetstream.node.rewriter import RewriteCounters
+from jetstream.node.scrubber import ScrubCounters
 from jetstream.node.socket_server import SocketServer
 from jetstream.node.streams import Streams
 from jetstream.node.tier import Tier
@@ -28,6 +29,7 @@ class Sources:
     server: SocketServer
     compaction: CompactionCounters
     rewrite: RewriteCounters
+    scrub: ScrubCounters
     tier: Tier
     cursors: CursorStore
     groups: GroupService

@@ -256,6 +256,27 @@ METRICS: Final = (
         one(lambda sources: sources.rewrite.freed_bytes),
     ),
     Definition(
+        "jetstream_scrub_segments_total",
+        "counter",
+        "Sealed segments that were read again, and found to be good.",
+        (),
+        one(lambda sources: sources.scrub.segments),
+    ),
+    Definition(
+        "jetstream_scrub_failures_total",
+        "counter",
+        "Sealed segments that were read again, and are damaged, or that the disk refused to read.",
+        (),
+        one(lambda sources: sources.scrub.failures),
+    ),
+    Definition(
+        "jetstream_scrub_read_bytes_total",
+        "counter",
+        "Bytes that were read again to look for damage.",
+        (),
+        one(lambda sources: sources.scrub.read_bytes),
+    ),
+    Definition(
         "jetstream_tier_objects_total",
         "counter",
         "Segments uploaded (read back and verified) and downloaded for readers, attempts at either that "

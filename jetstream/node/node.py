@@ -48,6 +48,7 @@ from jetstream.node.repairing import Repairing
 from jetstream.node.replica import StreamReplica
 from jetstream.node.replica_parts import StreamServices
 from jetstream.node.rewriter import Rewriter
+from jetstream.node.scrubber import Scrubber
 from jetstream.node.segment_keeper import SegmentKeeper
 from jetstream.node.socket_requests import ServerIdentity
 from jetstream.node.socket_server import SocketServer, SocketSettings
@@ -254,8 +255,7 @@ class Node:
         operations = ApiOperations(prefix, config.cluster, self.node_id, parts.metadata, streams, told)
         api = RequestApi(prefix, self.node_id, parts.metadata, operations, told)
         thread = PacedThread("jetstream-segments")
-        compactor = Compactor(parts.disk, parts.disk_thread, clock, thread)
-        rewriter = Rewriter(parts.disk, parts.disk_thread, clock, thread, parts.metadata.catalog.stream)
+        compactor, rewriter, scrubber = works = self._segment_works(parts, thread)
         sources = Sources(
             VERSION,
             self.node_id,
@@ -265,6 +265,7 @@ class Node:
             server,
             compactor.counters,
             rewriter.counters,
+            scrubber.counters,
             tier,
             cursors,
             groups,
@@ -278,13 +279,20 @@ class Node:
             server,
             api,
             Housekeeper(parts.disk_thread, clock, lambda: streams, parts.witness),
-            SegmentKeeper(thread, (compactor, rewriter), lambda: streams),
+            SegmentKeeper(thread, works, lambda: streams),
             Repairing(streams.traffic.repairs, parts.disk_thread, clock),
             Tiering(tier, clock, lambda: streams, streams.retry_removals),
             tier,
             node_pages(sources, lambda: self._is_ready, lambda: parts.metadata.problem),
             discovery_of(config, parts.peers, parts.identity, answers),
             clock,
+        )
+
+    def _segment_works(self, parts: "_Parts", thread: PacedThread) -> tuple[Compactor, Rewriter, Scrubber]:
+        return (
+            Compactor(parts.disk, parts.disk_thread, self._clock, thread),
+            Rewriter(parts.disk, parts.disk_thread, self._clock, thread, parts.metadata.catalog.stream),
+            Scrubber(self._clock, thread, self.node_id, self.config.scrub_interval),
         )
 
     async def _answer_probes(self, http: HttpServer) -> None:

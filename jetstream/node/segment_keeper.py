@@ -1,4 +1,4 @@
-"""What writes sealed segments anew: compaction and the sealed rewrite, one after the other, on one thread.
+"""What reads sealed segments whole: compaction, the sealed rewrite and the scrub, in turn, on one thread.
 
 That thread reads and writes for long; the disk thread, on which publishers wait, is called for moments: to
 put a rewritten segment in its place, and a state on record. Compaction comes first. A segment that it has
@@ -16,15 +16,16 @@ from jetstream.node.compactor import CompactionCounters
 from jetstream.node.paced_thread import PacedThread
 from jetstream.node.replica import StreamReplica
 from jetstream.node.rewriter import RewriteCounters
+from jetstream.node.scrubber import ScrubCounters
 
 _log = logging.getLogger(__name__)
 
 
 class SegmentWork(Protocol):
-    """One of the two."""
+    """One of the three."""
 
     @property
-    def counters(self) -> CompactionCounters | RewriteCounters:
+    def counters(self) -> CompactionCounters | RewriteCounters | ScrubCounters:
         """What was done."""
 
     def is_due(self, stream: StreamReplica) -> bool:

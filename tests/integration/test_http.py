@@ -185,20 +185,19 @@ def test_a_node_that_has_not_found_its_cluster_is_alive_and_not_ready(tmp_path: 
         async with EmbeddedNatsServer(tmp_path / "nats") as server:
             peers = {"bootstrap_expect": 3, "advertise": f"127.0.0.1:{free_ports(1)[0]}"}
             node = Node(node_config(tmp_path / "data", server.url, http=HTTP, peers=peers, node_id="a"))
-            starting = asyncio.create_task(node.__aenter__())
-            while node.http_address is None:
-                assert not starting.done(), starting.result()
-                await pause()
-            assert await get(node, "/livez") == (HTTPStatus.OK, b"alive\n")
-            status, body = await get(node, "/healthz")
-            assert (status, json.loads(body)["problems"]) == (
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                ["the node is starting: it has not found its cluster yet"],
-            )
-            assert (await get(node, "/metrics"))[0] == HTTPStatus.SERVICE_UNAVAILABLE
-            starting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await starting
+            async with asyncio.TaskGroup() as tasks:
+                starting = tasks.create_task(node.__aenter__())
+                while node.http_address is None:
+                    assert not starting.done(), starting.result()
+                    await pause()
+                assert await get(node, "/livez") == (HTTPStatus.OK, b"alive\n")
+                status, body = await get(node, "/healthz")
+                assert (status, json.loads(body)["problems"]) == (
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    ["the node is starting: it has not found its cluster yet"],
+                )
+                assert (await get(node, "/metrics"))[0] == HTTPStatus.SERVICE_UNAVAILABLE
+                starting.cancel()
             with pytest.raises(ConnectionRefusedError):
                 await get(node, "/livez")
 

@@ -26,7 +26,7 @@ REPAIRED = "jetstream_stream_repaired_offsets_total"
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterScene]:
-    settings = {"maintenance_interval": '"PT0.02S"', "verify": '"full"'}
+    settings = {"maintenance_interval": '"PT0.02S"', "verify": '"full"', "scrub_interval": '"PT0.5S"'}
     with three_nodes(tmp_path_factory.mktemp("damaged"), **settings) as scene:
         yield scene
 
@@ -163,5 +163,22 @@ def test_a_stream_with_one_replica_has_nobody_to_ask(scene: ClusterScene) -> Non
                     await pause()
             assert metric(scene, "a", REPAIRED, "one") == 0
             assert not scene.logged("a", "repaired", "stream=one")
+
+    run(scenario())
+
+
+def test_damage_in_what_nobody_reads_is_found_and_repaired_while_the_node_runs(scene: ClusterScene) -> None:
+    async def scenario() -> None:
+        async with scene.client() as js:
+            incarnation = await filled(scene, js, "unread")
+            whole = contents(scene, "a", incarnation)
+            for node in ("a", "b"):
+                path = segments(scene, node, incarnation)[0]
+                with path.open("r+b") as file:
+                    file.seek(len(whole[0]) // 2)
+                    file.write(bytes([whole[0][len(whole[0]) // 2] ^ 1]))
+            await until_repaired(scene, "unread", a=1, b=1)
+            assert [contents(scene, node, incarnation) for node in NODES] == [whole] * 3
+            assert scene.logged("a", "Scrubber", "unread")
 
     run(scenario())
