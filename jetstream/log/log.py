@@ -202,7 +202,7 @@ class Log(WritableLog):
 
         Raises:
             OffsetOutOfRange: above the log end, or the boundary is below the log start; nothing was cut.
-            CorruptDataError: ``offset`` lies in a corrupt range; nothing was cut.
+            CorruptDataError: ``offset`` lies inside a corrupt range; nothing was cut.
             DiskFull: nothing was cut.
             StorageError, FsyncFailed, StreamOffline: the log has failed.
         """
@@ -400,8 +400,8 @@ class Log(WritableLog):
             self.note_rewritten(offset)
 
     def _boundary_below(self, offset: Offset) -> Offset:
-        """Return the base of the batch that holds ``offset``."""
-        base = self.locate(offset).entry.base
+        """Return the base of the batch that holds ``offset``; ``offset`` itself if a batch ends there."""
+        base = offset if self._is_boundary(offset) else self.locate(offset).entry.base
         if base < self.log_start_offset:
             raise OffsetOutOfRange(
                 f"the log cannot be cut at {base}, it begins at {self.log_start_offset}",
@@ -409,6 +409,13 @@ class Log(WritableLog):
                 log_start_offset=self.log_start_offset,
             )
         return base
+
+    def _is_boundary(self, offset: Offset) -> bool:
+        """Tell whether the index knows that a batch begins or ends at ``offset``; it may be a damaged one."""
+        segment, index = self._segment_with(offset)
+        row = index.find(offset)
+        begins = row < len(index) and index.bases[row] == offset
+        return begins or (row > 0 and index.nexts[row - 1] == offset) or segment.base == offset
 
     def _checkpoint_at(self, synced_end: Offset) -> Checkpoint:
         """Return the checkpoint of a log that is known to be durable up to ``synced_end``."""

@@ -78,8 +78,9 @@ def _missing(segment: Segment, following: Offset, index: BatchIndex, row: int) -
     """Return the hole before a batch that the index knows, or at the end of the segment."""
     base, position = (index[row - 1].next, index[row - 1].end) if row else (segment.base, FIRST_BATCH)
     if row == len(index):
-        assert segment.sealed, "of the segment that grows no end is missing: the log would have failed"
-        return Hole(segment, row, 0, base, following, position, None)
+        # Of the segment that grows an end is missing only if what was behind it has been cut.
+        length = None if segment.sealed else segment.data_end - position
+        return Hole(segment, row, 0, base, following, position, length)
     return Hole(segment, row, 0, base, index[row].base, position, index[row].position - position)
 
 

@@ -226,10 +226,13 @@ class Segment:
         """
         index = self.load_index()
         left = Segment(self._disk, self.directory, self.base)
-        left.index = index.head(index.find(offset))
+        row = index.find(offset)
+        left.index = index.head(row)
         left.damages = tuple(damage for damage in self.damages if damage.base < offset)
         left.index_doubtful = self.index_doubtful
         left._describe(left.index)
+        if left.next < offset and row < len(index):  # what is damaged before it stays where it is
+            left.next, left.data_end = offset, FilePosition(index.positions[row])
         left.size = left.data_end
         return left
 

@@ -420,3 +420,63 @@ def test_damage_that_is_found_after_its_repair_is_refused_and_repaired_again(oth
     assert log.corrupt_ranges == ((0, 2),)
     assert repair(log, other) == 1
     check_whole(log, FIRST)
+
+
+# --- cutting ----------------------------------------------------------------------------------------
+
+
+def one_segment(full: bool) -> tuple[MemoryDisk, Log, Log]:
+    """Return a disk with [0, 2) [2, 3) [3, 5) [5, 6), the second one damaged, its log, and an intact one."""
+    disk = MemoryDisk()
+    log = begun(disk)
+    for values in ([b"zero", b"one"], [b"two"], [b"three", b"four"], [b"five"]):
+        append(log, values)
+        log.sync()
+    log.close()
+    intact, hurt = (disk.power_loss(everything_survives) for _ in range(2))
+    entry = opened(intact).locate(Offset(2)).entry
+    overwrite(hurt, FIRST, flipped(file_content(hurt, FIRST), entry.position + 300, 1))
+    log = opened(hurt, full=full)
+    if not full:
+        with pytest.raises(CorruptDataError):
+            log.read(Offset(2), 1, END)
+    assert log.corrupt_ranges == ((2, 3),)
+    return hurt, log, opened(intact)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_log_is_cut_where_its_damage_begins(full: bool) -> None:
+    disk, log, _ = one_segment(full)
+    log.truncate_to(Offset(2))
+    assert (log.log_end_offset, log.corrupt_ranges) == (2, ())
+    append(log, [b"another"])
+    log.sync()
+    assert stored_values(opened(disk.power_loss(nothing_survives), full=True)) == {
+        0: b"zero",
+        1: b"one",
+        2: b"another",
+    }
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_damage_before_the_place_where_a_log_is_cut_stays_and_is_repaired(full: bool) -> None:
+    disk, log, other = one_segment(full)
+    log.truncate_to(Offset(3))
+    assert (log.log_end_offset, log.corrupt_ranges) == (3, ((2, 3),))
+    assert [(hole.base, hole.next) for hole in log.holes(END)] == [(2, 3)]
+    append(log, [b"another"])
+    log.sync()
+    assert repair(log, other) == 1
+    whole = {0: b"zero", 1: b"one", 2: b"two", 3: b"another"}
+    assert stored_values(log) == whole
+    assert stored_values(opened(disk.power_loss(nothing_survives), full=True)) == whole
+
+
+def test_what_is_left_damaged_at_the_end_of_a_cut_log_is_repaired() -> None:
+    disk, log, other = one_segment(full=True)
+    log.truncate_to(Offset(3))
+    assert repair(log, other) == 1
+    append(log, [b"another"])
+    log.close()
+    whole = {0: b"zero", 1: b"one", 2: b"two", 3: b"another"}
+    assert stored_values(opened(disk.power_loss(nothing_survives), full=True)) == whole
