@@ -1,7 +1,7 @@
 """Batches for logs that have damaged ones, asked of other nodes and given to them.
 
-Any replica has what is committed, whoever leads, and gives it as it lies in its files. Whoever has asked
-verifies it, so it is not verified here.
+Any replica has what is committed, whoever leads, and gives it as it lies in its files. Both verify it: who
+has asked, and who gives it, as it would not know of its own damage otherwise.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError, Unav
 from envelope.limits import BATCH_BYTES_MAX, MIB
 from envelope.types import Incarnation, NodeId, Offset, StreamName
 from jetstream.log.batch import SealedBatch, verified_batches
-from jetstream.log.readable_log import FileRange
+from jetstream.log.readable_log import FileRange, ReadableLog
 from jetstream.log.repair import Hole
 from jetstream.node.crash import Crash
 from jetstream.node.replica import StreamReplica
@@ -105,8 +105,7 @@ class RepairExchange:
             self._answer(peer, name, incarnation, RepairAnswer(0, message.offset, message.offset, 0), None)
             return
         end = min(message.end, replica.high_watermark)
-        # An index may have to be read first.
-        plan = partial(replica.log.plan_read, message.offset, _ANSWER_BYTES, end)
+        plan = partial(_verified_range, replica.log, message.offset, end)
         planning = asyncio.get_running_loop().run_in_executor(None, plan)
         planning.add_done_callback(partial(self._planned, peer, name, incarnation, message.offset))
 
@@ -141,3 +140,10 @@ class RepairExchange:
         body: FileRange | None,
     ) -> None:
         self._cluster.sessions.answer(peer, name, incarnation, answer, body)
+
+
+def _verified_range(log: ReadableLog, offset: Offset, end: Offset) -> FileRange:
+    """Return what is to be given; reads it, and an index if it must."""
+    found = log.plan_read(offset, _ANSWER_BYTES, end)
+    log.verify_range(found)
+    return found

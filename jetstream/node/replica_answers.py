@@ -86,7 +86,10 @@ class Answers:
         except JetstreamError as error:
             self._cannot_serve(serve, error)
             return 0
-        self._send_range(serve, found)
+        if found.is_verified:
+            self._send_range(serve, found)
+        else:
+            self._find_on_thread(serve)
         return found.length
 
     def tell(self, action: Diverging | StartOver | RefuseFetch, high_watermark: Offset) -> None:
@@ -109,8 +112,16 @@ class Answers:
         return self._parts.log.plan_read(serve.log_end, _ANSWER_BYTES, serve.limit, load=load)
 
     def _find_on_thread(self, serve: Serve) -> None:
-        """Read the index of an old segment where it holds nobody up."""
-        self._on_thread(serve, lambda: self._find(serve, load=True), partial(self._send_range, serve))
+        """Read where it holds nobody up: the index of an old segment, and batches, to find damage.
+
+        Followers would refuse damage as well, but only who has it can have it repaired.
+        """
+        self._on_thread(serve, lambda: self._find_verified(serve), partial(self._send_range, serve))
+
+    def _find_verified(self, serve: Serve) -> FileRange:
+        found = self._find(serve, load=True)
+        self._parts.log.verify_range(found)
+        return found
 
     def _cut_on_thread(self, serve: Serve, found: FileRange) -> None:
         """Send the rest of a batch that compaction here has given a longer range than the follower knows."""
