@@ -357,8 +357,7 @@ class Log(WritableLog):
         for start, stop in self.corrupt_ranges:
             for segment, following in zip(segments, bounds, strict=True):
                 if segment.base < stop and start < following:
-                    found = holes(segment, following, self.indexes.of(segment), (start, stop))
-                    yield from (hole for hole in found if hole.next <= end)
+                    yield from holes(segment, following, self.indexes.of(segment), (start, stop), end)
 
     def fill(self, hole: Hole, batches: Sequence[SealedBatch]) -> None:
         """Put back what was in a hole; returns when it is durable and was read from the medium as it is.

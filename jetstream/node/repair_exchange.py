@@ -18,6 +18,7 @@ from jetstream.log.repair import Hole
 from jetstream.node.crash import Crash
 from jetstream.node.replica import StreamReplica
 from jetstream.node.replica_parts import ClusterServices
+from jetstream.replica.repair_search import answered_end, peers_of
 from jetstream.replica.wire import RepairAnswer, RepairMessage
 from metadata.catalog.tables import Stream
 
@@ -52,10 +53,7 @@ class RepairExchange:
         row = self._row_of(stream.name, stream.parts.incarnation)
         if row is None:
             return []
-        cluster = self._cluster
-        others = (node for node in row.isr_nodes if node != cluster.node_id)
-        can_be_asked = filter(cluster.sessions.is_connected, others)
-        return sorted(can_be_asked, key=lambda node: (node != row.leader, node))
+        return peers_of(row, self._cluster.node_id, self._cluster.sessions.is_connected)
 
     async def batches(self, stream: StreamReplica, hole: Hole, peer: NodeId) -> list[SealedBatch]:
         """Return what ``peer`` has where this node's log is damaged, intact.
@@ -104,7 +102,7 @@ class RepairExchange:
         if replica is None or not replica.is_open:
             self._answer(peer, name, incarnation, RepairAnswer(0, message.offset, message.offset, 0), None)
             return
-        end = min(message.end, replica.high_watermark)
+        end = answered_end(message.end, replica.high_watermark)
         plan = partial(_verified_range, replica.log, message.offset, end)
         planning = asyncio.get_running_loop().run_in_executor(None, plan)
         planning.add_done_callback(partial(self._planned, peer, name, incarnation, message.offset))

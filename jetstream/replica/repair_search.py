@@ -1,12 +1,15 @@
 """The decider of what is asked of whom to repair a log: one damaged part, and one peer, after the other.
 
+Whoever is in sync has all that is committed, whoever leads, and gives what it knows to be so.
+
 Who could not help is asked again after a while: it may have been away, or be repaired itself by then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from envelope.types import MonotonicNs, NodeId, Offset
+from metadata.catalog.tables import Stream
 
 RETRY_NS: Final = 2_000_000_000
 """A peer that could not help with a damaged part is asked for it again after so long."""
@@ -49,3 +52,14 @@ class RepairSearch:
     def _is_due(self, attempt: Attempt, now: MonotonicNs) -> bool:
         at = self._failed.get(attempt)
         return at is None or now - at >= RETRY_NS
+
+
+def peers_of(row: Stream, node: NodeId, can_be_asked: Callable[[NodeId], bool]) -> list[NodeId]:
+    """Return whom ``node`` may ask now: who has all that is committed, the leader first."""
+    others = (peer for peer in row.isr_nodes if peer != node)
+    return sorted(filter(can_be_asked, others), key=lambda peer: (peer != row.leader, peer))
+
+
+def answered_end(asked_end: Offset, high_watermark: Offset) -> Offset:
+    """Return where an answer ends at the latest: what is not known to be committed where it is may go."""
+    return min(asked_end, high_watermark)

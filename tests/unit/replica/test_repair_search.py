@@ -1,7 +1,11 @@
 """What is asked of whom to repair a log, and when again."""
 
+from dataclasses import replace
+
 from envelope.types import MonotonicNs, NodeId, Offset
-from jetstream.replica.repair_search import RETRY_NS, Attempt, RepairSearch
+from jetstream.replica.repair_search import RETRY_NS, Attempt, RepairSearch, answered_end, peers_of
+from metadata.catalog.tables import InSyncReplica
+from tests.support.lone_streams import LONE_ROW
 
 A, B = NodeId("a"), NodeId("b")
 LOW, HIGH = (Offset(3), Offset(5)), (Offset(9), Offset(10))
@@ -36,3 +40,17 @@ def test_what_was_repaired_and_is_damaged_anew_is_asked_for_at_once() -> None:
     assert search.failed(Attempt(*LOW, A), NOW)
     assert search.next([HIGH], [A], NOW) == Attempt(*HIGH, A)
     assert search.next([LOW], [A], NOW) == Attempt(*LOW, A)
+
+
+def test_who_is_in_sync_and_can_be_asked_is_asked_the_leader_first() -> None:
+    a, b, c, d, e = (NodeId(name) for name in "abcde")
+    isr = tuple(InSyncReplica(node, f"disk-{node}") for node in (a, b, c, d))
+    row = replace(LONE_ROW, replicas=(a, b, c, d, e), isr=isr, leader=c)
+    assert peers_of(row, b, lambda peer: True) == [c, a, d]
+    assert peers_of(row, c, lambda peer: peer != a) == [b, d]
+    assert peers_of(replace(row, leader=None), e, lambda peer: True) == [a, b, c, d]
+
+
+def test_only_what_is_known_to_be_committed_is_given() -> None:
+    assert answered_end(Offset(5), Offset(4)) == 4
+    assert answered_end(Offset(5), Offset(6)) == 5
