@@ -17,6 +17,7 @@ from jetstream.log.batch_index import BatchIndex, IndexEntry, IndexSummary
 from jetstream.log.disk import Disk, File
 from jetstream.log.index_file import read_index, write_index
 from jetstream.log.scan import Damage, SegmentScan, scan_segment
+from jetstream.log.schema import END_OF_STREAM
 
 SEGMENT_SUFFIX: Final = ".arrows"
 INDEX_SUFFIX: Final = ".index"
@@ -231,8 +232,9 @@ class Segment:
         left.damages = tuple(damage for damage in self.damages if damage.base < offset)
         left.index_doubtful = self.index_doubtful
         left._describe(left.index)
-        if left.next < offset and row < len(index):  # what is damaged before it stays where it is
-            left.next, left.data_end = offset, FilePosition(index.positions[row])
+        if left.next < offset:  # what is damaged before it stays where it is
+            left.next = offset
+            left.data_end = FilePosition(index.positions[row]) if row < len(index) else _batches_end(self)
         left.size = left.data_end
         return left
 
@@ -335,3 +337,11 @@ class Segment:
         if rows > 0 and not self.damages and not self.index_doubtful:
             assert self.last_txid == self.index.last_txid, f"X3: {self.last_txid}, not {self.index.last_txid}"
             write_index(self._disk, self.index_path, self.index, rows)
+
+
+def _batches_end(segment: Segment) -> FilePosition:
+    """Return where the last batch of a sealed segment ends, also if that one is damaged."""
+    end = segment.size - len(END_OF_STREAM)
+    with segment.leased() as file:
+        has_marker = file.read(end, len(END_OF_STREAM)) == END_OF_STREAM
+    return FilePosition(end if has_marker else segment.size)

@@ -480,3 +480,19 @@ def test_what_is_left_damaged_at_the_end_of_a_cut_log_is_repaired() -> None:
     log.close()
     whole = {0: b"zero", 1: b"one", 2: b"two", 3: b"another"}
     assert stored_values(opened(disk.power_loss(nothing_survives), full=True)) == whole
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_damage_at_the_end_of_a_segment_stays_when_the_next_one_is_cut_off(other: Log, full: bool) -> None:
+    disk = replica()
+    entry = other.locate(Offset(2)).entry
+    overwrite(disk, FIRST, flipped(CONTENT[FIRST], entry.position + 300, 1))
+    log = looked_at(disk, full=full)
+    assert (log.segments, log.corrupt_ranges) == (2, ((2, 3),))
+    log.truncate_to(Offset(3))
+    assert (log.log_end_offset, log.corrupt_ranges) == (3, ((2, 3),))
+    append(log, [b"another"])
+    log.sync()
+    assert repair(log, other) == 1
+    assert stored_values(log) == {0: b"zero", 1: b"one", 2: b"two", 3: b"another"}
+    assert file_content(disk, FIRST).startswith(CONTENT[FIRST][: entry.end])
