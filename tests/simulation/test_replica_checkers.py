@@ -1,12 +1,14 @@
 """No checker of replication is mute: each law, broken by hand, is a violation."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName, TimestampUs
+from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName, TimestampUs
 from jetstream.replica.leader_events import AdvanceHighWatermark, FetchRefusal, RefuseFetch
-from metadata.catalog.tables import InSyncReplica, Stream
+from metadata.catalog.commands import ChangeLeader, NodeAtEpoch
+from metadata.catalog.tables import InSyncReplica, Stream, UncleanElection
 from metadata.stream_config import StreamConfig
 from tests.simulation.replica.checkers.committed import Committed
 from tests.simulation.replica.checkers.copies import check_count, check_members
@@ -14,15 +16,24 @@ from tests.simulation.replica.checkers.leases import Leases
 from tests.simulation.replica.checkers.log_matching import LogMatching
 from tests.simulation.replica.checkers.power_losses import PowerLosses
 from tests.simulation.replica.checkers.publishing import Publishing
+from tests.simulation.replica.checkers.read_replicas import (
+    ReadReplicas,
+    check_election,
+    check_leader,
+    check_left,
+    check_proposal,
+    check_roles,
+    without,
+)
 from tests.simulation.replica.checkers.reigns import Reigns, check_speech
 from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.checkers.watermarks import Watermark
 from tests.simulation.replica.log_image import Batch, LogImage
 from tests.simulation.replica.messages import Publish
 from tests.simulation.violation import Violation
-from tests.support.catalogs import register
+from tests.support.catalogs import apply, catalog_of, create, register, update
 
-A, B = NodeId("a"), NodeId("b")
+A, B, R = NodeId("a"), NodeId("b"), NodeId("r")
 STREAM = StreamName("orders")
 
 
@@ -197,6 +208,47 @@ def _back_after_a_power_loss(row: Stream, committed: Committed) -> Truths:
     return truths
 
 
+def _read(row: Stream) -> Stream:
+    """The row with a read replica."""
+    return replace(row, read_replicas=(R,))
+
+
+def _read_replica_is_a_replica() -> None:
+    check_roles(replace(_read(_row(A, B)), replicas=(A, R)))
+
+
+def _read_replica_in_the_isr() -> None:
+    check_roles(_read(_row(A, R)))
+
+
+def _read_replica_leads() -> None:
+    check_roles(_read(_row(A, B, leader=R)))
+
+
+def _read_replica_is_elected() -> None:
+    row = _read(_row(A, B, leader=None))
+    check_leader(row, replace(row, leader=R, replicas=(R, B), read_replicas=(A,)))
+
+
+def _controller_elects_a_read_replica() -> None:
+    row = _read(_row(A, B, leader=None))
+    election = ChangeLeader(STREAM, row.incarnation, R, NodeEpoch(1), row.leader_epoch, unclean=True)
+    check_election(row, election)
+
+
+def _read_replica_is_proposed() -> None:
+    check_proposal(_read(_row(A, B)), [NodeAtEpoch(A, NodeEpoch(1)), NodeAtEpoch(R, NodeEpoch(1))])
+
+
+def _only_a_read_replica_has_the_second_copy() -> None:
+    images = {"disk-of-a": _log(X), "disk-of-b": _log(), "disk-2-of-r": _log(X)}
+    check_count(_row(A, B, minimum=2), Offset(2), _committed(X), dict(without((R,), images.items())))
+
+
+def _who_reads_no_more_keeps_its_log() -> None:
+    check_left(_read(_row(A, B)), _row(A, B), owing=(A,))
+
+
 def _gap_between_batches() -> None:
     _log(X, _batch(3, 1, "y"))
 
@@ -236,6 +288,14 @@ _BROKEN: list[tuple[Callable[[], None], str]] = [
     (_in_sync_beside_others_after_a_power_loss, "a has lost power, and is in the ISR of orders .* beside"),
     (_more_is_lost_than_the_last_one_lost, "in epoch 2 with 0 of what was committed; 2 was not lost"),
     (_cut_without_a_loss, "b/orders: committed records 2 to 3 are about to be removed"),
+    (_read_replica_is_a_replica, "read replica r of orders is a replica"),
+    (_read_replica_in_the_isr, "read replica r of orders is in the ISR"),
+    (_read_replica_leads, "read replica r of orders is the leader"),
+    (_read_replica_is_elected, "read replica r of orders is elected"),
+    (_controller_elects_a_read_replica, "the controller elects r, a read replica of orders"),
+    (_read_replica_is_proposed, "a proposes r, a read replica of orders, as in sync"),
+    (_only_a_read_replica_has_the_second_copy, r"on disk in \['disk-of-a'\] only"),
+    (_who_reads_no_more_keeps_its_log, "r holds orders no more, and need not remove it"),
     (_gap_between_batches, "batch 3 of epoch 1 is appended to a log that ends at 2"),
     (_epoch_that_decreases, "batch 2 of epoch 1 is appended"),
     (_epoch_begun_twice, "epoch 1 begins in a log that knows epoch 1"),
@@ -289,3 +349,17 @@ def test_only_who_syncs_before_it_counts_has_to_hold_everything_before_it_is_bac
     assert "disk-of-a" not in losses.untold(_row(A, B))
     images = {"disk-of-a": _log(), "disk-of-b": _log(X)}
     check_count(_row(A, B, minimum=2), Offset(2), _committed(X), images, losses.held(STREAM))
+
+
+def test_read_replicas_come_and_go_and_an_operator_may_elect_one() -> None:
+    laws, name = ReadReplicas(), StreamName("s")
+    catalog = catalog_of(register(A), register(B), register(R), create("s", nodes=(A, B), read_replicas=(R,)))
+    laws.changed(name, catalog)
+    apply(catalog, replace(update("s", read_replicas=0), read_replicas=()))
+    laws.changed(name, catalog)
+    assert [removal.pending for removal in catalog.removals()] == [(R,)]
+    row = _read(_row(A, B, leader=None))
+    check_proposal(row, [NodeAtEpoch(A, NodeEpoch(1)), NodeAtEpoch(B, NodeEpoch(1))])
+    unclean = UncleanElection(R, LeaderEpoch(2), None, (A, B))
+    elected = replace(row, leader=R, leader_epoch=LeaderEpoch(2), replicas=(R, B), read_replicas=(A,))
+    check_leader(row, replace(elected, last_unclean=unclean))

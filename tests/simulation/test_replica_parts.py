@@ -12,7 +12,7 @@ from tests.simulation.replica.bus import Bus
 from tests.simulation.replica.log_image import Batch, LogImage
 from tests.simulation.replica.messages import BusMessage, Message, Ping, Publish
 from tests.simulation.replica.service_world import ServiceWorld
-from tests.simulation.replica.swarm import LEASE, draw
+from tests.simulation.replica.swarm import LEASE, draw, with_read_replicas
 from tests.simulation.replica.world import World
 from tests.simulation.replica.writer import Done, Full, LogWriter, Report, Sync, Write
 from tests.simulation.timeline import Timeline
@@ -197,3 +197,22 @@ def test_the_bus_keeps_the_order_of_a_publisher_and_drops_what_nobody_is_subscri
     while timeline.take_next(_LONG):
         pass
     assert received == (sent if subscribed else [])
+
+
+def test_a_minority_of_clusters_has_read_replicas_on_nodes_of_their_own_and_the_others_are_unchanged() -> (
+    None
+):
+    drawn = 0
+    for seed in range(300):
+        before = draw(Random(seed), frugal=False)
+        after = with_read_replicas(before, Random(seed))
+        if not after.has_read_replicas:
+            assert after == before
+            continue
+        drawn += 1
+        assert "exchange_readers" in after.faults
+        for shape in after.streams:
+            assert 1 <= len(shape.read_replicas) <= 2
+            assert len(set(shape.holders)) == len(shape.holders)
+            assert set(shape.holders) <= set(after.nodes)
+    assert 20 <= drawn <= 80

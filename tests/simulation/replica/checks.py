@@ -1,5 +1,7 @@
 """Every checker, told of what concerns several of them in one call."""
 
+from collections.abc import Collection
+
 from envelope.types import LeaderEpoch, NodeId, Offset, StreamName, SyncMode
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, RegisterNode
@@ -9,6 +11,7 @@ from tests.simulation.replica.checkers.leases import Leases
 from tests.simulation.replica.checkers.log_matching import LogMatching
 from tests.simulation.replica.checkers.power_losses import PowerLosses
 from tests.simulation.replica.checkers.publishing import Publishing
+from tests.simulation.replica.checkers.read_replicas import ReadReplicas, without
 from tests.simulation.replica.checkers.reigns import Process, Reigns
 from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.log_image import Batch, LogImage
@@ -29,6 +32,7 @@ class Checks:
         self.reigns = Reigns()
         self.power_losses = PowerLosses()
         self.leases = Leases(LEASE * 3 * swarm.drift_ppm // 1_000_000)
+        self.read_replicas = ReadReplicas()
         self.catalog = Catalog()
 
     def new_image(self, directory: str, stream: StreamName) -> LogImage:
@@ -54,6 +58,7 @@ class Checks:
         self.catalog = catalog
         for name in self.images:
             self._check_members(name)
+            self.read_replicas.changed(name, catalog)
 
     def reign_begun(self, leader: Process, epoch: LeaderEpoch, image: LogImage) -> None:
         """A process begins to lead."""
@@ -63,8 +68,21 @@ class Checks:
         truths.begun(epoch, image)
         self.reigns.begun(leader, epoch, image, truths.of(epoch), stream.leader_epoch)
 
-    def announced(self, name: NodeId, image: LogImage, high_watermark: Offset, epoch: LeaderEpoch) -> None:
-        """A leader says that everything below is committed."""
+    def silent(self, reporter: NodeId, name: StreamName, epoch: LeaderEpoch) -> None:
+        """A follower reports its leader as silent; what a read replica says is no reason for anything."""
+        stream = self.catalog.stream(name)
+        if stream is None or reporter not in stream.read_replicas:
+            self.leases.reported(name, epoch)
+
+    def announced(
+        self,
+        name: NodeId,
+        image: LogImage,
+        high_watermark: Offset,
+        epoch: LeaderEpoch,
+        apart: Collection[NodeId] = (),
+    ) -> None:
+        """A leader says that everything below is committed; ``apart``: what these have does not count."""
         truths = self.truths[image.stream]
         committed = truths.of(epoch)
         grows = high_watermark > committed.end
@@ -72,8 +90,9 @@ class Checks:
         stream = self.catalog.stream(image.stream)
         if stream is None or not grows or truths.is_parting or committed is not truths.newest:
             return
-        before = self.power_losses.held(image.stream)
-        check_count(stream, high_watermark, committed, self.images[image.stream], before)
+        counted = without(apart, self.images[image.stream].items())
+        before = without(apart, self.power_losses.held(image.stream))
+        check_count(stream, high_watermark, committed, dict(counted), before)
         self._check_members(image.stream)
 
     def trimmed(self, image: LogImage, gone: list[str]) -> None:

@@ -41,14 +41,17 @@ class Ending:
         living = [self._nodes[name] for name in stream.replicas if name not in left_dead]
         if len(living) < stream.config.insync_minimum:
             return True
-        if stream.leader is None or set(stream.isr_nodes) != {node.name for node in living}:
-            return False
-        if stream.target is not None and not set(left_dead) & set(stream.target):
+        is_moving = stream.target is not None and not set(left_dead) & set(stream.target)
+        is_in_sync = set(stream.isr_nodes) == {node.name for node in living}
+        if stream.leader is None or not is_in_sync or is_moving:
             return False
         if not all(publisher.done for publisher in self._publishers if publisher.stream == stream.name):
             return False
+        living += [self._nodes[name] for name in stream.read_replicas if name not in left_dead]
         lives = [node.life for node in living if node.life is not None]
         if len(lives) < len(living) or not all(stream.name in life.replicas for life in lives):
+            return False
+        if self._world.swarm.has_read_replicas and not self._is_tidy(stream, left_dead):
             return False
         replicas = [life.replicas[stream.name] for life in lives]
         end = self._nodes[stream.leader].images[stream.name].log_end
@@ -56,6 +59,17 @@ class Ending:
             replica.watermark.offset == replica.image.log_end == replica.image.counted_end == end
             for replica in replicas
         )
+
+    def _is_tidy(self, stream: Stream, left_dead: Collection[NodeId]) -> bool:
+        """Tell whether who does not hold the stream has nothing of it, and the catalogue knows."""
+        others = [node for node in self._nodes.values() if node.name not in (*stream.holders, *left_dead)]
+        owing = {
+            name
+            for removal in self._world.checks.catalog.removals()
+            for name in removal.pending
+            if removal.incarnation == stream.incarnation
+        }
+        return not any(stream.name in node.images or node.name in owing for node in others)
 
     def check(self, left_dead: Collection[NodeId]) -> None:
         """Check that all that was promised is there.
@@ -76,7 +90,7 @@ class Ending:
             if is_lost:
                 self._world.trace.counts["stream_lost"] += 1
                 continue
-            for member in stream.isr_nodes:
+            for member in (*stream.isr_nodes, *stream.read_replicas):
                 image = self._nodes[member].images[stream.name]
                 if image.log_end != committed.end or not committed.is_in(image, committed.end):
                     raise Violation(

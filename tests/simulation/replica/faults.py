@@ -8,6 +8,7 @@ from tests.simulation.replica.fault_schedule import FaultSchedule, kinds_of_all
 from tests.simulation.replica.link_faults import LinkFaults
 from tests.simulation.replica.node import SimulatedNode
 from tests.simulation.replica.process_faults import ProcessFaults
+from tests.simulation.replica.reader_faults import ReaderFaults
 from tests.simulation.replica.reign_faults import ReignFaults
 from tests.simulation.replica.service_world import ServiceWorld
 from tests.simulation.replica.targets import Targets, names
@@ -32,6 +33,7 @@ class Faults(FaultSchedule):
             "hand_over": reigns.hand_over,
             "there_and_back": reigns.there_and_back,
             "reassign": reigns.reassign,
+            "exchange_readers": ReaderFaults(world, to).exchange,
             "metadata_down": reigns.take_down,
             "trim": disks.trim,
         }

@@ -134,7 +134,7 @@ class Life:
 def _take_in(life: Life, row: Stream) -> None:
     """Begin, go on with, or end the replica of a stream."""
     replica = life.replicas.get(row.name)
-    if life.name in row.replicas:
+    if life.name in row.holders:
         life.owed.discard(row.incarnation)
         if replica is None:
             known = life.node.known_high_watermark(row.name)

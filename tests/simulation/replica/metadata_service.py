@@ -40,6 +40,7 @@ from metadata.controller.events import Event as ControllerEvent
 from metadata.controller.events import LeaderSilent as SilenceReported
 from metadata.controller.machine import Controller
 from metadata.controller.settings import ControllerSettings
+from tests.simulation.replica.checkers.read_replicas import check_election
 from tests.simulation.replica.messages import (
     METADATA,
     Answer,
@@ -82,6 +83,7 @@ class MetadataService:
                 create(
                     shape.name,
                     nodes=shape.replicas,
+                    read_replicas=shape.read_replicas,
                     min_insync_replicas=shape.min_insync_replicas,
                     sync=shape.sync,
                 )
@@ -184,7 +186,7 @@ class MetadataService:
             case Heartbeat(source, node_epoch, asked_at):
                 self._control(NodeHeard(source, node_epoch), asked_at)
             case LeaderSilent(source, stream, leader_epoch):
-                self._world.checks.leases.reported(stream, leader_epoch)
+                self._world.checks.silent(source, stream, leader_epoch)
                 self._control(SilenceReported(stream, leader_epoch, source))
             case Stopping(source, node_epoch):
                 self._world.checks.leases.stopping(source)
@@ -217,6 +219,7 @@ class MetadataService:
                 case Elect(command):
                     stream = self.catalog.stream(command.stream)
                     assert stream is not None, f"{command.stream} exists"
+                    check_election(stream, command)
                     if not (self._world.swarm.moves and is_wanted(stream, command.leader)):
                         self._world.checks.leases.replaced(stream)
                     if not self._is_lossy():
@@ -255,7 +258,9 @@ def row_text(row: Row) -> str:
     if isinstance(row, Stream):
         members = ",".join(row.isr_nodes)
         target = "" if row.target is None else f" of {','.join(row.replicas)} to {','.join(row.target)}"
-        return f"{row.name}: leader {row.leader} e{row.leader_epoch} isr {members} v{row.isr_version}{target}"
+        read = f" read by {','.join(row.read_replicas)}" if row.read_replicas else ""
+        reign = f"leader {row.leader} e{row.leader_epoch}"
+        return f"{row.name}: {reign} isr {members} v{row.isr_version}{target}{read}"
     return f"{row.node_id}: node_epoch {row.node_epoch} on {row.directory}"
 
 

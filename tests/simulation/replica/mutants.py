@@ -14,6 +14,7 @@ _RECONCILE: Final = "jetstream.replica.reconcile"
 _FOLLOWER: Final = "jetstream.replica.follower"
 _EPOCHS: Final = "jetstream.log.epochs"
 _LEADERSHIP: Final = "metadata.catalog.leadership"
+_HOLDERS: Final = "metadata.catalog.holders"
 _NODES: Final = "metadata.catalog.nodes"
 _CONTROLLER: Final = "metadata.controller.machine"
 
@@ -400,6 +401,51 @@ _UNSYNCED: Final = (
         first=_PROMISING,
     ),
 )
+_READ_REPLICAS: Final = (
+    _mutant(
+        "read_replica_may_join",
+        _LEADER,
+        "for node in self._appointment.replicas\n            if node not in committed",
+        "for node in (*self._appointment.replicas, *self._appointment.read_replicas)\n"
+        "            if node not in committed",
+        first=10_011,
+    ),
+    _mutant(
+        "read_replicas_count_for_the_minimum",
+        _LEADER,
+        "return len(self.isr.committed) < self._minimum",
+        "return len(self.isr.committed) + len(self._appointment.read_replicas) < self._minimum",
+        first=10_041,
+    ),
+    _mutant(
+        "commits_wait_for_read_replicas",
+        _LEADER,
+        "for node in self.isr.maximal:",
+        "for node in self.isr.maximal.union(self._appointment.read_replicas):",
+        first=10_084,
+    ),
+    _mutant(
+        "new_read_replicas_are_unknown",
+        _LEADER,
+        "self._appointment, replicas=changed.replicas, read_replicas=changed.read_replicas",
+        "self._appointment, replicas=changed.replicas",
+        first=10_011,
+    ),
+    _mutant(
+        "who_is_to_read_stays_in_sync",
+        _HOLDERS,
+        "isr = tuple(members[node] for node in after.replicas if node in members)",
+        "isr = tuple(members[node] for node in after.holders if node in members)",
+        first=10_020,
+    ),
+    _mutant(
+        "who_reads_no_more_keeps_its_files",
+        _HOLDERS,
+        "left = tuple(node for node in before.holders if node not in after.holders)",
+        "left = tuple(node for node in before.replicas if node not in after.holders)",
+        first=10_011,
+    ),
+)
 _LEASES: Final = (
     _mutant(
         "new_term_knows_who_is_dead",
@@ -423,6 +469,7 @@ _ALL: Final = (
     *_ASKING,
     *_CATALOGUE,
     *_UNSYNCED,
+    *_READ_REPLICAS,
     *_LEASES,
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

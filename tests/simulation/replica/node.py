@@ -26,7 +26,7 @@ class SimulatedNode:
         self.images = {
             shape.name: world.checks.new_image(self.directory, shape.name)
             for shape in world.swarm.streams
-            if name in shape.replicas
+            if name in shape.holders
         }
         self._known: dict[StreamName, Offset] = {}
         self._held: list[Callable[[], None]] = []

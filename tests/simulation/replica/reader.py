@@ -34,7 +34,7 @@ class Reader:
 
     def _read(self) -> None:
         self._world.timeline.after(self._think(), self._read)
-        node = self._nodes[self._world.rng.choice(self._shape.replicas)]
+        node = self._nodes[self._place()]
         if node.life is None or node.paused or self._shape.name not in node.life.replicas:
             return
         replica = node.life.replicas[self._shape.name]
@@ -50,7 +50,18 @@ class Reader:
         if records:
             self._world.checks.histories[self._shape.name].poll(self._name, seen)
             self._world.trace.counts["read"] += 1
+            is_apart = replica.row is not None and node.name in replica.row.read_replicas
+            self._world.trace.counts["read_at_reader"] += is_apart
             self._cursor = high_watermark
+
+    def _place(self) -> NodeId:
+        """Return a node that has the stream; where read replicas come and go one of them, or any node."""
+        world, shape = self._world, self._shape
+        if not shape.read_replicas:
+            return world.rng.choice(shape.replicas)
+        row = world.checks.catalog.stream(shape.name)
+        present = row.read_replicas if row is not None else ()
+        return world.rng.choice(present if present and world.rng.random() < 0.5 else world.swarm.nodes)
 
     def _think(self) -> int:
         return self._world.delay(self._world.swarm.think_mean) + 1

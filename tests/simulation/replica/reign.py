@@ -18,6 +18,7 @@ from jetstream.replica.leader_events import (
     Synced,
 )
 from metadata.catalog.commands import ChangeIsr
+from tests.simulation.replica.checkers.read_replicas import check_proposal
 from tests.simulation.replica.checkers.reigns import check_speech
 from tests.simulation.replica.description import event_text
 from tests.simulation.replica.log_image import Batch
@@ -156,13 +157,15 @@ class Reign:
     def _advance(self, high_watermark: Offset) -> None:
         self._replica.watermark.is_at(high_watermark)
         checks, name = self._world.checks, self._replica.life.name
-        checks.announced(name, self._image, high_watermark, self._leader.leader_epoch)
+        apart = self._life.row_of(self._image.stream).read_replicas
+        checks.announced(name, self._image, high_watermark, self._leader.leader_epoch, apart)
         for offset in [offset for offset in self._waiting if offset < high_watermark]:
             for message in self._waiting.pop(offset):
                 self._ack(message, offset)
 
     def _propose(self, proposal: ProposeIsr) -> None:
         row = self._life.row_of(self._image.stream)
+        check_proposal(row, proposal.isr)
         command = ChangeIsr(
             row.name,
             row.incarnation,

@@ -25,7 +25,7 @@ class ReignFaults:
             other.peer_lost(one.name, refused=not one.alive)
 
     def hand_over(self) -> None:
-        """Elect any replica, sometimes twice in a row; the catalogue must refuse who is not in the ISR."""
+        """Elect any holder, sometimes twice in a row; the catalogue must refuse who is not in the ISR."""
         metadata, rng = self._world.metadata, self._world.rng
         if metadata.down:
             return
@@ -34,7 +34,7 @@ class ReignFaults:
             stream = metadata.catalog.stream(name)
             assert stream is not None, f"{name} exists"
             in_sync = [member.node_id for member in stream.isr if is_registered(metadata.catalog, member)]
-            elected = rng.choice(in_sync if in_sync and rng.random() < 0.9 else stream.replicas)
+            elected = rng.choice(in_sync if in_sync and rng.random() < 0.9 else stream.holders)
             self._world.fault("hand_over", f"{name} to {elected}")
             metadata.hand_over(stream, elected)
 
@@ -47,7 +47,7 @@ class ReignFaults:
             return
         world.fault("there_and_back", f"{stream.name} from {stream.leader}")
         elected = rng.choice(others)
-        third = [name for name in stream.replicas if name not in (stream.leader, elected)]
+        third = [name for name in stream.holders if name not in (stream.leader, elected)]
         if third and rng.random() < 0.5:
             # One has what the next leader lacks, and loses it there; what it said before comes back late.
             self._links.hold_back([(rng.choice(third), stream.leader), (stream.leader, elected)])

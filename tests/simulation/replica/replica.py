@@ -54,7 +54,10 @@ class Replica:
         if self.reign is not None:
             leader = self.reign.leader
             if (row.leader, row.leader_epoch) == (self.life.name, leader.leader_epoch):
-                self.reign.tell(leading.ReplicasChanged(row.replicas, row.isr_nodes, row.isr_version))
+                changed = leading.ReplicasChanged(
+                    row.replicas, row.isr_nodes, row.isr_version, row.read_replicas
+                )
+                self.reign.tell(changed)
                 return
             self.reign.tell(leading.Deposed(row.leader_epoch))
             self.reign.end()
@@ -104,6 +107,7 @@ class Replica:
             row.isr_nodes,
             row.isr_version,
             row.config.insync_minimum,
+            row.read_replicas,
         )
         self.reign = Reign(self, appointment)
         self.reign.tell(leading.Tick())

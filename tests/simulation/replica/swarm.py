@@ -64,6 +64,12 @@ class StreamShape:
     replicas: tuple[NodeId, ...]
     min_insync_replicas: int
     sync: SyncMode = SyncMode.ALWAYS
+    read_replicas: tuple[NodeId, ...] = ()
+
+    @property
+    def holders(self) -> tuple[NodeId, ...]:
+        """All nodes that have a log of it: replicas, then read replicas."""
+        return self.replicas + self.read_replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,11 @@ class Swarm:
     """Streams are moved to other nodes, and go back to their preferred leaders."""
     syncs: float = 1.0
     """Share of the writes that a sync follows, of streams without ``sync: always``."""
+
+    @property
+    def has_read_replicas(self) -> bool:
+        """Whether nodes copy streams that they never lead, and which these are changes."""
+        return any(shape.read_replicas for shape in self.streams)
 
 
 _SIZES: Final = (3, 20, 55, 12, 10)
@@ -184,6 +195,33 @@ def _unsynced(swarm: Swarm, rng: Random) -> Swarm:
     syncs, modes = rng.choice((0.0, 0.1, 0.5)), (SyncMode.INTERVAL, SyncMode.OS)
     streams = tuple(replace(shape, sync=rng.choice(modes)) for shape in swarm.streams)
     return replace(swarm, streams=streams, syncs=syncs, power=rng.choice((0.3, 0.7, 1.0)))
+
+
+def with_read_replicas(swarm: Swarm, rng: Random) -> Swarm:
+    """Return the cluster with read replicas, on nodes of their own if need be, in a minority of clusters."""
+    return _read_elsewhere(swarm, rng) if rng.random() < 0.15 else swarm
+
+
+def _read_elsewhere(swarm: Swarm, rng: Random) -> Swarm:
+    """Return the cluster with one or two read replicas of each stream, which come and go."""
+    counts = [rng.choice((1, 1, 2)) for _ in swarm.streams]
+    holders = max(len(shape.replicas) + count for shape, count in zip(swarm.streams, counts, strict=True))
+    size = max(len(swarm.nodes), holders + rng.choice((0, 1)))
+    nodes = swarm.nodes + tuple(NodeId(f"n{number}") for number in range(len(swarm.nodes) + 1, size + 1))
+    streams = []
+    for shape, count in zip(swarm.streams, counts, strict=True):
+        free = [node for node in nodes if node not in shape.replicas]
+        streams.append(replace(shape, read_replicas=tuple(rng.sample(free, count))))
+    exchanges = ("exchange_readers",) * (1 + len(swarm.faults) // 3)
+    return replace(
+        swarm,
+        nodes=nodes,
+        streams=tuple(streams),
+        # Nor does a read replica lead where all disks of the ISR are lost.
+        spares_the_last=swarm.spares_the_last and rng.random() < 0.5,
+        readers=max(1, swarm.readers),
+        faults=swarm.faults + exchanges,
+    )
 
 
 def _moving(swarm: Swarm) -> Swarm:
