@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -28,8 +29,10 @@ from tests.simulation.replica.checkers.read_replicas import (
 from tests.simulation.replica.checkers.reigns import Reigns, check_speech
 from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.checkers.watermarks import Watermark
+from tests.simulation.replica.checks import Checks
 from tests.simulation.replica.log_image import Batch, LogImage
 from tests.simulation.replica.messages import Publish
+from tests.simulation.replica.swarm import LEASE, draw
 from tests.simulation.violation import Violation
 from tests.support.catalogs import apply, catalog_of, create, register, update
 
@@ -245,6 +248,15 @@ def _only_a_read_replica_has_the_second_copy() -> None:
     check_count(_row(A, B, minimum=2), Offset(2), _committed(X), dict(without((R,), images.items())))
 
 
+def _replaced_because_of_a_read_replica() -> None:
+    checks = Checks(draw(Random(1), frugal=False))
+    checks.catalog = catalog_of(register(A), register(R), create("s", nodes=(A,), read_replicas=(R,)))
+    checks.leases.left = lambda node: LEASE
+    (row,) = checks.catalog.streams()
+    checks.silent(R, row.name, row.leader_epoch)
+    checks.leases.replaced(row)
+
+
 def _who_reads_no_more_keeps_its_log() -> None:
     check_left(_read(_row(A, B)), _row(A, B), owing=(A,))
 
@@ -295,6 +307,7 @@ _BROKEN: list[tuple[Callable[[], None], str]] = [
     (_controller_elects_a_read_replica, "the controller elects r, a read replica of orders"),
     (_read_replica_is_proposed, "a proposes r, a read replica of orders, as in sync"),
     (_only_a_read_replica_has_the_second_copy, r"on disk in \['disk-of-a'\] only"),
+    (_replaced_because_of_a_read_replica, "a is replaced as dead"),
     (_who_reads_no_more_keeps_its_log, "r holds orders no more, and need not remove it"),
     (_gap_between_batches, "batch 3 of epoch 1 is appended to a log that ends at 2"),
     (_epoch_that_decreases, "batch 2 of epoch 1 is appended"),

@@ -24,6 +24,7 @@ class Faults(FaultSchedule):
         to, links = Targets(world, nodes), LinkFaults(world, list(nodes))
         disks, reigns = DiskFaults(world, to, links.moment), ReignFaults(world, to, links)
         processes = ProcessFaults(world, to, links.moment, disks)
+        readers = ReaderFaults(world, to, links)
         kinds = kinds_of_all(to, processes, disks, links, publishers) | {
             "kill_isr": lambda: processes.kill(to.members()),
             "restart_follower": processes.restart_at_once,
@@ -33,7 +34,8 @@ class Faults(FaultSchedule):
             "hand_over": reigns.hand_over,
             "there_and_back": reigns.there_and_back,
             "reassign": reigns.reassign,
-            "exchange_readers": ReaderFaults(world, to).exchange,
+            "exchange_readers": readers.exchange,
+            "leave_and_return": readers.leave_and_return,
             "metadata_down": reigns.take_down,
             "trim": disks.trim,
         }

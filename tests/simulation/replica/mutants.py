@@ -415,21 +415,21 @@ _READ_REPLICAS: Final = (
         _LEADER,
         "return len(self.isr.committed) < self._minimum",
         "return len(self.isr.committed) + len(self._appointment.read_replicas) < self._minimum",
-        first=10_041,
+        first=10_022,
     ),
     _mutant(
         "commits_wait_for_read_replicas",
         _LEADER,
         "for node in self.isr.maximal:",
         "for node in self.isr.maximal.union(self._appointment.read_replicas):",
-        first=10_084,
+        first=10_132,
     ),
     _mutant(
         "new_read_replicas_are_unknown",
         _LEADER,
         "self._appointment, replicas=changed.replicas, read_replicas=changed.read_replicas",
         "self._appointment, replicas=changed.replicas",
-        first=10_011,
+        first=10_023,
     ),
     _mutant(
         "who_is_to_read_stays_in_sync",
@@ -444,6 +444,13 @@ _READ_REPLICAS: Final = (
         "left = tuple(node for node in before.holders if node not in after.holders)",
         "left = tuple(node for node in before.replicas if node not in after.holders)",
         first=10_011,
+    ),
+    _mutant(
+        "comes_back_in_the_same_reign",
+        _HOLDERS,
+        "if not set(after.holders).isdisjoint(before.departed):",
+        "if not set(after.holders).isdisjoint(()):",
+        first=10_270,
     ),
 )
 _LEASES: Final = (

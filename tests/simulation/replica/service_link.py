@@ -79,9 +79,20 @@ class ServiceLink:
         if life.node_epoch and now >= self._heartbeat_at:
             self._heartbeat_at = MonotonicNs(now + LEASE // _HEARTBEATS_PER_LEASE)
             self._send(Heartbeat(life.name, life.node_epoch, now))
+            if self._world.swarm.has_read_replicas:
+                self._owe_again()
             for incarnation in sorted(life.owed):
                 command = ConfirmRemoval(life.name, incarnation)
                 self._send(Request((life.name, life.number, next(self._confirmations)), command))
+
+    def _owe_again(self) -> None:
+        """Confirm what the catalogue still waits for: the answer to an earlier confirmation may come late.
+
+        Elsewhere nothing waits for that, and recorded seeds stay as they are.
+        """
+        for removal in self._world.metadata.catalog.removals(self._life.name):
+            if removal.name not in self._life.replicas:
+                self._life.owed.add(removal.incarnation)
 
     def receive(self, message: ToMetadata) -> None:
         """Take in what the service says."""

@@ -212,7 +212,8 @@ def _read_elsewhere(swarm: Swarm, rng: Random) -> Swarm:
     for shape, count in zip(swarm.streams, counts, strict=True):
         free = [node for node in nodes if node not in shape.replicas]
         streams.append(replace(shape, read_replicas=tuple(rng.sample(free, count))))
-    exchanges = ("exchange_readers",) * (1 + len(swarm.faults) // 3)
+    share = 1 + len(swarm.faults) // 4
+    exchanges = ("exchange_readers",) * share + ("leave_and_return",) * share
     return replace(
         swarm,
         nodes=nodes,
