@@ -3,7 +3,7 @@
 from itertools import count
 from typing import TYPE_CHECKING
 
-from envelope.types import MonotonicNs, NodeId, StreamName
+from envelope.types import Incarnation, MonotonicNs, NodeId, StreamName
 from jetstream.replica.leader_events import ProposeIsr
 from metadata.catalog.commands import ChangeIsr, ConfirmRemoval
 from metadata.catalog.events import NodeRegistered, Refused, RemovalConfirmed
@@ -39,6 +39,7 @@ class ServiceLink:
     def __init__(self, world: "ServiceWorld", life: "Life") -> None:
         self._world, self._life = world, life
         self._confirmations = count(-1, -1)
+        self._confirming: dict[Incarnation, int] = {}
         self._index = -1
         self._requests = 0
         self._proposals: dict[RequestId, tuple[StreamName, int, int]] = {}
@@ -83,7 +84,16 @@ class ServiceLink:
                 self._owe_again()
             for incarnation in sorted(life.owed):
                 command = ConfirmRemoval(life.name, incarnation)
-                self._send(Request((life.name, life.number, next(self._confirmations)), command))
+                self._send(Request((life.name, life.number, self._confirmation(incarnation)), command))
+
+    def _confirmation(self, incarnation: Incarnation) -> int:
+        """Return the number of a confirmation; where read replicas come and go, one until it is answered.
+
+        A second one that comes late would be taken for that of a later removal.
+        """
+        if not self._world.swarm.has_read_replicas:
+            return next(self._confirmations)
+        return self._confirming.setdefault(incarnation, next(self._confirmations))
 
     def _owe_again(self) -> None:
         """Confirm what the catalogue still waits for: the answer to an earlier confirmation may come late.
@@ -124,6 +134,7 @@ class ServiceLink:
             return
         if isinstance(answer.event, RemovalConfirmed):
             life.owed.discard(answer.event.incarnation)
+            self._confirming.pop(answer.event.incarnation, None)
             return
         proposal = self._proposals.pop(answer.request_id, None)
         if proposal is not None and isinstance(answer.event, Refused):
