@@ -40,6 +40,12 @@ class Checks:
         image = self.images[stream][directory] = LogImage(stream, syncs=self._syncs[stream])
         return image
 
+    def removed(self, directory: str, stream: StreamName) -> None:
+        """A node has removed its log; what was held was held, and there is nothing now."""
+        logs = self.images[stream]
+        logs[f"removed-{len(logs)}-{directory}"] = logs.pop(directory)
+        self.new_image(directory, stream)
+
     def written(self, image: LogImage, batch: Batch) -> None:
         """A batch is about to be written."""
         self.log_matching.written(image, batch)

@@ -145,5 +145,6 @@ def _take_in(life: Life, row: Stream) -> None:
         del life.replicas[row.name]
         replica.end(row)
     if life.node.images.pop(row.name, None) is not None:
+        life.world.checks.removed(life.node.directory, row.name)
         life.world.trace.counts["removed"] += 1
     life.owed.add(row.incarnation)
