@@ -6,6 +6,7 @@ from envelope.types import LeaderEpoch, NodeId, Offset, StreamName, SyncMode
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, RegisterNode
 from tests.simulation.replica.checkers.copies import check_count, check_members
+from tests.simulation.replica.checkers.elections import Elections
 from tests.simulation.replica.checkers.history import History
 from tests.simulation.replica.checkers.leases import Leases
 from tests.simulation.replica.checkers.log_matching import LogMatching
@@ -31,7 +32,8 @@ class Checks:
         self.log_matching = LogMatching()
         self.reigns = Reigns()
         self.power_losses = PowerLosses()
-        self.leases = Leases(LEASE * 3 * swarm.drift_ppm // 1_000_000)
+        tolerance = LEASE * 3 * swarm.drift_ppm // 1_000_000
+        self.leases, self.elections = Leases(tolerance), Elections(LEASE, tolerance)
         self.read_replicas = ReadReplicas()
         self.catalog = Catalog()
 
@@ -56,6 +58,7 @@ class Checks:
 
     def applied(self, command: Command) -> None:
         """The catalogue has applied a command, and it alone."""
+        self.elections.applied(self.catalog, command, self.truths, self.images)
         if isinstance(command, RegisterNode):
             self.power_losses.registered(command, self.catalog.streams(), self.truths, self.images)
 

@@ -17,6 +17,7 @@ class Clients:
         self._world = world
         world.connections.nodes = nodes
         world.checks.leases.left = lambda name: nodes[name].lease_left()
+        world.checks.elections.left = world.checks.leases.left
         for node in nodes.values():
             node.start()
         shapes = world.swarm.streams

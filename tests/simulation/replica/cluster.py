@@ -10,7 +10,13 @@ from tests.simulation.replica.clients import Clients
 from tests.simulation.replica.faults import Faults
 from tests.simulation.replica.node import SimulatedNode
 from tests.simulation.replica.service_world import ServiceWorld
-from tests.simulation.replica.swarm import LEASE, draw, with_promises, with_read_replicas
+from tests.simulation.replica.swarm import (
+    LEASE,
+    draw,
+    with_promises,
+    with_read_replicas,
+    with_unclean_elections,
+)
 from tests.simulation.trace import Trace
 
 SAFETY_STEPS_MAX: Final = 1_500
@@ -28,6 +34,7 @@ class _Run(Case):
         if seed >= _RECORDED_SEEDS:
             swarm = with_promises(swarm, Random(f"promises {seed}"))
             swarm = with_read_replicas(swarm, Random(f"readers {seed}"))
+            swarm = with_unclean_elections(swarm, Random(f"unclean {seed}"))
         self._world = world = ServiceWorld(rng, swarm, trace)
         super().__init__(world.timeline, world.swarm.safety_end, SAFETY_STEPS_MAX, _PATIENCE)
         if trace.on:

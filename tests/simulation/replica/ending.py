@@ -31,10 +31,15 @@ class Ending:
         )
 
     def _is_lost(self, stream: Stream, left_dead: Collection[NodeId]) -> bool:
-        """Tell whether nobody may lead: the last members of the ISR stay dead, or have lost their disks."""
+        """Tell whether nobody may lead: the last members of the ISR stay dead, or have lost their disks.
+
+        Nor, where the stream permits it, may who was once in sync and has its disk.
+        """
+        able = {(member.node_id, member.directory) for member in stream.isr}
+        if stream.config.unclean_election:
+            able |= self._world.checks.elections.have_been_in_sync(stream)
         return not any(
-            member.node_id not in left_dead and self._nodes[member.node_id].directory == member.directory
-            for member in stream.isr
+            name not in left_dead and self._nodes[name].directory == directory for name, directory in able
         )
 
     def _is_whole(self, stream: Stream, left_dead: Collection[NodeId]) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from envelope.types import NodeId
 from tests.simulation.replica.disk_faults import DiskFaults
 from tests.simulation.replica.fault_schedule import FaultSchedule, kinds_of_all
+from tests.simulation.replica.isr_faults import IsrFaults
 from tests.simulation.replica.link_faults import LinkFaults
 from tests.simulation.replica.node import SimulatedNode
 from tests.simulation.replica.process_faults import ProcessFaults
@@ -25,6 +26,7 @@ class Faults(FaultSchedule):
         disks, reigns = DiskFaults(world, to, links.moment), ReignFaults(world, to, links)
         processes = ProcessFaults(world, to, links.moment, disks)
         readers = ReaderFaults(world, to, links)
+        isrs = IsrFaults(world, to, processes)
         kinds = kinds_of_all(to, processes, disks, links, publishers) | {
             "kill_isr": lambda: processes.kill(to.members()),
             "restart_follower": processes.restart_at_once,
@@ -38,6 +40,8 @@ class Faults(FaultSchedule):
             "leave_and_return": readers.leave_and_return,
             "metadata_down": reigns.take_down,
             "trim": disks.trim,
+            "lose_isr": isrs.lose,
+            "elect_uncleanly": isrs.elect,
         }
         super().__init__(world, to, processes, kinds, world.swarm.faults)
 

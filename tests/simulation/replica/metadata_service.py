@@ -5,7 +5,7 @@ The catalogue and the controller are the real ones.
 
 from typing import TYPE_CHECKING, Final
 
-from envelope.types import LogIndex, MonotonicNs, NodeId
+from envelope.types import LogIndex, MonotonicNs, NodeEpoch, NodeId, StreamName
 from jetstream.replica.settings import NEVER
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import (
@@ -23,6 +23,7 @@ from metadata.catalog.events import (
     ReplicasReassigned,
     StreamCreated,
     StreamUpdated,
+    UncleanlyElected,
 )
 from metadata.catalog.reassignment import is_ready
 from metadata.catalog.tables import InSyncReplica, Stream
@@ -55,7 +56,7 @@ from tests.simulation.replica.messages import (
     Row,
     Stopping,
 )
-from tests.simulation.replica.swarm import LEASE
+from tests.simulation.replica.swarm import LEASE, Swarm
 from tests.support.catalogs import create, register
 
 if TYPE_CHECKING:
@@ -86,10 +87,13 @@ class MetadataService:
                     read_replicas=shape.read_replicas,
                     min_insync_replicas=shape.min_insync_replicas,
                     sync=shape.sync,
+                    unclean_election=shape.unclean_election,
                 )
             )
         world.checks.catalog = self.catalog
-        self._controller = self._new_controller()
+        world.checks.elections.begun(self.catalog)
+        self._world.checks.elections.term_began(self._now())
+        self._controller = new_controller(self.catalog, swarm, self._now())
         world.network.connect(METADATA, self._receive)
         world.timeline.after(_TICK, self._tick)
 
@@ -109,13 +113,16 @@ class MetadataService:
     def come_back(self) -> None:
         """Begin a new term."""
         self.down = False
-        self._controller = self._new_controller()
+        self._world.checks.elections.term_began(self._now())
+        self._controller = new_controller(self.catalog, self._world.swarm, self._now())
 
     def apply(self, command: Command) -> Events:
         """Apply a command at once."""
         events = self._note(command)
         self._world.checks.applied(command)
         self._world.checks.catalog_changed(self.catalog)
+        if isinstance(events[0], NodeRegistered):
+            self._world.checks.elections.registered(events[0].node.node_id, self._now())
         self._control(RowsChanged(events))
         return events
 
@@ -132,6 +139,9 @@ class MetadataService:
             self._world.note(METADATA, f"{self.index}: {type(command).__name__} {outcome}")
         if isinstance(command, ChangeIsr):
             self._world.trace.counts["isr_refused" if isinstance(events[0], Refused) else "isr_changed"] += 1
+        self._world.trace.counts["elected_uncleanly"] += any(
+            isinstance(event, UncleanlyElected) for event in events
+        )
         if self._changes[-1]:
             self._notify()
         return events
@@ -143,17 +153,14 @@ class MetadataService:
         command = ChangeLeader(stream.name, stream.incarnation, node, row.node_epoch, stream.leader_epoch)
         self.apply(command)
 
-    def _new_controller(self) -> Controller:
-        swarm = self._world.swarm
-        settings = ControllerSettings(
-            lease_ns=LEASE,
-            report_valid_ns=2 * swarm.leader_timeout,
-            accused_ns=swarm.accused,
-            retry_interval_ns=LEASE // 2,
-            preferred_settle_ns=4 * LEASE if swarm.moves else NEVER,
-            preferred_pause_ns=LEASE,
-        )
-        return Controller(self.catalog, self._now(), settings)
+    def order_election(self, name: StreamName, node: NodeId) -> bool:
+        """Ask for an unclean election, as an operator does; return whether the controller permits it."""
+        command = self._controller.ordered_election(name, node, self._now())
+        if isinstance(command, Refused):
+            return False
+        self._world.checks.elections.decided(self.catalog, command, self._now(), ordered=True)
+        self._world.timeline.after(self._delay(self._world.swarm.metadata_delay), self._perform, command)
+        return True
 
     def _now(self) -> MonotonicNs:
         return MonotonicNs(self._world.timeline.now)
@@ -184,12 +191,16 @@ class MetadataService:
             case Request():
                 self._decide(message)
             case Heartbeat(source, node_epoch, asked_at):
+                if is_present(self.catalog, source, node_epoch):
+                    self._world.checks.elections.heard(source, self._now())
                 self._control(NodeHeard(source, node_epoch), asked_at)
             case LeaderSilent(source, stream, leader_epoch):
                 self._world.checks.silent(source, stream, leader_epoch)
                 self._control(SilenceReported(stream, leader_epoch, source))
             case Stopping(source, node_epoch):
                 self._world.checks.leases.stopping(source)
+                if is_present(self.catalog, source, node_epoch):
+                    self._world.checks.elections.stopping(source)
                 self._control(NodeStopping(source, node_epoch))
             case _:
                 raise AssertionError(f"not for the service: {message}")
@@ -222,6 +233,7 @@ class MetadataService:
                     check_election(stream, command)
                     if not (self._world.swarm.moves and is_wanted(stream, command.leader)):
                         self._world.checks.leases.replaced(stream)
+                    self._world.checks.elections.decided(self.catalog, command, self._now(), ordered=False)
                     if not self._is_lossy():
                         delay = self._delay(self._world.swarm.metadata_delay)
                         self._world.timeline.after(delay, self._perform, command)
@@ -238,6 +250,25 @@ class MetadataService:
         if not self.down:
             self._control(Tick())
         self._world.timeline.after(_TICK, self._tick)
+
+
+def new_controller(catalog: Catalog, swarm: Swarm, now: MonotonicNs) -> Controller:
+    """Return the controller of a term that begins now."""
+    settings = ControllerSettings(
+        lease_ns=LEASE,
+        report_valid_ns=2 * swarm.leader_timeout,
+        accused_ns=swarm.accused,
+        retry_interval_ns=LEASE // 2,
+        preferred_settle_ns=4 * LEASE if swarm.moves else NEVER,
+        preferred_pause_ns=LEASE,
+    )
+    return Controller(catalog, now, settings)
+
+
+def is_present(catalog: Catalog, node: NodeId, node_epoch: NodeEpoch) -> bool:
+    """Tell whether this is the node's registered start."""
+    row = catalog.node(node)
+    return row is not None and row.node_epoch == node_epoch
 
 
 def is_registered(catalog: Catalog, member: InSyncReplica) -> bool:

@@ -16,6 +16,7 @@ _EPOCHS: Final = "jetstream.log.epochs"
 _LEADERSHIP: Final = "metadata.catalog.leadership"
 _HOLDERS: Final = "metadata.catalog.holders"
 _NODES: Final = "metadata.catalog.nodes"
+_LAST_CHOICE: Final = "metadata.controller.unclean"
 _CONTROLLER: Final = "metadata.controller.machine"
 
 
@@ -453,6 +454,43 @@ _READ_REPLICAS: Final = (
         first=10_270,
     ),
 )
+_UNCLEAN: Final = (
+    _mutant(
+        "any_stream_is_led_uncleanly",
+        _LAST_CHOICE,
+        "if not row.config.unclean_election or not living.is_isr_dead(row, now):",
+        "if not living.is_isr_dead(row, now):",
+        first=_PROMISING,
+    ),
+    _mutant(
+        "unclean_while_the_isr_lives",
+        _LAST_CHOICE,
+        "if not row.config.unclean_election or not living.is_isr_dead(row, now):",
+        "if not row.config.unclean_election:",
+        first=11_050,
+    ),
+    _mutant(
+        "blank_disk_is_elected",
+        _LAST_CHOICE,
+        "passed_over = {*row.blank, *row.isr_nodes}",
+        "passed_over = {*row.isr_nodes}",
+        first=_PROMISING,
+    ),
+    _mutant(
+        "unclean_election_is_not_told",
+        _LEADERSHIP,
+        "last_unclean=UncleanElection(leader, leader_epoch, command.unclean_at, given_up),",
+        "last_unclean=stream.last_unclean,",
+        first=_PROMISING,
+    ),
+    _mutant(
+        "given_up_isr_stays_in_sync",
+        _LEADERSHIP,
+        "isr=(InSyncReplica(leader, tables.nodes[leader].directory),),",
+        "isr=(InSyncReplica(leader, tables.nodes[leader].directory), *stream.isr),",
+        first=_PROMISING,
+    ),
+)
 _LEASES: Final = (
     _mutant(
         "new_term_knows_who_is_dead",
@@ -477,6 +515,7 @@ _ALL: Final = (
     *_CATALOGUE,
     *_UNSYNCED,
     *_READ_REPLICAS,
+    *_UNCLEAN,
     *_LEASES,
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

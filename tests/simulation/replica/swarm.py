@@ -64,6 +64,7 @@ class StreamShape:
     replicas: tuple[NodeId, ...]
     min_insync_replicas: int
     sync: SyncMode = SyncMode.ALWAYS
+    unclean_election: bool = False
     read_replicas: tuple[NodeId, ...] = ()
 
     @property
@@ -223,6 +224,20 @@ def _read_elsewhere(swarm: Swarm, rng: Random) -> Swarm:
         readers=max(1, swarm.readers),
         faults=swarm.faults + exchanges,
     )
+
+
+def with_unclean_elections(swarm: Swarm, rng: Random) -> Swarm:
+    """Return the cluster with streams that others than the ISR may lead, in a minority of clusters.
+
+    There whole ISRs are lost, also those of streams that do not permit it; at times an operator does.
+    """
+    if rng.random() >= 0.2 or len(swarm.nodes) == 1:
+        return swarm
+    streams = tuple(replace(shape, unclean_election=rng.random() < 0.7) for shape in swarm.streams)
+    often = 1 + len(swarm.faults) // 8
+    orders = ("elect_uncleanly",) * often if rng.random() < 0.4 else ()
+    faults = swarm.faults + ("lose_isr",) * often + orders
+    return replace(swarm, streams=streams, faults=faults)
 
 
 def _moving(swarm: Swarm) -> Swarm:

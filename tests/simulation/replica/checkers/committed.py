@@ -27,11 +27,11 @@ class Committed:
         self.forgotten: set[str] = set()
         """Values that retention removed somewhere: there a retry is not recognised any more."""
 
-    def succeeded(self, first_epoch: LeaderEpoch, shared: Offset) -> "Committed":
-        """Return another history that is this one below ``shared``."""
+    def succeeded(self, first_epoch: LeaderEpoch, shared: Offset, end: Offset) -> "Committed":
+        """Return another history that is this one below ``end``."""
         after = Committed(first_epoch, shared)
-        after.records = self.records[:shared]
-        after.offset_of = {value: offset for value, offset in self.offset_of.items() if offset < shared}
+        after.records = self.records[:end]
+        after.offset_of = {value: offset for value, offset in self.offset_of.items() if offset < end}
         after.forgotten = self.forgotten
         return after
 

@@ -64,7 +64,9 @@ class Truths:
                 f"{due[-1].kept} was not lost"
             )
         self._due = [parting for parting in self._due if parting.first_epoch > epoch]
-        self.known.append(former.succeeded(due[-1].first_epoch, shared))
+        # Who was left behind by a loss, and leads after another, still has what the first one took.
+        back = max(self.known, key=lambda truth: truth.shared_with(image))
+        self.known.append(back.succeeded(due[-1].first_epoch, shared, back.shared_with(image)))
 
     def is_lost(self, offset: Offset, since: LeaderEpoch, until: LeaderEpoch) -> bool:
         """Tell whether what was at ``offset`` in one reign may not be there in a later one."""
