@@ -1,0 +1,129 @@
+"""The deliberate bugs that only clusters find whose streams promise other things than most do.
+
+Streams without ``sync: always``, with read replicas, or that permit unclean elections: seeds below `FIRST`
+have none, and keep the clusters in which the bugs of `tests.simulation.replica.mutants` were found.
+"""
+
+from typing import Final
+
+from tests.simulation.mutation import Mutant
+
+FIRST: Final = 10_000
+
+_LEADER: Final = "jetstream.replica.leader"
+_LEADERSHIP: Final = "metadata.catalog.leadership"
+_HOLDERS: Final = "metadata.catalog.holders"
+_NODES: Final = "metadata.catalog.nodes"
+_LAST_CHOICE: Final = "metadata.controller.unclean"
+
+
+def _mutant(name: str, module: str, snippet: str, instead: str, first: int = FIRST) -> Mutant:
+    return Mutant(name, module, snippet, instead, first, "replica", None)
+
+
+_UNSYNCED: Final = (
+    _mutant(
+        "who_lost_power_stays_in_sync",
+        _NODES,
+        "keeps_all = unsynced_kept or synced",
+        "keeps_all = True",
+    ),
+    _mutant(
+        "interval_counts_as_synced",
+        _NODES,
+        "synced = stream.config.sync is SyncMode.ALWAYS",
+        "synced = stream.config.sync is not SyncMode.OS",
+    ),
+    _mutant(
+        "one_of_two_is_the_last_standing",
+        _NODES,
+        "if lost is not None and len(after.isr) > 1:",
+        "if lost is not None and len(after.isr) > 2:",
+    ),
+)
+_READ_REPLICAS: Final = (
+    _mutant(
+        "read_replica_may_join",
+        _LEADER,
+        "for node in self._appointment.replicas\n            if node not in committed",
+        "for node in (*self._appointment.replicas, *self._appointment.read_replicas)\n"
+        "            if node not in committed",
+        first=10_011,
+    ),
+    _mutant(
+        "read_replicas_count_for_the_minimum",
+        _LEADER,
+        "return len(self.isr.committed) < self._minimum",
+        "return len(self.isr.committed) + len(self._appointment.read_replicas) < self._minimum",
+        first=10_022,
+    ),
+    _mutant(
+        "commits_wait_for_read_replicas",
+        _LEADER,
+        "for node in self.isr.maximal:",
+        "for node in self.isr.maximal.union(self._appointment.read_replicas):",
+        first=10_132,
+    ),
+    _mutant(
+        "new_read_replicas_are_unknown",
+        _LEADER,
+        "self._appointment, replicas=changed.replicas, read_replicas=changed.read_replicas",
+        "self._appointment, replicas=changed.replicas",
+        first=10_023,
+    ),
+    _mutant(
+        "who_is_to_read_stays_in_sync",
+        _HOLDERS,
+        "isr = tuple(members[node] for node in after.replicas if node in members)",
+        "isr = tuple(members[node] for node in after.holders if node in members)",
+        first=10_020,
+    ),
+    _mutant(
+        "who_reads_no_more_keeps_its_files",
+        _HOLDERS,
+        "left = tuple(node for node in before.holders if node not in after.holders)",
+        "left = tuple(node for node in before.replicas if node not in after.holders)",
+        first=10_011,
+    ),
+    _mutant(
+        "comes_back_in_the_same_reign",
+        _HOLDERS,
+        "if not set(after.holders).isdisjoint(before.departed):",
+        "if not set(after.holders).isdisjoint(()):",
+        first=10_270,
+    ),
+)
+_UNCLEAN: Final = (
+    _mutant(
+        "any_stream_is_led_uncleanly",
+        _LAST_CHOICE,
+        "if not row.config.unclean_election or not living.is_isr_dead(row, now):",
+        "if not living.is_isr_dead(row, now):",
+    ),
+    _mutant(
+        "unclean_while_the_isr_lives",
+        _LAST_CHOICE,
+        "if not row.config.unclean_election or not living.is_isr_dead(row, now):",
+        "if not row.config.unclean_election:",
+        first=11_050,
+    ),
+    _mutant(
+        "blank_disk_is_elected",
+        _LAST_CHOICE,
+        "passed_over = {*row.blank, *row.isr_nodes}",
+        "passed_over = {*row.isr_nodes}",
+    ),
+    _mutant(
+        "unclean_election_is_not_told",
+        _LEADERSHIP,
+        "last_unclean=UncleanElection(leader, leader_epoch, command.unclean_at, given_up),",
+        "last_unclean=stream.last_unclean,",
+    ),
+    _mutant(
+        "given_up_isr_stays_in_sync",
+        _LEADERSHIP,
+        "isr=(InSyncReplica(leader, tables.nodes[leader].directory),),",
+        "isr=(InSyncReplica(leader, tables.nodes[leader].directory), *stream.isr),",
+    ),
+)
+PROMISE_MUTANTS: Final = (*_UNSYNCED, *_READ_REPLICAS, *_UNCLEAN)
