@@ -79,6 +79,7 @@ def _acked_twice_at_two_offsets() -> None:
     history = _history()
     history.acked("x", 0)
     history.acked("x", 1)
+    history.check(drained=False)
 
 
 def _acked_and_missing_below_what_was_read() -> None:

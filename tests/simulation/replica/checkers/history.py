@@ -53,6 +53,8 @@ class History:
 
     sends: dict[str, Send] = field(default_factory=dict)
     polls: list[Poll] = field(default_factory=list)
+    other_acks: list[tuple[int, str]] = field(default_factory=list)
+    """Of a value that was acked before, at another offset."""
     events: int = 0
 
     def send(self, process: str, value: str) -> None:
@@ -66,7 +68,7 @@ class History:
         if send.ending is not Ending.OK:
             send.ending, send.offset, send.ended = Ending.OK, offset, self._next()
         elif send.offset != offset:
-            raise Violation(f"duplicate: {value} was acked at {send.offset} and at {offset}")
+            self.other_acks.append((offset, value))
 
     def failed(self, value: str) -> None:
         """The client is told that the value is not stored, and it was sent once only."""
@@ -113,6 +115,8 @@ class History:
         for send in self.sends.values():
             if send.offset is not None:
                 values.setdefault(send.offset, set()).add(send.value)
+        for offset, value in self.other_acks:
+            values.setdefault(offset, set()).add(value)
         return values
 
     def _one_value_at_each_offset(self, values: dict[int, set[str]]) -> None:
