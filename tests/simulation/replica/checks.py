@@ -1,11 +1,14 @@
 """Every checker, told of what concerns several of them in one call."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from envelope.errors import JetstreamError
 from envelope.types import LeaderEpoch, NodeId, Offset, StreamName, SyncMode
+from jetstream.log.repair import Hole
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, RegisterNode
 from tests.simulation.replica.checkers.copies import check_count, check_members
+from tests.simulation.replica.checkers.damages import check_filled, check_repaired
 from tests.simulation.replica.checkers.elections import Elections
 from tests.simulation.replica.checkers.history import History
 from tests.simulation.replica.checkers.leases import Leases
@@ -15,7 +18,9 @@ from tests.simulation.replica.checkers.publishing import Publishing
 from tests.simulation.replica.checkers.read_replicas import ReadReplicas, without
 from tests.simulation.replica.checkers.reigns import Process, Reigns
 from tests.simulation.replica.checkers.truths import Truths
+from tests.simulation.replica.filling import misfit
 from tests.simulation.replica.log_image import Batch, LogImage
+from tests.simulation.replica.reading import damaged_batches
 from tests.simulation.replica.swarm import LEASE, Swarm
 
 
@@ -103,6 +108,24 @@ class Checks:
         before = without(apart, self.power_losses.held(image.stream))
         check_count(stream, high_watermark, committed, dict(counted), before)
         self._check_members(image.stream)
+
+    def filled(self, image: LogImage, hole: Hole, batches: Sequence[Batch]) -> JetstreamError | None:
+        """Put into a hole what fits there; return why not."""
+        error = misfit(image, hole, batches)
+        if error is None:
+            check_filled(str(image.stream), image, batches, self.truths[image.stream])
+            image.damage.put_back(hole.base, hole.next)
+            check_repaired(str(image.stream), image, hole.base, hole.next)
+        return error
+
+    def opened(self, image: LogImage, *, reads_all: bool) -> None:
+        """A process opens a log: it does not know the ids of what it finds damaged then."""
+        if image.damage.is_none:
+            return
+        image.damage.opened(image.batches_from(image.origin), reads_all=reads_all)
+        missing = image.damage.missing
+        gone = {value for batch in damaged_batches(image) if batch.base in missing for value in batch.values}
+        self.truths[image.stream].newest.forgotten.update(gone)
 
     def trimmed(self, image: LogImage, gone: list[str]) -> None:
         """Retention has removed these values from one log."""

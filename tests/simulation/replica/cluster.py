@@ -13,6 +13,7 @@ from tests.simulation.replica.service_world import ServiceWorld
 from tests.simulation.replica.swarm import (
     LEASE,
     draw,
+    with_damage,
     with_promises,
     with_read_replicas,
     with_unclean_elections,
@@ -35,6 +36,7 @@ class _Run(Case):
             swarm = with_promises(swarm, Random(f"promises {seed}"))
             swarm = with_read_replicas(swarm, Random(f"readers {seed}"))
             swarm = with_unclean_elections(swarm, Random(f"unclean {seed}"))
+            swarm = with_damage(swarm, Random(f"damage {seed}"))
         self._world = world = ServiceWorld(rng, swarm, trace)
         super().__init__(world.timeline, world.swarm.safety_end, SAFETY_STEPS_MAX, _PATIENCE)
         if trace.on:

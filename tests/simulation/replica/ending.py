@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from envelope.types import NodeId
 from metadata.catalog.tables import Stream
+from tests.simulation.replica.checkers.damages import is_beyond_repair
 from tests.simulation.replica.node import SimulatedNode
 from tests.simulation.replica.publisher import Publisher
 from tests.simulation.replica.reader import Reader
@@ -33,14 +34,22 @@ class Ending:
     def _is_lost(self, stream: Stream, left_dead: Collection[NodeId]) -> bool:
         """Tell whether nobody may lead: the last members of the ISR stay dead, or have lost their disks.
 
-        Nor, where the stream permits it, may who was once in sync and has its disk.
+        Nor, where the stream permits it, may who was once in sync and has its disk. Or whether nobody who is
+        there has intact what the stream needs.
         """
+        nodes = self._nodes
         able = {(member.node_id, member.directory) for member in stream.isr}
         if stream.config.unclean_election:
             able |= self._world.checks.elections.have_been_in_sync(stream)
-        return not any(
-            name not in left_dead and self._nodes[name].directory == directory for name, directory in able
+        is_offline = not any(
+            name not in left_dead and nodes[name].directory == directory for name, directory in able
         )
+        return is_offline or self._is_beyond_repair(stream, left_dead)
+
+    def _is_beyond_repair(self, stream: Stream, left_dead: Collection[NodeId]) -> bool:
+        nodes = [self._nodes[name] for name in stream.replicas if name not in left_dead]
+        there = {node.name: node.images[stream.name] for node in nodes if stream.name in node.images}
+        return is_beyond_repair(stream, self._world.checks.truths[stream.name].newest.end, there)
 
     def _is_whole(self, stream: Stream, left_dead: Collection[NodeId]) -> bool:
         living = [self._nodes[name] for name in stream.replicas if name not in left_dead]
@@ -62,6 +71,7 @@ class Ending:
         end = self._nodes[stream.leader].images[stream.name].log_end
         return all(
             replica.watermark.offset == replica.image.log_end == replica.image.counted_end == end
+            and replica.image.damage.is_none
             for replica in replicas
         )
 
@@ -94,6 +104,7 @@ class Ending:
             self._check_history(stream, is_lost=is_lost)
             if is_lost:
                 self._world.trace.counts["stream_lost"] += 1
+                self._world.trace.counts["beyond_repair"] += self._is_beyond_repair(stream, left_dead)
                 continue
             for member in (*stream.isr_nodes, *stream.read_replicas):
                 image = self._nodes[member].images[stream.name]

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from envelope.types import NodeId
 from tests.simulation.replica.disk_faults import DiskFaults
 from tests.simulation.replica.fault_schedule import FaultSchedule, kinds_of_all
+from tests.simulation.replica.flips import Flips
 from tests.simulation.replica.isr_faults import IsrFaults
 from tests.simulation.replica.link_faults import LinkFaults
 from tests.simulation.replica.node import SimulatedNode
@@ -42,6 +43,7 @@ class Faults(FaultSchedule):
             "trim": disks.trim,
             "lose_isr": isrs.lose,
             "elect_uncleanly": isrs.elect,
+            "flip": Flips(world, to).strike,
         }
         super().__init__(world, to, processes, kinds, world.swarm.faults)
 

@@ -10,7 +10,16 @@ from metadata.catalog.events import Refused
 from metadata.catalog.tables import Stream
 from metadata.lease import Lease
 from tests.simulation.replica.link import Link
-from tests.simulation.replica.messages import Message, Ping, Pong, Publish, Row, ToReplica
+from tests.simulation.replica.messages import (
+    Message,
+    Ping,
+    Pong,
+    Publish,
+    RepairAnswer,
+    RepairQuestion,
+    Row,
+    ToReplica,
+)
 from tests.simulation.replica.replica import Replica, refuse
 from tests.simulation.replica.world import World
 
@@ -84,6 +93,9 @@ class Life:
     def receive(self, message: Message) -> None:
         """Take in what arrived."""
         match message:
+            case RepairQuestion() | RepairAnswer():
+                if message.stream in self.replicas:
+                    self.replicas[message.stream].repairing.receive(message)
             case ToReplica() | Ping() | Pong():
                 self.heard_at[message.source] = self.now()
                 self.link.heard(message.source)

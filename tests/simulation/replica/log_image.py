@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from envelope.types import LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.log.epochs import EpochHistory
 from jetstream.replica.log_state import LogState
+from tests.simulation.replica.stored_damage import StoredDamage
 from tests.simulation.violation import Violation
 
 _UNTIMED = TimestampUs(0)
@@ -37,6 +38,7 @@ class LogImage:
         "_agreed_with",
         "_batches",
         "_ends",
+        "damage",
         "durable_end",
         "epochs",
         "log_start",
@@ -56,6 +58,7 @@ class LogImage:
         self.epochs = EpochHistory()
         self.log_start = Offset(0)
         self.durable_end = Offset(0)
+        self.damage = StoredDamage(stream)
         self._agreed = Offset(0)
         self._agreed_with: object = None
 
@@ -112,9 +115,11 @@ class LogImage:
         return found
 
     def offsets(self) -> dict[str, Offset]:
-        """Return where each value is, the first place if there are several."""
+        """Return where each value is, the first place if there are several; none of what a start lacked."""
         found: dict[str, Offset] = {}
         for batch in self._batches:
+            if batch.base in self.damage.missing:
+                continue
             for row, value in enumerate(batch.values):
                 found.setdefault(value, Offset(batch.base + row))
         return found
@@ -165,6 +170,7 @@ class LogImage:
         self._batches, self._ends, self.epochs = [], [], EpochHistory()
         self.origin = self.log_start = self.durable_end = offset
         self._agreed = offset
+        self.damage.kept(offset, offset)
 
     def move_start(self, offset: Offset) -> list[str]:
         """Remove what lies before ``offset``, a durable boundary; return the values that go."""
@@ -173,6 +179,7 @@ class LogImage:
         self._batches, self._ends = self._batches[row:], self._ends[row:]
         self.origin = self.log_start = offset
         self.epochs = self.epochs.pruned(offset)
+        self.damage.kept(offset, self.log_end)
         return gone
 
     def boundaries(self) -> list[int]:
@@ -183,4 +190,5 @@ class LogImage:
         row = bisect_right(self._ends, end)
         self._batches, self._ends = self._batches[:row], self._ends[:row]
         self.durable_end = min(self.durable_end, self.log_end)
+        self.damage.kept(self.origin, self.log_end)
         self._agreed = min(self._agreed, self.log_end)

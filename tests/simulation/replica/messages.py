@@ -35,6 +35,27 @@ class ToReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class RepairQuestion:
+    """A replica asks for what is committed in ``[offset, end)``: here it is damaged."""
+
+    source: NodeId
+    stream: StreamName
+    offset: Offset
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class RepairAnswer:
+    """Whole batches from ``base`` to ``next``; none if the two are equal."""
+
+    source: NodeId
+    stream: StreamName
+    base: Offset
+    next: Offset
+    batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A command for the catalogue; one id is applied once, however often it comes."""
 
@@ -120,7 +141,7 @@ class Notice:
 ToMetadata = Request | Answer | Heartbeat | LeaseGranted | LeaseRefused | LeaderSilent | Stopping | Notice
 """What a metadata group that is a service says and is told."""
 
-Message = ToReplica | Ping | Pong | ToMetadata
+Message = ToReplica | RepairQuestion | RepairAnswer | Ping | Pong | ToMetadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ _PROGRESS: Final = "jetstream.replica.progress"
 _RECONCILE: Final = "jetstream.replica.reconcile"
 _FOLLOWER: Final = "jetstream.replica.follower"
 _EPOCHS: Final = "jetstream.log.epochs"
+_REPAIR: Final = "jetstream.log.repair"
 _LEADERSHIP: Final = "metadata.catalog.leadership"
 _NODES: Final = "metadata.catalog.nodes"
 _CONTROLLER: Final = "metadata.controller.machine"
@@ -376,6 +377,16 @@ _CATALOGUE: Final = (
         first=105,
     ),
 )
+_REPAIRING: Final = (
+    _mutant(
+        "takes_another_epoch",
+        _REPAIR,
+        "if header.leader_epoch != epoch:",
+        "if header.leader_epoch > max(epoch, header.leader_epoch):",
+        scenario="tests/crash/test_repair.py::test_batches_that_were_not_there_are_refused"
+        "[True-wrong5-of epoch 2]",
+    ),
+)
 _LEASES: Final = (
     _mutant(
         "new_term_knows_who_is_dead",
@@ -398,6 +409,7 @@ _ALL: Final = (
     *_FOLLOWING,
     *_ASKING,
     *_CATALOGUE,
+    *_REPAIRING,
     *PROMISE_MUTANTS,
     *_LEASES,
 )

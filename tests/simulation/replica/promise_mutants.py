@@ -1,7 +1,8 @@
 """The deliberate bugs that only clusters find whose streams promise other things than most do.
 
-Streams without ``sync: always``, with read replicas, or that permit unclean elections: seeds below `FIRST`
-have none, and keep the clusters in which the bugs of `tests.simulation.replica.mutants` were found.
+Streams without ``sync: always``, with read replicas, or that permit unclean elections, and disks that lose
+bits: seeds below `FIRST` have none, and keep the clusters in which the bugs of
+`tests.simulation.replica.mutants` were found.
 """
 
 from typing import Final
@@ -10,6 +11,9 @@ from tests.simulation.mutation import Mutant
 
 FIRST: Final = 10_000
 
+_REPAIR: Final = "jetstream.log.repair"
+_CORRUPT_RANGES: Final = "jetstream.log.corrupt_ranges"
+_REPAIR_SEARCH: Final = "jetstream.replica.repair_search"
 _LEADER: Final = "jetstream.replica.leader"
 _LEADERSHIP: Final = "metadata.catalog.leadership"
 _HOLDERS: Final = "metadata.catalog.holders"
@@ -126,4 +130,36 @@ _UNCLEAN: Final = (
         "isr=(InSyncReplica(leader, tables.nodes[leader].directory), *stream.isr),",
     ),
 )
-PROMISE_MUTANTS: Final = (*_UNSYNCED, *_READ_REPLICAS, *_UNCLEAN)
+_DAMAGED: Final = (
+    _mutant(
+        "asks_for_what_is_not_committed",
+        _REPAIR,
+        "if hole.next <= committed_end:",
+        "if hole.next > hole.base:",
+    ),
+    _mutant(
+        "answers_beyond_its_high_watermark",
+        _REPAIR_SEARCH,
+        "return min(asked_end, high_watermark)",
+        "return asked_end",
+    ),
+    _mutant(
+        "first_damaged_batch_is_served",
+        _CORRUPT_RANGES,
+        "if start <= offset < end:",
+        "if start < offset < end:",
+    ),
+    _mutant(
+        "repaired_and_refused",
+        _CORRUPT_RANGES,
+        "self._ranges = without_range(ranges, start, end)",
+        "self._ranges = ranges",
+    ),
+    _mutant(
+        "who_could_not_help_never_can",
+        _REPAIR_SEARCH,
+        "return at is None or now - at >= RETRY_NS",
+        "return at is None",
+    ),
+)
+PROMISE_MUTANTS: Final = (*_UNSYNCED, *_READ_REPLICAS, *_UNCLEAN, *_DAMAGED)

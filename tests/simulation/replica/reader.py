@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 
 from envelope.types import NodeId, Offset, StreamName
+from tests.simulation.replica.checkers.damages import check_served
 from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.node import SimulatedNode
+from tests.simulation.replica.reading import readable_end
 from tests.simulation.replica.swarm import StreamShape
 from tests.simulation.replica.world import World
 from tests.simulation.violation import Violation
@@ -40,11 +42,11 @@ class Reader:
         replica = node.life.replicas[self._shape.name]
         high_watermark, image = replica.watermark.offset, replica.image
         start = max(self._cursor, image.log_start)
-        records = image.records(start, high_watermark)
-        if high_watermark > start and len(records) != high_watermark - start:
-            raise Violation(
-                f"{replica.title} cannot serve {start} to {high_watermark}: {len(records)} are there"
-            )
+        end = readable_end(image, start, high_watermark)
+        check_served(replica.title, image, start, end)
+        records = image.records(start, end)
+        if end > start and len(records) != end - start:
+            raise Violation(f"{replica.title} cannot serve {start} to {end}: {len(records)} are there")
         seen = [(Offset(start + row), value) for row, (_, value) in enumerate(records)]
         self._seen.extend(seen)
         if records:
@@ -52,7 +54,7 @@ class Reader:
             self._world.trace.counts["read"] += 1
             is_apart = replica.row is not None and node.name in replica.row.read_replicas
             self._world.trace.counts["read_at_reader"] += is_apart
-            self._cursor = high_watermark
+            self._cursor = end
 
     def _place(self) -> NodeId:
         """Return a node that has the stream; where read replicas come and go one of them, or any node."""

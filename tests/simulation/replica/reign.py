@@ -3,6 +3,7 @@
 from collections import deque
 from typing import TYPE_CHECKING
 
+from envelope.errors import CorruptDataError
 from envelope.types import NodeId, Offset
 from jetstream.replica import follower_events as following
 from jetstream.replica.leader import Appointment, Leader
@@ -18,12 +19,14 @@ from jetstream.replica.leader_events import (
     Synced,
 )
 from metadata.catalog.commands import ChangeIsr
+from tests.simulation.replica.checkers.damages import check_served
 from tests.simulation.replica.checkers.read_replicas import check_proposal
 from tests.simulation.replica.checkers.reigns import check_speech
 from tests.simulation.replica.description import event_text
 from tests.simulation.replica.log_image import Batch
 from tests.simulation.replica.messages import Ack, Publish, Refusal, ToReplica
-from tests.simulation.replica.writer import Done, Full, Report
+from tests.simulation.replica.reading import readable
+from tests.simulation.replica.writer import Done, Filled, Full, Report
 from tests.simulation.violation import Violation
 
 if TYPE_CHECKING:
@@ -125,6 +128,8 @@ class Reign:
     def reported(self, report: Report) -> None:
         """The disk tells that a job is done."""
         match report:
+            case Filled():
+                pass
             case Done(_, log):
                 self.tell(Synced(log.synced_end, log.log_end_offset))
             case Full():
@@ -181,13 +186,19 @@ class Reign:
             raise Violation(
                 f"{self._replica.title} serves {serve.follower} from {serve.log_end}: inside a batch"
             )
-        there = self._image.batches_from(serve.log_end, self._world.swarm.served_batches_max)
+        try:
+            there = readable(self._image, serve.log_end, self._world.swarm.served_batches_max)
+        except CorruptDataError:
+            self._world.trace.counts["fetch_cannot_read"] += 1
+            self._answer(serve.follower, following.Refused(self._leader.leader_epoch))
+            return
         batches = tuple(batch for batch in there if batch.next <= serve.limit)
         begins: list[following.EpochBegins] = []
         for batch in batches:
             if not begins or begins[-1].epoch != batch.epoch:
                 begins.append(following.EpochBegins(batch.epoch, batch.base))
         end = batches[-1].next if batches else serve.log_end
+        check_served(self._replica.title, self._image, serve.log_end, end)
         answer = following.Batches(
             self._leader.leader_epoch,
             serve.last_epoch,

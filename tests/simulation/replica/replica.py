@@ -14,7 +14,18 @@ from tests.simulation.replica.description import event_text
 from tests.simulation.replica.log_image import Batch, LogImage
 from tests.simulation.replica.messages import Publish, ToReplica
 from tests.simulation.replica.reign import Reign
-from tests.simulation.replica.writer import BeginEpoch, Cut, Done, Full, LogWriter, Report, Sync, Write
+from tests.simulation.replica.repairing import Repairing
+from tests.simulation.replica.writer import (
+    BeginEpoch,
+    Cut,
+    Done,
+    Filled,
+    Full,
+    LogWriter,
+    Report,
+    Sync,
+    Write,
+)
 from tests.simulation.violation import Violation
 from tests.support.replica_member import as_arrived
 
@@ -41,6 +52,8 @@ class Replica:
         self._looked_at: MonotonicNs = life.now()
         """When the leader's silence began to count, if nothing was heard of it since."""
         self._batches: tuple[Batch, ...] = ()
+        life.world.checks.opened(image, reads_all=life.world.swarm.verifies)
+        self.repairing = Repairing(self)
 
     def note(self, what: str) -> None:
         """Write a line of the trace."""
@@ -140,6 +153,7 @@ class Replica:
 
     def tick(self) -> None:
         """Time has passed: perhaps enough for a machine to want to know."""
+        self.repairing.tick()
         now = self.life.now()
         if self.reign is not None:
             if now >= self.reign.leader.wake_at:
@@ -191,11 +205,13 @@ class Replica:
         self.writer.told(report)
         if self.life.world.trace.on:
             self.note(f"disk: {event_text(report)}")
+        if isinstance(report, Filled):
+            self.repairing.filled(report)
         if isinstance(report, Done) and isinstance(report.job, BeginEpoch):
             self._lead(report.job.epoch)
         elif self.reign is not None:
             self.reign.reported(report)
-        elif self.follower is not None:
+        elif self.follower is not None and not isinstance(report, Filled):
             for event in _as_events(report, self.image):
                 self._follow(event)
         self._settle()

@@ -121,6 +121,8 @@ class Swarm:
     """Streams are moved to other nodes, and go back to their preferred leaders."""
     syncs: float = 1.0
     """Share of the writes that a sync follows, of streams without ``sync: always``."""
+    verifies: bool = False
+    """Every start reads all that is stored."""
 
     @property
     def has_read_replicas(self) -> bool:
@@ -189,6 +191,15 @@ def draw(rng: Random, *, frugal: bool, sizes: Sequence[int] = _SIZES) -> Swarm:
 def with_promises(swarm: Swarm, rng: Random) -> Swarm:
     """Return the cluster with streams that promise other things than most do, in a minority of clusters."""
     return _unsynced(swarm, rng) if rng.random() < 0.2 else swarm
+
+
+def with_damage(swarm: Swarm, rng: Random) -> Swarm:
+    """Return the cluster with disks that lose bits, in a minority of clusters."""
+    if rng.random() >= 0.15:
+        return swarm
+    share = rng.choice((4, 2, 1))
+    flips = ("flip",) * (len(swarm.faults) // share + 1)
+    return replace(swarm, faults=swarm.faults + flips, verifies=rng.random() < 0.3)
 
 
 def _unsynced(swarm: Swarm, rng: Random) -> Swarm:

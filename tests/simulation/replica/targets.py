@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 
 from envelope.types import NodeId
 from metadata.catalog.tables import Stream
+from tests.simulation.replica.checkers.damages import has_intact
 from tests.simulation.replica.node import SimulatedNode
+from tests.simulation.replica.reading import damaged_batches
 from tests.simulation.replica.world import World
 
 
@@ -32,16 +34,29 @@ class Targets:
         return [self.nodes[name] for name in self.stream().isr_nodes]
 
     def is_spare(self, node: SimulatedNode) -> bool:
-        """Tell whether every stream has another member in its ISR whose disk is there."""
+        """Tell whether every stream has another member in its ISR whose disk is there.
+
+        And whether somebody else has intact what is damaged at another replica.
+        """
         for stream in self._world.checks.catalog.streams():
             others = [
                 member
                 for member in stream.isr
                 if member.node_id != node.name and self.nodes[member.node_id].directory == member.directory
             ]
-            if node.name in stream.replicas and not others:
+            if node.name in stream.replicas and (not others or self._has_alone(node, stream)):
                 return False
         return True
+
+    def _has_alone(self, node: SimulatedNode, stream: Stream) -> bool:
+        """Tell whether nobody else has intact what is damaged at another replica."""
+        replicas = [self.nodes[name] for name in stream.replicas if name != node.name]
+        others = [other.images[stream.name] for other in replicas if stream.name in other.images]
+        return any(
+            not any(has_intact(other, batch) for other in others)
+            for image in others
+            for batch in damaged_batches(image)
+        )
 
 
 def names(nodes: Iterable[SimulatedNode]) -> list[NodeId]:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from envelope.errors import JetstreamError
 from envelope.types import LeaderEpoch, Offset
+from jetstream.log.repair import Hole
 from jetstream.replica.log_state import LogState
 from tests.simulation.disk_state import DiskState
 from tests.simulation.replica.log_image import Batch, LogImage
@@ -41,7 +43,15 @@ class BeginEpoch:
     epoch: LeaderEpoch
 
 
-Job = Write | Sync | Cut | BeginEpoch
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Put back what was in a hole."""
+
+    hole: Hole
+    batches: tuple[Batch, ...]
+
+
+Job = Write | Sync | Cut | BeginEpoch | Fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,15 @@ class Full:
     """A write was refused; all writes that were asked for until this is told are dropped."""
 
 
-Report = Done | Full
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A hole is filled, or not, for this reason."""
+
+    job: Fill
+    error: JetstreamError | None
+
+
+Report = Done | Full | Filled
 
 
 class LogWriter:
@@ -93,6 +111,10 @@ class LogWriter:
     def cut(self, end: Offset, *, all_of_it: bool) -> None:
         """Cut the log after everything before."""
         self._put(Cut(end, all_of_it))
+
+    def fill(self, job: Fill) -> None:
+        """Put back what was in a hole, after everything before."""
+        self._put(job)
 
     def begin_epoch(self, epoch: LeaderEpoch) -> None:
         """Record an epoch's start after everything before."""
@@ -143,13 +165,12 @@ class LogWriter:
                 self._refusing = True
                 self._report(Full())
         else:
-            self._perform(job)
-            self._report(Done(job, self._image.state()))
+            self._report(self._perform(job))
         self._under_way = False
         if self._jobs:
             self._begin()
 
-    def _perform(self, job: Job) -> None:
+    def _perform(self, job: Job) -> Report:
         image = self._image
         match job:
             case Write(batches):
@@ -167,6 +188,9 @@ class LogWriter:
                 self._world.checks.lost(image)
             case BeginEpoch(epoch):
                 image.begin_epoch(epoch)
+            case Fill(hole, put_back):
+                return Filled(job, self._world.checks.filled(image, hole, put_back))
+        return Done(job, image.state())
 
     def _report(self, report: Report) -> None:
         rng, swarm = self._world.rng, self._world.swarm
