@@ -8,11 +8,13 @@ requests in flight, a few leased file ranges, a few hundred kilobytes of headers
 import asyncio
 import errno
 import logging
+import os
 import socket
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol, assert_never
 
 from pydantic import SecretStr
@@ -261,15 +263,17 @@ class SocketConnection:
 
     def _warm(self, body: Body) -> None:
         """Let a thread read what comes next into the page cache, then go on."""
+        # The connection may be gone before the thread is done, and a segment that was removed since its lease
+        # was taken gives no second one.
+        fileno = os.dup(body.fileno)
         self._warming = True
         self._services.counters.ranges_warmed += 1
-        # The thread reads through a lease of its own: the connection may be gone before it is done.
-        body.file_range.segment.acquire()
-        future = self._services.loop.run_in_executor(self._services.executor, body.warm, TURN_BYTES)
-        future.add_done_callback(lambda done: self._warmed(done, body))
+        work = partial(body.warm, fileno, TURN_BYTES)
+        future = self._services.loop.run_in_executor(self._services.executor, work)
+        future.add_done_callback(lambda done: self._warmed(done, fileno))
 
-    def _warmed(self, done: asyncio.Future[None], body: Body) -> None:
-        body.file_range.segment.release()
+    def _warmed(self, done: asyncio.Future[None], fileno: int) -> None:
+        os.close(fileno)
         self._warming = False
         if self.closed:
             return

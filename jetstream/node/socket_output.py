@@ -76,8 +76,12 @@ class Body:
         self.warm_end = end
         return True
 
-    def warm(self, length: int) -> None:
+    def warm(self, fileno: int, length: int) -> None:
         """Read the next ``length`` bytes into the page cache; blocks, for a thread.
+
+        Args:
+            fileno: of the same file, and the thread's own: the body may be released meanwhile.
+            length: in bytes.
 
         Raises:
             OSError: the disk cannot read them.
@@ -85,7 +89,7 @@ class Body:
         end = min(self.end, self.position + length)
         scratch = bytearray(_PROBE_STEP)
         place = self.position
-        while place < end and (count := os.preadv(self.fileno, [scratch], place)):
+        while place < end and (count := os.preadv(fileno, [scratch], place)):
             place += count
         self.warm_end = end
 

@@ -12,6 +12,7 @@ from envelope.errors import OffsetOutOfRange
 from envelope.limits import KIB, MIB, REQUESTS_IN_FLIGHT_MAX, SELECTED_BYTES_MAX
 from jetstream.client.reader import RecordReader
 from jetstream.log.batch import decode, iter_frames
+from jetstream.node.socket_output import Body
 from jetstream.protocol.frames import PREFIX
 from tests.support.nodes import run
 from tests.support.scene import Scene, a_scene, close_all, large_records, open_files
@@ -141,19 +142,28 @@ async def read_on(reader: RecordReader, got: list[int]) -> None:
         got.append(record.offset)  # noqa: PERF401 - what was read before an error counts
 
 
+async def check_overtaken(directory: Path, how: str) -> None:
+    """Let a reader be overtaken by a removal while it is sent what goes: it has that, and is told then."""
+    async with a_scene(directory, **KEEP_OFTEN) as scene:
+        await large_records(scene.js, RECORDS)
+        reader = scene.js.read("large", max_bytes=MIB, prefetch_bytes=4 * MIB)
+        got: list[int] = [(await anext(reader)).offset for _ in range(5)]
+        await remove(scene, how)
+        start = (await scene.js.streams.info("large")).log_start_offset
+        with pytest.raises(OffsetOutOfRange) as told:
+            await read_on(reader, got)
+        assert got == list(range(len(got)))
+        assert len(got) < start == told.value.detail["log_start_offset"]
+        assert reader.next_offset == len(got)
+
+
 @pytest.mark.parametrize("how", ["truncate", "retention"])
 def test_a_reader_that_removal_has_overtaken_is_told_after_what_it_had(tmp_path: Path, how: str) -> None:
-    async def test() -> None:
-        async with a_scene(tmp_path, **KEEP_OFTEN) as scene:
-            await large_records(scene.js, RECORDS)
-            reader = scene.js.read("large", max_bytes=MIB, prefetch_bytes=4 * MIB)
-            got: list[int] = [(await anext(reader)).offset for _ in range(5)]
-            await remove(scene, how)
-            start = (await scene.js.streams.info("large")).log_start_offset
-            with pytest.raises(OffsetOutOfRange) as told:
-                await read_on(reader, got)
-            assert got == list(range(len(got)))
-            assert len(got) < start == told.value.detail["log_start_offset"]
-            assert reader.next_offset == len(got)
+    run(check_overtaken(tmp_path, how))
 
-    run(test())
+
+def test_what_is_removed_while_it_is_sent_and_has_left_the_page_cache_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Body, "_cached", lambda body, place: False)
+    run(check_overtaken(tmp_path, "truncate"))

@@ -81,7 +81,7 @@ async def a_scene(directory: Path, **changes: object) -> AsyncIterator[Scene]:
         a_bystander(url) as bystander,
     ):
         yield Scene(js, node, clock, bystander)
-    assert unhandled == []
+    assert not unhandled, unhandled
 
 
 def close_all(peers: Iterable[RawPeer]) -> None:
