@@ -7,14 +7,12 @@ and to publishers is kept.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
 
-from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, StreamName
+from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset
 from jetstream.ingest.own_writes import Committed, Outcome
-from jetstream.log.batch import Buffer
-from jetstream.log.readable_log import FileRange
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
@@ -29,7 +27,7 @@ from jetstream.node.replica_parts import ReplicaParts, StreamServices, log_state
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.leader import Appointment, Leader
 from jetstream.replica.leader_events import FetchArrived
-from jetstream.replica.wire import Answer, BatchesMessage, FetchMessage, Question, RepairAnswer
+from jetstream.replica.wire import BatchesMessage
 from metadata.catalog.commands import Command
 from metadata.node.replicated_catalog import Applied
 from metadata.stream_config import StreamConfig
@@ -37,6 +35,7 @@ from tests.support.held_disk import HeldDisk
 from tests.support.ingest_machine import outcomes
 from tests.support.lone_streams import lone_services
 from tests.support.messages import answers_in, block_of, message
+from tests.support.recorded_sessions import RecordedSessions
 from tests.support.replica_cluster import A, B, C
 from tests.support.sockets import until
 
@@ -46,49 +45,11 @@ START = NodeEpoch(1)
 
 
 @dataclass
-class Said:
-    """What a node's streams say to other nodes; the `Sessions` of one."""
-
-    answers: list[tuple[NodeId, Answer, Buffer | FileRange | None]] = field(default_factory=list)
-    fetches: list[FetchMessage] = field(default_factory=list)
-
-    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Question) -> bool:
-        """See `Sessions.fetch`."""
-        del peer, name, incarnation
-        assert isinstance(message, FetchMessage), "nothing is damaged here"
-        self.fetches.append(message)
-        return True
-
-    def answer(
-        self,
-        peer: NodeId,
-        name: StreamName,
-        incarnation: Incarnation,
-        message: Answer | RepairAnswer,
-        body: Buffer | FileRange | None = None,
-    ) -> None:
-        """See `Sessions.answer`."""
-        del name, incarnation
-        assert not isinstance(message, RepairAnswer), "nothing is damaged here"
-        self.answers.append((peer, message, body))
-
-    def is_connected(self, peer: NodeId) -> bool:
-        """See `Sessions.is_connected`."""
-        del peer
-        return True
-
-    def is_lost(self, peer: NodeId) -> bool:
-        """See `Sessions.is_lost`."""
-        del peer
-        return False
-
-
-@dataclass
 class Replica:
     """One replica's disk, and what its node is given and says."""
 
     disk: HeldDisk
-    said: Said
+    said: RecordedSessions
     services: StreamServices
     parts: ReplicaParts
     heard: dict[str, object]
@@ -114,7 +75,7 @@ class Replica:
 
 @asynccontextmanager
 async def replica(node: NodeId, config: StreamConfig = CONFIG) -> AsyncIterator[Replica]:
-    clock, crash, disk, said = SystemClock(), Crash(), HeldDisk(), Said()
+    clock, crash, disk, said = SystemClock(), Crash(), HeldDisk(), RecordedSessions()
     thread = DiskThread(SyncScheduler(disk), crash)
     heard: dict[str, object] = {}
 

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 
-from envelope.types import NO_OFFSET, Incarnation, LeaderEpoch, NodeId, Offset, StreamName
+from envelope.types import NO_OFFSET, Incarnation, LeaderEpoch, NodeId, Offset
 from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
@@ -15,11 +15,12 @@ from jetstream.node.disk_thread import DiskThread
 from jetstream.node.group_commit import GroupCommit
 from jetstream.node.replica import StreamReplica
 from jetstream.node.stream_files import StreamFiles
-from jetstream.replica.wire import Answer, BatchesMessage, FetchMessage, Question, RepairAnswer
+from jetstream.replica.wire import BatchesMessage
 from metadata.catalog.tables import InSyncReplica, Stream, TierMark, UncleanElection
 from metadata.stream_config import StreamConfig
 from tests.support.logs import NOW, append
 from tests.support.lone_streams import lone_services
+from tests.support.recorded_sessions import RecordedSessions
 
 ME, OTHER = NodeId("sole"), NodeId("c")
 CONFIG = StreamConfig(name="orders", subject="orders.>", tier=True, replicas=2)
@@ -45,41 +46,10 @@ ELECTED = replace(
 )
 
 
-@dataclass
-class Fetched:
-    """Connections on which nobody answers."""
-
-    messages: list[FetchMessage] = field(default_factory=list)
-
-    def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Question) -> bool:
-        del peer, name, incarnation
-        assert isinstance(message, FetchMessage), "nothing is damaged here"
-        self.messages.append(message)
-        return True
-
-    def answer(
-        self,
-        peer: NodeId,
-        name: StreamName,
-        incarnation: Incarnation,
-        message: Answer | RepairAnswer,
-        body: object = None,
-    ) -> None:
-        del peer, name, incarnation, message, body
-
-    def is_connected(self, peer: NodeId) -> bool:
-        del peer
-        return True
-
-    def is_lost(self, peer: NodeId) -> bool:
-        del peer
-        return False
-
-
 @asynccontextmanager
-async def followed(disk: MemoryDisk) -> AsyncIterator[tuple[StreamReplica, Fetched]]:
+async def followed(disk: MemoryDisk) -> AsyncIterator[tuple[StreamReplica, RecordedSessions]]:
     """A replica with nine records of epoch 1, of which its leader has said that all are committed."""
-    clock, crash, fetched = SystemClock(), Crash(), Fetched()
+    clock, crash, fetched = SystemClock(), Crash(), RecordedSessions()
     thread = DiskThread(SyncScheduler(disk), crash)
     services = lone_services(clock, thread, GroupCommit(thread, lambda: None, crash), crash, lambda *_: None)
     services = replace(services, cluster=replace(services.cluster, sessions=fetched))
@@ -121,7 +91,7 @@ def test_who_is_replaced_before_its_reign_begins_asks_for_what_follows_its_new_l
             assert replica.following is not None
             assert replica.standing().leader_epoch == 3
             replica.following.follow(OTHER, LeaderEpoch(4))
-            asked = fetched.messages[-1]
+            asked = fetched.fetches[-1]
             assert (asked.log_end, asked.high_watermark, asked.last_epoch) == (TIER_END, TIER_END, 3)
 
     asyncio.run(scenario())
@@ -140,7 +110,7 @@ def test_whatever_the_disk_refuses_its_fetches_tell_the_log_that_it_has() -> Non
                     break
                 if replica.following is not None:
                     replica.following.follow(OTHER, LeaderEpoch(4))
-                    asked = fetched.messages[-1]
+                    asked = fetched.fetches[-1]
                     assert asked.log_end == replica.log.log_end_offset
                     assert asked.last_epoch == replica.log.last_epoch
                 outcomes.add((replica.leading is not None, replica.log.log_end_offset))

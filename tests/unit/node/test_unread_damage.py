@@ -9,9 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName
-from jetstream.log.batch import Buffer
 from jetstream.log.memory_disk import MemoryDisk
-from jetstream.log.readable_log import FileRange
 from jetstream.log.segment import segment_path
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
@@ -22,13 +20,14 @@ from jetstream.node.recovery import open_log
 from jetstream.node.repair_exchange import RepairExchange
 from jetstream.node.replica import StreamReplica
 from jetstream.node.replica_answers import Answers
-from jetstream.node.replica_parts import NoSessions, ReplicaParts, StreamServices
+from jetstream.node.replica_parts import ReplicaParts, StreamServices
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.leader_events import FetchRefusal, Serve
-from jetstream.replica.wire import Answer, BatchesMessage, RefusedMessage, RepairAnswer, RepairMessage
+from jetstream.replica.wire import BatchesMessage, RefusedMessage, RepairAnswer, RepairMessage
 from metadata.stream_config import StreamConfig
 from tests.support.logs import append, file_content, flipped, overwrite
 from tests.support.lone_streams import lone_services
+from tests.support.recorded_sessions import RecordedSessions
 from tests.support.sockets import until
 
 CONFIG = StreamConfig(name="orders", subject="orders.>", replicas=2)
@@ -37,32 +36,13 @@ NAME, INCARNATION = StreamName("orders"), Incarnation("incarnation")
 END = Offset(3)
 
 
-class Said(NoSessions):
-    """What a node answers."""
-
-    def __init__(self) -> None:
-        self.answers: list[Answer | RepairAnswer] = []
-
-    def answer(
-        self,
-        peer: NodeId,
-        name: StreamName,
-        incarnation: Incarnation,
-        message: Answer | RepairAnswer,
-        body: Buffer | FileRange | None = None,
-    ) -> None:
-        """See `Sessions.answer`."""
-        del peer, name, incarnation, body
-        self.answers.append(message)
-
-
 @dataclass
 class Scene:
     """A log of three batches of which the second one is damaged, and its node."""
 
     parts: ReplicaParts
     services: StreamServices
-    said: Said
+    said: RecordedSessions
 
     def refused(self) -> tuple[tuple[int, int], ...]:
         return self.parts.log.corrupt_ranges
@@ -70,7 +50,7 @@ class Scene:
 
 @asynccontextmanager
 async def damaged() -> AsyncIterator[Scene]:
-    clock, crash, disk, said = SystemClock(), Crash(), MemoryDisk(), Said()
+    clock, crash, disk, said = SystemClock(), Crash(), MemoryDisk(), RecordedSessions()
     thread = DiskThread(SyncScheduler(disk), crash)
     alone = lone_services(
         clock, thread, GroupCommit(thread, lambda: None, crash), crash, lambda commands, lost: None
@@ -105,12 +85,13 @@ def test_a_leader_finds_its_damage_when_a_follower_is_to_have_it() -> None:
             answers, said = Answers(scene.parts, EPOCH, scene.services), scene.said.answers
             answers.serve(Serve(PEER, EPOCH, Offset(1), END, END), in_sync=True, joins=False)
             await until(partial(has, said, 1))
-            assert said == [RefusedMessage(0, EPOCH, FetchRefusal.CANNOT_READ)]
+            assert said == [(PEER, RefusedMessage(0, EPOCH, FetchRefusal.CANNOT_READ), None)]
             assert scene.refused() == ((1, 2),)
             answers.serve(Serve(PEER, EPOCH, Offset(0), END, END), in_sync=True, joins=False)
             await until(partial(has, said, 2))
-            assert isinstance(said[1], BatchesMessage)
-            assert (said[1].base, said[1].next) == (0, 1), "what lies before it"
+            _, message, _ = said[1]
+            assert isinstance(message, BatchesMessage)
+            assert (message.base, message.next) == (0, 1), "what lies before it"
 
     asyncio.run(test())
 
@@ -126,9 +107,8 @@ def test_who_is_asked_for_a_repair_finds_its_own_damage() -> None:
             for offset in (1, 2):
                 exchange.asked(PEER, NAME, INCARNATION, RepairMessage(0, Offset(offset), END))
                 await until(partial(has, said, offset))
-            assert isinstance(said[0], RepairAnswer)
-            assert isinstance(said[1], RepairAnswer)
-            assert [(answer.base, answer.next) for answer in (said[0], said[1])] == [(1, 1), (2, 3)]
+            answers = [answer for _, answer, _ in said if isinstance(answer, RepairAnswer)]
+            assert [(answer.base, answer.next) for answer in answers] == [(1, 1), (2, 3)]
             assert scene.refused() == ((1, 2),)
 
     asyncio.run(test())
