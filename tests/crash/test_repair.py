@@ -491,8 +491,10 @@ def test_damage_at_the_end_of_a_segment_stays_when_the_next_one_is_cut_off(other
     assert (log.segments, log.corrupt_ranges) == (2, ((2, 3),))
     log.truncate_to(Offset(3))
     assert (log.log_end_offset, log.corrupt_ranges) == (3, ((2, 3),))
+    log.config = LogConfig()  # what is appended goes into the same segment
     append(log, [b"another"])
     log.sync()
+    assert log.segments == 1
     assert repair(log, other) == 1
     assert stored_values(log) == {0: b"zero", 1: b"one", 2: b"two", 3: b"another"}
     assert file_content(disk, FIRST).startswith(CONTENT[FIRST][: entry.end])
