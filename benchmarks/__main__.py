@@ -151,7 +151,17 @@ def _add_shared(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", type=Path, metavar="FILE", help="write the whole report there")
     command.add_argument("--seconds", type=float, help="measured seconds of each run (10; soak 600)")
     command.add_argument("--runs", type=int, help="interleaved repetitions (3)")
-    command.add_argument("--data", type=Path, help="directory on the disk to measure (the temporary one)")
+    command.add_argument(
+        "--data", type=_directory, help="directory on the disk to measure (the temporary one)"
+    )
+
+
+def _directory(text: str) -> Path:
+    """Return a directory that is there: not to find it must not end as if messages were missing."""
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is no directory")
+    return path
 
 
 def _settings(arguments: argparse.Namespace, directory: Path) -> Settings:

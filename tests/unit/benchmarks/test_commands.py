@@ -56,6 +56,14 @@ def test_a_longer_benchmark_accounts_for_everything_and_leaves_nothing(
     assert f"### {name}" in capsys.readouterr().out
 
 
+def test_a_disk_that_is_not_there_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["group_commit", "--quick", "--data", str(tmp_path / "nowhere")])
+
+    assert ended.value.code == 2
+    assert "nowhere is no directory" in capsys.readouterr().err
+
+
 def test_an_unknown_benchmark_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["speed"])
