@@ -219,3 +219,17 @@ def test_who_leads_after_a_second_loss_brings_back_what_the_first_took() -> None
     group.truths.part(LeaderEpoch(3), Offset(0))
     group.truths.begun(LeaderEpoch(3), _log("x", "y", "z"))
     assert (group.truths.newest.end, group.truths.newest.shared) == (2, 1)
+
+
+def test_what_retention_removed_in_one_history_is_not_what_another_had_there() -> None:
+    truths, first = Truths(), _log("x", "y", "z")
+    second = _log("x")
+    second.append(Batch(Offset(1), LeaderEpoch(2), ("other",)))
+    truths.newest.by_leader("b/orders", second, Offset(2))
+    first.move_start(Offset(2))
+    assert truths.newest.shared_with(first) == 1
+    truths.part(LeaderEpoch(3), Offset(1))
+    truths.begun(LeaderEpoch(3), first)
+    assert truths.is_lost(Offset(1), LeaderEpoch(2), LeaderEpoch(3))
+    first.reset(Offset(2))
+    assert truths.known[0].shared_with(first) == 2

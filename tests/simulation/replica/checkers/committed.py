@@ -4,6 +4,7 @@ from itertools import takewhile
 from typing import Final
 
 from envelope.types import LeaderEpoch, Offset
+from jetstream.log.epochs import NO_EPOCH
 from tests.simulation.replica.log_image import LogImage
 from tests.simulation.violation import Violation
 
@@ -80,8 +81,16 @@ class Committed:
         return True
 
     def shared_with(self, image: LogImage) -> Offset:
-        """Return the end of what is in a log as it was committed, or was removed before."""
-        start = min(max(image.agreed_with(self), image.origin), self.end)
+        """Return the end of what is in a log as it was committed, or was removed before.
+
+        Of what was removed the log still knows some epochs: another one there was another record.
+        """
+        removed_end = min(image.origin, self.end)
+        start = min(image.agreed_with(self), self.end)
+        while start < removed_end and image.epochs.at(start) in (NO_EPOCH, self.records[start][0]):
+            start = Offset(start + 1)
+        if start < removed_end:
+            return start
         pairs = zip(image.records(start, self.end), self.records[start:], strict=False)
         return Offset(start + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
