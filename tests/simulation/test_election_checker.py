@@ -233,3 +233,15 @@ def test_what_retention_removed_in_one_history_is_not_what_another_had_there() -
     assert truths.is_lost(Offset(1), LeaderEpoch(2), LeaderEpoch(3))
     first.reset(Offset(2))
     assert truths.known[0].shared_with(first) == 2
+
+
+def test_what_was_removed_before_another_record_is_not_known() -> None:
+    truths, copied = Truths(), LogImage(STREAM)
+    truths.newest.by_leader("a/orders", _log("x", "y", "z"), Offset(3))
+    copied.reset(Offset(2))
+    assert truths.newest.shared_with(copied) == 2, "it may be all that was there"
+    other = copied.copy()
+    copied.append(Batch(Offset(2), LeaderEpoch(1), ("z",)))
+    assert truths.newest.shared_with(copied) == 3
+    other.append(Batch(Offset(2), LeaderEpoch(1), ("other",)))
+    assert truths.newest.shared_with(other) == 0

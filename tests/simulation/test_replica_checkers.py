@@ -376,3 +376,11 @@ def test_read_replicas_come_and_go_and_an_operator_may_elect_one() -> None:
     unclean = UncleanElection(R, LeaderEpoch(2), None, (A, B))
     elected = replace(row, leader=R, leader_epoch=LeaderEpoch(2), replicas=(R, B), read_replicas=(A,))
     check_leader(row, replace(elected, last_unclean=unclean))
+
+
+def test_a_disk_that_never_had_the_stream_has_an_empty_log() -> None:
+    checks = Checks(draw(Random(1), frugal=False))
+    (name, logs), *_ = checks.images.items()
+    assert (logs["disk-of-nobody"].log_end, list(logs)) == (0, [])
+    image = checks.new_image("disk-of-a", name)
+    assert logs["disk-of-a"] is image

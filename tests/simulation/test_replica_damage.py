@@ -145,7 +145,9 @@ def test_a_stream_is_beyond_repair_if_nobody_who_is_there_has_what_it_needs() ->
     hurt = {A: _log(X), B: _log(X)}
     assert is_beyond_repair(_row(A, B), END, hurt)
     assert is_beyond_repair(_row(A), END, {A: _log(Z)})
-    assert is_beyond_repair(_row(A), Offset(4), {A: _log(Z)}), "who leads keeps what is not committed"
+    assert is_beyond_repair(_row(A), Offset(4), {A: _log(Z), B: _log()}), (
+        "who leads keeps it, and cannot give it"
+    )
     assert not is_beyond_repair(_row(B), Offset(4), {B: _log(Z)}), "it may be cut"
     assert not is_beyond_repair(_row(A, B), END, {A: _log(X), B: _log(Y)})
     assert not is_beyond_repair(_row(A), END, {A: _log(X), B: _log()}), "it comes back"

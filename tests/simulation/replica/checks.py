@@ -24,13 +24,29 @@ from tests.simulation.replica.reading import damaged_batches
 from tests.simulation.replica.swarm import LEASE, Swarm
 
 
+class _Logs(dict[str, LogImage]):
+    """The logs of one stream by data directory; a disk that never had the stream has an empty one."""
+
+    def __init__(self, stream: StreamName, *, syncs: bool) -> None:
+        super().__init__()
+        self._stream, self._syncs = stream, syncs
+
+    def __missing__(self, directory: str) -> LogImage:
+        """Return what is there where nothing was ever written, and remember nothing."""
+        return self.empty()
+
+    def empty(self) -> LogImage:
+        """Return a log that has nothing."""
+        return LogImage(self._stream, syncs=self._syncs)
+
+
 class Checks:
     """Knows all logs that ever were, by stream and data directory; and the catalogue as it is."""
 
     def __init__(self, swarm: Swarm) -> None:
         names = [shape.name for shape in swarm.streams]
-        self.images: dict[StreamName, dict[str, LogImage]] = {name: {} for name in names}
-        self._syncs = {shape.name: shape.sync is SyncMode.ALWAYS for shape in swarm.streams}
+        syncs = {shape.name: shape.sync is SyncMode.ALWAYS for shape in swarm.streams}
+        self.images = {name: _Logs(name, syncs=syncs[name]) for name in names}
         self.truths = {name: Truths() for name in names}
         self.publishing = {name: Publishing(self.truths[name]) for name in names}
         self.histories = {name: History() for name in names}
@@ -44,7 +60,8 @@ class Checks:
 
     def new_image(self, directory: str, stream: StreamName) -> LogImage:
         """Return the empty log of a replica on a new disk."""
-        image = self.images[stream][directory] = LogImage(stream, syncs=self._syncs[stream])
+        logs = self.images[stream]
+        image = logs[directory] = logs.empty()
         return image
 
     def removed(self, directory: str, stream: StreamName) -> None:

@@ -68,10 +68,12 @@ class Ending:
         if self._world.swarm.has_read_replicas and not self._is_tidy(stream, left_dead):
             return False
         replicas = [life.replicas[stream.name] for life in lives]
+        committed = self._world.checks.truths[stream.name].newest
         end = self._nodes[stream.leader].images[stream.name].log_end
         return all(
             replica.watermark.offset == replica.image.log_end == replica.image.counted_end == end
             and replica.image.damage.is_none
+            and committed.is_in(replica.image, end)
             for replica in replicas
         )
 

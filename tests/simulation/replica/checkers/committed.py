@@ -83,15 +83,22 @@ class Committed:
     def shared_with(self, image: LogImage) -> Offset:
         """Return the end of what is in a log as it was committed, or was removed before.
 
-        Of what was removed the log still knows some epochs: another one there was another record.
+        Of what was removed the log still knows some epochs: another one there was another record. Where it
+        knows none, and another record follows, nothing tells what was there.
         """
         removed_end = min(image.origin, self.end)
-        start = min(image.agreed_with(self), self.end)
-        while start < removed_end and image.epochs.at(start) in (NO_EPOCH, self.records[start][0]):
+        known_end = start = min(image.agreed_with(self), self.end)
+        while start < removed_end:
+            epoch = image.epochs.at(start)
+            if epoch not in (NO_EPOCH, self.records[start][0]):
+                return known_end
             start = Offset(start + 1)
-        if start < removed_end:
-            return start
-        pairs = zip(image.records(start, self.end), self.records[start:], strict=False)
+            if epoch != NO_EPOCH:
+                known_end = start
+        here, there = image.records(start, self.end), self.records[start:]
+        if here and there and here[0] != there[0]:
+            return known_end
+        pairs = zip(here, there, strict=False)
         return Offset(start + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
     def _first_difference(self, image: LogImage, end: Offset) -> tuple[int, Record | None, Record]:

@@ -53,14 +53,19 @@ def check_repaired(name: str, image: LogImage, start: Offset, end: Offset) -> No
 
 
 def is_beyond_repair(stream: Stream, committed_end: Offset, images: Mapping[NodeId, LogImage]) -> bool:
-    """Tell whether nobody has intact what the stream needs; ``images`` are the replicas that are there."""
+    """Tell whether nobody has intact what the stream needs; ``images`` are the replicas that are there.
+
+    What is not committed is not repaired: who leads can neither give what is damaged nor cut it.
+    """
     for member in stream.isr_nodes:
         image = images.get(member)
         if image is None or not image.damage.flipped:
             continue
-        end = image.log_end if member == stream.leader else committed_end
         for batch in damaged_batches(image):
-            if batch.base < end and not any(has_intact(other, batch) for other in images.values()):
+            if batch.next > committed_end:
+                if member == stream.leader:
+                    return True
+            elif not any(has_intact(other, batch) for other in images.values()):
                 return True
     return False
 
