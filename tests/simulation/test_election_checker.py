@@ -7,7 +7,7 @@ import pytest
 
 from envelope.types import LeaderEpoch, LogIndex, MonotonicNs, NodeEpoch, NodeId, Offset, StreamName
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import ChangeIsr, ChangeLeader, NodeAtEpoch
+from metadata.catalog.commands import ChangeIsr, ChangeLeader, Command, NodeAtEpoch
 from metadata.catalog.tables import Stream, Tables, UncleanElection
 from tests.simulation.replica.checkers.elections import Elections
 from tests.simulation.replica.checkers.truths import Truths
@@ -55,10 +55,14 @@ class _Group:
         self.catalog.apply(self._next(), command)
         self._applied(command)
 
-    def wipe(self, node: NodeId) -> None:
-        command = replace(register(node), directory=f"disk-2-of-{node}")
+    def registers(self, node: NodeId, directory: str) -> None:
+        command = replace(register(node), directory=directory)
         self.catalog.apply(self._next(), command)
+        self._applied(command)
         self.elections.registered(node, LATER)
+
+    def wipe(self, node: NodeId) -> None:
+        self.registers(node, f"disk-2-of-{node}")
 
     def election(self, leader: NodeId) -> ChangeLeader:
         row = self.row
@@ -75,7 +79,7 @@ class _Group:
         self._tables.put(change(self.row))
         self._applied(command)
 
-    def _applied(self, command: ChangeIsr | ChangeLeader) -> None:
+    def _applied(self, command: Command) -> None:
         self.elections.applied(self.catalog, command, {STREAM: self.truths}, {STREAM: self.images})
 
 
@@ -120,6 +124,13 @@ def _of_the_second_choice() -> None:
 def _of_an_empty_disk() -> None:
     group = _Group()
     group.wipe(B)
+    group.decide(B)
+
+
+def _of_a_disk_that_is_heard_behind_the_next() -> None:
+    group = _Group()
+    group.wipe(B)
+    group.registers(B, "disk-of-b")
     group.decide(B)
 
 
@@ -175,6 +186,7 @@ _BROKEN: list[tuple[Callable[[], None], str]] = [
     (_in_a_new_term_that_knows_nothing, "the lease of a, in it with its disk"),
     (_of_the_second_choice, r"those who can are \['b', 'c'\]"),
     (_of_an_empty_disk, r"those who can are \['c'\]"),
+    (_of_a_disk_that_is_heard_behind_the_next, r"those who can are \['c'\]"),
     (_of_who_is_about_to_stop, r"those who can are \['c'\]"),
     (_of_who_is_dead, r"those who can are \[\]"),
     (_that_nobody_decided, "nobody decided that"),

@@ -72,13 +72,14 @@ class Repairing:
         peers = peers_of(row, replica.life.name, lambda peer: True)
         self._attempt = attempt = self._search.next(parts, peers, replica.life.now())
         if attempt is not None:
+            # A cut while it is under way takes from the log what it looks for; filling finds that out.
+            check_asked(replica.title, attempt.next, replica.watermark.offset)
             self._hole = holes[parts.index((attempt.base, attempt.next))]
             self._offset, self._batches = max(attempt.base, self._image.log_start), []
             self._ask(attempt)
 
     def _ask(self, attempt: Attempt) -> None:
         replica = self._replica
-        check_asked(replica.title, attempt.next, replica.watermark.offset)
         self._asked_at = replica.life.now()
         question = RepairQuestion(replica.life.name, self._image.stream, self._offset, attempt.next)
         self._world.network.send((replica.life.name, attempt.peer), question)

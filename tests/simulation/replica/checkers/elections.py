@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeId, StreamName
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import ChangeLeader, Command
+from metadata.catalog.commands import ChangeLeader, Command, RegisterNode
 from metadata.catalog.tables import InSyncReplica, Stream
 from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.log_image import LogImage
@@ -57,7 +57,7 @@ class Elections:
         self._stopping.add(node)
 
     def have_been_in_sync(self, stream: Stream) -> set[tuple[NodeId, str]]:
-        """Return the replicas and the directories that were ever in sync since each became one."""
+        """Return the replicas that were in sync since each became one, and since it has its directory."""
         return self._in_sync.get(stream.name, set())
 
     # --- what was decided -------------------------------------------------------------------------------
@@ -115,7 +115,17 @@ class Elections:
         images: Mapping[StreamName, Mapping[str, LogImage]],
     ) -> None:
         """The catalogue has applied a command, and it alone."""
-        if isinstance(command, ChangeLeader):
+        if isinstance(command, RegisterNode):
+            # A process that was replaced may be heard after the one on the new disk: it is not there.
+            for known in self._in_sync.values():
+                known.difference_update(
+                    [
+                        found
+                        for found in known
+                        if found[0] == command.node_id and found[1] != command.directory
+                    ]
+                )
+        elif isinstance(command, ChangeLeader):
             before, row = self._rows.get(command.stream), catalog.stream(command.stream)
             if before is not None and row is not None and row.leader_epoch > before.leader_epoch:
                 self._elected(catalog, command, before, row)
