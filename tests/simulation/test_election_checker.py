@@ -257,3 +257,16 @@ def test_what_was_removed_before_another_record_is_not_known() -> None:
     assert truths.newest.shared_with(copied) == 3
     other.append(Batch(Offset(2), LeaderEpoch(1), ("other",)))
     assert truths.newest.shared_with(other) == 0
+
+
+def test_a_leader_behind_one_loss_may_begin_after_the_next_was_allowed() -> None:
+    truths, more, less = Truths(), _log("x", "y", "z"), _log("x")
+    truths.newest.by_leader("a/orders", more, Offset(3))
+    truths.part(LeaderEpoch(2), Offset(1))
+    truths.part(LeaderEpoch(4), Offset(3))
+    truths.begun(LeaderEpoch(3), less)
+    assert truths.newest.end == 1
+    with pytest.raises(Violation, match="in epoch 4 with 1 of what was committed; 3 was not lost"):
+        truths.begun(LeaderEpoch(4), less)
+    truths.begun(LeaderEpoch(4), more)
+    assert (truths.newest.end, truths.newest.shared) == (3, 1)

@@ -19,6 +19,8 @@ class _Parting:
     first_epoch: LeaderEpoch
     kept: Offset
     """What is committed below is not lost."""
+    committed: Committed
+    """What was committed then; a leader before the loss may begin another history behind it."""
 
 
 class Truths:
@@ -49,20 +51,20 @@ class Truths:
 
     def part(self, first_epoch: LeaderEpoch, kept: Offset) -> None:
         """Allow that the reigns from ``first_epoch`` on lack what is committed from ``kept`` on."""
-        self._due.append(_Parting(first_epoch, kept))
+        self._due.append(_Parting(first_epoch, kept, self.newest))
 
     def begun(self, epoch: LeaderEpoch, image: LogImage) -> None:
         """A leader begins with this log: if it is the first one behind a loss, that is what was kept."""
         due = [parting for parting in self._due if parting.first_epoch <= epoch]
         if not due:
             return
-        former = self.of(epoch)
-        shared = former.shared_with(image)
-        if shared < due[-1].kept:
+        there, kept = due[-1].committed.shared_with(image), due[-1].kept
+        if there < kept:
             raise Violation(
-                f"{image.stream} goes on in epoch {epoch} with {shared} of what was committed; "
-                f"{due[-1].kept} was not lost"
+                f"{image.stream} goes on in epoch {epoch} with {there} of what was committed; "
+                f"{kept} was not lost"
             )
+        shared = self.of(epoch).shared_with(image)
         self._due = [parting for parting in self._due if parting.first_epoch > epoch]
         # Who was left behind by a loss, and leads after another, still has what the first one took.
         back = max(self.known, key=lambda truth: truth.shared_with(image))
