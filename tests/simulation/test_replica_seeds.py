@@ -10,6 +10,9 @@ _SEEDS = 300
 _DEEP_SEEDS = 20_000
 _FIRST = first_seed(2)
 
+_MISJUDGED = (9211042, 9213913, 9214711, 9217741, 9308694, 9326578, 9335471, 9343382)
+"""Clusters that did nothing wrong, and of which a checker once said that they did."""
+
 _STRUCK = ("kill", "stop", "pause", "resume", "wipe", "trim", "hand_over", "there_and_back")
 _REPLICAS = ("reign", "truncated", "diverging", "start_over", "isr_changed", "isr_refused", "superseded")
 _FENCED = ("fetch_other_leader_epoch", "fetch_old_node_epoch", "fetch_no_lease", "reconnected")
@@ -27,6 +30,10 @@ def test_new_seeds_of_replicas_keep_every_law_and_converge_and_go_through_every_
     assert all(counts[kind] for kind in ("stream_lost", *_DAMAGED)), counts
     empty = [outcome.seed for outcome in outcomes if outcome.committed == 0]
     assert len(empty) <= counts["stream_lost"], f"nothing was committed and no disk was lost: {empty}"
+
+
+def test_seeds_that_were_misjudged_are_judged_rightly() -> None:
+    run_all("replica", run, _MISJUDGED)
 
 
 @pytest.mark.deep
