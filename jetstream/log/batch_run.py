@@ -14,11 +14,13 @@ Source: Apache Arrow columnar format, "Physical memory layout" and "RecordBatch 
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from itertools import chain
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from numpy.lib.stride_tricks import sliding_window_view
 
 from envelope.limits import KIB, MIB
 from envelope.types import LeaderEpoch, Offset, TimestampUs
@@ -46,6 +48,9 @@ _FRAMES_MIN: Final = 32
 """Fewer are quicker one by one."""
 _BODY_BYTES_MAX: Final = 16 * KIB
 """Of a batch in a run: a larger one is worth a decoding of its own."""
+
+_FRAMES_AT_ONCE: Final = 128
+"""So many are copied for their CRCs: into memory that is in the cache since the last ones."""
 
 _RUN_BYTES_MAX: Final = 4 * MIB
 _ROW_BYTES: Final = KIB
@@ -113,9 +118,9 @@ def _words_of(content: bytes | bytearray) -> _Numbers:
     return np.frombuffer(content, np.int64)
 
 
-def _places(start: int, end: int) -> _Numbers:
+def _places(start: int, end: int) -> slice:
     """Return which words of the metadata these bytes are in."""
-    return np.arange(start // _WORD, (end + _WORD - 1) // _WORD)
+    return slice(start // _WORD, (end + _WORD - 1) // _WORD)
 
 
 _METADATA_WORDS: Final = len(TEMPLATE.metadata) // _WORD
@@ -173,8 +178,9 @@ def _room() -> bytearray:
 
 def _read_stored(stored: bytearray, places: _Numbers) -> FoundBatch | None:
     """Return the run in ``stored``, which may be used again after it; see `_read_run`."""
-    entries, fit = _entries(stored, places)
-    run = _Run(stored, places)
+    metadata = sliding_window_view(_words_of(stored), _METADATA_WORDS)[places[:-1] // _WORD]
+    entries, fit = _entries(metadata)
+    run = _Run(stored, places, metadata)
     fit &= _fit_together(entries) & run.are_flat() & (entries["next"] - entries["base"] >= run.rows)
     count = _leading(fit & _are_whole(stored, places, entries["crc"]))
     count = run.leading(count).in_order() if count else 0
@@ -215,13 +221,12 @@ def _extents(data: memoryview, rows: int) -> _Numbers:
     return np.append(starts[:count], ends[count - 1]) * _WORD
 
 
-def _entries(stored: bytearray, places: _Numbers) -> tuple[npt.NDArray[np.void], _Flags]:
+def _entries(metadata: _Numbers) -> tuple[npt.NDArray[np.void], _Flags]:
     """Return the header entry of each batch, and whether its metadata is that of a batch of ours."""
-    words, starts = _words_of(stored), places[:-1, None] // _WORD
-    fit = (words[starts + _SAME_AT] & _SAME_MASK == _SAME).all(axis=1)
+    fit = (metadata[:, _SAME_AT] & _SAME_MASK == _SAME).all(axis=1)
     first = TEMPLATE.digits % _WORD
-    digits = words[starts + _ENTRY_AT].view(np.uint8)[:, first : first + ENTRY_DIGITS]
-    values = _VALUES[digits.view(np.uint16)]
+    digits = metadata[:, _ENTRY_AT].copy().view(np.uint8)[:, first : first + ENTRY_DIGITS]
+    values = _VALUES.take(digits.view(np.uint16))
     return values.astype(np.uint8).view(_ENTRY)[:, 0], fit & (values < _NO_VALUE).all(axis=1)
 
 
@@ -238,9 +243,12 @@ def _are_whole(stored: bytearray, places: _Numbers, crcs: _Numbers) -> _Flags:
     """Tell of each batch whether its CRC is right; the digits of it are "0" from now on."""
     digits = places[:-1, None] + np.arange(TEMPLATE.digits + CRC_AT, TEMPLATE.digits + CRC_AT + len(ZEROS))
     np.frombuffer(stored, np.uint8)[digits] = ZEROS[0]
-    ends = places.tolist()
-    frames = map(memoryview(stored).__getitem__, map(slice, ends, ends[1:]))
-    are_whole: _Flags = np.fromiter(map(crc32c, frames), np.uint32, len(ends) - 1) == crcs
+    count = len(places) - 1
+    ends = pa.py_buffer(places.astype(_END).data)
+    frames = pa.Array.from_buffers(pa.binary(), count, [None, ends, pa.py_buffer(stored)])
+    few = (frames.slice(first, _FRAMES_AT_ONCE).to_pylist() for first in range(0, count, _FRAMES_AT_ONCE))
+    found = map(crc32c, cast("Iterator[bytes]", chain.from_iterable(few)))
+    are_whole: _Flags = np.fromiter(found, np.uint32, count) == crcs
     return are_whole
 
 
@@ -269,21 +277,29 @@ class _Run:
         rows: how many records each batch has.
     """
 
-    def __init__(self, stored: bytearray, places: _Numbers) -> None:
-        """Look at ``stored``, where each begins that stands in ``places``, whose last is where all end."""
-        words, starts = _words_of(stored), places[:-1] // _WORD
+    def __init__(self, stored: bytearray, places: _Numbers, metadata: _Numbers) -> None:
+        """Look at ``stored``.
+
+        Args:
+            stored: the bytes.
+            places: where each begins; the last one is where all end.
+            metadata: of each, in words.
+        """
         self._stored = stored
         self._places = places
+        self._metadata = metadata
         self._bodies = places[:-1] + len(TEMPLATE.metadata)
         self._body_lengths = places[1:] - self._bodies
         # A row for each number, a column for each batch: what is compared and gathered lies side by side.
-        self._nodes = words[_NODES_AT[:, None] + starts].reshape(_NODES, 2, -1)
-        self._buffers = words[_BUFFERS_AT[:, None] + starts].reshape(_BUFFERS, 2, -1)
+        self._nodes = metadata[:, _NODES_AT].T.copy().reshape(_NODES, 2, -1)
+        self._buffers = metadata[:, _BUFFERS_AT].T.copy().reshape(_BUFFERS, 2, -1)
         self.rows = self._nodes[0, 0]
 
     def leading(self, count: int) -> "_Run":
         """Return the first of them."""
-        return self if count == len(self.rows) else _Run(self._stored, self._places[: count + 1])
+        if count == len(self.rows):
+            return self
+        return _Run(self._stored, self._places[: count + 1], self._metadata[:count])
 
     def are_flat(self) -> _Flags:
         """Tell of each batch that seems to have no headers whether its columns are complete, in its body."""
