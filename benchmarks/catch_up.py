@@ -39,6 +39,7 @@ STALLED_SECONDS_QUICK: Final = 4.0
 
 ALONE: Final = "alone"
 CATCH_UP: Final = f"{READERS} readers catch up"
+LOCAL: Final = f"{READERS} readers catch up, short circuit"
 POLITE: Final = f"{READERS} readers catch up, nice {LEAST_PRIORITY}"
 RAW: Final = f"{READERS} readers of the bare files"
 STOPPED: Final = f"{STALLED} readers have stopped"
@@ -105,6 +106,7 @@ def _ours(system: Ours, old: Stored, settings: Settings) -> Iterator[list[_Situa
     with helper("raw_stream", *segments.files) as sender:
         port = sender.hear("ready")["port"]
         through_node = ("batches", "--socket", segments.socket, "--records", old.records)
+        local = ("local_batches", *through_node[1:])
         polite = (*through_node, "--nice", LEAST_PRIORITY)
         bare = ("raw", "--socket", f"127.0.0.1:{port}", "--files", *segments.files)
 
@@ -114,6 +116,7 @@ def _ours(system: Ours, old: Stored, settings: Settings) -> Iterator[list[_Situa
         yield [
             situation(ALONE, _nothing),
             situation(CATCH_UP, partial(_readers, through_node)),
+            situation(LOCAL, partial(_readers, local)),
             situation(POLITE, partial(_readers, polite)),
             situation(RAW, partial(_readers, bare), segments.bytes / old.records),
         ]
@@ -205,6 +208,7 @@ def _bars(report: Report) -> list[Bar]:
 
     return [
         stated(OURS_ALWAYS, CATCH_UP).model_copy(update={"bar": TIMES_ALONE_MAX, "at_most": True}),
+        stated(OURS_ALWAYS, LOCAL).model_copy(update={"bar": TIMES_ALONE_MAX, "at_most": True}),
         stated(OURS_ALWAYS, POLITE),
         stated(OURS_ALWAYS, RAW),
         stated(PEER_DEFAULT, CATCH_UP),

@@ -62,7 +62,7 @@ async def read_in_group(socket: str, ends: Mapping[str, int], group: str, owned:
     partitions = Partitions(ends)
     stream = next(iter(ends)).rpartition("/")[0]
     async with (
-        jetstream.connect(socket=socket) as client,
+        jetstream.connect(socket=socket, short_circuit_reads=False) as client,
         client.consume(stream, group=group, on_assigned=partitions.begin) as consumer,
     ):
         is_counted = False
@@ -81,7 +81,7 @@ async def read_records_in_group(
     partitions = Partitions(ends)
     stream = next(iter(ends)).rpartition("/")[0]
     async with (
-        jetstream.connect(socket=socket) as client,
+        jetstream.connect(socket=socket, short_circuit_reads=False) as client,
         client.consume(stream, group=group, on_assigned=partitions.begin) as consumer,
     ):
         is_counted = False
@@ -101,7 +101,7 @@ async def read_records_in_group(
 async def read_alone(socket: str, ends: Mapping[str, int], meter: Meter) -> None:
     """Read all partitions at once, each with a reader of its own."""
     partitions = Partitions(ends)
-    async with jetstream.connect(socket=socket) as client:
+    async with jetstream.connect(socket=socket, short_circuit_reads=False) as client:
         await asyncio.gather(*(_read(client, partition, partitions, meter) for partition in ends))
 
 

@@ -35,9 +35,9 @@ RECORDS_PER_LOOK: Final = 1024
 """Single records are counted one by one, but the clock is asked only so often."""
 
 
-async def read_batches(address: str, records: int, meter: Meter) -> None:
-    """Read by Arrow batch: received, CRC checked, decoded to columns."""
-    async with jetstream.connect(socket=address) as client:
+async def read_batches(address: str, records: int, meter: Meter, *, short_circuit: bool = False) -> None:
+    """Read by Arrow batch: received, or read where it lies, CRC checked, decoded to columns."""
+    async with jetstream.connect(socket=address, short_circuit_reads=short_circuit) as client:
         meter.begin()
         while True:
             expected = 0
@@ -59,7 +59,7 @@ async def read_batches(address: str, records: int, meter: Meter) -> None:
 
 async def read_records(address: str, records: int, meter: Meter) -> None:
     """Read record by record: a Python object for each."""
-    async with jetstream.connect(socket=address) as client:
+    async with jetstream.connect(socket=address, short_circuit_reads=False) as client:
         meter.begin()
         while True:
             expected = 0
@@ -116,6 +116,7 @@ def _kinds(arguments: argparse.Namespace, meter: Meter) -> dict[str, Callable[[]
         "group_records": partial(partition_readers.read_records_in_group, *member),
         "partitions": partial(partition_readers.read_alone, socket, ends, meter),
         "batches": partial(read_batches, socket, records, meter),
+        "local_batches": partial(read_batches, socket, records, meter, short_circuit=True),
         "records": partial(read_records, socket, records, meter),
         "files": partial(_blocking, partial(raw_stream.read_files, files, meter)),
         "raw": partial(_blocking, receive),

@@ -271,6 +271,7 @@ async def connect(
     socket: str | Sequence[str] | None = None,
     socket_token: str | None = None,
     socket_tls: SocketTls | None = None,
+    short_circuit_reads: bool = True,
     api_prefix: str = API_PREFIX_DEFAULT,
     request_timeout: float = TIMEOUT_S_DEFAULT,
     **nats_options: object,
@@ -284,6 +285,8 @@ async def connect(
         socket_token: the token that the nodes want of readers, if they do (``socket.token`` of a node).
         socket_tls: read over TLS, trusting an `ssl.SSLContext` (which may have a client certificate too), the
             authorities of a PEM file, or with True the system's. None reads without TLS.
+        short_circuit_reads: read the files of a node on this machine where they lie, as far as this process
+            may open them. Off, or where it may not, all records come over the socket.
         api_prefix: the cluster's subject prefix of the request API.
         request_timeout: seconds for a request, and for reaching NATS or a node.
         nats_options: passed on to `nats.connect`: credentials, ``token`` and ``tls`` of NATS, callbacks…
@@ -296,7 +299,7 @@ async def connect(
     """
     if not servers and socket is None:
         raise RequestError('connect("nats://host:4222") or connect(socket="host:port")')
-    access = socket_access(socket_token, socket_tls)
+    access = socket_access(socket_token, socket_tls, short_circuit=short_circuit_reads)
     texts = [socket] if isinstance(socket, str) else socket
     book: AddressBook | None = (
         None if texts is None else FixedAddresses([parse_address(text) for text in texts])

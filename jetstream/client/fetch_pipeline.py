@@ -43,6 +43,8 @@ class FetchSettings:
     """How long a fetch at the end of the stream waits at the node."""
     timeout_s: float = 10.0
     """How long a node may be silent beyond that before the connection counts as lost."""
+    short_circuit: bool = True
+    """Whether ranges may be read where they lie, if the node is on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,16 @@ class FetchedRange:
 
     response: FetchResponse
     body: memoryview
+    """Empty, if the response says where it lies."""
+
+    @property
+    def length(self) -> int:
+        """Bytes that were sent, or told of."""
+        return _length(self.response, len(self.body))
+
+
+def _length(response: FetchResponse, body_length: int) -> int:
+    return body_length if response.file is None else response.file.length
 
 
 class FetchPipeline:
@@ -89,8 +101,8 @@ class FetchPipeline:
         C3: more than one fetch has no header yet only while the place is below the high watermark known last;
             all but the first of them ask for what comes ``next``.
         C4: ranges are handed out in order, each beginning where the last one ended.
-        C5: a new fetch leaves only while less than ``prefetch_bytes`` are asked for, arriving or not taken;
-            one fetch may always be under way.
+        C5: a new fetch leaves only while less than ``prefetch_bytes`` are asked for, arriving, told of or not
+            taken; one fetch may always be under way.
     """
 
     def __init__(
@@ -111,6 +123,8 @@ class FetchPipeline:
         self._leaves = bounds.leaves
         self._has_left = False
         self._settings = settings
+        # What is left out is left out by the node: a file has everything.
+        self._short_circuit = settings.short_circuit and link.local.usable and wanted == Wanted()
         self._cursor = link.next_id()  # a number of its own on this connection
         self._asked: deque[int] = deque()
         self._ahead = _AHEAD_FIRST if place.offset < bounds.high_watermark else 1
@@ -131,6 +145,7 @@ class FetchPipeline:
 
         Raises:
             DeadlinePassed: the node is silent.
+            RangeAway: the next range cannot be read where it lies; ask for it over the socket.
             JetstreamError: what the node answered, once everything that came before is taken.
         """
         limit_s = self._settings.max_wait_ms / 1000 + self._settings.timeout_s
@@ -149,10 +164,22 @@ class FetchPipeline:
                     continue  # a large body on a slow line: the node is not silent
                 self._link.close()
                 raise DeadlinePassed(f"no answer to a fetch of {self._stream!r} in {limit_s:g} s") from None
-        fetched = self._ready.popleft()
-        self._ready_bytes -= len(fetched.body)
+        fetched = self._ready[0]
+        body = await self._body_of(fetched)
+        if not self._ready:  # stopped meanwhile
+            return None
+        self._ready.popleft()
+        self._ready_bytes -= fetched.length
         self._ask()
-        return fetched
+        return replace(fetched, body=body)
+
+    async def _body_of(self, fetched: FetchedRange) -> memoryview:
+        where = fetched.response.file
+        if where is None:
+            return fetched.body
+        room = self._link.rooms.take(where.length)
+        await self._link.local.read(where, room)
+        return room
 
     def limit(self, max_bytes: int, prefetch_bytes: int) -> None:
         """Ask for so much at a time, and so much ahead, from now on; what is under way stays so."""
@@ -210,6 +237,7 @@ class FetchPipeline:
             subject=self._wanted.subject,
             key=self._wanted.key,
             columns=None if self._wanted.columns is None else list(self._wanted.columns),
+            short_circuit=True if self._short_circuit else None,
         )
 
     def _send(self, request: Fetch) -> None:
@@ -241,14 +269,14 @@ class FetchPipeline:
         if response.id != self._asked.popleft():
             self._fail(RemoteProtocolError(f"the answers of cursor {self._cursor} are not in order"))
             return
-        problem = self._contradiction(response, empty=empty)
+        problem = self._contradiction(response, body_length, empty=empty)
         if problem is not None:
             self._fail(RemoteProtocolError(f"wanted offset {place.offset}, got {problem}"))
             return
         self.high_watermark = Offset(response.high_watermark)
         self._ahead = min(2 * self._ahead, _AHEAD_MAX) if response.next_offset < self.high_watermark else 1
         if not empty:
-            self._arriving[response.id] = body_length
+            self._arriving[response.id] = _length(response, body_length)
         self._place = ReaderPlace(
             Offset(response.next_offset),
             place.last_epoch if empty else LeaderEpoch(response.epoch),
@@ -258,7 +286,7 @@ class FetchPipeline:
         self._has_left = self._leaves and is_caught_up and response.leads is False
         self._ask()
 
-    def _contradiction(self, response: FetchResponse, *, empty: bool) -> str | None:
+    def _contradiction(self, response: FetchResponse, body_length: int, *, empty: bool) -> str | None:
         """Return what is wrong with a response, as far as its header tells."""
         place = self._place
         if place.incarnation not in (None, response.incarnation):
@@ -269,6 +297,8 @@ class FetchPipeline:
             return f"[{response.start_offset}, {response.next_offset})"
         if response.records == 0 and self._wanted == Wanted():
             return "nothing, although nothing was to be left out"
+        if response.file is not None and (body_length or not self._short_circuit):
+            return "a file that was not asked for, or one beside a body"
         return None
 
     def _on_done(self, outcome: Answer | JetstreamError) -> None:
@@ -280,8 +310,9 @@ class FetchPipeline:
         response = outcome.response
         assert isinstance(response, FetchResponse), "C1: a response has its request's type"
         if self._arriving.pop(response.id, None) is not None:
-            self._ready.append(FetchedRange(response, outcome.body))
-            self._ready_bytes += len(outcome.body)
+            fetched = FetchedRange(response, outcome.body)
+            self._ready.append(fetched)
+            self._ready_bytes += fetched.length
         self._progress.set()
         self._ask()
 

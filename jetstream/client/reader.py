@@ -28,6 +28,7 @@ from envelope.errors import (
 from envelope.limits import MIB
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.client.fetch_pipeline import Bounds, FetchedRange, FetchPipeline, FetchSettings, ReaderPlace
+from jetstream.client.local_ranges import RangeAway
 from jetstream.client.node_links import NodeLinks
 from jetstream.client.read_progress import PlaceCount, PlaceTold, ProgressCount, ReadProgressTold
 from jetstream.client.read_range import ReadRange, ResolvedRange, resolve
@@ -96,6 +97,10 @@ class BatchReader:
         self._heard = Offset(0)
         """The largest high watermark that a node has told."""
         self._decoded: Iterator[_Decoded] = iter(())
+        self._is_local = False
+        """What is decoded was read where it lies."""
+        self._was_away = False
+        """Something could not be, or was not what it should be: what follows is to come over the socket."""
         self._begun = False
         self._finished = False
         self._failing_since: float | None = None
@@ -153,6 +158,9 @@ class BatchReader:
             try:
                 decoded = next(self._decoded, None)
             except JetstreamError as error:
+                if self._is_local:  # a file may change behind its name: the node is the one that says
+                    self._go_by_socket()
+                    continue
                 await self._back_off(error, damaged=isinstance(error, CorruptDataError | RemoteProtocolError))
                 continue
             if decoded is None:
@@ -211,20 +219,20 @@ class BatchReader:
                 return
             fetched = await pipeline.take()
             if fetched is None:
+                if self._finished:  # closed meanwhile
+                    return
                 self._drop_pipeline()
                 if not self._route.has_caught_up():
                     raise NotLeader(f"there is no leader of {self.stream!r} to go on at")
                 return
+        except RangeAway:
+            self._go_by_socket()
+            return
         except JetstreamError as error:
-            if self._retention_was_first(error):
-                self._range = None
             await self._back_off(error, damaged=isinstance(error, RemoteProtocolError))
             return
+        self._is_local = fetched.response.file is not None
         self._decoded = _together(self._decode(fetched), self._settings.batch_rows)
-
-    def _retention_was_first(self, error: JetstreamError) -> bool:
-        """Tell whether the earliest offset moved on before the first fetch: then there is another one."""
-        return isinstance(error, OffsetOutOfRange) and not self._begun and self._wanted.start == "earliest"
 
     async def _connect(self) -> FetchPipeline | None:
         """Return a pipeline that goes on where the reader stands, None if it is at its end."""
@@ -248,10 +256,17 @@ class BatchReader:
             self.stream,
             self._place,
             Bounds(self._range.end, self._heard, arrival.visit.leaves),
-            _fetch_settings(self._settings.fetch, arrival),
+            replace(_fetch_settings(self._settings.fetch, arrival), short_circuit=not self._was_away),
             self._wanted.wanted,
         )
+        self._was_away = False
         return self._pipeline
+
+    def _go_by_socket(self) -> None:
+        """Ask the same node once more for what could not be read where it lies, and go on so."""
+        self._was_away = True
+        self._decoded = iter(())
+        self._drop_pipeline()
 
     async def _back_off(self, error: JetstreamError, *, damaged: bool) -> None:
         """Drop what is under way and wait, a little longer each time, or raise if it is no use.
@@ -265,7 +280,9 @@ class BatchReader:
         now = time.monotonic()
         self._failing_since = self._failing_since or now
         self._damaged += damaged
-        retriable = self._route.failed(error) or self._retention_was_first(error)
+        retriable = self._route.failed(error)
+        if isinstance(error, OffsetOutOfRange) and not self._begun and self._wanted.start == "earliest":
+            self._range, retriable = None, True  # retention was first: the earliest is another one now
         again = self._damaged < _DAMAGED_MAX if damaged else retriable
         if not again or now - self._failing_since >= self._settings.retry_s:
             self._finish()

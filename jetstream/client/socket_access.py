@@ -20,15 +20,17 @@ class SocketAccess:
     token: SecretStr | None = None
     tls: ssl.SSLContext | None = None
     """None: no TLS. There is no falling back from one to the other."""
+    short_circuit: bool = True
+    """Whether files of a node on this machine may be read where they lie."""
 
 
-def socket_access(token: str | None, tls: SocketTls | None) -> SocketAccess:
+def socket_access(token: str | None, tls: SocketTls | None, *, short_circuit: bool = True) -> SocketAccess:
     """Return how to be let in.
 
     Raises:
         InvalidConfig: a file of authorities that is not there, or not one.
     """
-    return SocketAccess(None if token is None else SecretStr(token), _context(tls))
+    return SocketAccess(None if token is None else SecretStr(token), _context(tls), short_circuit)
 
 
 def _context(tls: SocketTls | None) -> ssl.SSLContext | None:

@@ -8,9 +8,11 @@ from typing import Final, assert_never, cast
 
 from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError, TlsFailed
 from envelope.limits import KIB
+from jetstream.client.local_ranges import LocalRanges
 from jetstream.client.receive_rooms import ReceiveRooms
 from jetstream.client.socket_access import SocketAccess, tls_problem
 from jetstream.client.wake_up import WakeUp
+from jetstream.log.machine_id import machine_id
 from jetstream.protocol.connection import (
     ClientConnection,
     ClientEvent,
@@ -48,7 +50,11 @@ class SocketLink(asyncio.BufferedProtocol):
     """
 
     def __init__(self) -> None:
-        self._machine = ClientConnection(ReceiveRooms().take)
+        self.rooms: Final = ReceiveRooms()
+        """Memory for bodies."""
+        self.local = LocalRanges(usable=False)
+        """The node's files, as far as they can be read here."""
+        self._machine = ClientConnection(self.rooms.take)
         self._transport: asyncio.Transport | None = None
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._window: memoryview | None = None
@@ -104,6 +110,8 @@ class SocketLink(asyncio.BufferedProtocol):
         assert isinstance(response, HelloResponse), "C1: a response has its request's type"
         self.greeted = True
         self.node = response.node
+        is_here = response.machine is not None and response.machine == machine_id()
+        self.local = LocalRanges(usable=access.short_circuit and is_here)
         return response
 
     @property

@@ -154,6 +154,8 @@ class SocketConfig(BaseModel):
     """The same from a file; white space around it does not count."""
     tls: SocketTlsConfig | None = None
     """None speaks no TLS."""
+    short_circuit_reads: bool = True
+    """Readers on this machine that may read the data directory get names of files instead of bodies."""
 
     @model_validator(mode="after")
     def _one_token(self) -> Self:

@@ -467,6 +467,13 @@ METRICS: Final = (
         one(lambda sources: sources.server.counters.bytes_sent),
     ),
     Definition(
+        "jetstream_socket_short_circuit_bytes_total",
+        "counter",
+        "Bytes that readers on this machine were told to read from the files themselves.",
+        (),
+        one(lambda sources: sources.server.counters.short_circuit_bytes),
+    ),
+    Definition(
         "jetstream_socket_verified_ranges_total",
         "counter",
         "Ranges whose checksums were computed before they were served, because another process wrote them.",

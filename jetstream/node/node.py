@@ -19,6 +19,7 @@ from envelope.errors import InternalError, InvalidConfig, UnavailableError
 from envelope.subjects import matches
 from envelope.types import NodeId, StreamName
 from jetstream.log.identity import DirectoryIdentity
+from jetstream.log.machine_id import machine_id
 from jetstream.log.os_disk import OsDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.api import RequestApi
@@ -239,7 +240,7 @@ class Node:
         cluster.host(streams)
         parts.metadata.subscribe(groups)
         cluster.on_removed = self.removed.set
-        identity = ServerIdentity(self.node_id, VERSION)
+        identity = ServerIdentity(self.node_id, VERSION, _machine(config))
         desk = GroupDesk(groups, lambda group: api.coordinator(group), tasks)  # noqa: PLW0108 - bound below
         server = SocketServer(streams, identity, parts.readers, clock, parts.socket, desk)
         told = ApiServices(
@@ -471,6 +472,11 @@ def _binds(catalog: Catalog) -> Callable[[str, str], bool]:
         return stream is not None and matches(stream.config.subject, subject)
 
     return binds
+
+
+def _machine(config: NodeConfig) -> str | None:
+    """Return what readers are told of where the node is, if they may read its files."""
+    return machine_id() if config.socket.short_circuit_reads else None
 
 
 def _warn_of_a_second_answerer(link: NatsLink) -> None:

@@ -66,6 +66,7 @@ class SocketCounters:
     fetches_parked: int = 0
     ranges_verified: int = 0
     ranges_warmed: int = 0
+    short_circuit_bytes: int = 0
     bytes_sent: int = 0
 
 

@@ -51,11 +51,16 @@ class Body:
         """Give the segment back."""
         self.file_range.segment.release()
 
+    @property
+    def is_small(self) -> bool:
+        """Whether it had better go out with its header."""
+        return self.end - self.position <= _INLINE_BYTES_MAX
+
     def taken(self) -> bytes | None:
         """Return all of it from the page cache and release it, if it is small: one call sends it then."""
-        length = self.end - self.position
-        if length > _INLINE_BYTES_MAX:
+        if not self.is_small:
             return None
+        length = self.end - self.position
         room = bytearray(length)
         try:
             count = os.preadv(self.fileno, [room], self.position, os.RWF_NOWAIT)

@@ -51,6 +51,7 @@ from jetstream.node.socket_metadata import find_stream, metadata_page
 from jetstream.node.socket_output import Body
 from jetstream.node.socket_streams import ReadableStream, StreamDirectory
 from jetstream.node.socket_tier_waits import TierWaits
+from jetstream.node.stored_range import stored_range
 from jetstream.node.tiered_stream import first_with_txid, stored_within
 from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
 from jetstream.protocol.requests import PROTOCOL_VERSION, Fetch, GetMetadata, Hello, ListOffsets
@@ -66,6 +67,8 @@ class ServerIdentity:
 
     node: str
     version: str
+    machine: str | None = None
+    """Told to clients, which may then read files of ours; None: they get all by the socket."""
 
 
 class GroupRequests(Protocol):
@@ -165,6 +168,7 @@ class RequestDispatcher:
             protocol=PROTOCOL_VERSION,
             node=self._identity.node,
             node_version=self._identity.version,
+            machine=self._identity.machine,
         )
 
     # --- offsets -----------------------------------------------------------------------------------
@@ -286,6 +290,14 @@ class RequestDispatcher:
                 lambda selected: _respond_selected(pending, stream, body, selected),
                 body,
             )
+            return
+        is_asked = request.short_circuit is not None and self._identity.machine is not None
+        where = stored_range(body) if is_asked else None
+        if where is not None:  # whoever reads it there checks it, as any reader does
+            body.release()
+            self._counters.short_circuit_bytes += where.length
+            response = fetch_response(pending, stream, file_range)
+            _respond(pending, stream, response.model_copy(update={"file": where}))
             return
         if file_range.is_verified:
             _respond(pending, stream, fetch_response(pending, stream, file_range), body.taken() or body)

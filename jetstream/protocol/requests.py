@@ -103,6 +103,8 @@ class Fetch(ProtocolRequest):
     columns: Annotated[list[Column], Field(max_length=4)] | None = None
     last_epoch: Natural | None = None
     incarnation: _Name | None = None
+    short_circuit: Literal[True] | None = None
+    """The client can read files of the server's machine: the body may stay where it is."""
 
     @model_validator(mode="after")
     def _next_belongs_to_a_cursor(self) -> Self:

@@ -5,10 +5,10 @@ ignore fields they do not know; servers may add some. The last field is the head
 checksums of its own, and a flipped digit of ``next_offset`` would skip records unseen.
 """
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from crc32c import crc32c
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from envelope.errors import (
     InternalError,
@@ -18,6 +18,7 @@ from envelope.errors import (
     error_from_wire,
     registry,
 )
+from envelope.limits import RESPONSE_BODY_BYTES_MAX
 from jetstream.protocol.group_responses import (
     AssignmentResponse,
     CommittedResponse,
@@ -43,6 +44,8 @@ class HelloResponse(ProtocolResponse):
     protocol: int
     node: str
     node_version: str
+    machine: str | None = None
+    """Where it runs, for who may be there too (`jetstream.log.machine_id`); None: it tells of no files."""
 
 
 class NodeMetadata(BaseModel):
@@ -101,6 +104,19 @@ class ListOffsetsResponse(ProtocolResponse):
     """Of a request ``at`` bytes: of the batches up to ``offset``, as they are stored; 0 if there are none."""
 
 
+class StoredRangeResponse(BaseModel):
+    """Where a body lies that was not sent: ``length`` bytes from ``position`` of a file."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    path: Annotated[str, Field(pattern=r"^/[^\x00]*$")]
+    device: Natural
+    inode: Natural
+    """By them a reader knows that it has opened that very file."""
+    position: Natural
+    length: Annotated[int, Field(ge=1, le=RESPONSE_BODY_BYTES_MAX)]
+
+
 class FetchResponse(ProtocolResponse):
     """What the body holds: ``[start_offset, next_offset)``, whole batches; the client trims the edges."""
 
@@ -119,6 +135,8 @@ class FetchResponse(ProtocolResponse):
     """Whether the node leads the stream now; one that follows may know of a new high watermark late."""
     max_timestamp: int | None = None
     """If the request left records out: the largest timestamp below ``next_offset``, theirs included."""
+    file: StoredRangeResponse | None = None
+    """Instead of a body, where the request allowed it."""
 
 
 Response = (

@@ -18,7 +18,7 @@ from jetstream.client.connection import JetstreamClient, connect
 from jetstream.client.node_links import parse_address
 from jetstream.spark import option_names
 from jetstream.spark.option_names import lowered
-from jetstream.spark.option_values import words_of
+from jetstream.spark.option_values import flag, words_of
 from metadata.stream_config import API_PREFIX_DEFAULT
 
 _CREDENTIALS_MARK: Final = "-----BEGIN NATS USER JWT"
@@ -69,6 +69,8 @@ class ClusterAccess:
     """Read over TLS, trusting these; None: without TLS."""
     nats: NatsIdentity = NatsIdentity()
     nats_tls_ca: Authorities | None = None
+    short_circuit_reads: bool = True
+    """Read the files of a node on the same machine where they lie."""
     api_prefix: str = API_PREFIX_DEFAULT
 
     def __repr__(self) -> str:
@@ -86,8 +88,8 @@ class ClusterAccess:
             publishes: NATS is needed.
 
         Raises:
-            InvalidOption: neither servers nor sockets, an address that is none, or options that contradict
-                each other.
+            InvalidOption: neither servers nor sockets, an address or a flag that is none, or options that
+                contradict each other.
         """
         rest = lowered(options)
         given = {name: rest.pop(name.lower()).strip() for name in option_names.ACCESS if name.lower() in rest}
@@ -105,6 +107,7 @@ class ClusterAccess:
                 nkey_seed=_secret(given.get("nats.nkeySeed")),
             ),
             nats_tls_ca=given.get("nats.tls.ca"),
+            short_circuit_reads=flag("shortCircuitReads", given.get("shortCircuitReads", "true")),
             api_prefix=given.get("apiPrefix", API_PREFIX_DEFAULT),
         )
         return access, rest
@@ -121,6 +124,7 @@ class ClusterAccess:
             socket=self.sockets or None,
             socket_token=_revealed(self.token),
             socket_tls=_authorities(self.tls_ca),
+            short_circuit_reads=self.short_circuit_reads,
             api_prefix=self.api_prefix,
             **self._nats_options(),
         )
@@ -132,6 +136,7 @@ class ClusterAccess:
             socket=self.sockets or None,
             socket_token=_revealed(self.token),
             socket_tls=_authorities(self.tls_ca),
+            short_circuit_reads=self.short_circuit_reads,
             api_prefix=self.api_prefix,
             **self._nats_options(),
         )

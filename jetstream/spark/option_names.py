@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 from envelope.spark_errors import InvalidOption
 
 ACCESS: Final = (
-    *("servers", "sockets", "token", "tls.ca", "apiPrefix"),
+    *("servers", "sockets", "token", "tls.ca", "shortCircuitReads", "apiPrefix"),
     *("nats.user", "nats.password", "nats.token", "nats.credentials", "nats.nkeySeed", "nats.tls.ca"),
 )
 """How the cluster is reached: of source and sink."""

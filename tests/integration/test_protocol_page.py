@@ -94,12 +94,13 @@ def test_the_example_frame_is_what_is_sent() -> None:
 
 def test_the_examples_are_valid() -> None:
     models: list[type[Response]] = [
-        *(HelloResponse, MetadataResponse, ListOffsetsResponse, ListOffsetsResponse, FetchResponse),
+        *(HelloResponse, MetadataResponse, ListOffsetsResponse, ListOffsetsResponse),
+        *(FetchResponse, FetchResponse),
         *(CoordinatorResponse, AssignmentResponse, HeartbeatResponse, CommittedResponse, CursorsResponse),
     ]
     requests = [json.dumps(fields).encode() for fields in documents() if "op" in fields]
     kinds = [
-        *(Hello, GetMetadata, ListOffsets, ListOffsets, Fetch, Fetch, Fetch, Fetch),
+        *(Hello, GetMetadata, ListOffsets, ListOffsets, Fetch, Fetch, Fetch, Fetch, Fetch),
         *(FindCoordinator, JoinGroup, SendHeartbeat, ReleasePartitions, LeaveGroup),
         *(CommitCursors, FetchCursors),
     ]

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain, repeat
+from pathlib import Path
 
 import pytest
 
@@ -14,12 +15,14 @@ from envelope.errors import (
     RemoteProtocolError,
     UnavailableError,
 )
+from envelope.limits import RESPONSE_BODY_BYTES_MAX
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.client.fetch_pipeline import FetchSettings
 from jetstream.client.node_links import Address, FixedAddresses, NodeLinks
 from jetstream.client.read_range import ReadRange
 from jetstream.client.reader import BatchReader, ReadSettings
 from jetstream.log.batch import BatchFlags, encode
+from jetstream.log.machine_id import machine_id
 from jetstream.protocol.connection import RequestReceived, ServerConnection
 from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets
 from jetstream.protocol.responses import (
@@ -28,6 +31,7 @@ from jetstream.protocol.responses import (
     ListOffsetsResponse,
     MetadataResponse,
     Response,
+    StoredRangeResponse,
     StreamMetadata,
 )
 from metadata.node.stream_server import StreamServer, listeners
@@ -49,10 +53,15 @@ def a_response(fetch: Fetch, start: int, end: int) -> FetchResponse:
     )  # fmt: skip
 
 
+def a_stored_range() -> StoredRangeResponse:
+    return StoredRangeResponse(path="/nowhere", device=1, inode=1, position=0, length=20_000)
+
+
 class AServer:
     """What one connection is answered; its cursor, the only one, stands at ``place``."""
 
-    def __init__(self, answer: Answer, starts: Iterator[int]) -> None:
+    def __init__(self, answer: Answer, starts: Iterator[int], machine: str | None) -> None:
+        self.machine = machine
         self.answer = answer
         self.starts = starts
         self.place = 0
@@ -60,7 +69,9 @@ class AServer:
     def respond(self, request: object) -> tuple[Response, bytes]:
         match request:
             case Hello(id=number):
-                return HelloResponse(id=number, protocol=1, node="n", node_version="0"), b""
+                return HelloResponse(
+                    id=number, protocol=1, node="n", node_version="0", machine=self.machine
+                ), b""
             case GetMetadata(id=number):
                 stream = StreamMetadata(name="s", incarnation="i", leader="n", leader_epoch=1)
                 return MetadataResponse(id=number, nodes=[], streams=[stream]), b""
@@ -85,21 +96,23 @@ class AServer:
 
 
 @asynccontextmanager
-async def listening(answer: Answer, log_starts: Sequence[int] = (0,)) -> AsyncIterator[Address]:
+async def listening(
+    answer: Answer, log_starts: Sequence[int] = (0,), machine: str | None = None
+) -> AsyncIterator[Address]:
     """Where a server is that answers as the test likes."""
     starts = chain(log_starts, repeat(log_starts[-1]))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        machine, server = ServerConnection(), AServer(answer, starts)
+        connection, server = ServerConnection(), AServer(answer, starts, machine)
         while data := await reader.read(1 << 16):
-            for event in machine.receive_data(data):
+            for event in connection.receive_data(data):
                 assert isinstance(event, RequestReceived)
                 try:
                     response, body = server.respond(event.request)
                 except JetstreamError as error:
-                    writer.write(machine.fail(event.request.id, error))
+                    writer.write(connection.fail(event.request.id, error))
                 else:
-                    writer.write(machine.respond(response, len(body)) + body)
+                    writer.write(connection.respond(response, len(body)) + body)
         writer.close()
 
     server = StreamServer(serve, limit=1 << 16)
@@ -112,9 +125,11 @@ async def listening(answer: Answer, log_starts: Sequence[int] = (0,)) -> AsyncIt
 
 
 @asynccontextmanager
-async def a_server(answer: Answer, log_starts: Sequence[int]) -> AsyncIterator[BatchReader]:
+async def a_server(
+    answer: Answer, log_starts: Sequence[int], machine: str | None = None
+) -> AsyncIterator[BatchReader]:
     """A reader up to offset 100 of a server that answers as the test likes."""
-    async with listening(answer, log_starts) as address:
+    async with listening(answer, log_starts, machine) as address:
         links = NodeLinks(FixedAddresses([address]), WAIT_SECONDS)
         try:
             yield BatchReader(links, ReadRange("s"), ReadSettings(FetchSettings(), retry_s=0.05))
@@ -122,12 +137,12 @@ async def a_server(answer: Answer, log_starts: Sequence[int]) -> AsyncIterator[B
             links.close()
 
 
-def read(answer: Answer, log_starts: Sequence[int] = (0,)) -> list[int]:
+def read(answer: Answer, log_starts: Sequence[int] = (0,), machine: str | None = None) -> list[int]:
     """Return the offsets that were read; raises what the reader raises, with these as a note."""
 
     async def test() -> list[int]:
         seen: list[int] = []
-        async with a_server(answer, log_starts) as reader:
+        async with a_server(answer, log_starts, machine) as reader:
             try:
                 async for batch in reader:
                     seen += [offset for offset in batch.column(0).to_pylist() if offset is not None]
@@ -177,6 +192,66 @@ def test_a_range_behind_the_reader_is_refused() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         read(answer)
     assert caught.value.__notes__ == [str(list(range(10)))]
+
+
+def test_a_file_that_nobody_asked_for_is_not_opened() -> None:
+    """The server has not said that it is on this machine."""
+
+    def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
+        assert fetch.short_circuit is None
+        response = a_response(fetch, offset, offset + 10)
+        return response.model_copy(update={"file": a_stored_range()}), b""
+
+    with pytest.raises(RemoteProtocolError, match="a file that was not asked for") as caught:
+        read(answer)
+    assert caught.value.__notes__ == ["[]"]
+
+
+def test_a_file_beside_a_body_is_refused() -> None:
+    def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
+        assert fetch.short_circuit
+        response = a_response(fetch, offset, offset + 10)
+        return response.model_copy(update={"file": a_stored_range()}), a_batch(offset, 10)
+
+    with pytest.raises(RemoteProtocolError, match="one beside a body"):
+        read(answer, machine=machine_id())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"path": "relative"},
+        {"path": ""},
+        {"path": "/with/\0"},
+        {"length": 0},
+        {"length": RESPONSE_BODY_BYTES_MAX + 1},
+        {"position": -1},
+        {"position": 1 << 63},
+        {"inode": -1},
+    ],
+    ids=str,
+)
+def test_a_file_that_cannot_be_one_breaks_the_connection(wrong: dict[str, object]) -> None:
+    def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
+        response = a_response(fetch, offset, offset + 10)
+        return response.model_copy(update={"file": a_stored_range().model_copy(update=wrong)}), b""
+
+    with pytest.raises(RemoteProtocolError, match=f"FetchResponse: file.{next(iter(wrong))}"):
+        read(answer, machine=machine_id())
+
+
+def test_a_server_that_names_a_device_is_asked_again_for_the_records_themselves() -> None:
+    """With its real numbers: of /dev/zero there would be no end."""
+    status = Path("/dev/zero").stat()
+    device = {"path": "/dev/zero", "device": status.st_dev, "inode": status.st_ino}
+
+    def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
+        response = a_response(fetch, offset, offset + 10)
+        if fetch.short_circuit is None:
+            return response, a_batch(offset, 10)
+        return response.model_copy(update={"file": a_stored_range().model_copy(update=device)}), b""
+
+    assert read(answer, machine=machine_id()) == list(range(100))
 
 
 def test_another_life_of_the_stream_is_found_out_whatever_the_server_says() -> None:

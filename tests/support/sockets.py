@@ -280,12 +280,16 @@ class World:
 
 @asynccontextmanager
 async def serving(
-    root: Path, settings: SocketSettings | None = None, node: str = "n1"
+    root: Path, settings: SocketSettings | None = None, node: str = "n1", machine: str | None = None
 ) -> AsyncIterator[World]:
-    """The server on a free port, with two threads for the disk; stopped, it has given every lease back."""
+    """The server on a free port, with two threads for the disk; stopped, it has given every lease back.
+
+    It tells of files if ``machine`` is where it says that it is.
+    """
     directory = LiveDirectory(node=node)
     with ThreadPoolExecutor(2) as executor:
-        server = SocketServer(directory, ServerIdentity(node, "0"), executor, SystemClock(), settings)
+        identity = ServerIdentity(node, "0", machine)
+        server = SocketServer(directory, identity, executor, SystemClock(), settings)
         world = World(root, server, directory)
         _, world.port = await server.start("127.0.0.1", 0)
         try:

@@ -34,6 +34,14 @@ def test_what_is_not_said_is_left_to_the_client() -> None:
     assert found.api_prefix == "mine"
     assert found.nats.connect_options() == {}
     assert (found.sockets, found.token, found.tls_ca, found.nats_tls_ca) == ((), None, None, None)
+    assert found.short_circuit_reads
+
+
+@pytest.mark.parametrize(("text", "expected"), [("true", True), ("False", False), (" false ", False)])
+def test_reading_where_the_records_lie_can_be_turned_off_for_all_executors(text: str, expected: bool) -> None:
+    found = access(servers="nats://one:4222", shortCircuitReads=text)
+    assert found.short_circuit_reads is expected
+    assert pickle.loads(pickle.dumps(found)).short_circuit_reads is expected
 
 
 def test_no_secret_is_shown_and_none_is_lost_on_the_way_to_an_executor() -> None:
@@ -77,6 +85,8 @@ def test_each_way_to_authenticate_reaches_the_nats_client() -> None:
         ),
         ({"sockets": "a:1", "nats.token": "t"}, "nats.token is for NATS, and servers does not say"),
         ({"sockets": "a:1", "nats.tls.ca": "system"}, "nats.tls.ca is for NATS"),
+        ({"servers": "a", "shortCircuitReads": "no"}, "shortCircuitReads: 'no': there are true, false"),
+        ({"servers": "a", "shortCircuitReads": " "}, "shortCircuitReads is empty"),
         ({"servers": "a", "SERVERS": "b"}, "SERVERS is given twice, with different values"),
     ],
 )
