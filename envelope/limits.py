@@ -7,6 +7,7 @@ from typing import Final
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
 
 BATCH_BYTES_MAX: Final = 8 * MIB
 """Encoded batch; a single larger record goes alone (Akutan fetched 8 MiB at a time)."""

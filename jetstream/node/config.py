@@ -34,6 +34,7 @@ from envelope.errors import InvalidConfig
 from envelope.limits import MIB
 from envelope.subjects import is_literal, validated_pattern
 from envelope.types import NodeId
+from jetstream.fetch.turns import CATCH_UP_SHARE_DEFAULT
 from metadata.formation.notices import EXPECTED_MAX
 from metadata.node.peers import Address
 
@@ -154,6 +155,8 @@ class SocketConfig(BaseModel):
     """The same from a file; white space around it does not count."""
     tls: SocketTlsConfig | None = None
     """None speaks no TLS."""
+    catch_up_share: Annotated[float, Field(gt=0, le=1)] = CATCH_UP_SHARE_DEFAULT
+    """Of the event loop's time, for readers that catch up, while something is stored; 1 lets them go on."""
     short_circuit_reads: bool = True
     """Readers on this machine that may read the data directory get names of files instead of bodies."""
 

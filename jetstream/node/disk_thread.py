@@ -176,12 +176,18 @@ class DiskThread:
     """Owns the thread; every method is called on the event loop's thread.
 
     Attributes:
-        turns: how long the turns of readers are: short while it appends.
+        turns: of readers; they learn when it appends.
     """
 
-    def __init__(self, scheduler: SyncScheduler, crash: Crash, name: str = "jetstream-disk") -> None:
+    def __init__(
+        self,
+        scheduler: SyncScheduler,
+        crash: Crash,
+        name: str = "jetstream-disk",
+        turns: Turns | None = None,
+    ) -> None:
         self.counters = DiskCounters()
-        self.turns = Turns()
+        self.turns = Turns() if turns is None else turns
         self._scheduler = scheduler
         self._crash = crash
         self._queue: SimpleQueue[_Job] = SimpleQueue()

@@ -474,6 +474,13 @@ METRICS: Final = (
         one(lambda sources: sources.server.counters.short_circuit_bytes),
     ),
     Definition(
+        "jetstream_socket_awaited_turns_total",
+        "counter",
+        "Times that a reader that catches up waited for its turn, because something was stored.",
+        (),
+        one(lambda sources: sources.server.turns_awaited),
+    ),
+    Definition(
         "jetstream_socket_verified_ranges_total",
         "counter",
         "Ranges whose checksums were computed before they were served, because another process wrote them.",

@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 from envelope.errors import InternalError, InvalidConfig, UnavailableError
 from envelope.subjects import matches
 from envelope.types import NodeId, StreamName
+from jetstream.fetch.turns import Turns
 from jetstream.log.identity import DirectoryIdentity
 from jetstream.log.machine_id import machine_id
 from jetstream.log.os_disk import OsDisk
@@ -144,7 +145,8 @@ class Node:
         disk = OsDisk(self.config.data)
         identity = DirectoryIdentity.open_or_create(disk)
         crash = Crash()
-        disk_thread = DiskThread(SyncScheduler(disk), crash)
+        turns = Turns(self.config.socket.catch_up_share)
+        disk_thread = DiskThread(SyncScheduler(disk), crash, turns=turns)
         witness = UnsyncedWitness(disk, present_kernel())
         http = HttpServer(searching_pages())
         try:

@@ -23,10 +23,11 @@ from envelope.errors import JetstreamError, Overloaded, StorageError, TlsFailed,
 from envelope.limits import KIB
 from envelope.types import MonotonicNs
 from jetstream.fetch.cursors import CursorPlace, Cursors
-from jetstream.fetch.turns import TURN_BYTES, Turns
+from jetstream.fetch.turns import TURN_BYTES
 from jetstream.node.clock import Clock
 from jetstream.node.socket_line import SocketLine
 from jetstream.node.socket_output import Body, Output
+from jetstream.node.turn_queue import ReaderTurn, TurnQueue
 from jetstream.protocol.connection import (
     ConnectionBroken,
     RequestReceived,
@@ -105,7 +106,7 @@ class ConnectionServices:
     patience: Patience
     requests: RequestServer
     closed: Callable[["SocketConnection"], None]
-    turns: Turns
+    turns: TurnQueue
     token: SecretStr | None = None
     """What a hello must have."""
     counters: SocketCounters = field(default_factory=SocketCounters)
@@ -116,7 +117,8 @@ class SocketConnection:
 
     Invariants:
         N3: the socket is watched for reading only while the output is below its limits.
-        N4: the socket is watched for writing only while there is something to send and nothing to warm.
+        N4: the socket is watched for writing only while there is something to send, nothing to warm, and
+            no turn to wait for.
         N5: after `close` no callback does anything and all leases are given back.
     """
 
@@ -126,6 +128,8 @@ class SocketConnection:
         self.cursors = Cursors[Pending]()
         self.preparing = False
         """A request's answer is being prepared on a thread; the next ones wait."""
+        self.turn = ReaderTurn(services.turns, self._on_writable, is_local=line.is_local)
+        """Of this reader, while it catches up."""
         self.closed = False
         self._line = line
         self._services = services
@@ -147,6 +151,7 @@ class SocketConnection:
             not self.closed
             and not self._leaving
             and not self.preparing
+            and not self.turn.is_awaited
             and output.bodies < _BODIES_MAX
             and output.memory_bytes < _MEMORY_BYTES_MAX
         )
@@ -183,7 +188,7 @@ class SocketConnection:
         if not self._output:
             self._liveness.sending(self._services.clock.monotonic())
         self._output.put(head, body)
-        if not self._line.writing and not self._warming:
+        if not self._line.writing and not self._warming and not self.turn.is_awaited:
             self._flush()
 
     # --- reading ---------------------------------------------------------------------------------
@@ -243,7 +248,12 @@ class SocketConnection:
 
     def _flush(self) -> None:
         """Send one turn's worth; the rest waits until the others had theirs."""
-        budget, before = self._services.turns.length(self._services.loop.time()), self._line.sent
+        catches_up = self._output.catches_up
+        if catches_up and not self.turn.comes(goes_on=self._output.is_within_body):
+            self._settle()
+            return
+        begun = self._services.clock.monotonic()
+        budget, before = self._services.turns.bytes_at_once, self._line.sent
         try:
             self._line.push()
             while self._output and budget > 0:
@@ -257,6 +267,8 @@ class SocketConnection:
         except (OSError, StorageError) as error:
             self._lost(error)
             return
+        if catches_up:
+            self.turn.took(begun, self._line.sent - before)
         if self._line.sent > before:
             self._services.counters.bytes_sent += self._line.sent - before
             self._liveness.sending(self._services.clock.monotonic())
@@ -294,7 +306,7 @@ class SocketConnection:
             self.close()
             return
         reading = not self._leaving and self.buffered_bytes < _MEMORY_BYTES_MAX
-        writing = sending and not self._warming
+        writing = sending and not self._warming and not self.turn.is_awaited
         self._line.watch(self._on_readable if reading else None, self._on_writable if writing else None)
 
     # --- ending ------------------------------------------------------------------------------------
@@ -331,6 +343,7 @@ class SocketConnection:
             return
         self.closed = True
         self.requests.clear()
+        self.turn.leave()
         self.cursors.clear()
         self._output.clear()
         self._services.requests.forget(self)

@@ -20,12 +20,14 @@ class SocketLine:
 
     Attributes (read only for users):
         peer: its address, for the log.
+        is_local: whether it is on this machine.
         sent: bytes that the kernel has taken for the peer.
         reading, writing: whether the socket is watched for it.
     """
 
     def __init__(self, sock: socket.socket, peer: str, loop: asyncio.AbstractEventLoop) -> None:
         self.peer = peer
+        self.is_local = _is_local(sock)
         self.sent = 0
         self.reading = self.writing = False
         self._sock = sock
@@ -86,3 +88,11 @@ class SocketLine:
         """Watch no more and close."""
         self.watch(None, None)
         self._sock.close()
+
+
+def _is_local(sock: socket.socket) -> bool:
+    """Tell whether the peer is on this machine: it comes from the address that it has come to."""
+    try:
+        return bool(sock.getpeername()[0] == sock.getsockname()[0])
+    except OSError:  # gone already
+        return False

@@ -35,9 +35,11 @@ class Body:
     end: int
     warm_end: int
     """The page cache held everything below this position a moment ago."""
+    catches_up: bool
+    """There is more behind it: whoever it is for waits for its turns while something is stored."""
 
     @classmethod
-    def leased(cls, file_range: FileRange) -> "Body":
+    def leased(cls, file_range: FileRange, *, catches_up: bool = False) -> "Body":
         """Take a lease on the segment; `release` gives it back.
 
         Raises:
@@ -45,7 +47,7 @@ class Body:
         """
         fileno = file_range.segment.acquire().fileno()
         start = file_range.position
-        return cls(file_range, fileno, start, start + file_range.length, start)
+        return cls(file_range, fileno, start, start + file_range.length, start, catches_up)
 
     def release(self) -> None:
         """Give the segment back."""
@@ -132,6 +134,18 @@ class Output:
         if body is not None:
             self._items.append(body)
             self.bodies += 1
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether the body that is next is one of a reader that catches up."""
+        first = next((item for item in self._items if isinstance(item, Body)), None)
+        return first is not None and first.catches_up
+
+    @property
+    def is_within_body(self) -> bool:
+        """Whether some of the body that is next has been sent."""
+        first = self._items[0] if self._items else None
+        return isinstance(first, Body) and first.position > first.file_range.position
 
     def cold_body(self, length: int) -> Body | None:
         """Return the body that is next, if its next ``length`` bytes must be read by a thread first."""

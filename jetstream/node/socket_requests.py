@@ -274,7 +274,7 @@ class RequestDispatcher:
     ) -> None:
         selection = selection_of(request)
         try:
-            body = Body.leased(file_range)
+            body = Body.leased(file_range, catches_up=file_range.next < stream.high_watermark)
         except PlanAgain:  # the disk thread has put a compacted segment there since
             self._answer(pending)
             return
@@ -295,6 +295,11 @@ class RequestDispatcher:
         where = stored_range(body) if is_asked else None
         if where is not None:  # whoever reads it there checks it, as any reader does
             body.release()
+            if body.catches_up:
+                if not pending.connection.turn.comes():
+                    pending.connection.requests.appendleft(pending)
+                    return
+                pending.connection.turn.told(where.length)
             self._counters.short_circuit_bytes += where.length
             response = fetch_response(pending, stream, file_range)
             _respond(pending, stream, response.model_copy(update={"file": where}))

@@ -22,6 +22,7 @@ from jetstream.node.socket_line import SocketLine
 from jetstream.node.socket_requests import GroupRequests, NoGroups, RequestDispatcher, ServerIdentity
 from jetstream.node.socket_streams import StreamDirectory
 from jetstream.node.socket_tls import TlsLine
+from jetstream.node.turn_queue import TurnQueue
 from jetstream.protocol.liveness import Patience
 from metadata.node.stream_server import Acceptor, listeners
 
@@ -64,6 +65,7 @@ class SocketServer:
         self._dispatcher = RequestDispatcher(
             directory, identity, executor, clock, self.counters, groups or NoGroups()
         )
+        self._turns = TurnQueue(directory.turns, clock, self._loop)
         self._services = ConnectionServices(
             loop=self._loop,
             executor=executor,
@@ -72,7 +74,7 @@ class SocketServer:
             requests=self._dispatcher,
             closed=self._on_closed,
             token=self._settings.token,
-            turns=directory.turns,
+            turns=self._turns,
             counters=self.counters,
         )
         self._connections: set[SocketConnection] = set()
@@ -90,6 +92,11 @@ class SocketServer:
     def parked(self) -> int:
         """How many fetches wait for records."""
         return self._dispatcher.parked
+
+    @property
+    def turns_awaited(self) -> int:
+        """How often a reader that catches up had to wait, since something was stored."""
+        return self._turns.awaited
 
     @property
     def buffered_bytes(self) -> int:

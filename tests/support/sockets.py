@@ -280,13 +280,17 @@ class World:
 
 @asynccontextmanager
 async def serving(
-    root: Path, settings: SocketSettings | None = None, node: str = "n1", machine: str | None = None
+    root: Path,
+    settings: SocketSettings | None = None,
+    node: str = "n1",
+    machine: str | None = None,
+    turns: Turns | None = None,
 ) -> AsyncIterator[World]:
     """The server on a free port, with two threads for the disk; stopped, it has given every lease back.
 
     It tells of files if ``machine`` is where it says that it is.
     """
-    directory = LiveDirectory(node=node)
+    directory = LiveDirectory(node=node, turns=turns or Turns())
     with ThreadPoolExecutor(2) as executor:
         identity = ServerIdentity(node, "0", machine)
         server = SocketServer(directory, identity, executor, SystemClock(), settings)

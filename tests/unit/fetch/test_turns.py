@@ -1,6 +1,19 @@
-"""How much goes to one reader before the others have their turn."""
+"""How much goes to one reader before the others have their turn, and when the next turn may be."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envelope.limits import GIB, MIB
 from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, Turns
+
+SAVED_S = 0.002
+COST_S_MAX = 0.05
+
+
+def storing(share: float = 0.25, until_s: float = 1e6) -> Turns:
+    turns = Turns(share)
+    turns.appending(until_s)
+    return turns
 
 
 def test_turns_are_short_from_an_append_until_its_ack_may_have_left() -> None:
@@ -11,3 +24,56 @@ def test_turns_are_short_from_an_append_until_its_ack_may_have_left() -> None:
     turns.appending(100.005)
     assert turns.length(100.0149) == SHORT_TURN_BYTES
     assert turns.length(100.016) == TURN_BYTES
+
+
+def test_while_nothing_is_stored_nobody_waits() -> None:
+    turns = Turns(0.1)
+    turns.taken(1.0, 100.0)
+    assert turns.wait_s(100.0) == 0
+    turns.appending(100.0)
+    assert turns.wait_s(100.0) > 0, "what was taken counts once something is"
+    assert turns.wait_s(100.02) == 0
+
+
+def test_who_took_a_quarter_leaves_three() -> None:
+    turns = storing(0.25)
+    turns.taken(0.004, 100.0)
+    assert abs(turns.wait_s(100.0) - (0.016 - SAVED_S)) < 1e-9
+    assert turns.wait_s(100.0 + 0.016) == 0
+
+
+def test_with_the_whole_time_for_them_readers_wait_as_long_as_they_took() -> None:
+    turns = storing(1.0)
+    for _ in range(3):
+        turns.taken(0.01, 100.0)
+    assert abs(turns.wait_s(100.0) - (0.03 - SAVED_S)) < 1e-9
+
+
+def test_what_lies_on_this_machine_counts_as_long_as_it_takes_to_read() -> None:
+    turns = storing(0.5)
+    turns.taken(0.0, 100.0, local_bytes=4 * MIB)
+    assert abs(turns.wait_s(100.0) - (4 * MIB / (2 * GIB) / 0.5 - SAVED_S)) < 1e-9
+
+
+def test_a_process_that_was_stopped_does_not_let_readers_wait_as_long_again() -> None:
+    turns = storing(0.25)
+    turns.taken(3600.0, 100.0)
+    assert turns.wait_s(100.0) <= COST_S_MAX / 0.25
+
+
+@given(
+    st.floats(0.05, 1),
+    st.lists(st.tuples(st.floats(1e-6, 0.01), st.floats(0, 0.02)), min_size=1, max_size=60),
+)
+def test_turns_take_their_share_and_no_more(share: float, steps: list[tuple[float, float]]) -> None:
+    """Readers take a turn whenever they may; timers ring late by any time."""
+    turns = storing(share)
+    begun_s = now_s = 100.0
+    taken_s = longest_s = 0.0
+    for cost_s, late_s in steps:
+        now_s += turns.wait_s(now_s) + late_s
+        assert turns.wait_s(now_s) <= 1e-9
+        now_s += cost_s
+        taken_s, longest_s = taken_s + cost_s, max(longest_s, cost_s)
+        turns.taken(cost_s, now_s)
+        assert taken_s <= share * (now_s - begun_s + SAVED_S) + longest_s + 1e-9, "F9"

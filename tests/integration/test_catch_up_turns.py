@@ -1,0 +1,110 @@
+"""While something is stored, readers that catch up take turns; who is at the end waits for nobody."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from envelope.limits import KIB
+from jetstream.client.read_range import ReadRange
+from jetstream.client.socket_access import SocketAccess
+from jetstream.fetch.turns import Turns
+from jetstream.log.log import LogConfig
+from jetstream.log.machine_id import machine_id
+from tests.support.sockets import World, asked, run, serving, until
+
+VALUES = [b"x" * 4_000] * 10
+LARGE = LogConfig(segment_bytes=512 * KIB)
+
+pytestmark = pytest.mark.parametrize("short_circuit", [False, True], ids=["by socket", "short circuit"])
+
+
+def turns_while_storing(share: float) -> Turns:
+    """Have readers wait as if something were stored for the whole test."""
+    turns = Turns(share)
+    turns.appending(asyncio.get_running_loop().time() + 3600)
+    return turns
+
+
+async def read_all(world: World, access: SocketAccess, readers: int) -> list[list[int]]:
+    async def read() -> list[int]:
+        found = world.records(ReadRange("s", end="latest"), world.links(access=access), max_bytes=256 * KIB)
+        return [record.offset async for record in found]
+
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(read()) for _ in range(readers)]
+    return [task.result() for task in running]
+
+
+def test_readers_that_catch_up_wait_for_their_turns_and_read_everything(
+    tmp_path: Path, short_circuit: bool
+) -> None:
+    async def test() -> None:
+        turns = turns_while_storing(0.05)
+        async with serving(tmp_path / "data", machine=machine_id(), turns=turns) as world:
+            stream = world.stream("s", LARGE)
+            stream.add(*(VALUES for _ in range(60)))
+            access = SocketAccess(short_circuit=short_circuit)
+            assert await read_all(world, access, 3) == [list(range(600))] * 3
+            assert world.server.turns_awaited > 0
+            assert (world.server.counters.short_circuit_bytes > 0) == short_circuit
+
+    run(test())
+
+
+def test_nobody_waits_while_nothing_is_stored(tmp_path: Path, short_circuit: bool) -> None:
+    async def test() -> None:
+        async with serving(tmp_path / "data", machine=machine_id(), turns=Turns(0.01)) as world:
+            stream = world.stream("s", LARGE)
+            stream.add(*(VALUES for _ in range(60)))
+            access = SocketAccess(short_circuit=short_circuit)
+            assert await read_all(world, access, 2) == [list(range(600))] * 2
+            assert world.server.turns_awaited == 0
+
+    run(test())
+
+
+def test_who_has_caught_up_gets_what_is_new_while_others_wait(tmp_path: Path, short_circuit: bool) -> None:
+    async def test() -> None:
+        turns = turns_while_storing(1e-9)  # the first turn is the last one
+        async with serving(tmp_path / "data", machine=machine_id(), turns=turns) as world:
+            stream = world.stream("s", LARGE)
+            stream.add(*(VALUES for _ in range(60)))
+            access = SocketAccess(short_circuit=short_circuit)
+            behind = world.batches(ReadRange("s"), world.links(access=access), max_bytes=64 * KIB)
+            async with asyncio.TaskGroup() as tasks:
+                waiting = tasks.create_task(behind.to_table(), name="behind")
+                await until(lambda: world.server.turns_awaited > 0)
+                tail = world.records(ReadRange("s", start="latest", follow=True), world.links(access=access))
+                async with asked(tail) as outcome:
+                    await until(lambda: world.server.parked > 0)
+                    stream.add(VALUES)  # 40 KB: more than goes out with its header
+                    assert (await outcome()).offset == 600
+                assert not waiting.done()
+                turns.appending(0.0)  # nothing is stored any more
+                assert (await waiting).num_rows == 600
+            await tail.aclose()
+
+    run(test())
+
+
+def test_a_reader_that_leaves_while_it_waits_holds_up_nobody(tmp_path: Path, short_circuit: bool) -> None:
+    async def test() -> None:
+        turns = turns_while_storing(1e-9)
+        async with serving(tmp_path / "data", machine=machine_id(), turns=turns) as world:
+            stream = world.stream("s", LARGE)
+            stream.add(*(VALUES for _ in range(60)))
+            access = SocketAccess(short_circuit=short_circuit)
+            links = [world.links(access=access) for _ in range(3)]
+            readers = [world.batches(ReadRange("s"), each, max_bytes=64 * KIB) for each in links]
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(reader.to_table()) for reader in readers]
+                await until(lambda: world.server.turns_awaited >= 3)
+                running[1].cancel()
+                links[1].close()
+                await until(lambda: world.server.connections == 2)
+                assert len(world.server._turns._waiting) == 2
+                turns.appending(0.0)
+            assert [task.result().num_rows for task in (running[0], running[2])] == [600, 600]
+
+    run(test())
