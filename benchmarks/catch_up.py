@@ -31,8 +31,6 @@ FILL_BYTES: Final = 512 * MIB
 FILL_BYTES_QUICK: Final = 48 * MIB
 READERS: Final = 4
 LEAST_PRIORITY: Final = 19
-BEYOND_SECONDS: Final = 1.0
-"""Readers go on for so long when the publisher should have ended."""
 STALLED: Final = 100
 STALLED_SECONDS: Final = 30.0
 STALLED_SECONDS_QUICK: Final = 4.0
@@ -153,15 +151,15 @@ def _measure(situation: _Situation, settings: Settings) -> tuple[Measurement, li
 
 @contextmanager
 def _readers(words: tuple[object, ...], seconds: float) -> Iterator[list[Reading]]:
-    """Run reader processes that read old records over and over while the block runs."""
+    """Run readers of old records, over and over, while the block runs; ``seconds`` of it are counted."""
     readings: list[Reading] = []
     with ExitStack() as stack:
         readers: list[HelperProcess] = [
-            stack.enter_context(helper("reader_process", *words)) for _ in range(READERS)
+            stack.enter_context(helper("reader_process", *words, "--linger")) for _ in range(READERS)
         ]
         for reader in readers:
             reader.hear("ready")
-        start_window(readers, 0.0, seconds + BEYOND_SECONDS)
+        start_window(readers, 0.0, seconds)
         yield readings
         readings += finish(readers)
 

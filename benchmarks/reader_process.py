@@ -6,9 +6,9 @@
 With ``--ends`` the kinds are ``group``, ``group_records`` and ``partitions``. It begins at once, says so with
 the first arrival, and goes on until the end of the window that it is then told on standard input: ``BEGIN
 END``, in nanoseconds of the monotonic clock. With ``--once`` it waits for a line instead, and reads all of it
-one time. Everything is verified: each record or batch continues where the last one ended, and a pass has
-exactly the stream's records; of raw bytes, the end of each pass is compared. The event loop is uvloop's, for
-every kind.
+one time. With ``--linger`` it reads on, uncounted, when it has said its result. Everything is verified: each
+record or batch continues where the last one ended, and a pass has exactly the stream's records; of raw bytes,
+the end of each pass is compared. The event loop is uvloop's, for every kind.
 """
 
 import argparse
@@ -125,13 +125,15 @@ def _kinds(arguments: argparse.Namespace, meter: Meter) -> dict[str, Callable[[]
     }
 
 
-async def _read(read: Callable[[], Awaitable[None]], meter: Meter) -> None:
+async def _read(arguments: argparse.Namespace, meter: Meter) -> None:
     problem = None
     try:
-        await read()
+        await _kinds(arguments, meter)[arguments.kind]()
     except Unverified as error:
         problem = str(error)
     announce("result", **meter.reading(problem).as_json())
+    if arguments.linger:
+        await _kinds(arguments, Meter(lambda: None))[arguments.kind]()
 
 
 def main() -> None:
@@ -146,6 +148,7 @@ def main() -> None:
     parser.add_argument("--group", default="")
     parser.add_argument("--owned", type=int, default=0, help="partitions that the member is to have")
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--linger", action="store_true", help="go on after the window, until it is ended")
     parser.add_argument("--nice", type=int, default=0, help="lower this process's priority")
     arguments = parser.parse_args()
     os.nice(arguments.nice)
@@ -154,7 +157,7 @@ def main() -> None:
         sys.stdin.readline()
     meter = Meter(None if arguments.once else _ToldWindow())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_read(_kinds(arguments, meter)[arguments.kind], meter))
+        runner.run(_read(arguments, meter))
 
 
 if __name__ == "__main__":
