@@ -319,7 +319,7 @@ class SocketConnection:
 
     def check(self) -> None:
         """Close if the peer is overdue."""
-        sending = bool(self._output) or self._line.unsent > 0
+        sending = (bool(self._output) or self._line.unsent > 0) and not self.turn.is_awaited
         state = PeerState(
             self._machine.awaiting_hello, self._machine.mid_frame, self._machine.in_flight, sending
         )

@@ -11,12 +11,13 @@ from jetstream.client.socket_access import SocketAccess
 from jetstream.fetch.turns import Turns
 from jetstream.log.log import LogConfig
 from jetstream.log.machine_id import machine_id
+from tests.support.clocks import ForwardClock
 from tests.support.sockets import World, asked, run, serving, until
 
 VALUES = [b"x" * 4_000] * 10
 LARGE = LogConfig(segment_bytes=512 * KIB)
 
-pytestmark = pytest.mark.parametrize("short_circuit", [False, True], ids=["by socket", "short circuit"])
+by_both_ways = pytest.mark.parametrize("short_circuit", [False, True], ids=["by socket", "short circuit"])
 
 
 def turns_while_storing(share: float) -> Turns:
@@ -36,6 +37,7 @@ async def read_all(world: World, access: SocketAccess, readers: int) -> list[lis
     return [task.result() for task in running]
 
 
+@by_both_ways
 def test_readers_that_catch_up_wait_for_their_turns_and_read_everything(
     tmp_path: Path, short_circuit: bool
 ) -> None:
@@ -52,6 +54,7 @@ def test_readers_that_catch_up_wait_for_their_turns_and_read_everything(
     run(test())
 
 
+@by_both_ways
 def test_nobody_waits_while_nothing_is_stored(tmp_path: Path, short_circuit: bool) -> None:
     async def test() -> None:
         async with serving(tmp_path / "data", machine=machine_id(), turns=Turns(0.01)) as world:
@@ -64,6 +67,7 @@ def test_nobody_waits_while_nothing_is_stored(tmp_path: Path, short_circuit: boo
     run(test())
 
 
+@by_both_ways
 def test_who_has_caught_up_gets_what_is_new_while_others_wait(tmp_path: Path, short_circuit: bool) -> None:
     async def test() -> None:
         turns = turns_while_storing(1e-9)  # the first turn is the last one
@@ -88,6 +92,7 @@ def test_who_has_caught_up_gets_what_is_new_while_others_wait(tmp_path: Path, sh
     run(test())
 
 
+@by_both_ways
 def test_a_reader_that_leaves_while_it_waits_holds_up_nobody(tmp_path: Path, short_circuit: bool) -> None:
     async def test() -> None:
         turns = turns_while_storing(1e-9)
@@ -106,5 +111,47 @@ def test_a_reader_that_leaves_while_it_waits_holds_up_nobody(tmp_path: Path, sho
                 assert len(world.server._turns._waiting) == 2
                 turns.appending(0.0)
             assert [task.result().num_rows for task in (running[0], running[2])] == [600, 600]
+
+    run(test())
+
+
+@by_both_ways
+def test_a_reader_that_waits_for_its_turn_is_not_overdue(tmp_path: Path, short_circuit: bool) -> None:
+    """A peer that takes nothing is cut off after a while; to one that waits nothing is given."""
+
+    async def test() -> None:
+        clock, turns = ForwardClock(), turns_while_storing(1e-9)
+        async with serving(tmp_path / "data", machine=machine_id(), turns=turns, clock=clock) as world:
+            stream = world.stream("s", LARGE)
+            stream.add(*(VALUES for _ in range(60)))
+            links = world.links(access=SocketAccess(short_circuit=short_circuit))
+            reader = world.batches(ReadRange("s"), links, max_bytes=64 * KIB)
+            async with asyncio.TaskGroup() as tasks:
+                waiting = tasks.create_task(reader.to_table())
+                await until(lambda: world.server.turns_awaited > 0)
+                clock.put_forward(300)
+                world.server._sweep()
+                turns.appending(0.0)
+                assert (await waiting).num_rows == 600
+            assert world.server.counters.connections_opened == 1
+            assert world.server.counters.connections_overdue == 0
+
+    run(test())
+
+
+def test_who_has_had_its_turn_and_takes_nothing_is_overdue(tmp_path: Path) -> None:
+    async def test() -> None:
+        clock = ForwardClock()
+        async with serving(tmp_path / "data", turns=turns_while_storing(1.0), clock=clock) as world:
+            world.stream("s", LogConfig()).add(*(VALUES for _ in range(600)))
+            peer = await world.peer()
+            await peer.request(op="fetch", id=1, stream="s", offset=0, max_bytes=32 * 1024 * KIB)
+            await until(lambda: world.server._connections != set())
+            (connection,) = world.server._connections
+            await until(lambda: connection._line.writing and not connection.turn.is_awaited)
+            clock.put_forward(300)
+            world.server._sweep()
+            assert world.server.counters.connections_overdue == 1
+            peer.close()
 
     run(test())

@@ -27,7 +27,7 @@ from jetstream.log.batch import encode
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.os_disk import OsDisk
 from jetstream.log.schema import SCHEMA
-from jetstream.node.clock import SystemClock
+from jetstream.node.clock import Clock, SystemClock
 from jetstream.node.socket_requests import ServerIdentity
 from jetstream.node.socket_server import SocketServer, SocketSettings
 from jetstream.node.socket_streams import Placement, TierAccess
@@ -285,6 +285,7 @@ async def serving(
     node: str = "n1",
     machine: str | None = None,
     turns: Turns | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[World]:
     """The server on a free port, with two threads for the disk; stopped, it has given every lease back.
 
@@ -293,7 +294,7 @@ async def serving(
     directory = LiveDirectory(node=node, turns=turns or Turns())
     with ThreadPoolExecutor(2) as executor:
         identity = ServerIdentity(node, "0", machine)
-        server = SocketServer(directory, identity, executor, SystemClock(), settings)
+        server = SocketServer(directory, identity, executor, clock or SystemClock(), settings)
         world = World(root, server, directory)
         _, world.port = await server.start("127.0.0.1", 0)
         try:
