@@ -6,19 +6,22 @@ together take a share of the time: in the rest of it a message finds a core that
 costs less: what is done around it is done less often.
 
 A share of the time, and not a rate, because it follows the machine and the way the readers are reached. A
-reader on this machine takes more of it than its turns: the time in which it reads, checks and decodes.
+reader on this machine takes more of it than its turns: it reads, checks and decodes on one of the cores that
+a message needs. With two of them every hundredth message meets a reader that has one for a hundredth of the
+time, and waits for it; the more cores there are, the seldomer.
 """
 
 from typing import Final
 
-from envelope.limits import GIB, KIB
+from envelope.limits import KIB, MIB
 
 TURN_BYTES: Final = 512 * KIB
 SHORT_TURN_BYTES: Final = 64 * KIB
 CATCH_UP_SHARE_DEFAULT: Final = 0.1
 
-_SHORT_S: Final = 0.01
-"""After an append: as long as an ack, and with it the next message of who awaits it, may be on its way."""
+_STORING_S: Final = 0.1
+"""After an append something is still being stored: its ack may be on its way, and with it the next message of
+who awaits it. Longer than a disk's hiccup: readers let loose in the middle of one make it last."""
 
 _SAVED_S: Final = 0.002
 """So much of the time that nobody took may be taken later: timers ring late."""
@@ -26,8 +29,9 @@ _SAVED_S: Final = 0.002
 _COST_S_MAX: Final = 0.05
 """Of one turn: in what took longer the process was stopped, too."""
 
-_LOCAL_BYTES_A_SECOND: Final = 2 * GIB
-"""What one core receives or reads, checks and decodes."""
+_LOCAL_BYTES_A_SECOND_AND_CORE: Final = 96 * MIB
+"""How fast a reader on this machine counts as reading. One core reads, checks and decodes 2.5 GiB a second:
+of two, with a tenth of the time for turns, all readers together have one for less than a hundredth of it."""
 
 
 class Turns:
@@ -38,30 +42,40 @@ class Turns:
             what was saved.
     """
 
-    def __init__(self, share: float = CATCH_UP_SHARE_DEFAULT) -> None:
+    def __init__(self, share: float = CATCH_UP_SHARE_DEFAULT, cores: int = 1) -> None:
         """Begin with nothing stored.
 
         Args:
-            share: of the time, for all readers that catch up, while something is stored; above 0, up to 1.
+            share: of the time, for all readers that catch up, while something is stored; above 0, up to 1:
+                nobody waits then.
+            cores: that this machine has for the node, its readers and whoever else is on it.
         """
         assert 0 < share <= 1, f"F9: a share of the time, not {share}"
+        assert cores > 0, f"F9: something runs on a core, not on {cores}"
         self._share = share
+        self._local_bytes_a_second = cores * _LOCAL_BYTES_A_SECOND_AND_CORE
         self._storing_until_s = 0.0
         self._due_s = 0.0
 
     def appending(self, now_s: float) -> None:
         """Learn that something is stored now."""
-        self._storing_until_s = now_s + _SHORT_S
+        self._storing_until_s = now_s + _STORING_S
 
     def length(self, now_s: float) -> int:
         """Return how many bytes go to one reader at once."""
         return SHORT_TURN_BYTES if now_s < self._storing_until_s else TURN_BYTES
 
     def taken(self, cost_s: float, now_s: float, local_bytes: int = 0) -> None:
-        """Learn that a reader that catches up had a turn of ``cost_s``, and got bytes on this machine."""
-        cost_s = min(cost_s, _COST_S_MAX) + local_bytes / _LOCAL_BYTES_A_SECOND
-        self._due_s = max(self._due_s, now_s - _SAVED_S) + cost_s / self._share
+        """Learn that a reader that catches up had a turn of ``cost_s``, and got bytes on this machine.
+
+        What it takes while nothing is stored it owes nobody: only its last turn may still keep a core busy.
+        """
+        cost_s = min(cost_s, _COST_S_MAX) + local_bytes / self._local_bytes_a_second
+        earliest_s = now_s - _SAVED_S
+        begun_s = max(self._due_s, earliest_s) if now_s < self._storing_until_s else earliest_s
+        self._due_s = begun_s + cost_s / self._share
 
     def wait_s(self, now_s: float) -> float:
         """Return how long it is until the next turn of a reader that catches up; 0: it may be now."""
-        return max(0.0, self._due_s - now_s) if now_s < self._storing_until_s else 0.0
+        is_bounded = self._share < 1 and now_s < self._storing_until_s
+        return max(0.0, self._due_s - now_s) if is_bounded else 0.0

@@ -7,6 +7,7 @@ hand over what others can lead, leave the subjects, finish the mailboxes, sync, 
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -145,7 +146,7 @@ class Node:
         disk = OsDisk(self.config.data)
         identity = DirectoryIdentity.open_or_create(disk)
         crash = Crash()
-        turns = Turns(self.config.socket.catch_up_share)
+        turns = Turns(self.config.socket.catch_up_share, len(os.sched_getaffinity(0)))
         disk_thread = DiskThread(SyncScheduler(disk), crash, turns=turns)
         witness = UnsyncedWitness(disk, present_kernel())
         http = HttpServer(searching_pages())

@@ -247,16 +247,17 @@ class SocketConnection:
         self._services.requests.serve(self)
 
     def _flush(self) -> None:
-        """Send one turn's worth; the rest waits until the others had theirs."""
+        """Send one turn's worth, and of one body; the rest waits until the others had theirs."""
         catches_up = self._output.catches_up
         if catches_up and not self.turn.comes(goes_on=self._output.is_within_body):
             self._settle()
             return
         begun = self._services.clock.monotonic()
         budget, before = self._services.turns.bytes_at_once, self._line.sent
+        bodies = self._output.bodies
         try:
             self._line.push()
-            while self._output and budget > 0:
+            while self._output and budget > 0 and not (catches_up and self._output.bodies < bodies):
                 cold = self._output.cold_body(budget)
                 if cold is not None:
                     self._warm(cold)

@@ -55,7 +55,7 @@ from jetstream.node.stored_range import stored_range
 from jetstream.node.tiered_stream import first_with_txid, stored_within
 from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
 from jetstream.protocol.requests import PROTOCOL_VERSION, Fetch, GetMetadata, Hello, ListOffsets
-from jetstream.protocol.responses import FetchResponse, HelloResponse
+from jetstream.protocol.responses import FetchResponse, HelloResponse, StoredRangeResponse
 from jetstream.tier.tiered_log import SegmentAway
 
 _log = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ class RequestDispatcher:
         check_incarnation(None if request.incarnation is None else Incarnation(request.incarnation), view)
         match request:
             case ListOffsets(at="earliest"):
-                self._answer_offset(pending, stream, view.index.log_start_offset)
+                _answer_offset(pending, stream, view.index.log_start_offset)
             case ListOffsets(timestamp=int(timestamp)):
                 moment = TimestampUs(timestamp)
                 self._look_up(pending, stream, lambda: stream.readable.offset_for_timestamp(moment))
@@ -195,7 +195,7 @@ class RequestDispatcher:
                 self._answer_end(pending, stream)
 
     def _answer_end(self, pending: Pending, stream: ReadableStream) -> None:
-        self._answer_offset(pending, stream, stream.log.log_end_offset)
+        _answer_offset(pending, stream, stream.log.log_end_offset)
 
     def _look_up(
         self, pending: Pending, stream: ReadableStream, find: Callable[[], Offset | StoredBatches]
@@ -214,17 +214,19 @@ class RequestDispatcher:
             elif isinstance(found, StoredBatches):
                 pending.connection.respond(boundary_response(pending, stream, found))
             else:
-                self._answer_offset(pending, stream, found)
+                _answer_offset(pending, stream, found)
 
         self._on_thread(pending, found, answer)
-
-    def _answer_offset(self, pending: Pending, stream: ReadableStream, offset: Offset) -> None:
-        """Answer with ``offset``; raises as `offset_response`."""
-        pending.connection.respond(offset_response(pending, stream, offset))
 
     # --- fetches -----------------------------------------------------------------------------------
 
     def _fetch(self, pending: Pending, request: Fetch) -> None:
+        turn = pending.connection.turn
+        if turn.behind_in == request.stream:
+            if not turn.comes():
+                pending.connection.requests.appendleft(pending)
+                return
+            turn.behind_in = None
         if request.offset == "next":
             assert request.cursor is not None, "next goes with a cursor"
             place = pending.connection.cursors.place(request.cursor, request.stream)
@@ -295,14 +297,7 @@ class RequestDispatcher:
         where = stored_range(body) if is_asked else None
         if where is not None:  # whoever reads it there checks it, as any reader does
             body.release()
-            if body.catches_up:
-                if not pending.connection.turn.comes():
-                    pending.connection.requests.appendleft(pending)
-                    return
-                pending.connection.turn.told(where.length)
-            self._counters.short_circuit_bytes += where.length
-            response = fetch_response(pending, stream, file_range)
-            _respond(pending, stream, response.model_copy(update={"file": where}))
+            self._tell(pending, request, stream, body, where)
             return
         if file_range.is_verified:
             _respond(pending, stream, fetch_response(pending, stream, file_range), body.taken() or body)
@@ -314,6 +309,27 @@ class RequestDispatcher:
             _respond(pending, stream, fetch_response(pending, stream, body.file_range), body)
 
         self._on_thread(pending, lambda: stream.log.verify_range(file_range), verified, body)
+
+    def _tell(
+        self,
+        pending: Pending,
+        request: Fetch,
+        stream: ReadableStream,
+        body: Body,
+        where: StoredRangeResponse,
+    ) -> None:
+        """Answer with where ``body``, which was released, lies; in the reader's turn if it catches up."""
+        turn, begun = pending.connection.turn, self._clock.monotonic()
+        if body.catches_up:
+            turn.behind_in = request.stream
+            if not turn.comes():
+                pending.connection.requests.appendleft(pending)
+                return
+        self._counters.short_circuit_bytes += where.length
+        response = fetch_response(pending, stream, body.file_range)
+        _respond(pending, stream, response.model_copy(update={"file": where}))
+        if body.catches_up:
+            turn.took(begun, where.length)
 
     def _on_thread(
         self,
@@ -396,6 +412,11 @@ def _selected(log: ReadableLog, file_range: FileRange, offset: Offset, selection
         return selection.select(data, file_range.base, offset, file_range.next, file_range.leader_epoch)
     except CorruptDataError as error:  # of data that was verified a moment ago
         raise StorageError(f"the disk reads differently each time: {error.description}") from error
+
+
+def _answer_offset(pending: Pending, stream: ReadableStream, offset: Offset) -> None:
+    """Answer with ``offset``; raises as `offset_response`."""
+    pending.connection.respond(offset_response(pending, stream, offset))
 
 
 def _respond(

@@ -50,10 +50,6 @@ class TurnQueue:
         """Learn that a turn lasted from ``begun_ns`` of the clock until now; see `Turns.taken`."""
         self._turns.taken((self._clock.monotonic() - begun_ns) / 1e9, self._loop.time(), local_bytes)
 
-    def told(self, length: int) -> None:
-        """Learn that a reader was told where ``length`` bytes lie on this machine."""
-        self._turns.taken(0.0, self._loop.time(), length)
-
     def wait(self, resume: Resume, *, goes_on: bool) -> None:
         """Call ``resume``, never from here, when its turn is due; who waits already keeps its place."""
         self.awaited += resume not in self._waiting
@@ -95,6 +91,9 @@ class ReaderTurn:
         self._is_here = False
         self.is_awaited = False
         """Nothing is to be done before it comes."""
+        self.behind_in: str | None = None
+        """A stream of which the reader was told where something lies, and there was more: what comes next in
+        it is not looked for before its turn."""
 
     def comes(self, *, goes_on: bool = False) -> bool:
         """Return whether it is here; otherwise it is awaited from now on; see `TurnQueue.is_due`."""
@@ -105,14 +104,9 @@ class ReaderTurn:
         return False
 
     def took(self, begun_ns: int, length: int) -> None:
-        """Learn that ``length`` bytes were sent, from ``begun_ns`` of the clock until now."""
+        """Learn that ``length`` bytes were sent, or told of, from ``begun_ns`` of the clock until now."""
         self._is_here = False
         self._queue.took(begun_ns, length if self._is_local else 0)
-
-    def told(self, length: int) -> None:
-        """Learn that the reader was told where ``length`` bytes lie."""
-        self._is_here = False
-        self._queue.told(length)
 
     def leave(self) -> None:
         """Await it no more."""

@@ -11,6 +11,9 @@ from jetstream.client.socket_access import SocketAccess
 from jetstream.fetch.turns import Turns
 from jetstream.log.log import LogConfig
 from jetstream.log.machine_id import machine_id
+from jetstream.node.socket_output import Body
+from jetstream.node.stored_range import stored_range
+from jetstream.protocol.responses import StoredRangeResponse
 from tests.support.clocks import ForwardClock
 from tests.support.sockets import World, asked, run, serving, until
 
@@ -88,6 +91,101 @@ def test_who_has_caught_up_gets_what_is_new_while_others_wait(tmp_path: Path, sh
                 turns.appending(0.0)  # nothing is stored any more
                 assert (await waiting).num_rows == 600
             await tail.aclose()
+
+    run(test())
+
+
+class CountedTurns(Turns):
+    """As many as were granted, whatever they cost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.granted = 0
+
+    def wait_s(self, now_s: float) -> float:
+        """Say that the next one is due once it is granted."""
+        return 0.0 if self.granted else now_s
+
+    def taken(self, cost_s: float, now_s: float, local_bytes: int = 0) -> None:
+        """Count it down."""
+        self.granted -= 1
+
+
+def test_a_turn_ends_with_its_body_and_the_next_one_is_anothers(tmp_path: Path) -> None:
+    """Bodies of 100 KB in turns of 64 KiB: the rest of a second turn would begin the reader's next body."""
+
+    async def test() -> None:
+        turns = CountedTurns()
+        turns.appending(asyncio.get_running_loop().time() + 3600)
+        async with serving(tmp_path / "data", machine=machine_id(), turns=turns) as world:
+            world.stream("s", LARGE).add(*([b"x" * 4_000] * 25 for _ in range(40)))
+            access, got = SocketAccess(short_circuit=False), [0, 0]
+
+            async def read(number: int) -> None:
+                found = world.batches(ReadRange("s"), world.links(access=access), max_bytes=128 * KIB)
+                async for batch in found:
+                    got[number] += batch.num_rows
+
+            async with asyncio.TaskGroup() as tasks:
+                readers = [tasks.create_task(read(number)) for number in range(2)]
+                await until(lambda: world.server.turns_awaited == 2)
+                for _ in range(20):
+                    turns.granted = 1
+                    await until(lambda: turns.granted == 0)
+                await until(lambda: sum(got) >= 10 * 25)
+                assert got == [5 * 25, 5 * 25], "one after the other"
+                for reader in readers:
+                    reader.cancel()
+
+    run(test())
+
+
+def test_nothing_is_looked_for_while_the_reader_waits_for_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Body] = []
+
+    def counted(body: Body) -> StoredRangeResponse | None:
+        found.append(body)
+        return stored_range(body)
+
+    async def test() -> None:
+        monkeypatch.setattr("jetstream.node.socket_requests.stored_range", counted)
+        turns = turns_while_storing(1e-9)
+        async with serving(tmp_path / "data", machine=machine_id(), turns=turns) as world:
+            world.stream("s", LARGE).add(*(VALUES for _ in range(60)))
+            links = world.links(access=SocketAccess(short_circuit=True))
+            reader = world.batches(ReadRange("s"), links, max_bytes=64 * KIB)
+            async with asyncio.TaskGroup() as tasks:
+                waiting = tasks.create_task(reader.to_table())
+                await until(lambda: world.server.turns_awaited > 0)
+                assert len(found) == 1
+                turns.appending(0.0)
+                assert (await waiting).num_rows == 600
+
+    run(test())
+
+
+def test_who_was_behind_and_is_at_the_end_waits_no_more(tmp_path: Path) -> None:
+    """Also where the end is reached by the socket: a reader may give the other way up."""
+
+    async def test() -> None:
+        turns = CountedTurns()
+        turns.appending(asyncio.get_running_loop().time() + 3600)
+        async with serving(tmp_path / "data", machine=machine_id(), turns=turns) as world:
+            world.stream("s", LARGE).add(*(VALUES for _ in range(3)))
+            peer = await world.peer()
+            turns.granted = 1
+            first = {"op": "fetch", "stream": "s", "max_bytes": 64 * KIB}
+            told = await peer.ask(id=1, offset=0, short_circuit=True, **first)
+            assert told["next_offset"] == 10
+            await peer.request(id=2, offset=20, **first)
+            await until(lambda: world.server.turns_awaited == 1)
+            turns.granted = 1
+            assert (await peer.response())[0]["next_offset"] == 30
+            turns.granted = 0
+            assert (await peer.ask(id=3, offset=20, **first))["next_offset"] == 30
+            peer.close()
 
     run(test())
 

@@ -123,20 +123,22 @@ def test_a_turn_is_used_once(loop: str) -> None:
         turns, queue = queue_while_storing()
         turns.taken(0.005, asyncio.get_running_loop().time())
         sent: list[str] = []
+        waits: list[bool] = []
 
         def resumed() -> None:
             assert not turn.is_awaited
             for name in ("first", "second"):
                 if turn.comes():
                     sent.append(name)
-                    turn.told(1 << 24)
-            assert turn.is_awaited, "the second one waits for the next turn"
+                    turn.took(SystemClock().monotonic(), 1 << 24)
+            waits.append(turn.is_awaited)
 
         turn = ReaderTurn(queue, resumed, is_local=True)
         assert not turn.comes()
         assert turn.is_awaited
         await until(lambda: bool(sent))
         assert sent == ["first"]
+        assert waits == [True], "the second one waits for the next turn"
         turn.leave()
 
     run(test(), loop)
