@@ -37,7 +37,7 @@ class FetchSettings:
 
     max_bytes: int = 4 * MIB
     """Of one fetch; a larger batch comes whole all the same."""
-    prefetch_bytes: int = 32 * MIB
+    prefetch_bytes: int = 64 * MIB
     """Asked for or arrived, and not yet taken; at least one fetch is always under way."""
     max_wait_ms: int = 20_000
     """How long a fetch at the end of the stream waits at the node."""
