@@ -9,6 +9,9 @@ A share of the time, and not a rate, because it follows the machine and the way 
 reader on this machine takes more of it than its turns: it reads, checks and decodes on one of the cores that
 a message needs. With two of them every hundredth message meets a reader that has one for a hundredth of the
 time, and waits for it; the more cores there are, the seldomer.
+
+And at the right moment, where there is one: when everything is stored and acked, whoever awaited the acks has
+yet to publish what comes next. A turn that begins just then is mostly over before that is here.
 """
 
 from typing import Final
@@ -22,6 +25,12 @@ CATCH_UP_SHARE_DEFAULT: Final = 0.1
 _STORING_S: Final = 0.1
 """After an append something is still being stored: its ack may be on its way, and with it the next message of
 who awaits it. Longer than a disk's hiccup: readers let loose in the middle of one make it last."""
+
+_MOMENT_S: Final = 0.0003
+"""So long after the last append is done is the moment to begin a turn."""
+
+_PATIENCE_S: Final = 0.005
+"""So long beyond the time that it is due a turn is put off to the next such moment."""
 
 _SAVED_S: Final = 0.002
 """So much of the time that nobody took may be taken later: timers ring late."""
@@ -37,9 +46,11 @@ of two, with a tenth of the time for turns, all readers together have one for le
 class Turns:
     """Tells how long a turn is, and when the next one may be. Seconds of the loop's clock.
 
-    Invariant:
+    Invariants:
         F9: while something is stored, turns take no more than their share of the time, but for one turn and
             what was saved.
+        F10: while something is stored, a turn begins when it is due and an append has just been done, with
+            none left under way, or as late as it may be put off.
     """
 
     def __init__(self, share: float = CATCH_UP_SHARE_DEFAULT, cores: int = 1) -> None:
@@ -55,11 +66,21 @@ class Turns:
         self._share = share
         self._local_bytes_a_second = cores * _LOCAL_BYTES_A_SECOND_AND_CORE
         self._storing_until_s = 0.0
+        self._under_way = 0
+        self._done_s = 0.0
         self._due_s = 0.0
 
     def appending(self, now_s: float) -> None:
-        """Learn that something is stored now."""
+        """Learn that something is stored now; `appended` tells when that is done."""
         self._storing_until_s = now_s + _STORING_S
+        self._under_way += 1
+
+    def appended(self, appends: int, now_s: float) -> bool:
+        """Learn that so many appends are done; return whether none is under way any more."""
+        self._under_way -= appends
+        assert self._under_way >= 0, f"F10: {self._under_way} appends are under way"
+        self._done_s = now_s
+        return self._under_way == 0
 
     def length(self, now_s: float) -> int:
         """Return how many bytes go to one reader at once."""
@@ -76,6 +97,11 @@ class Turns:
         self._due_s = begun_s + cost_s / self._share
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long it is until the next turn of a reader that catches up; 0: it may be now."""
-        is_bounded = self._share < 1 and now_s < self._storing_until_s
-        return max(0.0, self._due_s - now_s) if is_bounded else 0.0
+        """Return how long the next turn of a reader that catches up has to wait; 0: it may be now.
+
+        If an append is done before, ask again.
+        """
+        if self._share == 1 or now_s >= self._storing_until_s:
+            return 0.0
+        is_moment = self._under_way == 0 and now_s <= self._done_s + _MOMENT_S
+        return max(0.0, self._due_s + (0.0 if is_moment else _PATIENCE_S) - now_s)

@@ -21,9 +21,11 @@ from jetstream.fetch.turns import Turns
 from jetstream.log.batch import Buffer, SealedBatch, UnsealedBatch, verified_batches
 from jetstream.log.log import Log
 from jetstream.log.sync_scheduler import SyncScheduler
+from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
 from jetstream.node.log_note import decode_note
 from jetstream.node.recovery import OpenedLog
+from jetstream.node.turn_queue import TurnQueue
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -176,7 +178,7 @@ class DiskThread:
     """Owns the thread; every method is called on the event loop's thread.
 
     Attributes:
-        turns: of readers; they learn when it appends.
+        turns: of readers; they learn when it appends, and when that is done.
     """
 
     def __init__(
@@ -184,15 +186,15 @@ class DiskThread:
         scheduler: SyncScheduler,
         crash: Crash,
         name: str = "jetstream-disk",
-        turns: Turns | None = None,
+        turns: TurnQueue | None = None,
     ) -> None:
         self.counters = DiskCounters()
-        self.turns = Turns() if turns is None else turns
         self._scheduler = scheduler
         self._crash = crash
         self._queue: SimpleQueue[_Job] = SimpleQueue()
         self._collected: list[_Job] = []  # not in the queue yet
         self._loop = asyncio.get_running_loop()
+        self.turns = TurnQueue(Turns(), SystemClock(), self._loop) if turns is None else turns
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._taken: list[_Job] = []  # from the queue, and not answered yet
         self._unlearnt: list[FollowerAppend] = []
@@ -206,7 +208,7 @@ class DiskThread:
             StreamOffline: the node is stopping; nothing was handed over.
         """
         self._submit(_Appends(appends, done))
-        self.turns.appending(self._loop.time())
+        self.turns.appending()
 
     def call(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run ``work`` between two groups; its exception becomes the future's."""
@@ -226,6 +228,11 @@ class DiskThread:
         jobs, self._collected = self._collected, []
         for job in jobs:
             self._queue.put(job)
+
+    def _tell(self, groups: Sequence[_Appends]) -> None:
+        for job in groups:
+            job.done()
+        self.turns.appended(len(groups))
 
     async def stop(self) -> None:
         """Finish what is queued, then end the thread."""
@@ -258,7 +265,7 @@ class DiskThread:
                 self._learn_or_keep(appends)
                 # The loop reads the outcomes from now on: whatever happens next must not change them.
                 self._taken = [job for job in self._taken if not isinstance(job, _Appends)]
-                self._loop.call_soon_threadsafe(_tell, groups)
+                self._loop.call_soon_threadsafe(self._tell, groups)
             if calls or stop:
                 self._learn()  # they may be about what the log holds
             for call in calls:
@@ -306,7 +313,7 @@ class DiskThread:
             if isinstance(job, _Appends):
                 for append in job.appends:
                     append.error = error
-                self._loop.call_soon_threadsafe(_tell, [job])
+                self._loop.call_soon_threadsafe(self._tell, [job])
             elif isinstance(job, _Call):
                 job.error = error
                 self._loop.call_soon_threadsafe(_resolve_call, job)
@@ -356,11 +363,6 @@ class DiskThread:
 def _call_each(callbacks: Sequence[Callable[[], None]]) -> None:
     for callback in callbacks:
         callback()
-
-
-def _tell(groups: Sequence[_Appends]) -> None:
-    for job in groups:
-        job.done()
 
 
 def _resolve_call(job: _Call) -> None:

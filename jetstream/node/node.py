@@ -62,6 +62,7 @@ from jetstream.node.subscriptions import Subscriptions
 from jetstream.node.task_group import task_group
 from jetstream.node.tier import Tier
 from jetstream.node.tiering import Tiering
+from jetstream.node.turn_queue import TurnQueue
 from jetstream.node.unsynced_witness import UnsyncedWitness, present_kernel
 from jetstream.tier.object_store import ObjectStore
 from metadata.catalog.catalog import Catalog
@@ -147,7 +148,8 @@ class Node:
         identity = DirectoryIdentity.open_or_create(disk)
         crash = Crash()
         turns = Turns(self.config.socket.catch_up_share, len(os.sched_getaffinity(0)))
-        disk_thread = DiskThread(SyncScheduler(disk), crash, turns=turns)
+        queue = TurnQueue(turns, self._clock, asyncio.get_running_loop())
+        disk_thread = DiskThread(SyncScheduler(disk), crash, turns=queue)
         witness = UnsyncedWitness(disk, present_kernel())
         http = HttpServer(searching_pages())
         try:

@@ -22,7 +22,6 @@ from jetstream.node.socket_line import SocketLine
 from jetstream.node.socket_requests import GroupRequests, NoGroups, RequestDispatcher, ServerIdentity
 from jetstream.node.socket_streams import StreamDirectory
 from jetstream.node.socket_tls import TlsLine
-from jetstream.node.turn_queue import TurnQueue
 from jetstream.protocol.liveness import Patience
 from metadata.node.stream_server import Acceptor, listeners
 
@@ -65,7 +64,7 @@ class SocketServer:
         self._dispatcher = RequestDispatcher(
             directory, identity, executor, clock, self.counters, groups or NoGroups()
         )
-        self._turns = TurnQueue(directory.turns, clock, self._loop)
+        self._turns = directory.turns
         self._services = ConnectionServices(
             loop=self._loop,
             executor=executor,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName
-from jetstream.fetch.turns import Turns
 from jetstream.log.log import Log
 from jetstream.node.tiered_stream import Readable
+from jetstream.node.turn_queue import TurnQueue
 from jetstream.protocol.responses import NodeMetadata
 from jetstream.tier.tiered_log import SegmentAway
 
@@ -95,8 +95,8 @@ class StreamDirectory(Protocol):
     """All streams, and those that can be read on this node."""
 
     @property
-    def turns(self) -> Turns:
-        """How long the turns of readers are: short while something is stored."""
+    def turns(self) -> TurnQueue:
+        """Of readers that catch up: short, and waited for, while something is stored."""
 
     def stream(self, name: str) -> ReadableStream | None:
         """Return the stream, or None if there is none; may raise a typed error.

@@ -9,7 +9,6 @@ from typing import Final
 from envelope.errors import JetstreamError, NotReplica, StreamOffline
 from envelope.partition_errors import PartitionsMissing
 from envelope.types import Incarnation, NodeId, StreamName
-from jetstream.fetch.turns import Turns
 from jetstream.node.gaps import Gap
 from jetstream.node.leading import LeadingStream
 from jetstream.node.replica import StreamReplica
@@ -18,6 +17,7 @@ from jetstream.node.replica_parts import StreamServices
 from jetstream.node.replica_traffic import EarlyFetches, ReplicaTraffic
 from jetstream.node.socket_streams import Placement
 from jetstream.node.stream_files import StreamFiles
+from jetstream.node.turn_queue import TurnQueue
 from jetstream.protocol.responses import NodeMetadata
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import ConfirmRemoval
@@ -47,7 +47,7 @@ class Streams:
 
     Attributes:
         traffic: what other nodes say to them.
-        turns: how long the turns of readers are: short while one of the streams is appended to.
+        turns: of readers: short, and waited for, while one of the streams is appended to.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Streams:
         self._files = files
         self._catalog = catalog
         self._services = services
-        self.turns: Turns = services.disk.turns
+        self.turns: TurnQueue = services.disk.turns
         self._node_id: NodeId = services.cluster.node_id
         self._stream_gone = stream_gone
         self._movers: dict[Incarnation, ReplicaMover] = {}

@@ -1,4 +1,4 @@
-"""Readers that catch up and wait for their turns, in the order they came; `Turns` says when one is due."""
+"""Readers that catch up and wait for their turns, in the order they came; `Turns` says when one may begin."""
 
 import asyncio
 from collections import OrderedDict
@@ -32,6 +32,16 @@ class TurnQueue:
         self.awaited = 0
         """How often somebody had to wait."""
         self._timer: asyncio.TimerHandle | None = None
+
+    def appending(self) -> None:
+        """Learn that something is stored now; `appended` tells when that is done."""
+        self._turns.appending(self._loop.time())
+
+    def appended(self, appends: int) -> None:
+        """Learn that so many appends are done, and whoever awaits them has been told."""
+        is_moment = self._turns.appended(appends, self._loop.time())
+        if is_moment and self._waiting and self._wait_s() == 0.0:
+            self._loop.call_soon(self._ring)
 
     @property
     def bytes_at_once(self) -> int:
@@ -70,7 +80,9 @@ class TurnQueue:
         self._timer = self._loop.call_later(min(max(_TICK_S, self._wait_s()), _LOOK_S), self._ring)
 
     def _ring(self) -> None:
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for _ in range(len(self._waiting)):  # and no more, whoever comes again: the loop has others, too
             if not self._waiting or self._wait_s():
                 break

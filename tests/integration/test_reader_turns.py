@@ -8,7 +8,7 @@ import pytest
 import jetstream
 from envelope.limits import MIB
 from jetstream.client.read_range import ReadRange
-from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES
+from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, Turns
 from jetstream.node.socket_line import SocketLine
 from tests.support.nodes import nats_and_node
 from tests.support.sockets import run, serving
@@ -35,10 +35,11 @@ def test_a_turn_is_short_while_something_is_stored(
     tmp_path: Path, asked: list[int], *, is_stored: bool, longest: int
 ) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data") as world:
+        turns = Turns()
+        if is_stored:
+            turns.appending(FOREVER)
+        async with serving(tmp_path / "data", turns=turns) as world:
             world.stream("large").add(*([bytes(MIB)] for _ in range(4)))
-            if is_stored:
-                world.directory.turns.appending(FOREVER)
             got = [record.value async for record in world.records(ReadRange("large"))]
             assert got == [bytes(MIB)] * 4
             assert max(asked) == longest
@@ -51,7 +52,7 @@ def test_what_a_node_stores_makes_turns_short(tmp_path: Path) -> None:
         async with nats_and_node(tmp_path) as (url, node), jetstream.connect(url) as js:
             await js.streams.create("orders", "orders.>")
             assert node._streams is not None
-            turns, begun = node._streams.turns, asyncio.get_running_loop().time()
+            turns, begun = node._streams.turns._turns, asyncio.get_running_loop().time()
             assert turns.length(begun) == TURN_BYTES
             await js.publish("orders.x", b"1")
             assert turns.length(begun) == SHORT_TURN_BYTES

@@ -31,6 +31,7 @@ from jetstream.node.clock import Clock, SystemClock
 from jetstream.node.socket_requests import ServerIdentity
 from jetstream.node.socket_server import SocketServer, SocketSettings
 from jetstream.node.socket_streams import Placement, TierAccess
+from jetstream.node.turn_queue import TurnQueue
 from jetstream.protocol.frames import PREFIX, encode_head
 from jetstream.protocol.responses import NodeMetadata
 from tests.support.pauses import pause
@@ -186,6 +187,7 @@ def damage(path: Path, position: int) -> None:
 class LiveDirectory:
     """The streams of one test."""
 
+    turns: TurnQueue
     streams: dict[str, LiveStream] = field(default_factory=dict)
     node: str = "n1"
     placements: dict[str, Placement] = field(default_factory=dict)
@@ -195,8 +197,6 @@ class LiveDirectory:
 
     offline: dict[str, int] = field(default_factory=dict)
     """How many more times a stream is said to be offline."""
-
-    turns: Turns = field(default_factory=Turns)
 
     def stream(self, name: str) -> LiveStream | None:
         if self.offline.get(name):
@@ -291,10 +291,12 @@ async def serving(
 
     It tells of files if ``machine`` is where it says that it is.
     """
-    directory = LiveDirectory(node=node, turns=turns or Turns())
+    clock = clock or SystemClock()
+    queue = TurnQueue(turns or Turns(), clock, asyncio.get_running_loop())
+    directory = LiveDirectory(queue, node=node)
     with ThreadPoolExecutor(2) as executor:
         identity = ServerIdentity(node, "0", machine)
-        server = SocketServer(directory, identity, executor, clock or SystemClock(), settings)
+        server = SocketServer(directory, identity, executor, clock, settings)
         world = World(root, server, directory)
         _, world.port = await server.start("127.0.0.1", 0)
         try:

@@ -49,6 +49,25 @@ def test_readers_have_their_turns_in_the_order_they_came(loop: str) -> None:
     run(test(), loop)
 
 
+def test_who_waits_goes_on_when_the_last_append_is_done(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        turns, queue = queue_while_storing()
+        had: list[str] = []
+        queue.wait(partial(had.append, "a"), goes_on=False)
+        queue.wait(partial(had.append, "b"), goes_on=False)
+        turns.appending(asyncio.get_running_loop().time() + LONG_S)
+        queue.appended(1)
+        await asyncio.sleep(0)
+        assert had == []
+        queue.appended(1)
+        await asyncio.sleep(0)  # and no timer
+        assert had == ["a", "b"]
+
+    monkeypatch.setattr("jetstream.fetch.turns._PATIENCE_S", LONG_S)
+    monkeypatch.setattr("jetstream.fetch.turns._MOMENT_S", LONG_S)
+    run(test(), loop)
+
+
 def test_nobody_overtakes_those_who_wait(loop: str) -> None:
     async def test() -> None:
         turns, queue = queue_while_storing()
