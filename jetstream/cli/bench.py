@@ -19,16 +19,16 @@ from jetstream.cli.quantities import parse_duration, parse_size
 from jetstream.cli.socket_options import SocketOptions
 from jetstream.client.connection import ReadOptions
 
-BENCH_PUBLISH_EXAMPLES: Final = (
+PUBLISH_EXAMPLES: Final = (
     "jetstream bench publish load --create",
     "jetstream bench publish orders --subject orders.bench --count 1000000 --in-flight 5000",
     "jetstream bench publish load --create --size 1KiB --duration 10s --json",
 )
-BENCH_READ_EXAMPLES: Final = (
+READ_EXAMPLES: Final = (
     "jetstream bench read orders",
     "jetstream bench read orders --from 1000000 --count 500000 --json",
 )
-BENCH_LATENCY_EXAMPLES: Final = (
+LATENCY_EXAMPLES: Final = (
     "jetstream bench latency ping --create",
     "jetstream bench latency orders --subject orders.bench --count 10000 --duration 1m",
 )

@@ -17,12 +17,12 @@ from jetstream.cli.help_text import Json, StreamArgument
 from jetstream.cli.nats_options import NatsOptions
 from metadata.api.responses import CursorInfo
 
-LIST_EXAMPLES: Final = (
+LIST_CURSORS_EXAMPLES: Final = (
     "jetstream cursor ls",
     "jetstream cursor ls --stream orders --json | jq -r '[.consumer, .offset] | @tsv'",
 )
 GET_EXAMPLES: Final = ("jetstream cursor get billing orders",)
-SET_EXAMPLES: Final = (
+SET_CURSOR_EXAMPLES: Final = (
     "jetstream cursor set billing orders 0",
     "jetstream cursor set billing orders 42 --metadata 'after the repair'",
 )

@@ -26,7 +26,7 @@ from jetstream.client.group_places import CursorMove, GroupLag, PartitionLag, St
 from jetstream.client.groups import ResetOptions
 from metadata.api.group_responses import GroupInfo, OwnedPartitions
 
-LIST_EXAMPLES: Final = ("jetstream group ls", "jetstream group ls shop/ --json | jq -r .group")
+LIST_GROUPS_EXAMPLES: Final = ("jetstream group ls", "jetstream group ls shop/ --json | jq -r .group")
 INFO_EXAMPLES: Final = (
     "jetstream group info billing",
     "jetstream group info billing --json | jq '.members | length'",

@@ -38,7 +38,7 @@ CREATE_EXAMPLES: Final = (
     "jetstream stream create prices --subject 'prices.>' --replicas 3 --read-replicas 2",
     "jetstream stream create orders --subject 'orders.>' --partitions 4 --partition-by key",
 )
-LIST_EXAMPLES: Final = ("jetstream stream ls", "jetstream stream ls --json | jq -r .name")
+LIST_STREAMS_EXAMPLES: Final = ("jetstream stream ls", "jetstream stream ls --json | jq -r .name")
 INFO_EXAMPLES: Final = (
     "jetstream stream info orders",
     "jetstream stream info orders --json | jq .high_watermark",

@@ -17,7 +17,7 @@ from jetstream.tier.restore import Remains, all_remains
 from metadata.api.responses import utc
 
 TIER_VARIABLE: Final = f"{ENV_PREFIX}TIER"
-LIST_EXAMPLES: Final = (
+LIST_STORE_EXAMPLES: Final = (
     "jetstream tier ls /srv/tier",
     "JETSTREAM_NODE_TIER='s3://bucket/streams?region=eu-north-1' jetstream tier ls --json",
 )

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -64,6 +63,7 @@ from jetstream.node.tier import Tier
 from jetstream.node.tiering import Tiering
 from jetstream.node.turn_queue import TurnQueue
 from jetstream.node.unsynced_witness import UnsyncedWitness, present_kernel
+from jetstream.node.version import VERSION
 from jetstream.tier.object_store import ObjectStore
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import RegisterNode
@@ -73,16 +73,6 @@ from metadata.stream_config import partition_name
 _log = logging.getLogger(__name__)
 
 _READER_THREADS: Final = 2
-
-
-def _distribution_version() -> str:
-    try:
-        return version("jetstream-log")
-    except PackageNotFoundError:
-        return "0+unknown"
-
-
-VERSION: Final = _distribution_version()
 
 
 class Node:

@@ -4,19 +4,18 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from jetstream.cli import main
 from jetstream.cli.exit_codes import ExitCode
 from jetstream.cli.main import app
 from jetstream.node.config import load_config
-from jetstream.node.node import VERSION
+from jetstream.node.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = (
@@ -30,9 +29,8 @@ PAGES = (
 
 EXAMPLES = [
     example
-    for module in vars(main).values()
-    if isinstance(module, ModuleType) and module.__name__.startswith("jetstream.cli.")
-    for name, examples in sorted(vars(module).items())
+    for path in sorted((ROOT / "jetstream" / "cli").glob("*.py"))
+    for name, examples in sorted(vars(import_module(f"jetstream.cli.{path.stem}")).items())
     if name.endswith("_EXAMPLES")
     for example in examples
 ]
