@@ -1,10 +1,14 @@
 """The program ``jetstream``, also ``python -m jetstream``."""
 
+import gc
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Final
+
+_COLLECT_AFTER_OBJECTS: Final = 50_000
 
 
 class WithoutPandas:
@@ -29,6 +33,7 @@ def main() -> None:
         raise SystemExit("jetstream does not run under python -O: its assertions guard the data")
     if sys.argv[1:2] != ["pipeline"]:  # Spark wants it
         sys.meta_path.insert(0, WithoutPandas())
+    gc.set_threshold(_COLLECT_AFTER_OBJECTS)  # a start makes many objects and no cycles
     import_module("jetstream.cli.main").app(prog_name="jetstream")
 
 
