@@ -10,13 +10,15 @@ import pytest
 from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, JetstreamError, StorageError
 from envelope.headers import MESSAGE_ID
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES
+from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, Turns
 from jetstream.log.batch import BatchFlags, encode, verified_batches
 from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.sync_scheduler import SyncScheduler
+from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
 from jetstream.node.disk_thread import AnyAppend, DiskThread, FollowerAppend, GroupAppend
 from jetstream.node.recovery import OpenedLog, open_log
+from jetstream.node.turn_queue import TurnQueue
 from metadata.stream_config import StreamConfig
 from tests.support.held_disk import HeldDisk
 from tests.support.logs import DIRECTORY, NOW, Record, batch_for, begun, filled, records_batch, values_batch
@@ -196,6 +198,42 @@ def test_readers_take_short_turns_while_something_is_stored() -> None:
             assert thread.turns._turns.length(begun_at) == TURN_BYTES
             await appended(thread, FollowerAppend(following(disk), frames(1)[0], NOW))
             assert thread.turns._turns.length(begun_at) == SHORT_TURN_BYTES
+
+    asyncio.run(scenario())
+
+
+class ToldTurns(Turns):
+    """Notes what it learns of appends."""
+
+    def __init__(self, told: list[str]) -> None:
+        super().__init__()
+        self._told = told
+
+    def appending(self, now_s: float) -> None:
+        self._told.append("appending")
+        super().appending(now_s)
+
+    def appended(self, appends: int, now_s: float) -> bool:
+        self._told += ["appended"] * appends
+        return super().appended(appends, now_s)
+
+
+def test_readers_turns_learn_of_each_append_and_behind_its_outcome_that_it_is_done() -> None:
+    async def scenario() -> None:
+        disk, told = MemoryDisk(), list[str]()
+        turns = TurnQueue(ToldTurns(told), SystemClock(), asyncio.get_running_loop())
+        thread = DiskThread(SyncScheduler(disk), Crash(), turns=turns)
+        log = begun(disk)
+        for fault, error in ((None, type(None)), (Fault(FaultKind.DISK_FULL), DiskFull)):
+            if fault is not None:
+                disk.faults[disk.calls + 1] = fault
+            append = GroupAppend(log, [batch_for(log, [b"x"])], NOW)
+            thread.append([append], lambda: told.append("outcome"))
+            await until(lambda: len(told) == 3)
+            assert told == ["appending", "outcome", "appended"]
+            assert isinstance(append.error, error)
+            told.clear()
+        await thread.stop()
 
     asyncio.run(scenario())
 
