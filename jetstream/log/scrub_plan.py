@@ -2,7 +2,8 @@
 
 Pure. A pass over a log takes one interval, at an even pace: when half of it is over, half of the log's bytes
 are read. How far a pass is follows from the time of day alone, so nothing is kept on disk: a node that starts
-goes on where the clock is, and what it missed while it was down comes in the next pass.
+goes on where the clock is, and what it missed while it was down comes in the next pass. So does what is sealed
+during a pass: read in it, a log that grows quickly would be read as quickly, minutes after it was written.
 """
 
 from collections.abc import Sequence
@@ -20,9 +21,10 @@ class ScrubHand:
     Invariants:
         Y1: a segment that is there and sealed throughout a pass in which the node runs is due once in it.
         Y2: within a pass no segment is due before its share of the interval begins.
+        Y3: no segment is due in the pass in which it is sealed.
     """
 
-    __slots__ = ("_interval_us", "_pass", "_phase_us", "_position")
+    __slots__ = ("_end", "_interval_us", "_pass", "_phase_us", "_position")
 
     def __init__(self, interval_us: int, phase_us: int) -> None:
         """Begin where the clock is.
@@ -37,6 +39,7 @@ class ScrubHand:
         self._phase_us = phase_us
         self._pass: int | None = None
         self._position = _START
+        self._end = _START  # of what was sealed when the pass began
 
     def due(self, segments: Sequence[Segment], now: TimestampUs) -> Segment | None:
         """Return the next segment whose turn it is, None if none's is yet.
@@ -48,14 +51,21 @@ class ScrubHand:
         sealed = [segment for segment in segments if segment.sealed]
         number, elapsed_us = divmod(now + self._phase_us, self._interval_us)
         if self._pass is not None and number == self._pass + 1:
-            rest = next((segment for segment in sealed if segment.base >= self._position), None)
+            rest = self._next(sealed, self._end)
             if rest is not None:
                 return rest
-            self._pass, self._position = number, _START
+            self._begin(number, sealed, _START)
         elif number != self._pass:  # the node has just started, or the clock was set
-            self._pass, self._position = number, _place(sealed, elapsed_us, self._interval_us)
-        begun_end = _place(sealed, elapsed_us, self._interval_us)
-        return next((each for each in sealed if self._position <= each.base < begun_end), None)
+            self._begin(number, sealed, _place(sealed, elapsed_us, self._interval_us))
+        of_pass = [segment for segment in sealed if segment.base < self._end]
+        return self._next(of_pass, _place(of_pass, elapsed_us, self._interval_us))
+
+    def _begin(self, number: int, sealed: Sequence[Segment], position: Offset) -> None:
+        self._pass, self._position = number, position
+        self._end = sealed[-1].next if sealed else _START
+
+    def _next(self, sealed: Sequence[Segment], end: Offset) -> Segment | None:
+        return next((segment for segment in sealed if self._position <= segment.base < end), None)
 
     def pass_over(self, segment: Segment) -> None:
         """Go on behind a segment that was due, whatever has become of it."""

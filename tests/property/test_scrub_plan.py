@@ -70,11 +70,12 @@ def test_each_segment_has_one_turn_in_each_pass(
 def test_a_log_that_grows_and_shrinks_has_no_segment_left_out(
     sizes: list[int], steps: list[int], phase: int, data: st.DataObject
 ) -> None:
-    """Retention takes from the front, publishers add behind: what is there throughout has its turn."""
+    """Retention takes from the front, publishers add behind: what is there throughout, and only that, has its turn."""
     parts, hand = parts_of(sizes), ScrubHand(INTERVAL_US, phase)
     now = START - phase  # a pass begins
     seen = [int(part.base) for part in due(hand, parts, now)]
     lasting = {part.base for part in parts}
+    sealed_before = parts[-1].next
     for step in steps:
         now += step
         if now + phase >= START + INTERVAL_US:
@@ -84,8 +85,21 @@ def test_a_log_that_grows_and_shrinks_has_no_segment_left_out(
         lasting -= {part.base for part in parts[:gone]}
         parts = parts[gone:]
         seen += [int(part.base) for part in due(hand, parts, now)]
-    seen += [int(part.base) for part in due(hand, parts, START - phase + INTERVAL_US)]
-    assert lasting <= set(seen)
+    *rest, first = due(hand, parts, START - phase + INTERVAL_US)
+    seen += [int(part.base) for part in rest]
+    assert all(base < sealed_before for base in seen), "what was sealed in this pass comes in the next"
+    assert lasting <= {*seen, first.base}
+    *rest, _ = due(hand, parts, START - phase + 2 * INTERVAL_US)
+    assert [first, *rest] == parts
+
+
+def test_a_log_that_grows_from_nothing_is_not_read_as_it_is_written() -> None:
+    hand, parts = ScrubHand(INTERVAL_US, INTERVAL_US // 2), parts_of([1])
+    parts[0].sealed = False
+    for tenth in range(4):
+        assert due(hand, parts, START + tenth * INTERVAL_US // 10) == []
+        parts = [*parts_of([10] * (10 * tenth + 10)), Part(Offset(99), Offset(100), 1, sealed=False)]
+    assert due(hand, parts, START + INTERVAL_US) == parts[:21], "half of the next pass is over"
 
 
 def test_what_is_still_written_has_no_turn() -> None:
