@@ -72,11 +72,14 @@ class RunMatcher:
             columns = self._take_any_size(data)
         else:
             columns = self._take_one_size(data, first[4])
-            if columns is None or _FIRST.match(data, columns.end):
+            if columns is None:
+                return None  # the only message is not complete, and says nothing of the next chunk
+            following = _FIRST.match(data, columns.end)
+            if following is not None and following[4] != first[4]:
                 self._mixed_chunks = MIXED_CHUNKS
         if columns is not None:
             self._penalty_chunks = 0
-        elif self._mixed_chunks < MIXED_CHUNKS:
+        else:
             self._rest_chunks = self._penalty_chunks
             self._penalty_chunks = min(2 * self._penalty_chunks + 1, REST_CHUNKS_MAX)
         return columns

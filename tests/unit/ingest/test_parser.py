@@ -120,6 +120,18 @@ def test_messages_of_mixed_sizes_are_taken_by_any_size_and_of_one_size_again_aft
     assert parser._matcher._mixed_chunks == 0
 
 
+@pytest.mark.parametrize("chunk_bytes", [1025, 3000, 8192])
+def test_a_message_that_a_chunk_ends_within_is_not_taken_for_one_of_another_size(chunk_bytes: int) -> None:
+    parser = MessageParser()
+    payload = b"one\r\ntwo" * 200
+    stream = plain_run(50, payload)
+    found = 0
+    for start in range(0, len(stream), chunk_bytes):
+        found += len(payloads(parser.feed(stream[start : start + chunk_bytes])))
+        assert parser._matcher._mixed_chunks == parser._matcher._rest_chunks == 0
+    assert found == 50
+
+
 def test_chunks_that_do_not_suit_the_columns_are_tried_ever_more_rarely() -> None:
     parser = MessageParser()
     chunk = b"".join(message(b"a\r\nb" * size, "r").wire() for size in range(20))
