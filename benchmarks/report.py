@@ -164,6 +164,8 @@ def _provenance(report: Report) -> list[str]:
     changed = " with changes" if code["changed"] else ""
     short = {key: value for key, value in report.parameters.items() if not isinstance(value, list)}
     software = f"kernel {place['kernel']}, {place['nats_server']}, Python {place['python']}"
+    if "python_loop_ns" in place:  # results of before do not tell
+        software += f" ({place['python_loop_ns']} ns a round of its loop)"
     return [
         f"Commit {str(code['commit'])[:12]}{changed} ({code['date']}).",
         f"{place['cores']} cores {place['cpu']}, {place['filesystem']['type']}, {software}.",

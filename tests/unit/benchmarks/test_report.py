@@ -123,6 +123,7 @@ def report(*bars: Bar, problems: list[str]) -> Report:
             "filesystem": {"type": "ext4"},
             "nats_server": "v2",
             "python": "3.11",
+            "python_loop_ns": 250,
         },
         parameters={"seconds": 10.0, "resident_mib": [1, 2, 3]},
         rows=[row],
@@ -138,6 +139,7 @@ def test_a_report_survives_its_json_and_renders_the_same() -> None:
     text = as_markdown(second)
     assert "| ours | 128 B | 94,000 | 90,000 to 99,000 | 812 | 2,000 | 1.70 |" in text
     assert "| ratio | 1.20 | ≥ 0.80 | pass |" in text
+    assert "Python 3.11 (250 ns a round of its loop)." in text
     assert "resident_mib" not in text
 
 
