@@ -2,8 +2,8 @@
 
 Pure. A pass over a log takes one interval, at an even pace: when half of it is over, half of the log's bytes
 are read. How far a pass is follows from the time of day alone, so nothing is kept on disk: a node that starts
-goes on where the clock is, and what it missed while it was down comes in the next pass. So does what is sealed
-during a pass: read in it, a log that grows quickly would be read as quickly, minutes after it was written.
+goes on where the clock is, and what it missed while it was down comes in the next pass. So does what is
+sealed during a pass: otherwise a log that grows would be read as fast as it is written, seconds later.
 """
 
 from collections.abc import Sequence

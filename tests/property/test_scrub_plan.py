@@ -70,7 +70,10 @@ def test_each_segment_has_one_turn_in_each_pass(
 def test_a_log_that_grows_and_shrinks_has_no_segment_left_out(
     sizes: list[int], steps: list[int], phase: int, data: st.DataObject
 ) -> None:
-    """Retention takes from the front, publishers add behind: what is there throughout, and only that, has its turn."""
+    """Retention takes from the front, publishers add behind: what is there throughout has its turn.
+
+    What is added has none before the next pass.
+    """
     parts, hand = parts_of(sizes), ScrubHand(INTERVAL_US, phase)
     now = START - phase  # a pass begins
     seen = [int(part.base) for part in due(hand, parts, now)]
