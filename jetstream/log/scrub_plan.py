@@ -21,7 +21,7 @@ class ScrubHand:
     Invariants:
         Y1: a segment that is there and sealed throughout a pass in which the node runs is due once in it.
         Y2: within a pass no segment is due before its share of the interval begins.
-        Y3: no segment is due in the pass in which it is sealed.
+        Y3: no segment is due in the pass in which it is sealed, unless the node starts anew in it.
     """
 
     __slots__ = ("_end", "_interval_us", "_pass", "_phase_us", "_position")
