@@ -75,7 +75,7 @@ def build_records(
     )
 
 
-def _headers(count: int, fields: RecordFields) -> "pa.ListArray[Any]":
+def _headers(count: int, fields: RecordFields) -> "pa.Array[Any]":
     if fields.message_ids:
         names = pa.repeat(_MESSAGE_ID, count)
         starts = pa.array(np.arange(count + 1, dtype=np.int32), pa.int32())

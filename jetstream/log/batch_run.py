@@ -3,7 +3,8 @@
 A batch of few records costs as much to decode as one of thousands, nearly all of it before the first record.
 But the metadata of batches without headers differs only in numbers at fixed places (`plain_batch`). So those
 of a run of neighbours are compared, and their numbers read, as the rows of one matrix; then each column of
-the run is gathered from where its parts stand. Only each batch's CRC takes a step of its own.
+the run is gathered from where its parts stand, and one pass checks all their CRCs. Where all are laid out
+alike, as with values of one length, what is said of one layout is said of all.
 
 What is read here is what `decode` returns, put together. Whatever does not fit (headers, a compressed body,
 a gap, another epoch, damage) ends the run before it: the reader of single batches is the one that judges it.
@@ -14,8 +15,8 @@ Source: Apache Arrow columnar format, "Physical memory layout" and "RecordBatch 
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain
-from typing import Any, Final, NamedTuple, cast
+from functools import cached_property
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,9 +50,6 @@ _FRAMES_MIN: Final = 32
 _BODY_BYTES_MAX: Final = 16 * KIB
 """Of a batch in a run: a larger one is worth a decoding of its own."""
 
-_FRAMES_AT_ONCE: Final = 128
-"""So many are copied for their CRCs: into memory that is in the cache since the last ones."""
-
 _RUN_BYTES_MAX: Final = 4 * MIB
 _ROW_BYTES: Final = KIB
 """What a batch of one small record takes: for so much a record wanted is a run looked for, not beyond."""
@@ -60,6 +58,7 @@ _rooms: Final[list[bytearray]] = []
 
 _WORD: Final = 8
 _END: Final = np.dtype(np.int32)
+_CRC: Final = np.dtype("<u4")
 
 _ENTRY: Final = np.dtype(
     [
@@ -128,6 +127,8 @@ _SAME_AT: Final = np.flatnonzero(_words_of(_MASK))
 _SAME_MASK: Final = _words_of(_MASK)[_SAME_AT]
 _SAME: Final = _words_of(TEMPLATE.metadata)[_SAME_AT] & _SAME_MASK
 _ENTRY_AT: Final = _places(TEMPLATE.digits, TEMPLATE.digits + ENTRY_DIGITS)
+_OWN_AT: Final = slice(-(-TEMPLATE.digits // _WORD), (TEMPLATE.digits + ENTRY_DIGITS) // _WORD)
+"""Which words of the metadata are digits of the header entry and nothing else."""
 _NODES_AT: Final = _places(TEMPLATE.fields.nodes, TEMPLATE.fields.nodes + _NODES * 2 * _WORD)
 _BUFFERS_AT: Final = _places(TEMPLATE.fields.buffers, TEMPLATE.fields.buffers + _BUFFERS * 2 * _WORD)
 
@@ -177,16 +178,31 @@ def _room() -> bytearray:
 
 
 def _read_stored(stored: bytearray, places: _Numbers) -> FoundBatch | None:
-    """Return the run in ``stored``, which may be used again after it; see `_read_run`."""
-    metadata = sliding_window_view(_words_of(stored), _METADATA_WORDS)[places[:-1] // _WORD]
+    """Return the run in ``stored``, which is changed, and may be used again after it; see `_read_run`."""
+    lengths = places[1:] - places[:-1]
+    metadata = _metadata(stored, places[:-1], lengths)
     entries, fit = _entries(metadata)
-    run = _Run(stored, places, metadata)
-    fit &= _fit_together(entries) & run.are_flat() & (entries["next"] - entries["base"] >= run.rows)
-    count = _leading(fit & _are_whole(stored, places, entries["crc"]))
-    count = run.leading(count).in_order() if count else 0
+    if _are_alike(metadata, lengths):
+        metadata = metadata[:1]
+    layouts = _layouts(metadata)
+    fit &= _are_ours(metadata) & layouts.are_flat(lengths - len(TEMPLATE.metadata))
+    fit &= _fit_together(entries) & (entries["next"] - entries["base"] >= layouts.rows)
+    count = _leading(fit)
+    if count:
+        count = _whole(stored, places[: count + 1], entries["crc"][:count])
+    run = _Run(stored, places[:count], layouts.of_first(count))
+    count = run.in_order()
     if count < _FRAMES_MIN:
         return None
     return _header(entries[:count]), run.leading(count).records(), int(places[count])
+
+
+def _metadata(stored: bytearray, places: _Numbers, lengths: _Numbers) -> _Numbers:
+    """Return the metadata of each batch, in words; a view if all are of one length."""
+    words = _words_of(stored)
+    if (lengths == lengths[0]).all():
+        return words[: lengths.sum() // _WORD].reshape(len(lengths), -1)[:, :_METADATA_WORDS]
+    return sliding_window_view(words, _METADATA_WORDS)[places // _WORD]
 
 
 def _are_many(data: memoryview) -> bool:
@@ -208,7 +224,7 @@ def _extents(data: memoryview, rows: int) -> _Numbers:
     They are found by what all begin with. Where that stands inside of a batch too, the run ends before it.
     """
     words = np.frombuffer(data[: len(data) // _WORD * _WORD], np.int64)
-    starts = np.flatnonzero(words[: len(words) - _METADATA_WORDS + 1] == _words_of(_PREFIX)[0])
+    starts = _found_starts(words)
     body_lengths = words[starts + TEMPLATE.fields.body_length // _WORD]
     counts = words[starts + _HEADERS_AT // _WORD]
     fit = (body_lengths >= 0) & (body_lengths <= _BODY_BYTES_MAX) & (body_lengths % _WORD == 0)
@@ -221,13 +237,38 @@ def _extents(data: memoryview, rows: int) -> _Numbers:
     return np.append(starts[:count], ends[count - 1]) * _WORD
 
 
+def _found_starts(words: _Numbers) -> _Numbers:
+    """Return where batches seem to begin, in words: as far apart as the first two, if most of them are."""
+    length = _METADATA_WORDS + int(words[TEMPLATE.fields.body_length // _WORD]) // _WORD
+    count = (len(words) - _METADATA_WORDS) // length + 1
+    apart = _leading(words[: (count - 1) * length + 1 : length] == _words_of(_PREFIX)[0])
+    if 2 * apart >= count:
+        return np.arange(apart) * length
+    return np.flatnonzero(words[: len(words) - _METADATA_WORDS + 1] == _words_of(_PREFIX)[0])
+
+
+def _are_alike(metadata: _Numbers, lengths: _Numbers) -> bool:
+    """Tell whether all batches are laid out like the first: they differ in their header entries only."""
+    return bool(
+        (lengths == lengths[0]).all()
+        and (metadata[:, : _OWN_AT.start] == metadata[0, : _OWN_AT.start]).all()
+        and (metadata[:, _OWN_AT.stop :] == metadata[0, _OWN_AT.stop :]).all()
+    )
+
+
+def _are_ours(metadata: _Numbers) -> _Flags:
+    """Tell of each batch whether its metadata is that of a batch of ours, but for its header entry."""
+    fit: _Flags = (metadata[:, _SAME_AT] & _SAME_MASK == _SAME).all(axis=1)
+    return fit
+
+
 def _entries(metadata: _Numbers) -> tuple[npt.NDArray[np.void], _Flags]:
-    """Return the header entry of each batch, and whether its metadata is that of a batch of ours."""
-    fit = (metadata[:, _SAME_AT] & _SAME_MASK == _SAME).all(axis=1)
+    """Return the header entry of each batch, and whether it is one."""
     first = TEMPLATE.digits % _WORD
     digits = metadata[:, _ENTRY_AT].copy().view(np.uint8)[:, first : first + ENTRY_DIGITS]
     values = _VALUES.take(digits.view(np.uint16))
-    return values.astype(np.uint8).view(_ENTRY)[:, 0], fit & (values < _NO_VALUE).all(axis=1)
+    fit = np.asarray((values < _NO_VALUE).all(axis=1))
+    return values.astype(np.uint8).view(_ENTRY)[:, 0], fit
 
 
 def _fit_together(entries: npt.NDArray[np.void]) -> _Flags:
@@ -239,17 +280,33 @@ def _fit_together(entries: npt.NDArray[np.void]) -> _Flags:
     return fit
 
 
-def _are_whole(stored: bytearray, places: _Numbers, crcs: _Numbers) -> _Flags:
-    """Tell of each batch whether its CRC is right; the digits of it are "0" from now on."""
+def _whole(stored: bytearray, places: _Numbers, crcs: "npt.NDArray[np.unsignedinteger]") -> int:
+    """Return how many leading batches have the CRC that they say; ``stored`` keeps their bodies only.
+
+    A CRC that comes to its own value, added to the bytes there, goes on behind them as if it began there. So
+    one pass that meets each batch's CRC at the start of the next one ends with that of the last, and with
+    another if one of them is damaged: the difference stays to the end. Which one that is, halves tell. That
+    the differences of several batches cancel out is as likely as that damage of one keeps its CRC: 2^-32.
+    """
     digits = places[:-1, None] + np.arange(TEMPLATE.digits + CRC_AT, TEMPLATE.digits + CRC_AT + len(ZEROS))
     np.frombuffer(stored, np.uint8)[digits] = ZEROS[0]
-    count = len(places) - 1
-    ends = pa.py_buffer(places.astype(_END).data)
-    frames = pa.Array.from_buffers(pa.binary(), count, [None, ends, pa.py_buffer(stored)])
-    few = (frames.slice(first, _FRAMES_AT_ONCE).to_pylist() for first in range(0, count, _FRAMES_AT_ONCE))
-    found = map(crc32c, cast("Iterator[bytes]", chain.from_iterable(few)))
-    are_whole: _Flags = np.fromiter(found, np.uint32, count) == crcs
-    return are_whole
+    np.frombuffer(stored, _CRC)[places[1:-1] // _CRC.itemsize] ^= crcs[:-1].astype(_CRC)
+    content = memoryview(stored)
+
+    def are_whole(first: int, end: int) -> bool:
+        before = int(crcs[first - 1]) if first else 0
+        return crc32c(content[places[first] : places[end]], before) == int(crcs[end - 1])
+
+    whole, suspects_end = 0, len(crcs)
+    if are_whole(whole, suspects_end):
+        return suspects_end
+    while suspects_end - whole > 1:
+        middle = (whole + suspects_end) // 2
+        if are_whole(whole, middle):
+            whole = middle
+        else:
+            suspects_end = middle
+    return whole
 
 
 def _header(entries: npt.NDArray[np.void]) -> BatchHeader:
@@ -265,53 +322,46 @@ def _header(entries: npt.NDArray[np.void]) -> BatchHeader:
     )
 
 
+def _layouts(metadata: _Numbers) -> "_Layouts":
+    return _Layouts(
+        metadata[:, _NODES_AT].T.copy().reshape(_NODES, 2, -1),
+        metadata[:, _BUFFERS_AT].T.copy().reshape(_BUFFERS, 2, -1),
+    )
+
+
 def _leading(flags: _Flags) -> int:
     """Return how many are true before the first that is not."""
     return int(np.append(flags, np.False_).argmin())
 
 
-class _Run:
-    """Neighbouring batches with metadata of one layout.
+class _Layouts(NamedTuple):
+    """What the metadata of batches says of their bodies: of each, or of one that all the others are like.
 
-    Attributes:
-        rows: how many records each batch has.
+    A row for each number, a column for each batch: what is compared and gathered lies side by side.
     """
 
-    def __init__(self, stored: bytearray, places: _Numbers, metadata: _Numbers) -> None:
-        """Look at ``stored``.
+    nodes: _Numbers
+    """Of each column how many entries it has, and how many of them are null: 10 x 2 x batches."""
+    buffers: _Numbers
+    """Where each begins in the body, and its length: 24 x 2 x batches."""
 
-        Args:
-            stored: the bytes.
-            places: where each begins; the last one is where all end.
-            metadata: of each, in words.
-        """
-        self._stored = stored
-        self._places = places
-        self._metadata = metadata
-        self._bodies = places[:-1] + len(TEMPLATE.metadata)
-        self._body_lengths = places[1:] - self._bodies
-        # A row for each number, a column for each batch: what is compared and gathered lies side by side.
-        self._nodes = metadata[:, _NODES_AT].T.copy().reshape(_NODES, 2, -1)
-        self._buffers = metadata[:, _BUFFERS_AT].T.copy().reshape(_BUFFERS, 2, -1)
-        self.rows = self._nodes[0, 0]
+    @property
+    def rows(self) -> _Numbers:
+        """How many records each batch has."""
+        rows: _Numbers = self.nodes[0, 0]
+        return rows
 
-    def leading(self, count: int) -> "_Run":
-        """Return the first of them."""
-        if count == len(self.rows):
-            return self
-        return _Run(self._stored, self._places[: count + 1], self._metadata[:count])
-
-    def are_flat(self) -> _Flags:
-        """Tell of each batch that seems to have no headers whether its columns are complete, in its body."""
-        rows, nulls = self.rows, self._nodes[:, 1]
-        starts, lengths = self._buffers[:, 0], self._buffers[:, 1]
-        left = self._body_lengths - starts
+    def are_flat(self, body_lengths: _Numbers) -> _Flags:
+        """Tell of each that seems to have no headers whether its columns are complete, in its body."""
+        rows, nulls = self.rows, self.nodes[:, 1]
+        starts, lengths = self.buffers[:, 0], self.buffers[:, 1]
+        left = body_lengths[: len(rows)] - starts
         # Negative if one of them is: the first of two differences, too, as the second may be beyond its type.
         signs = np.bitwise_or.reduce(starts | lengths | left | (left - lengths), axis=0)
         fit: _Flags = (signs >= 0) & (np.bitwise_or.reduce(starts, axis=0) % _WORD == 0)
         fit &= (rows >= 0) & (rows <= _BODY_BYTES_MAX)
         for column in _COLUMNS.values():
-            fit &= self._nodes[column.node, 0] == rows
+            fit &= self.nodes[column.node, 0] == rows
         for column in _PRESENT:
             fit &= nulls[column.node] == 0
         for column in _NULLABLE:
@@ -322,69 +372,97 @@ class _Run:
             fit &= lengths[column.first + 1] >= rows * _WORD
         for column in _TEXTS.values():
             fit &= (rows == 0) | (lengths[column.first + 1] >= (rows + 1) * _END.itemsize)
-        fit &= (self._nodes[_IN_HEADERS] == 0).all(axis=(0, 1))
+        fit &= (self.nodes[_IN_HEADERS] == 0).all(axis=(0, 1))
         return fit
 
+    def of_first(self, count: int) -> "_Layouts":
+        """Return those of the first ``count`` batches."""
+        if len(self.rows) == 1:
+            return _Layouts(*(np.broadcast_to(each, (*each.shape[:2], count)) for each in self))
+        return _Layouts(*(each[..., :count] for each in self))
+
+
+class _Run:
+    """Neighbouring batches that are flat."""
+
+    def __init__(self, stored: bytearray, places: _Numbers, layouts: _Layouts) -> None:
+        """Look at ``stored``, in which each begins at one of ``places``."""
+        self._stored = stored
+        self._places = places
+        self._layouts = layouts
+
+    def leading(self, count: int) -> "_Run":
+        """Return the first of them."""
+        if count == len(self._places):
+            return self
+        return _Run(self._stored, self._places[:count], self._layouts.of_first(count))
+
     def in_order(self) -> int:
-        """Return of how many leading batches, which are flat, the texts end where they can."""
-        rows = self._rows()
-        found = len(self.rows)
-        for column in _TEXTS.values():
-            starts, stops = self._ends(column, rows)
-            length = self._buffers[column.first + 2, 1][rows.batches]
-            contradictory = rows.batches[(starts < 0) | (starts > stops) | (stops > length)]
+        """Return of how many leading batches the texts end where they can."""
+        batches, found = self._rows.batches, len(self._places)
+        for column, text in self._texts.items():
+            length = self._layouts.buffers[_TEXTS[column].first + 2, 1][batches]
+            contradictory = batches[(text.starts < 0) | (text.starts > text.stops) | (text.stops > length)]
             found = int(contradictory.min(initial=found))
         return found
 
     def records(self) -> pa.RecordBatch:
-        """Return all records of batches that are flat and in order."""
-        rows = self._rows()
-        columns: dict[str, pa.Array[Any]] = {"headers": no_headers(len(rows.batches))}
+        """Return all records of batches whose texts are in order."""
+        columns: dict[str, pa.Array[Any]] = {"headers": no_headers(len(self._rows.batches))}
         for name, column in _NUMBERS.items():
-            columns[name] = self._numbers(column, rows, SCHEMA.field(name).type)
-        for name, column in _TEXTS.items():
-            columns[name] = self._texts(column, rows, SCHEMA.field(name).type)
+            columns[name] = self._numbers(column, SCHEMA.field(name).type)
+        every_second = pa.array(np.arange(0, 2 * len(self._rows.batches), 2))
+        for name in _TEXTS:
+            columns[name] = self._copied(name, every_second)
         return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
+    @cached_property
     def _rows(self) -> "_Rows":
-        batches = np.repeat(np.arange(len(self.rows)), self.rows)
-        return _Rows(batches, np.arange(len(batches)) - (np.cumsum(self.rows) - self.rows)[batches])
+        count = self._layouts.rows
+        batches = np.repeat(np.arange(len(count)), count)
+        return _Rows(batches, np.arange(len(batches)) - (np.cumsum(count) - count)[batches])
 
-    def _numbers(self, column: _Column, rows: "_Rows", of_type: pa.DataType) -> "pa.Array[Any]":
+    @cached_property
+    def _texts(self) -> "dict[str, _Texts]":
+        ends = np.frombuffer(self._stored, _END)
+        texts: dict[str, _Texts] = {}
+        for name, column in _TEXTS.items():
+            at = self._starts(column.first + 1) // _END.itemsize + self._rows.within
+            texts[name] = _Texts(self._starts(column.first + 2), ends[at], ends[at + 1])
+        return texts
+
+    def _numbers(self, column: _Column, of_type: pa.DataType) -> "pa.Array[Any]":
         words = _words_of(self._stored)
-        values = words[self._starts(column.first + 1, rows) // _WORD + rows.within]
+        values = words[self._starts(column.first + 1) // _WORD + self._rows.within]
         return pa.Array.from_buffers(
-            of_type, len(values), [self._validity(column, rows), pa.py_buffer(values.data)]
+            of_type, len(values), [self._validity(column), pa.py_buffer(values.data)]
         )
 
-    def _texts(self, column: _Column, rows: "_Rows", of_type: pa.DataType) -> "pa.Array[Any]":
+    def _copied(self, name: str, every_second: "pa.Array[Any]") -> "pa.Array[Any]":
         """Return a copy of what is there: it is read as one array, in turns with what is between."""
-        begin, (starts, stops) = self._starts(column.first + 2, rows), self._ends(column, rows)
-        count = len(begin)
-        turns = np.column_stack((begin + starts, begin + stops)).astype(_END).ravel()
+        begin, starts, stops = self._texts[name]
+        turns = np.empty((len(begin), 2), _END)
+        np.add(begin, starts, out=turns[:, 0], casting="same_kind")
+        np.add(begin, stops, out=turns[:, 1], casting="same_kind")
         buffers = [None, pa.py_buffer(turns.data), pa.py_buffer(self._stored)]
-        mixed = pa.Array.from_buffers(pa.binary(), max(2 * count - 1, 0), buffers)
-        _, ends, values = mixed.take(np.arange(0, 2 * count, 2)).buffers()
-        return pa.Array.from_buffers(of_type, count, [self._validity(column, rows), ends, values])
+        mixed = pa.Array.from_buffers(pa.binary(), max(2 * len(begin) - 1, 0), buffers)
+        _, ends, values = mixed.take(every_second).buffers()
+        buffers = [self._validity(_TEXTS[name]), ends, values]
+        return pa.Array.from_buffers(SCHEMA.field(name).type, len(begin), buffers)
 
-    def _ends(self, column: _Column, rows: "_Rows") -> tuple[_Ends, _Ends]:
-        """Return where each text begins and ends among those of its batch."""
-        ends = np.frombuffer(self._stored, _END)
-        at = self._starts(column.first + 1, rows) // _END.itemsize + rows.within
-        return ends[at], ends[at + 1]
-
-    def _starts(self, buffer: int, rows: "_Rows") -> _Numbers:
+    def _starts(self, buffer: int) -> _Numbers:
         """Return where that buffer of each record's batch begins."""
-        starts: _Numbers = self._bodies + self._buffers[buffer, 0]
-        return starts[rows.batches]
+        starts: _Numbers = self._places + len(TEMPLATE.metadata) + self._layouts.buffers[buffer, 0]
+        return starts[self._rows.batches]
 
-    def _validity(self, column: _Column, rows: "_Rows") -> pa.Buffer | None:
-        nulls = self._nodes[column.node, 1]
+    def _validity(self, column: _Column) -> pa.Buffer | None:
+        nulls = self._layouts.nodes[column.node, 1]
         if not nulls.any():
             return None
+        batches, within = self._rows
         stored = np.frombuffer(self._stored, np.uint8)
-        at = np.minimum(self._starts(column.first, rows) + rows.within // 8, len(stored) - 1)
-        are_valid = (stored[at] >> (rows.within % 8) & 1 == 1) | (nulls == 0)[rows.batches]
+        at = np.minimum(self._starts(column.first) + within // 8, len(stored) - 1)
+        are_valid = (stored[at] >> (within % 8) & 1 == 1) | (nulls == 0)[batches]
         return pa.py_buffer(np.packbits(are_valid, bitorder="little").data)
 
 
@@ -393,3 +471,11 @@ class _Rows(NamedTuple):
 
     batches: _Numbers
     within: _Numbers
+
+
+class _Texts(NamedTuple):
+    """Where the texts of each record's batch begin, and where among them the record's own begins and ends."""
+
+    begin: _Numbers
+    starts: _Ends
+    stops: _Ends

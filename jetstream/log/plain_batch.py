@@ -46,6 +46,7 @@ _EMPTY_HEADERS: Final = pa.StructArray.from_arrays(
     [pa.array([], pa.utf8()), pa.array([], pa.binary())],
     fields=list(SCHEMA.field("headers").type.value_type),
 )
+_HEADERS: Final = SCHEMA.field("headers").type
 _TIMESTAMP: Final = SCHEMA.field("timestamp").type
 
 
@@ -83,11 +84,11 @@ class PlainRecords:
         )
 
 
-def no_headers(count: int) -> "pa.ListArray[Any]":
+def no_headers(count: int) -> "pa.Array[Any]":
     """Return ``count`` null lists of headers; with no offsets for headers that are not."""
-    offsets = pa.array(np.zeros(count + 1, dtype=np.int32))
-    is_null = pa.array(np.ones(count, dtype=np.bool_))
-    return pa.ListArray.from_arrays(offsets, _EMPTY_HEADERS, mask=is_null)  # type: ignore[call-overload,no-any-return]  # stubs lack lists of structs
+    are_null, starts = bytes((count + 7) // 8), bytes(4 * (count + 1))
+    buffers: list[pa.Buffer | None] = [pa.py_buffer(are_null), pa.py_buffer(starts)]
+    return pa.Array.from_buffers(_HEADERS, count, buffers, children=[_EMPTY_HEADERS])
 
 
 Run = pa.RecordBatch | PlainRecords

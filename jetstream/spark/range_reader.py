@@ -43,8 +43,10 @@ _GONE: Final = (OffsetOutOfRange, StreamRecreated, DivergedHistory, UnknownStrea
 _BACKOFF_SECONDS: Final = 0.5
 """Between two attempts to connect."""
 
-_BATCH_ROWS: Final = 4_096
-"""Smaller batches are put together: to Spark each costs as much as some thousand records."""
+_BATCH_ROWS: Final = 8_192
+"""Smaller batches are put together: to Spark each costs as much as some thousand records.
+
+More than a fetch has of the smallest batches: what comes with one is decoded at once, and nothing is left."""
 
 _Connection = AbstractAsyncContextManager[JetstreamClient]
 

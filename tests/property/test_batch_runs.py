@@ -15,6 +15,7 @@ from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.log import batch_run
 from jetstream.log.batch import (
     CRC_AT,
+    ZEROS,
     BatchFlags,
     BatchHeader,
     decode,
@@ -170,6 +171,46 @@ def test_damage_ends_both_at_the_same_batch_with_the_same_words(
     place = data.draw(st.integers(0, len(whole) - 1))
     check(flipped(whole, place, data.draw(st.integers(0, 7))), rows=100)
     check(whole[:place], rows=100)
+
+
+LAYOUTS = {
+    "alike": [PLAIN] * 40,
+    "of one length": [Written([Record(value=bytes(length))], frozenset()) for length in (1, 2) * 20],
+    "of several lengths": [Written([Record(value=bytes(length))], frozenset()) for length in range(40)],
+    "alike but for one": [*[PLAIN] * 25, Written([Record(key=b"k")], frozenset()), *[PLAIN] * 14],
+    "alike at first": [*[PLAIN] * 30, *[Written([Record(value=bytes(50))], frozenset())] * 10],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_laid_out_alike_and_what_is_not_is_read_at_once(layout: str) -> None:
+    headers = check(stored(LAYOUTS[layout]), rows=1000)
+    assert headers[0].next >= 30
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_run_ends_before_the_first_of_its_damaged_batches(layout: str) -> None:
+    frames = [bytes(frame) for frame in iter_frames(stored(LAYOUTS[layout]))]
+    for number in range(5, len(frames)):
+        for others in ([], [number + 1], [number + 1, number + 2], range(number + 1, len(frames))):
+            damaged = list(frames)
+            for each in (number, *others):
+                if each < len(frames):
+                    damaged[each] = flipped(frames[each], len(frames[each]) - 20, 3)
+            headers, _, ended = read(merged_batches(b"".join(damaged), 1000))
+            assert headers[-1].next == number
+            assert headers[0].next >= min(number, 30)
+            assert ended.startswith("CorruptDataError")
+
+
+def test_a_checksum_of_another_batch_is_damage() -> None:
+    """Whatever is right of all of them together: two whose bytes or checksums are exchanged are not whole."""
+    frames = [bytes(frame) for frame in iter_frames(stored(LAYOUTS["alike"]))]
+    crc = slice(TEMPLATE.digits + CRC_AT, TEMPLATE.digits + CRC_AT + len(ZEROS))
+    for number in (6, 20, 38):
+        one, other = bytearray(frames[number]), bytearray(frames[number + 1])
+        one[crc], other[crc] = other[crc], one[crc]
+        assert check(b"".join([*frames[:number], one, other, *frames[number + 2 :]]), 1000)[-1].next == number
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
