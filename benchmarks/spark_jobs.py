@@ -84,7 +84,7 @@ def _row(job: Job, runs: Sequence[JobRun], problem: str | None) -> Row:
         rate_min=min(rates),
         rate_max=max(rates),
         details={
-            "values MiB/s": rate * job.stored.size_bytes / MIB,
+            "values MiB/s": rate * job.stored.value_bytes / job.stored.rows / MIB,
             "seconds": statistics.median(run.seconds for run in runs),
             "of a whole run": statistics.median(run.whole_seconds for run in runs),
             "node CPU ns/row": statistics.median(1e9 * run.node_cpu_seconds for run in runs)
@@ -107,5 +107,5 @@ def missing_rows(frame: "DataFrame", stored: StoredRows) -> str | None:
     """Say what of a stream is not in ``frame``; None if every row is there once."""
     found = frame.selectExpr("count(1)", "sum(offset)", "sum(length(value))").collect()[0]
     rows = stored.rows
-    wanted = (rows, rows * (rows - 1) // 2, rows * stored.size_bytes)
+    wanted = (rows, rows * (rows - 1) // 2, stored.value_bytes)
     return None if tuple(found) == wanted else f"rows, offsets, bytes: {tuple(found)}, not {wanted}"

@@ -29,6 +29,7 @@ ROWS: Final = {"1 KiB": 1_000_000, "100 B": 5_000_000}
 ROWS_QUICK: Final = {"1 KiB": 100_000, "100 B": 500_000}
 SINGLES: Final = 300_000
 SINGLES_QUICK: Final = 20_000
+TWO_SIZES: Final = (50, 150)
 SMALL: Final = "100 B"
 
 OURS: Final = "ours"
@@ -36,6 +37,7 @@ PARQUET: Final = "Spark's Parquet"
 TUPLES: Final = "ours, as tuples"
 LARGE: Final = "large batches"
 SINGLE: Final = "batches of one record"
+TWO_KINDS: Final = "batches of one record, 50 and 150 B"
 
 OF_PARQUET_MIN: Final = 0.4
 OF_PARQUET_GOAL: Final = 0.6
@@ -117,7 +119,9 @@ def _write(frame: "DataFrame", target: Path) -> float:
 
 def _small_batches(scene: SparkScene, settings: Settings) -> list[Row]:
     size = SIZES[SMALL]
-    singles = filled_singly(scene, "singles", SINGLES_QUICK if settings.quick else SINGLES, size)
+    count = SINGLES_QUICK if settings.quick else SINGLES
+    singles = filled_singly(scene, "singles", count, [size])
+    two_kinds = filled_singly(scene, "singles-of-two-sizes", count, TWO_SIZES)
     large = filled(scene, "large", singles.rows, size)
 
     def job(point: str, stored: StoredRows) -> Job:
@@ -129,7 +133,8 @@ def _small_batches(scene: SparkScene, settings: Settings) -> list[Row]:
             lambda: missing_rows(scene.read(stored.stream), stored),
         )
 
-    return interleaved_jobs([job(SINGLE, singles), job(LARGE, large)], scene.node_pid, settings)
+    jobs = [job(SINGLE, singles), job(TWO_KINDS, two_kinds), job(LARGE, large)]
+    return interleaved_jobs(jobs, scene.node_pid, settings)
 
 
 def _to_parquet(load: str) -> str:
@@ -157,9 +162,12 @@ def _bars(report: Report) -> list[Bar]:
             value=report.row(OURS, SMALL).rate / report.row(TUPLES, SMALL).rate,
             bar=OF_TUPLES_MIN,
         ),
-        Bar(
-            requirement="batches of one record / large batches",
-            value=report.row(OURS, SINGLE).rate / report.row(OURS, LARGE).rate,
-            bar=SINGLES_OF_LARGE_MIN,
+        *(
+            Bar(
+                requirement=f"{point} / large batches",
+                value=report.row(OURS, point).rate / report.row(OURS, LARGE).rate,
+                bar=SINGLES_OF_LARGE_MIN,
+            )
+            for point in (SINGLE, TWO_KINDS)
         ),
     ]

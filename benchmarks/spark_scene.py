@@ -4,9 +4,11 @@ The session is this process's own: a job begins where Python asks Spark for it. 
 the benchmark's own sources (`spark_sources`) because they inherit where this process imports from.
 """
 
+import operator
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +48,8 @@ class StoredRows:
 
     stream: str
     rows: int
-    size_bytes: int
-    """Of one value."""
+    value_bytes: int
+    """Of all values together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def filled(scene: SparkScene, stream: str, rows: int, size_bytes: int) -> Stored
     if stored != rows:
         raise FillError(f"{rows} published to {stream}, {stored} stored")
     tell(f"{stream}: {rows:,} values of {size_bytes} B")
-    return StoredRows(stream, rows, size_bytes)
+    return StoredRows(stream, rows, rows * size_bytes)
 
 
 def values_table(rows: int, size_bytes: int, chance: np.random.Generator) -> pa.Table:
@@ -142,30 +144,42 @@ def values_table(rows: int, size_bytes: int, chance: np.random.Generator) -> pa.
     return pa.table({"value": values.cast(pa.binary())})
 
 
-def filled_singly(scene: SparkScene, stream: str, rows: int, size_bytes: int) -> StoredRows:
+def filled_singly(scene: SparkScene, stream: str, rows: int, sizes_bytes: Sequence[int]) -> StoredRows:
     """Create a stream in which each record is a batch of its own; it gets some more than ``rows``.
 
-    Each comes in an envelope of its own, and what is in an envelope is stored as a batch.
+    Each comes in an envelope of its own, and what is in an envelope is stored as a batch. Values of each of
+    the sizes are published at the same time, so that neighbours differ.
 
     Raises:
         FillError: not all of it is stored.
     """
-    path = scene.directory / f"{stream}.envelope"
+    loads = [_single(scene.directory / f"{stream}.{size_bytes}", size_bytes) for size_bytes in sizes_bytes]
+    acked = [0] * len(loads)
+
+    def publish_some(load: Load) -> int:
+        return publish(scene.address, stream, load, lambda _event: None).acked
+
+    with (
+        jetstream.connect_blocking(scene.address.url) as client,
+        ThreadPoolExecutor(len(loads)) as pool,
+    ):
+        client.streams.create(stream, stream, rewrite_after=0)
+        while sum(acked) < rows:
+            acked = list(map(operator.add, acked, pool.map(publish_some, loads)))
+        stored = client.streams.info(stream).high_watermark
+    if stored != sum(acked):
+        raise FillError(f"{sum(acked)} acked of {stream}, {stored} stored")
+    tell(f"{stream}: {stored:,} values of {' and '.join(map(str, sizes_bytes))} B, each a batch")
+    return StoredRows(stream, stored, sum(map(operator.mul, acked, sizes_bytes)))
+
+
+def _single(path: Path, size_bytes: int) -> Load:
+    """Return a load whose messages, kept at ``path``, are envelopes of one value."""
     path.write_bytes(_envelope_of_one(size_bytes))
     size = path.stat().st_size
-    load = Load(
+    return Load(
         1, SINGLES_IN_FLIGHT, size, seconds=SINGLES_SECONDS, warmup_seconds=0.0, payload=path, records=1
     )
-    acked = 0
-    with jetstream.connect_blocking(scene.address.url) as client:
-        client.streams.create(stream, stream, rewrite_after=0)
-        while acked < rows:
-            acked += publish(scene.address, stream, load, lambda _event: None).acked
-        stored = client.streams.info(stream).high_watermark
-    if stored != acked:
-        raise FillError(f"{acked} acked of {stream}, {stored} stored")
-    tell(f"{stream}: {acked:,} values of {size_bytes} B, each a batch")
-    return StoredRows(stream, acked, size_bytes)
 
 
 def _envelope_of_one(size_bytes: int) -> bytes:

@@ -27,7 +27,7 @@ PER_SECOND_GOAL: Final = 400_000.0
 def run(settings: Settings) -> Report:
     """Write the same rows to both."""
     count = ROWS_QUICK if settings.quick else ROWS
-    stored = StoredRows("", count, SIZE_BYTES)
+    stored = StoredRows("", count, count * SIZE_BYTES)
     with spark_scene(settings.directory / "spark") as scene:
         into_stream, target = _IntoStreams(scene, count), scene.directory / "written"
         jobs = [

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from benchmarks.spark_sources import TimedReader, TupleReader
 
-STORED = StoredRows("s", 100, 10)
+STORED = StoredRows("s", 100, 1000)
 
 
 def settings(directory: Path, runs: int = 3) -> Settings:
