@@ -14,7 +14,7 @@ Source: Apache Arrow columnar format, "Physical memory layout" and "RecordBatch 
 
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -113,7 +113,7 @@ _WALKED: Final = struct.Struct(
 assert len(TEMPLATE.metadata) % _WORD == TEMPLATE.fields.nodes % _WORD == TEMPLATE.fields.buffers % _WORD == 0
 
 
-def _words_of(content: bytes | bytearray) -> _Numbers:
+def _words_of(content: Buffer) -> _Numbers:
     return np.frombuffer(content, np.int64)
 
 
@@ -142,6 +142,11 @@ def merged_batches(
     batch that brings them to ``rows`` records, or before the one that would take them beyond ``max_bytes``,
     4 MiB, or 1 KiB for each of ``rows``. An incomplete last message is left out.
 
+    Args:
+        data: if it can be written, batches that have been yielded together are not whole in it afterwards.
+        rows: 1 or more.
+        max_bytes: of a run.
+
     Raises:
         CorruptDataError, Unsupported: as `decode`, when all batches before have been yielded.
     """
@@ -155,30 +160,37 @@ def merged_batches(
 
 
 def _read_run(data: memoryview, start: int, rows: int, max_bytes: int) -> FoundBatch | None:
-    """Return the run of batches at ``start`` as one; None if there are too few that fit together."""
+    """Return the run of batches at ``start`` as one; None if there are too few, or the first does not fit."""
     data = data[start : start + min(max_bytes, _RUN_BYTES_MAX, rows * _ROW_BYTES)]
     if not _are_many(data):
         return None
     places = _extents(data, rows)
     if len(places) <= _FRAMES_MIN:
         return None
-    room = _room()
-    try:
-        room[: places[-1]] = data[: places[-1]]
-        found = _read_stored(room, places)
-    finally:
-        _rooms.append(room)
+    with _writable(data[: places[-1]]) as stored:
+        found = _read_stored(stored, places)
     return None if found is None else (found[0], found[1], start + found[2])
 
 
-def _room() -> bytearray:
-    with suppress(IndexError):
-        return _rooms.pop()
-    return bytearray(_RUN_BYTES_MAX)
+@contextmanager
+def _writable(data: memoryview) -> Iterator[memoryview]:
+    """Lend ``data``, or a copy if it cannot be written."""
+    if not data.readonly:
+        yield data
+        return
+    try:
+        room = _rooms.pop()
+    except IndexError:
+        room = bytearray(_RUN_BYTES_MAX)
+    try:
+        room[: len(data)] = data
+        yield memoryview(room)[: len(data)]
+    finally:
+        _rooms.append(room)
 
 
-def _read_stored(stored: bytearray, places: _Numbers) -> FoundBatch | None:
-    """Return the run in ``stored``, which is changed, and may be used again after it; see `_read_run`."""
+def _read_stored(stored: memoryview, places: _Numbers) -> FoundBatch | None:
+    """Return the run in ``stored``, if any; only what is no part of it is whole there afterwards."""
     lengths = places[1:] - places[:-1]
     metadata = _metadata(stored, places[:-1], lengths)
     entries, fit = _entries(metadata)
@@ -187,17 +199,19 @@ def _read_stored(stored: bytearray, places: _Numbers) -> FoundBatch | None:
     layouts = _layouts(metadata)
     fit &= _are_ours(metadata) & layouts.are_flat(lengths - len(TEMPLATE.metadata))
     fit &= _fit_together(entries) & (entries["next"] - entries["base"] >= layouts.rows)
-    count = _leading(fit)
-    if count:
-        count = _whole(stored, places[: count + 1], entries["crc"][:count])
-    run = _Run(stored, places[:count], layouts.of_first(count))
+    checked = _leading(fit)
+    crcs = entries["crc"][:checked].astype(_CRC)
+    whole = _whole(stored, places[: checked + 1], crcs) if checked else 0
+    run = _Run(stored, places[:whole], layouts.of_first(whole))
     count = run.in_order()
-    if count < _FRAMES_MIN:
+    if count < checked:
+        _put_back(stored, places[:checked], crcs, count)
+    if not count:
         return None
     return _header(entries[:count]), run.leading(count).records(), int(places[count])
 
 
-def _metadata(stored: bytearray, places: _Numbers, lengths: _Numbers) -> _Numbers:
+def _metadata(stored: memoryview, places: _Numbers, lengths: _Numbers) -> _Numbers:
     """Return the metadata of each batch, in words; a view if all are of one length."""
     words = _words_of(stored)
     if (lengths == lengths[0]).all():
@@ -280,8 +294,8 @@ def _fit_together(entries: npt.NDArray[np.void]) -> _Flags:
     return fit
 
 
-def _whole(stored: bytearray, places: _Numbers, crcs: "npt.NDArray[np.unsignedinteger]") -> int:
-    """Return how many leading batches have the CRC that they say; ``stored`` keeps their bodies only.
+def _whole(stored: memoryview, places: _Numbers, crcs: "npt.NDArray[np.uint32]") -> int:
+    """Return how many leading batches have the CRC that they say; `_put_back` undoes what it changes.
 
     A CRC that comes to its own value, added to the bytes there, goes on behind them as if it began there. So
     one pass that meets each batch's CRC at the start of the next one ends with that of the last, and with
@@ -290,12 +304,11 @@ def _whole(stored: bytearray, places: _Numbers, crcs: "npt.NDArray[np.unsignedin
     """
     digits = places[:-1, None] + np.arange(TEMPLATE.digits + CRC_AT, TEMPLATE.digits + CRC_AT + len(ZEROS))
     np.frombuffer(stored, np.uint8)[digits] = ZEROS[0]
-    np.frombuffer(stored, _CRC)[places[1:-1] // _CRC.itemsize] ^= crcs[:-1].astype(_CRC)
-    content = memoryview(stored)
+    np.frombuffer(stored, _CRC)[places[1:-1] // _CRC.itemsize] ^= crcs[:-1]
 
     def are_whole(first: int, end: int) -> bool:
         before = int(crcs[first - 1]) if first else 0
-        return crc32c(content[places[first] : places[end]], before) == int(crcs[end - 1])
+        return crc32c(stored[places[first] : places[end]], before) == int(crcs[end - 1])
 
     whole, suspects_end = 0, len(crcs)
     if are_whole(whole, suspects_end):
@@ -307,6 +320,14 @@ def _whole(stored: bytearray, places: _Numbers, crcs: "npt.NDArray[np.unsignedin
         else:
             suspects_end = middle
     return whole
+
+
+def _put_back(stored: memoryview, places: _Numbers, crcs: "npt.NDArray[np.uint32]", first: int) -> None:
+    """Make batches that `_whole` has looked at what they were, from the one with the number ``first`` on."""
+    for place, crc in zip((places[first:] + TEMPLATE.digits + CRC_AT).tolist(), crcs[first:], strict=True):
+        stored[place : place + len(ZEROS)] = b"%08x" % crc
+    begun = max(first, 1)
+    np.frombuffer(stored, _CRC)[places[begun:] // _CRC.itemsize] ^= crcs[begun - 1 : -1]
 
 
 def _header(entries: npt.NDArray[np.void]) -> BatchHeader:
@@ -385,7 +406,7 @@ class _Layouts(NamedTuple):
 class _Run:
     """Neighbouring batches that are flat."""
 
-    def __init__(self, stored: bytearray, places: _Numbers, layouts: _Layouts) -> None:
+    def __init__(self, stored: memoryview, places: _Numbers, layouts: _Layouts) -> None:
         """Look at ``stored``, in which each begins at one of ``places``."""
         self._stored = stored
         self._places = places

@@ -146,6 +146,9 @@ def merged(headers: Sequence[BatchHeader], ends: frozenset[int]) -> Iterator[Bat
 def check(data: bytes, rows: int) -> list[BatchHeader]:
     singles, expected, reason = read(one_by_one(data))
     runs, records, ended = read(merged_batches(data, rows))
+    in_place = read(merged_batches(bytearray(data), rows))
+    assert (in_place[0], in_place[2]) == (runs, ended)
+    assert in_place[1].equals(records)
     assert records.equals(expected)
     assert ended == reason
     assert runs == list(merged(singles, frozenset(run.next for run in runs)))
@@ -197,10 +200,20 @@ def test_a_run_ends_before_the_first_of_its_damaged_batches(layout: str) -> None
             for each in (number, *others):
                 if each < len(frames):
                     damaged[each] = flipped(frames[each], len(frames[each]) - 20, 3)
-            headers, _, ended = read(merged_batches(b"".join(damaged), 1000))
+            headers, _, ended = read(merged_batches(bytearray().join(damaged), 1000))
             assert headers[-1].next == number
             assert headers[0].next >= min(number, 30)
             assert ended.startswith("CorruptDataError")
+
+
+@pytest.mark.parametrize("number", [0, 2, 3, 4, 20, 39])
+def test_what_is_not_read_at_once_is_what_it_was(number: int) -> None:
+    frames = [bytes(frame) for frame in iter_frames(stored(LAYOUTS["alike"]))]
+    frames[number] = flipped(frames[number], len(frames[number]) - 1, 0)
+    data = bytearray().join(frames)
+    headers, _, _ = read(merged_batches(data, 1000))
+    assert headers[-1:] == [] if number == 0 else headers[-1].next == number
+    assert data[number * len(frames[0]) :] == b"".join(frames[number:])
 
 
 def test_a_checksum_of_another_batch_is_damage() -> None:
