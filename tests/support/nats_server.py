@@ -6,6 +6,7 @@ Every wait is for a line of the server's own log; nothing sleeps.
 """
 
 import ctypes
+import os
 import signal
 import socket
 import subprocess
@@ -144,8 +145,10 @@ class NatsServer:
             self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open and nothing moves."""
-        self._running().send_signal(signal.SIGSTOP)
+        """Freeze the process (SIGSTOP), all its threads: connections stay open and nothing moves any more."""
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
     def resume(self) -> None:
         """Let a paused process go on."""
