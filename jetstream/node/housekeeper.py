@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from envelope.errors import DiskFull, JetstreamError
+from envelope.errors import DiskFull, JetstreamError, StreamOffline
 from jetstream.node.clock import Clock
 from jetstream.node.disk_thread import DiskThread
 from jetstream.node.replica import StreamReplica
@@ -90,6 +90,8 @@ def _each(
     for stream in streams:
         try:
             work(stream.upkeep)
+        except StreamOffline as offline:  # closed since it was due; or failed, which was reported then
+            _log.debug("no upkeep any more stream=%s reason=%s", stream.name, offline)
         except JetstreamError as error:
             failures.append((stream, error))
     return failures
