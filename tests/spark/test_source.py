@@ -1,15 +1,21 @@
 """The source in Spark itself."""
 
+import asyncio
 from collections.abc import Iterator
 
+import nats
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from envelope.envelopes import encode_batch
 from jetstream.client.blocking import BlockingClient
 from tests.spark.conftest import Endpoints
+from tests.support.nodes import WAIT_SECONDS
 
+NUMBERS = 1_000
 SWITCH = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -53,6 +59,38 @@ def test_a_batch_read_has_the_rows_that_were_published(
     subset = spark.read.schema("value binary, offset bigint").format("jetstream")
     few = subset.option("servers", endpoints.servers).option("stream", "rows").load()
     assert few.where("offset < 2").collect() == [(b"one", 0), (b"", 1)]
+
+
+async def publish_singly(servers: str, subject: str, count: int) -> None:
+    """Publish numbers, each in an envelope of its own and so stored in one; a thousand times one of each."""
+    envelopes = []
+    for number in range(NUMBERS):
+        table, sink = pa.table({"value": [b"%d" % number]}), pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        envelopes.append(encode_batch(sink.getvalue().to_pybytes(), 1))
+    connection = await nats.connect(servers)
+    try:
+        for _ in range(0, count, NUMBERS):
+            for envelope in envelopes[:-1]:
+                await connection.publish(subject, envelope)
+            ack = await connection.request(subject, envelopes[-1], timeout=WAIT_SECONDS)
+            assert b"error" not in ack.data
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.deep)])
+def test_each_of_a_million_tiny_batches_is_read_once(
+    spark: SparkSession, endpoints: Endpoints, js: BlockingClient, count: int
+) -> None:
+    js.streams.create("tiny", "tiny.>", rewrite_after=0)
+    asyncio.run(publish_singly(endpoints.servers, "tiny.x", count))
+    rows = batch(spark, endpoints, "tiny", minPartitions="2")
+    wrong = f"count_if(cast(cast(value as string) as bigint) != offset % {NUMBERS})"
+    [found] = rows.selectExpr("count(1)", "count(distinct offset)", "max(offset)", wrong).collect()
+    js.streams.delete("tiny")
+    assert tuple(found) == (count, count, count - 1, 0)
 
 
 def test_filters_are_taken_over_where_spark_hands_them_over(
