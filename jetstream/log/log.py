@@ -1,7 +1,8 @@
 """The log of one stream: segments, and the one writer's half of them.
 
-`WritableLog` appends; here a log is opened and closed, and what it holds removed: from its start by retention
-and truncation, from its end for a follower whose leader never had it.
+`WritableLog` appends; here a log is opened and closed, says what an append will ask of the disk, and what it
+holds is removed: from its start by retention and truncation, from its end for a follower whose leader never
+had it.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ from dataclasses import replace
 
 from envelope.errors import DiskFull, OffsetOutOfRange, StorageError, StreamOffline
 from envelope.types import FilePosition, Offset, TimestampUs
-from jetstream.log.batch import SealedBatch
+from jetstream.log.batch import BatchFlags, SealedBatch, UnsealedBatch
 from jetstream.log.checkpoint import Checkpoint
 from jetstream.log.compaction_state import COMPACTION_FILE, CompactionState
 from jetstream.log.disk import Disk, parent_of
@@ -25,6 +26,7 @@ from jetstream.log.replacement import RewrittenSegment
 from jetstream.log.reset import begin_reset, finish_reset
 from jetstream.log.retention import retained_start
 from jetstream.log.rewrite_state import write_rewritten_end
+from jetstream.log.scan import FOLLOWED_GROUPS_MAX
 from jetstream.log.segment import PlanAgain, Segment
 from jetstream.log.segment_writer import SegmentWriter, remove
 from jetstream.log.state_file import write_state
@@ -116,6 +118,26 @@ class Log(WritableLog):
             for segment in self._segments:
                 segment.retire()
             self._writer.close()
+
+    # --- foreseeing -------------------------------------------------------------------------------
+
+    def only_writes(self, batches: Sequence[UnsealedBatch], now: TimestampUs) -> bool:
+        """Tell whether `append_group` would write once at most: sync nothing, begin or replace no file."""
+        size = sum(batch.size for batch in batches)
+        goes_on = self._writer.goes_on and not self._witnesses.says_clean
+        return goes_on and not self._writer.roll_due(size, now, self.config)
+
+    def only_writes_sealed(self, batches: Sequence[SealedBatch]) -> bool:
+        """As `only_writes`, of `append_sealed`."""
+        groups = sum(BatchFlags.GROUP_START in header.flags for header, _ in batches)
+        return (
+            self._writer.goes_on
+            and not self._witnesses.says_clean
+            and self._witnesses.followed
+            and self._followed_groups + groups <= FOLLOWED_GROUPS_MAX
+            and not any(BatchFlags.ROLL in header.flags for header, _ in batches)
+            and all(header.leader_epoch == self.last_epoch for header, _ in batches)
+        )
 
     # --- removing ---------------------------------------------------------------------------------
 

@@ -45,6 +45,11 @@ class SegmentWriter:
         """Whether the active segment holds no batch."""
         return self.segment.next == self.segment.base
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next batch may be just one more in the active segment."""
+        return self._file is not None and not self.segment.sealed and not self.is_empty
+
     def roll_due(self, size: int, now: TimestampUs, config: LogConfig) -> bool:
         """Tell whether ``size`` more bytes must begin a new segment."""
         segment = self.segment

@@ -27,6 +27,11 @@ class Witnesses:
         self._checkpoint = found
         self.followed = followed
 
+    @property
+    def says_clean(self) -> bool:
+        """Whether the checkpoint says that nothing was written after it."""
+        return self._checkpoint is not None and self._checkpoint.clean
+
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint."""
         write_state(self._disk, f"{self._directory}/{CHECKPOINT_FILE}", checkpoint.encode())

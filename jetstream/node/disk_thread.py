@@ -3,31 +3,29 @@
 The thread takes all appends that are waiting, writes them, syncs the dirty logs together (`SyncScheduler`),
 and returns all results in one wake-up of the loop. Who wants to know that an append is written while its sync
 still runs is told in one wake-up more; a commit that nobody asks that of has none.
+
+While the thread has nothing to do, a small group is written on the loop (`ShortWrites`), and only its sync,
+if it needs one, is the thread's: so nothing of a log is ever done on both at a time.
 """
 
 import asyncio
-import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
-from envelope.errors import DiskFull, JetstreamError, StorageError, StreamOffline
-from envelope.types import NO_OFFSET, Offset, SyncMode, TimestampUs
+from envelope.errors import JetstreamError, StorageError, StreamOffline
 from jetstream.fetch.turns import Turns
-from jetstream.log.batch import Buffer, SealedBatch, UnsealedBatch, verified_batches
-from jetstream.log.log import Log
+from jetstream.log.short_writes import ShortWrites
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
-from jetstream.node.log_note import decode_note
-from jetstream.node.recovery import OpenedLog
+from jetstream.node.disk_appends import AnyAppend
+from jetstream.node.disk_commit import DiskCommit, to_sync
 from jetstream.node.turn_queue import TurnQueue
 
-_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _UNLEARNT_MAX: Final = 64
@@ -37,111 +35,20 @@ _PAUSE_SECONDS: Final = 0.001
 
 
 @dataclass(slots=True, eq=False)
-class GroupAppend:
-    """One stream's group on its way to the disk.
-
-    Attributes:
-        log: where to.
-        batches: to be appended all or none and, where the log's mode is ``always``, synced.
-        now: wall clock.
-        error: the outcome, once there is one: None if the batches are as durable as the mode promises,
-            `DiskFull` if they were undone, `StreamOffline` if the log had failed before and nothing was
-            tried, any other error if the outcome is unknown and the log has failed for good.
-        written: called on the loop once the batches are written, before they are synced; not if they are
-            refused.
-        stored: called on the disk thread when the outcome is that the batches are stored.
-    """
-
-    log: Log
-    batches: Sequence[UnsealedBatch]
-    now: TimestampUs
-    error: JetstreamError | None = None
-    written: Callable[[], None] | None = None
-    stored: Callable[[], None] | None = None
-
-    @property
-    def base(self) -> Offset:
-        """Offset of the first record."""
-        return self.batches[0].base
-
-    @property
-    def end(self) -> Offset:
-        """Offset after the last record."""
-        return self.batches[-1].next
-
-    @property
-    def records(self) -> int:
-        """How many records it has."""
-        return self.end - self.base
-
-    def write(self) -> None:
-        """Write to the log; on the disk thread."""
-        if self.base != self.log.log_end_offset:
-            raise _refused_behind(self.log)
-        self.log.append_group(self.batches, self.now)
-
-
-@dataclass(slots=True, eq=False)
-class FollowerAppend:
-    """A leader's batches on their way to a follower's disk.
-
-    Attributes:
-        opened: the log; it takes in what it has learnt once the outcome is told.
-        data: whole batches, as `verified_batches` takes them.
-        now: wall clock.
-        high_watermark: below it nothing will be cut.
-        error: as `GroupAppend.error`, and `CorruptDataError` if the batches are damaged or do not follow the
-            log; nothing was stored then. With `DiskFull` the log may have the first of the batches.
-        note: the leader's, of committed records of which some may be gone; empty if there is none.
-        written: as `GroupAppend.written`.
-        batches: what is in ``data``, once it is verified; not all of them are stored where ``error`` says so.
-        records: how many were written.
-    """
-
-    opened: OpenedLog
-    data: Buffer
-    now: TimestampUs
-    high_watermark: Offset = NO_OFFSET
-    note: bytes = b""
-    error: JetstreamError | None = None
-    written: Callable[[], None] | None = None
-    batches: Sequence[SealedBatch] = ()
-    records: int = 0
-
-    @property
-    def log(self) -> Log:
-        """Where to."""
-        return self.opened.log
-
-    def write(self) -> None:
-        """Write to the log; on the disk thread."""
-        log_end_offset = self.log.log_end_offset
-        self.batches = verified_batches(self.data)
-        if self.batches and self.batches[0][0].base > log_end_offset:
-            raise _refused_behind(self.log)
-        self.opened.history.committed(self.high_watermark)
-        if self.note:
-            self.opened.take_note(decode_note(self.note))
-        try:
-            self.log.append_sealed(self.batches, self.now)
-        finally:
-            self.records = self.log.log_end_offset - log_end_offset
-
-
-AnyAppend = GroupAppend | FollowerAppend
-
-
-def _refused_behind(log: Log) -> JetstreamError:
-    """Return why nothing is appended behind what is not there."""
-    return log.failed or DiskFull("the group before this one was refused")
-
-
-@dataclass(slots=True, eq=False)
 class _Appends:
-    """What was handed over together."""
+    """What was handed over together.
+
+    Attributes:
+        appends: in order.
+        done: called on the loop when all outcomes are known.
+        is_written: whether the loop has written them; the rest is the thread's.
+        failure: an error of ours on the loop, which is to be the thread's.
+    """
 
     appends: Sequence[AnyAppend]
     done: Callable[[], None]
+    is_written: bool = False
+    failure: Exception | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -162,23 +69,14 @@ class _Stop:
 _Job = _Appends | _Call | _Stop
 
 
-@dataclass(slots=True)
-class DiskCounters:
-    """What the thread has done since it started; written on it, read anywhere."""
-
-    commits: int = 0
-    groups: int = 0
-    records: int = 0
-    failed_groups: int = 0
-    write_seconds: float = 0.0
-    sync_seconds: float = 0.0
-
-
 class DiskThread:
     """Owns the thread; every method is called on the event loop's thread.
 
     Attributes:
         turns: of readers; they learn when it appends, and when that is done.
+
+    Invariant:
+        N13: while the loop writes, the thread has no job and nothing to learn.
     """
 
     def __init__(
@@ -187,17 +85,19 @@ class DiskThread:
         crash: Crash,
         name: str = "jetstream-disk",
         turns: TurnQueue | None = None,
+        short_writes: ShortWrites | None = None,
     ) -> None:
-        self.counters = DiskCounters()
-        self._scheduler = scheduler
+        self._commit = DiskCommit(scheduler, ShortWrites() if short_writes is None else short_writes)
+        self.counters = self._commit.counters
         self._crash = crash
         self._queue: SimpleQueue[_Job] = SimpleQueue()
         self._collected: list[_Job] = []  # not in the queue yet
         self._loop = asyncio.get_running_loop()
         self.turns = TurnQueue(Turns(), SystemClock(), self._loop) if turns is None else turns
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._under_way = 0  # jobs in the queue or taken, whose ends the loop has not heard of
+        self._is_broken = False  # by an error of ours: nothing is written any more
         self._taken: list[_Job] = []  # from the queue, and not answered yet
-        self._unlearnt: list[FollowerAppend] = []
         self._stopped = False
         self._thread.start()
 
@@ -226,13 +126,65 @@ class DiskThread:
 
     def _hand_over(self) -> None:
         jobs, self._collected = self._collected, []
+        groups = [job for job in jobs if isinstance(job, _Appends)]
+        # While the thread waits for a job, what is its own may be used here.
+        is_idle = not self._under_way and not self._commit.unlearnt and not self._is_broken
+        if not (is_idle and 0 < len(groups) == len(jobs) and self._write_at_once(groups)):
+            self._put(jobs)
+
+    def _put(self, jobs: Sequence[_Job]) -> None:
+        self._under_way += len(jobs)
         for job in jobs:
             self._queue.put(job)
+
+    def _write_at_once(self, groups: Sequence[_Appends]) -> bool:
+        """Write here, if that is a matter of no time, and have the thread do the rest, if there is any.
+
+        Returns:
+            False if nothing was done.
+        """
+        assert not self._under_way, f"N13: {self._under_way} jobs are under way"
+        assert not self._commit.unlearnt, f"N13: {len(self._commit.unlearnt)} appends are to be learnt"
+        appends = _appends_of(groups)
+        try:
+            callbacks = self._commit.write_shortly(appends)
+            if callbacks is None:
+                return False
+            # Before the thread wakes up and wants the interpreter too: who is told here has a longer way.
+            _call_each(callbacks)
+            is_done = not to_sync(appends)
+            if is_done:
+                self._commit.finish(appends)
+        except Exception as error:  # noqa: BLE001 - an error of ours: the thread raises it, and refuses all
+            groups[0].failure = error
+            return False
+        if is_done:
+            self._loop.call_soon(self._tell, groups)
+            if self._commit.unlearnt:
+                self._put([_Call(_nothing, self._loop.create_future())])  # the thread learns before a call
+        else:
+            for job in groups:
+                job.is_written = True
+            self._put(groups)
+        return True
+
+    def _told(self, groups: Sequence[_Appends]) -> None:
+        self._under_way -= len(groups)
+        self._tell(groups)
 
     def _tell(self, groups: Sequence[_Appends]) -> None:
         for job in groups:
             job.done()
         self.turns.appended(len(groups))
+
+    def _resolve(self, job: _Call) -> None:
+        self._under_way -= 1
+        if job.future.done():
+            return
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.result)
 
     async def stop(self) -> None:
         """Finish what is queued, then end the thread."""
@@ -247,6 +199,7 @@ class DiskThread:
         try:
             self._serve()
         except BaseException as error:  # noqa: BLE001 - an error of ours: the thread's supervisor stops the node
+            self._is_broken = True
             self._crash.report_from_thread(error)
             self._refuse_all()
 
@@ -260,42 +213,24 @@ class DiskThread:
             calls = [job for job in self._taken if isinstance(job, _Call)]
             stop = any(isinstance(job, _Stop) for job in self._taken)
             if groups:
-                appends = [append for job in groups for append in job.appends]
-                self._commit(appends)
-                self._learn_or_keep(appends)
+                self._write_and_finish(groups)
                 # The loop reads the outcomes from now on: whatever happens next must not change them.
                 self._taken = [job for job in self._taken if not isinstance(job, _Appends)]
-                self._loop.call_soon_threadsafe(self._tell, groups)
+                self._loop.call_soon_threadsafe(self._told, groups)
             if calls or stop:
-                self._learn()  # they may be about what the log holds
+                self._commit.learn()  # they may be about what the log holds
             for call in calls:
                 self._perform(call)
                 self._taken.remove(call)
-                self._loop.call_soon_threadsafe(_resolve_call, call)
+                self._loop.call_soon_threadsafe(self._resolve, call)
 
     def _next_job(self) -> _Job:
         """Return the next job; what was stored is learnt when nobody waits."""
-        if 0 < len(self._unlearnt) < _UNLEARNT_MAX:
+        if 0 < len(self._commit.unlearnt) < _UNLEARNT_MAX:
             with suppress(Empty):
                 return self._queue.get(timeout=_PAUSE_SECONDS)
-        self._learn()
+        self._commit.learn()
         return self._queue.get()
-
-    def _learn_or_keep(self, appends: Sequence[AnyAppend]) -> None:
-        """Let followers' logs take in what was stored if that takes no time; otherwise a little later."""
-        for append in appends:
-            if isinstance(append, GroupAppend) and append.stored is not None and append.error is None:
-                append.stored()
-            if not isinstance(append, FollowerAppend) or not append.records:
-                continue
-            if self._unlearnt or not append.opened.pass_over(append.batches):
-                self._unlearnt.append(append)
-
-    def _learn(self) -> None:
-        """Let followers' logs take in what was stored."""
-        for append in self._unlearnt:
-            append.opened.absorb(append.batches)
-        self._unlearnt.clear()
 
     def _refuse_all(self) -> None:
         """After an error of ours: answer everything with a failure, so that whoever stops the node can.
@@ -313,45 +248,20 @@ class DiskThread:
             if isinstance(job, _Appends):
                 for append in job.appends:
                     append.error = error
-                self._loop.call_soon_threadsafe(self._tell, [job])
+                self._loop.call_soon_threadsafe(self._told, [job])
             elif isinstance(job, _Call):
                 job.error = error
-                self._loop.call_soon_threadsafe(_resolve_call, job)
+                self._loop.call_soon_threadsafe(self._resolve, job)
         return any(isinstance(job, _Stop) for job in jobs)
 
-    def _commit(self, appends: Sequence[AnyAppend]) -> None:
-        begun = time.perf_counter()
-        for append in appends:
-            self._write(append)
-        written = [append for append in appends if append.error is None]
-        to_sync = {append.log: None for append in written if append.log.config.sync is SyncMode.ALWAYS}
-        callbacks = [append.written for append in written if append.written is not None]
-        wrote = time.perf_counter()
+    def _write_and_finish(self, groups: Sequence[_Appends]) -> None:
+        for job in groups:
+            if job.failure is not None:
+                raise job.failure
+        callbacks = self._commit.write(_appends_of([job for job in groups if not job.is_written]))
         if callbacks:
             self._loop.call_soon_threadsafe(_call_each, callbacks)
-        if to_sync:
-            failures = self._scheduler.sync(list(to_sync))
-            for append in written:
-                append.error = failures.get(append.log)
-        self._count(appends, wrote - begun, time.perf_counter() - wrote)
-
-    def _write(self, append: AnyAppend) -> None:
-        try:
-            append.write()
-        except JetstreamError as error:
-            append.error = error
-
-    def _count(self, appends: Sequence[AnyAppend], write_seconds: float, sync_seconds: float) -> None:
-        counters = self.counters
-        counters.commits += 1
-        for append in appends:
-            if append.error is None:
-                counters.groups += 1
-                counters.records += append.records
-            else:
-                counters.failed_groups += 1
-        counters.write_seconds += write_seconds
-        counters.sync_seconds += sync_seconds
+        self._commit.finish(_appends_of(groups))
 
     def _perform(self, job: _Call) -> None:
         try:
@@ -365,10 +275,9 @@ def _call_each(callbacks: Sequence[Callable[[], None]]) -> None:
         callback()
 
 
-def _resolve_call(job: _Call) -> None:
-    if job.future.done():
-        return
-    if job.error is not None:
-        job.future.set_exception(job.error)
-    else:
-        job.future.set_result(job.result)
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _appends_of(groups: Sequence[_Appends]) -> list[AnyAppend]:
+    return [append for job in groups for append in job.appends]

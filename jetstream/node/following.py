@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 from envelope.errors import DiskFull, JetstreamError
 from envelope.types import NO_OFFSET, LeaderEpoch, NodeId, Offset
-from jetstream.node.disk_thread import FollowerAppend
+from jetstream.node.disk_appends import FollowerAppend
 from jetstream.node.log_note import NOTHING_NOTED, decode_note, encode_note
 from jetstream.node.lost_records import LostRecords
 from jetstream.node.replica_parts import ReplicaParts, StreamServices, log_state

@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar
 
 from envelope.errors import StreamOffline
 from jetstream.node.crash import Crash
-from jetstream.node.disk_thread import DiskThread, GroupAppend
+from jetstream.node.disk_appends import GroupAppend
+from jetstream.node.disk_thread import DiskThread
 
 T = TypeVar("T")
 

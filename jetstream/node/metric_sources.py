@@ -6,7 +6,7 @@ from typing import Literal
 
 from jetstream.node.compactor import CompactionCounters
 from jetstream.node.cursor_store import CursorStore
-from jetstream.node.disk_thread import DiskCounters
+from jetstream.node.disk_commit import DiskCounters
 from jetstream.node.group_service import GroupService
 from jetstream.node.nats_link import NatsLink
 from jetstream.node.replica import StreamReplica

@@ -336,14 +336,14 @@ METRICS: Final = (
     Definition(
         "jetstream_disk_commits_total",
         "counter",
-        "Turns of the disk thread that wrote and, where asked, synced groups together.",
+        "Times that groups were written and, where asked, synced together.",
         (),
         one(lambda sources: sources.disk.commits),
     ),
     Definition(
         "jetstream_disk_groups_total",
         "counter",
-        "Groups of messages written; over commits it says how many streams shared a turn.",
+        "Groups of messages written; over commits it says how many streams were written together.",
         (),
         one(lambda sources: sources.disk.groups),
     ),
@@ -357,7 +357,7 @@ METRICS: Final = (
     Definition(
         "jetstream_disk_write_seconds_total",
         "counter",
-        "Seconds the disk thread has spent writing groups.",
+        "Seconds spent writing groups, on the disk thread and, small ones, on the event loop.",
         (),
         one(lambda sources: sources.disk.write_seconds),
     ),

@@ -30,7 +30,7 @@ from jetstream.ingest.machine import (
 from jetstream.ingest.mailbox import Mailbox
 from jetstream.ingest.messages import MessageBlock
 from jetstream.log.plain_batch import encode_records
-from jetstream.node.disk_thread import GroupAppend
+from jetstream.node.disk_appends import GroupAppend
 from jetstream.node.gaps import Gap
 from jetstream.node.reign import Reign
 from jetstream.node.replica_parts import ReplicaParts, StreamServices

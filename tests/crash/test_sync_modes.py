@@ -29,7 +29,8 @@ from jetstream.log.memory_disk import (
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
-from jetstream.node.disk_thread import DiskThread, GroupAppend
+from jetstream.node.disk_appends import GroupAppend
+from jetstream.node.disk_thread import DiskThread
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.leader import sole_replica
 from jetstream.replica.leader_events import Synced

@@ -30,6 +30,8 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
+from jetstream.log.segment import SEGMENT_SUFFIX
+from jetstream.log.short_writes import ShortWrites
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
@@ -40,6 +42,7 @@ from tests.support.ingest_machine import outcomes
 from tests.support.logs import DIRECTORY, stored_values
 from tests.support.lone_streams import lead, lone_services, open_led
 from tests.support.messages import answers_in, block_of, message
+from tests.support.sockets import until
 
 CONFIG: Final = StreamConfig(name="orders", subject="orders.>")
 EPOCH: Final = LeaderEpoch(3)
@@ -60,6 +63,8 @@ class Way(Enum):
     """It was busy with other work, finds both, and shares one sync between them."""
     IN_TURN = "taken in turn"
     """It stands at the first one's first call while the second is handed over."""
+    AT_ONCE = "the first one written on the way"
+    """The loop writes it, if that is only a write, and the disk thread stands at its next call."""
 
 
 class Gate:
@@ -81,16 +86,24 @@ class Gate:
 
 
 class GatedDisk(MemoryDisk):
-    """A memory disk whose next call waits at ``gate``, if there is one."""
+    """A memory disk on which the disk thread's next call waits at ``gate``, if there is one.
+
+    Attributes:
+        loop_writes: how often the loop has written to a segment.
+    """
 
     gate: Gate | None = None
+    loop_writes = 0
 
     @contextlib.contextmanager
     def call(self, operation: str, path: str) -> Iterator[Fault | None]:
         """See `MemoryDisk.call`."""
-        gate, self.gate = self.gate, None
-        if gate is not None:
-            gate.stand()
+        if threading.current_thread() is threading.main_thread():
+            self.loop_writes += operation == "write" and path.endswith(SEGMENT_SUFFIX)
+        else:
+            gate, self.gate = self.gate, None
+            if gate is not None:
+                gate.stand()
         with super().call(operation, path) as fault:
             yield fault
 
@@ -229,6 +242,9 @@ class Life:
             for count, group in enumerate(groups, 1):
                 self.owner.deliver(group.block())
                 await asyncio.sleep(0)  # the loop's next turn begins the group
+                if self._way is Way.AT_ONCE:
+                    await until(lambda: gate.reached.is_set() or not self._group_commit.in_flight)
+                    continue
                 assert self._group_commit.in_flight == count, "handed over, and not ended"
                 await asyncio.sleep(0)  # and the one after it hands it to the disk thread
                 await gate.reached.wait()
@@ -273,7 +289,8 @@ def live(way: Way, number: int = 0, fault: Fault | None = None) -> Lived:
 
     async def run() -> Lived:
         crash = Crash()
-        thread = DiskThread(SyncScheduler(disk), crash)
+        short_writes = ShortWrites() if way is Way.AT_ONCE else ShortWrites(0)
+        thread = DiskThread(SyncScheduler(disk), crash, short_writes=short_writes)
         try:
             async with asyncio.timeout(20):
                 life = Life(disk, way, publisher, thread, crash)
@@ -369,6 +386,7 @@ def test_either_group_of_a_pair_begins_a_segment(way: Way) -> None:
     seconds = {life.publisher.outcome(pair[1]) for pair in life.publisher.pairs}
     assert bases & firsts, bases
     assert bases & seconds, bases
+    assert bool(life.disk.loop_writes) == (way is Way.AT_ONCE)
 
 
 WHOLE_ENDS: Final = {"stored stored", "unknown unknown"}

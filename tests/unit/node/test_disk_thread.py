@@ -1,14 +1,11 @@
 """What the disk thread tells of appends, and what it answers when an error of ours breaks it down."""
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import AsyncIterator
 
 import pytest
 
-from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, JetstreamError, StorageError
-from envelope.headers import MESSAGE_ID
+from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, StorageError
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, Turns
 from jetstream.log.batch import BatchFlags, encode, verified_batches
@@ -16,21 +13,23 @@ from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
-from jetstream.node.disk_thread import AnyAppend, DiskThread, FollowerAppend, GroupAppend
-from jetstream.node.recovery import OpenedLog, open_log
+from jetstream.node.disk_appends import FollowerAppend, GroupAppend
+from jetstream.node.disk_thread import DiskThread
+from jetstream.node.recovery import open_log
 from jetstream.node.turn_queue import TurnQueue
-from metadata.stream_config import StreamConfig
+from tests.support.disk_threads import (
+    CONFIG,
+    OursError,
+    appended,
+    broken,
+    following,
+    frames,
+    running,
+    with_id,
+)
 from tests.support.held_disk import HeldDisk
-from tests.support.logs import DIRECTORY, NOW, Record, batch_for, begun, filled, records_batch, values_batch
+from tests.support.logs import NOW, batch_for, begun, values_batch
 from tests.support.sockets import until
-
-
-class OursError(Exception):
-    """What no disk raises."""
-
-
-def broken() -> None:
-    raise OursError
 
 
 def test_what_was_done_before_an_error_of_ours_is_answered_as_done_and_the_rest_as_failed() -> None:
@@ -69,34 +68,6 @@ def test_what_was_done_before_an_error_of_ours_is_answered_as_done_and_the_rest_
 
 
 # --- what is told, and when -------------------------------------------------------------------------------
-
-CONFIG = StreamConfig(name="orders", subject="orders.>")
-
-
-@contextlib.asynccontextmanager
-async def running(disk: MemoryDisk) -> AsyncIterator[DiskThread]:
-    thread = DiskThread(SyncScheduler(disk), Crash())
-    yield thread
-    await thread.stop()
-
-
-async def appended(thread: DiskThread, *appends: AnyAppend) -> list[JetstreamError | None]:
-    """Hand appends over together, and return their outcomes when what follows from them is done too."""
-    done = asyncio.Event()
-    thread.append(appends, done.set)
-    await done.wait()
-    await thread.call(lambda: None)
-    return [append.error for append in appends]
-
-
-def frames(count: int) -> list[bytes]:
-    """Return a leader's batches of one record each."""
-    leader = filled(MemoryDisk(), count)
-    return [leader.read(Offset(offset), 1, Offset(count)) for offset in range(count)]
-
-
-def following(disk: MemoryDisk) -> OpenedLog:
-    return open_log(disk, DIRECTORY, CONFIG, NOW, "tail")
 
 
 def test_who_asks_is_told_that_an_append_is_written_while_it_is_synced() -> None:
@@ -248,13 +219,6 @@ def test_a_follower_learns_from_what_was_stored() -> None:
         assert opened.history.last_timestamp == NOW + 2
 
     asyncio.run(scenario())
-
-
-def with_id(base: int) -> bytes:
-    """A batch of one record with a message id, which has to be decoded to be learnt."""
-    record = Record(value=b"value", headers=[(MESSAGE_ID, b"id%d" % base)], timestamp=NOW + base)
-    batch = encode(records_batch([record], base), Offset(base), LeaderEpoch(1))
-    return bytes(batch.seal(BatchFlags.ROLL if base == 0 else BatchFlags(0)))
 
 
 def test_a_follower_learns_message_ids_in_the_order_of_the_log() -> None:

@@ -23,7 +23,7 @@ from jetstream.log.memory_disk import (
 )
 from jetstream.log.message import record_batch_fields
 from jetstream.node.clock import SystemClock
-from jetstream.node.disk_thread import FollowerAppend
+from jetstream.node.disk_appends import FollowerAppend
 from jetstream.node.log_note import NOTE_FILE, LastTxid, Noted, decode_note, encode_note, sessions_of
 from jetstream.node.recovery import OpenedLog, begin_reign, open_log
 from jetstream.node.upkeep import Upkeep

@@ -1,0 +1,62 @@
+"""A disk thread that runs, and what it is given to append."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from envelope.errors import JetstreamError
+from envelope.headers import MESSAGE_ID
+from envelope.types import LeaderEpoch, Offset
+from jetstream.log.batch import BatchFlags, encode
+from jetstream.log.memory_disk import MemoryDisk
+from jetstream.log.sync_scheduler import SyncScheduler
+from jetstream.node.crash import Crash
+from jetstream.node.disk_appends import AnyAppend
+from jetstream.node.disk_thread import DiskThread
+from jetstream.node.recovery import OpenedLog, open_log
+from metadata.stream_config import StreamConfig
+from tests.support.logs import DIRECTORY, NOW, Record, filled, records_batch
+
+
+class OursError(Exception):
+    """What no disk raises."""
+
+
+def broken() -> None:
+    raise OursError
+
+
+CONFIG = StreamConfig(name="orders", subject="orders.>")
+
+
+@contextlib.asynccontextmanager
+async def running(disk: MemoryDisk) -> AsyncIterator[DiskThread]:
+    thread = DiskThread(SyncScheduler(disk), Crash())
+    yield thread
+    await thread.stop()
+
+
+async def appended(thread: DiskThread, *appends: AnyAppend) -> list[JetstreamError | None]:
+    """Hand appends over together, and return their outcomes when what follows from them is done too."""
+    done = asyncio.Event()
+    thread.append(appends, done.set)
+    await done.wait()
+    await thread.call(lambda: None)
+    return [append.error for append in appends]
+
+
+def frames(count: int) -> list[bytes]:
+    """Return a leader's batches of one record each."""
+    leader = filled(MemoryDisk(), count)
+    return [leader.read(Offset(offset), 1, Offset(count)) for offset in range(count)]
+
+
+def following(disk: MemoryDisk) -> OpenedLog:
+    return open_log(disk, DIRECTORY, CONFIG, NOW, "tail")
+
+
+def with_id(base: int) -> bytes:
+    """A batch of one record with a message id, which has to be decoded to be learnt."""
+    record = Record(value=b"value", headers=[(MESSAGE_ID, b"id%d" % base)], timestamp=NOW + base)
+    batch = encode(records_batch([record], base), Offset(base), LeaderEpoch(1))
+    return bytes(batch.seal(BatchFlags.ROLL if base == 0 else BatchFlags(0)))
