@@ -39,8 +39,10 @@ class DiskCommit:
         self._short_writes = short_writes
 
     def write_shortly(self, appends: Sequence[AnyAppend]) -> list[Callable[[], None]] | None:
-        """Do as `write` if that is a matter of no time; do nothing, and return None, if it may not be."""
+        """Do as `write` if that gains time, and takes none; otherwise do nothing, and return None."""
         begun = time.perf_counter()
+        if any(append.written is None for append in appends if append.log.config.sync is SyncMode.ALWAYS):
+            return None  # the thread is woken for the sync in any case, and nobody has anything sooner
         if not self._short_writes.allows([append.size for append in appends], begun):
             return None
         if len({append.log for append in appends}) < len(appends):

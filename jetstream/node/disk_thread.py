@@ -4,8 +4,9 @@ The thread takes all appends that are waiting, writes them, syncs the dirty logs
 and returns all results in one wake-up of the loop. Who wants to know that an append is written while its sync
 still runs is told in one wake-up more; a commit that nobody asks that of has none.
 
-While the thread has nothing to do, a small group is written on the loop (`ShortWrites`), and only its sync,
-if it needs one, is the thread's: so nothing of a log is ever done on both at a time.
+While the thread has nothing to do, a small group that needs no sync, or that followers await, is written on
+the loop (`DiskCommit.write_shortly`); a sync is always the thread's. Nothing of a log is ever done on both at
+a time.
 """
 
 import asyncio

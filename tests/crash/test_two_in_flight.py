@@ -8,7 +8,7 @@ order, and what was heard of it.
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -31,10 +31,10 @@ from jetstream.log.memory_disk import (
     random_survival,
 )
 from jetstream.log.segment import SEGMENT_SUFFIX
-from jetstream.log.short_writes import ShortWrites
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
+from jetstream.node.disk_appends import AnyAppend
 from jetstream.node.disk_thread import DiskThread
 from jetstream.node.group_commit import GroupCommit
 from metadata.stream_config import StreamConfig
@@ -106,6 +106,16 @@ class GatedDisk(MemoryDisk):
                 gate.stand()
         with super().call(operation, path) as fault:
             yield fault
+
+
+class FollowedThread(DiskThread):
+    """A disk thread whose appends somebody awaits, as followers do."""
+
+    def append(self, appends: Sequence[AnyAppend], done: Callable[[], None]) -> None:
+        """See `DiskThread.append`."""
+        for append in appends:
+            append.written = lambda: None
+        super().append(appends, done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +299,8 @@ def live(way: Way, number: int = 0, fault: Fault | None = None) -> Lived:
 
     async def run() -> Lived:
         crash = Crash()
-        short_writes = ShortWrites() if way is Way.AT_ONCE else ShortWrites(0)
-        thread = DiskThread(SyncScheduler(disk), crash, short_writes=short_writes)
+        kind = FollowedThread if way is Way.AT_ONCE else DiskThread
+        thread = kind(SyncScheduler(disk), crash)
         try:
             async with asyncio.timeout(20):
                 life = Life(disk, way, publisher, thread, crash)
