@@ -36,13 +36,19 @@ async def running(disk: MemoryDisk) -> AsyncIterator[DiskThread]:
     await thread.stop()
 
 
-async def appended(thread: DiskThread, *appends: AnyAppend) -> list[JetstreamError | None]:
-    """Hand appends over together, and return their outcomes when what follows from them is done too."""
+async def ended(thread: DiskThread, *appends: AnyAppend) -> list[JetstreamError | None]:
+    """Hand appends over together, and return their outcomes."""
     done = asyncio.Event()
     thread.append(appends, done.set)
     await done.wait()
-    await thread.call(lambda: None)
     return [append.error for append in appends]
+
+
+async def appended(thread: DiskThread, *appends: AnyAppend) -> list[JetstreamError | None]:
+    """Do as `ended`, and return when what follows from them is done too."""
+    outcomes = await ended(thread, *appends)
+    await thread.call(lambda: None)
+    return outcomes
 
 
 def frames(count: int) -> list[bytes]:

@@ -24,6 +24,7 @@ from tests.support.disk_threads import (
     OursError,
     appended,
     broken,
+    ended,
     following,
     frames,
     running,
@@ -103,18 +104,14 @@ def test_what_needs_no_sync_does_not_wake_the_thread() -> None:
         first = one_of(log), FollowerAppend(opened, data[0], NOW)
         assert await appended(thread, *first) == [None, None]
         disk.noted.clear()
-        done, told = asyncio.Event(), list[str]()
+        told: list[str] = []
         group, copy = one_of(log), FollowerAppend(opened, data[1], NOW)
         group.stored = lambda: told.append(threading.current_thread().name)
-        thread.append([group, copy], done.set)
-        await done.wait()
+        assert await ended(thread, group, copy) == [None, None]
         assert disk.noted == ["write on loop"] * 2
         assert told == [threading.main_thread().name]
-        assert (log.log_end_offset, opened.log.log_end_offset, opened.history.last_timestamp) == (
-            2,
-            2,
-            NOW + 1,
-        )
+        assert (log.log_end_offset, opened.log.log_end_offset) == (2, 2)
+        assert opened.history.last_timestamp == NOW + 1
         assert (thread.counters.commits, thread.counters.groups, thread._under_way) == (2, 4, 0)
         await thread.stop()
 
@@ -212,15 +209,11 @@ def test_what_comes_behind_something_unlearnt_is_the_threads(monkeypatch: pytest
         opened.log.config = OS
         async with running(disk) as thread:
             await appended(thread, one_of(log), FollowerAppend(opened, with_id(0), NOW))
-            done = asyncio.Event()
             copy = FollowerAppend(opened, with_id(1), NOW)
-            thread.append([copy, one_of(log, bytes(SHORT_BYTES_MAX))], done.set)
-            await done.wait()
+            await ended(thread, copy, one_of(log, bytes(SHORT_BYTES_MAX)))
             assert thread._commit.unlearnt == [copy]
             disk.noted.clear()
-            done.clear()
-            thread.append([one_of(log)], done.set)
-            await done.wait()
+            await ended(thread, one_of(log))
             assert disk.noted == ["write on thread"]
 
     asyncio.run(scenario())
@@ -239,7 +232,7 @@ def test_an_answer_with_a_note_is_the_threads() -> None:
     asyncio.run(scenario())
 
 
-def test_a_damaged_answer_is_refused_by_the_thread() -> None:
+def test_a_damaged_answer_is_refused_and_nothing_is_written() -> None:
     async def scenario() -> None:
         disk = NotedDisk()
         opened = following(disk)
@@ -267,14 +260,9 @@ def test_an_error_of_ours_on_the_loop_is_the_threads() -> None:
         await appended(thread, one_of(log), one_of(other))
         append, behind = one_of(log), one_of(other)
         append.written = broken
-        done = asyncio.Event()
-        thread.append([append], done.set)
-        await done.wait()
-        assert isinstance(append.error, StorageError)
-        done.clear()
-        thread.append([behind], done.set)
-        await done.wait()
-        assert isinstance(behind.error, StorageError)
+        for each in (append, behind):
+            (error,) = await ended(thread, each)
+            assert isinstance(error, StorageError)
         with pytest.raises(OursError):
             await crash.watch()
         await thread.stop()
@@ -291,9 +279,7 @@ def test_message_ids_that_the_loop_wrote_are_learnt_by_the_thread() -> None:
         async with running(disk) as thread:
             await appended(thread, FollowerAppend(opened, with_id(0), NOW))
             disk.noted.clear()
-            done = asyncio.Event()
-            thread.append([FollowerAppend(opened, with_id(1), NOW)], done.set)
-            await done.wait()
+            await ended(thread, FollowerAppend(opened, with_id(1), NOW))
             assert disk.noted == ["write on loop"]
             await until(lambda: learnt.dedupe.lookup(b"id1") == 1)
             await until(lambda: not thread._under_way)
