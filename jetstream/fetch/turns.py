@@ -35,6 +35,9 @@ _PATIENCE_S: Final = 0.005
 _SAVED_S: Final = 0.002
 """So much of the time that nobody took may be taken later: timers ring late."""
 
+_TAKING_S: Final = 0.1
+"""So long after a reader's turn there are readers that catch up."""
+
 _COST_S_MAX: Final = 0.05
 """Of one turn: in what took longer the process was stopped, too."""
 
@@ -69,6 +72,7 @@ class Turns:
         self._under_way = 0
         self._done_s = 0.0
         self._due_s = 0.0
+        self._taken_s = float("-inf")
 
     def appending(self, now_s: float) -> None:
         """Learn that something is stored now; `appended` tells when that is done."""
@@ -91,10 +95,15 @@ class Turns:
 
         What it takes while nothing is stored it owes nobody: only its last turn may still keep a core busy.
         """
+        self._taken_s = now_s
         cost_s = min(cost_s, _COST_S_MAX) + local_bytes / self._local_bytes_a_second
         earliest_s = now_s - _SAVED_S
         begun_s = max(self._due_s, earliest_s) if now_s < self._storing_until_s else earliest_s
         self._due_s = begun_s + cost_s / self._share
+
+    def are_taken(self, now_s: float) -> bool:
+        """Tell whether there are readers that catch up."""
+        return now_s <= self._taken_s + _TAKING_S
 
     def wait_s(self, now_s: float) -> float:
         """Return how long the next turn of a reader that catches up has to wait; 0: it may be now.

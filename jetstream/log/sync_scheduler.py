@@ -49,6 +49,11 @@ class SyncScheduler:
             self._sync_each(dirty)
         return {log: log.failed if log.dirty else None for log in logs}
 
+    def expected_seconds(self, count: int) -> float:
+        """Return how long a sync of so many logs is expected to take."""
+        each = count * self._file_seconds
+        return each if count < SYNC_ALL_LOGS_MIN else min(each, self._all_seconds)
+
     def _prefers_all(self, count: int) -> bool:
         if count < SYNC_ALL_LOGS_MIN:
             return False

@@ -58,6 +58,11 @@ class GroupAppend:
         """Bytes to be written."""
         return sum(batch.size for batch in self.batches)
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether other replicas await it."""
+        return self.written is not None
+
     def only_writes(self) -> bool:
         """Tell whether `write` will be one write and nothing else that a disk is asked for."""
         return self.log.only_writes(self.batches, self.now)
@@ -105,6 +110,11 @@ class FollowerAppend:
     def size(self) -> int:
         """Bytes to be written."""
         return len(self.data)
+
+    @property
+    def is_followed(self) -> bool:
+        """See `GroupAppend.is_followed`: its leader does."""
+        return True
 
     def only_writes(self) -> bool:
         """See `GroupAppend.only_writes`."""

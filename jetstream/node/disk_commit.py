@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from envelope.errors import JetstreamError
 from envelope.types import SyncMode
 from jetstream.log.log import Log
-from jetstream.log.short_writes import ShortWrites
+from jetstream.log.short_commits import ShortCommits
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk_appends import AnyAppend, FollowerAppend, GroupAppend
 
@@ -24,6 +25,15 @@ class DiskCounters:
     sync_seconds: float = 0.0
 
 
+class Extent(Enum):
+    """How much of a commit is done."""
+
+    NOTHING = auto()
+    WRITTEN = auto()
+    """`DiskCommit.finish` is still to come."""
+    ALL = auto()
+
+
 class DiskCommit:
     """The steps of a commit, all of them for one thread at a time (`DiskThread` says which).
 
@@ -32,27 +42,39 @@ class DiskCommit:
         unlearnt: appends of followers that are stored, and kept in memory to be learnt.
     """
 
-    def __init__(self, scheduler: SyncScheduler, short_writes: ShortWrites) -> None:
+    def __init__(self, scheduler: SyncScheduler, short_commits: ShortCommits) -> None:
         self.counters = DiskCounters()
         self.unlearnt: list[FollowerAppend] = []
         self._scheduler = scheduler
-        self._short_writes = short_writes
+        self._short_commits = short_commits
 
-    def write_shortly(self, appends: Sequence[AnyAppend]) -> list[Callable[[], None]] | None:
-        """Do as `write` if that gains time, and takes none; otherwise do nothing, and return None."""
+    def commit_shortly(self, appends: Sequence[AnyAppend]) -> Extent:
+        """Do as much of a commit here as gains time, and takes hardly any; tell whoever awaits it written."""
         begun = time.perf_counter()
-        if any(append.written is None for append in appends if append.log.config.sync is SyncMode.ALWAYS):
-            return None  # the thread is woken for the sync in any case, and nobody has anything sooner
-        if not self._short_writes.allows([append.size for append in appends], begun):
-            return None
+        extent = self._short_extent(appends, begun)
+        if extent is not Extent.NOTHING:
+            for callback in self.write(appends):
+                callback()
+            if extent is Extent.ALL:
+                self.finish(appends)
+            failed = any(append.error is not None for append in appends)
+            self._short_commits.took(time.perf_counter() - begun, begun, failed=failed)
+        return extent
+
+    def _short_extent(self, appends: Sequence[AnyAppend], now: float) -> Extent:
+        logs = to_sync(appends)
+        is_followed = any(append.is_followed for append in appends)
+        extent = Extent.WRITTEN if logs and is_followed else Extent.ALL
+        to_be_synced = [append for append in appends if append.log in logs]
+        if extent is Extent.WRITTEN and any(append.written is None for append in to_be_synced):
+            return Extent.NOTHING  # the thread is woken for the sync in any case, and nobody has it sooner
+        sync_seconds = self._scheduler.expected_seconds(len(logs)) if extent is Extent.ALL else 0.0
+        sizes = [append.size for append in appends]
+        if not self._short_commits.allows(sizes, now, is_followed=is_followed, sync_seconds=sync_seconds):
+            return Extent.NOTHING
         if len({append.log for append in appends}) < len(appends):
-            return None  # what the second will be is known when the first is written
-        if not all(append.only_writes() for append in appends):
-            return None
-        callbacks = self.write(appends)
-        failed = any(append.error is not None for append in appends)
-        self._short_writes.wrote(time.perf_counter() - begun, begun, failed=failed)
-        return callbacks
+            return Extent.NOTHING  # what the second will be is known when the first is written
+        return extent if all(append.only_writes() for append in appends) else Extent.NOTHING
 
     def write(self, appends: Sequence[AnyAppend]) -> list[Callable[[], None]]:
         """Write all, and return who wants to be told of it."""

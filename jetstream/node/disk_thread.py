@@ -4,9 +4,8 @@ The thread takes all appends that are waiting, writes them, syncs the dirty logs
 and returns all results in one wake-up of the loop. Who wants to know that an append is written while its sync
 still runs is told in one wake-up more; a commit that nobody asks that of has none.
 
-While the thread has nothing to do, a small group that needs no sync, or that followers await, is written on
-the loop (`DiskCommit.write_shortly`); a sync is always the thread's. Nothing of a log is ever done on both at
-a time.
+While the thread has nothing to do, a short commit is made on the loop instead, or the write of one that
+followers await (`DiskCommit.commit_shortly`). Nothing of a log is ever done on both at a time.
 """
 
 import asyncio
@@ -19,12 +18,12 @@ from typing import Any, Final, TypeVar
 
 from envelope.errors import JetstreamError, StorageError, StreamOffline
 from jetstream.fetch.turns import Turns
-from jetstream.log.short_writes import ShortWrites
+from jetstream.log.short_commits import ShortCommits
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
 from jetstream.node.disk_appends import AnyAppend
-from jetstream.node.disk_commit import DiskCommit, to_sync
+from jetstream.node.disk_commit import DiskCommit, Extent
 from jetstream.node.turn_queue import TurnQueue
 
 T = TypeVar("T")
@@ -86,9 +85,9 @@ class DiskThread:
         crash: Crash,
         name: str = "jetstream-disk",
         turns: TurnQueue | None = None,
-        short_writes: ShortWrites | None = None,
+        short_commits: ShortCommits | None = None,
     ) -> None:
-        self._commit = DiskCommit(scheduler, ShortWrites() if short_writes is None else short_writes)
+        self._commit = DiskCommit(scheduler, ShortCommits() if short_commits is None else short_commits)
         self.counters = self._commit.counters
         self._crash = crash
         self._queue: SimpleQueue[_Job] = SimpleQueue()
@@ -130,7 +129,8 @@ class DiskThread:
         groups = [job for job in jobs if isinstance(job, _Appends)]
         # While the thread waits for a job, what is its own may be used here.
         is_idle = not self._under_way and not self._commit.unlearnt and not self._is_broken
-        if not (is_idle and 0 < len(groups) == len(jobs) and self._write_at_once(groups)):
+        is_free = not self.turns.are_taken  # the loop: a reader has a turn while the disk is at work
+        if not (is_idle and is_free and 0 < len(groups) == len(jobs) and self._commit_at_once(groups)):
             self._put(jobs)
 
     def _put(self, jobs: Sequence[_Job]) -> None:
@@ -138,36 +138,28 @@ class DiskThread:
         for job in jobs:
             self._queue.put(job)
 
-    def _write_at_once(self, groups: Sequence[_Appends]) -> bool:
-        """Write here, if that is a matter of no time, and have the thread do the rest, if there is any.
+    def _commit_at_once(self, groups: Sequence[_Appends]) -> bool:
+        """Commit here, if that is a matter of no time, and have the thread do the rest, if there is any.
 
         Returns:
             False if nothing was done.
         """
         assert not self._under_way, f"N13: {self._under_way} jobs are under way"
         assert not self._commit.unlearnt, f"N13: {len(self._commit.unlearnt)} appends are to be learnt"
-        appends = _appends_of(groups)
         try:
-            callbacks = self._commit.write_shortly(appends)
-            if callbacks is None:
-                return False
-            # Before the thread wakes up and wants the interpreter too: who is told here has a longer way.
-            _call_each(callbacks)
-            is_done = not to_sync(appends)
-            if is_done:
-                self._commit.finish(appends)
+            extent = self._commit.commit_shortly(_appends_of(groups))
         except Exception as error:  # noqa: BLE001 - an error of ours: the thread raises it, and refuses all
             groups[0].failure = error
             return False
-        if is_done:
-            self._loop.call_soon(self._tell, groups)
+        if extent is Extent.ALL:
             if self._commit.unlearnt:
                 self._put([_Call(_nothing, self._loop.create_future())])  # the thread learns before a call
-        else:
+            self._tell(groups)
+        elif extent is Extent.WRITTEN:
             for job in groups:
                 job.is_written = True
             self._put(groups)
-        return True
+        return extent is not Extent.NOTHING
 
     def _told(self, groups: Sequence[_Appends]) -> None:
         self._under_way -= len(groups)

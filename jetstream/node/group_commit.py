@@ -1,7 +1,7 @@
 """Takes the next group of every stream that is due to the disk thread, all in one hand-over.
 
 A stream is due when its publish machine wants the messages that wait. While the disk thread writes and syncs,
-the next groups gather; when it is done, all acks leave together and the next groups start at once: that is
+the next groups gather; when it is done, all acks leave together, and then the next groups start: that is
 group commit, across messages, connections and streams alike (docs/adr/0002).
 """
 
@@ -72,9 +72,8 @@ class GroupCommit:
         for stream, append in groups:
             self.in_flight -= 1
             if self._guarded(stream, partial(stream.appended, append)):
-                self._due.append(stream)
-        # The disk works while the acks are on their way to the kernel.
-        self._begin()
+                # Not at once: what came while the disk was at work, and is not read yet, belongs to it.
+                self.due(stream)
         self._flush_acks()
 
     def _guarded(self, stream: Appender, act: Callable[[], T]) -> T | None:

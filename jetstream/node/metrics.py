@@ -357,14 +357,14 @@ METRICS: Final = (
     Definition(
         "jetstream_disk_write_seconds_total",
         "counter",
-        "Seconds spent writing groups, on the disk thread and, small ones, on the event loop.",
+        "Seconds spent writing groups, on the disk thread and, in short commits, on the event loop.",
         (),
         one(lambda sources: sources.disk.write_seconds),
     ),
     Definition(
         "jetstream_disk_sync_seconds_total",
         "counter",
-        "Seconds the disk thread has spent syncing groups.",
+        "Seconds spent syncing groups, likewise.",
         (),
         one(lambda sources: sources.disk.sync_seconds),
     ),

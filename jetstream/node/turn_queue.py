@@ -44,6 +44,11 @@ class TurnQueue:
             self._loop.call_soon(self._ring)
 
     @property
+    def are_taken(self) -> bool:
+        """Whether there are readers that catch up."""
+        return bool(self._waiting) or self._turns.are_taken(self._loop.time())
+
+    @property
     def bytes_at_once(self) -> int:
         """How many bytes go to one reader at once."""
         return self._turns.length(self._loop.time())

@@ -31,6 +31,7 @@ from jetstream.log.memory_disk import (
     random_survival,
 )
 from jetstream.log.segment import SEGMENT_SUFFIX
+from jetstream.log.short_commits import ShortCommits
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
@@ -65,6 +66,11 @@ class Way(Enum):
     """It stands at the first one's first call while the second is handed over."""
     AT_ONCE = "the first one written on the way"
     """The loop writes it, if that is only a write, and the disk thread stands at its next call."""
+    ALONE = "one after the other"
+    """Nobody follows: the loop commits each, but for what is more than a write and a sync."""
+
+
+ON_LOOP: Final = frozenset({Way.AT_ONCE, Way.ALONE})
 
 
 class Gate:
@@ -252,7 +258,7 @@ class Life:
             for count, group in enumerate(groups, 1):
                 self.owner.deliver(group.block())
                 await asyncio.sleep(0)  # the loop's next turn begins the group
-                if self._way is Way.AT_ONCE:
+                if self._way in ON_LOOP:
                     await until(lambda: gate.reached.is_set() or not self._group_commit.in_flight)
                     continue
                 assert self._group_commit.in_flight == count, "handed over, and not ended"
@@ -300,7 +306,7 @@ def live(way: Way, number: int = 0, fault: Fault | None = None) -> Lived:
     async def run() -> Lived:
         crash = Crash()
         kind = FollowedThread if way is Way.AT_ONCE else DiskThread
-        thread = kind(SyncScheduler(disk), crash)
+        thread = kind(SyncScheduler(disk), crash, short_commits=ShortCommits(allows_any=way in ON_LOOP))
         try:
             async with asyncio.timeout(20):
                 life = Life(disk, way, publisher, thread, crash)
@@ -396,7 +402,7 @@ def test_either_group_of_a_pair_begins_a_segment(way: Way) -> None:
     seconds = {life.publisher.outcome(pair[1]) for pair in life.publisher.pairs}
     assert bases & firsts, bases
     assert bases & seconds, bases
-    assert bool(life.disk.loop_writes) == (way is Way.AT_ONCE)
+    assert bool(life.disk.loop_writes) == (way in ON_LOOP)
 
 
 WHOLE_ENDS: Final = {"stored stored", "unknown unknown"}

@@ -40,6 +40,15 @@ def test_while_nothing_is_stored_nobody_waits() -> None:
     assert turns.wait_s(100.11) == 0
 
 
+def test_there_are_readers_until_nobody_has_taken_a_turn_for_a_while() -> None:
+    turns = Turns()
+    assert not turns.are_taken(0.0)
+    turns.taken(0.001, 100.0)
+    assert turns.are_taken(100.0)
+    assert turns.are_taken(100.09)
+    assert not turns.are_taken(100.11)
+
+
 def test_what_was_taken_while_nothing_was_stored_is_not_owed() -> None:
     turns = Turns(0.05)
     for step in range(10_000):  # ten seconds at full speed

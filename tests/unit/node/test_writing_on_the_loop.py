@@ -1,4 +1,4 @@
-"""What the event loop writes while the disk thread has nothing to do, and what it leaves to the thread."""
+"""What the event loop writes and syncs while the disk thread has nothing to do, and what it leaves to it."""
 
 import asyncio
 import contextlib
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from envelope.errors import CorruptDataError, DiskFull, StorageError
+from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, StorageError, StreamOffline
 from envelope.types import LeaderEpoch, SyncMode
 from jetstream.log.batch import encode
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
-from jetstream.log.short_writes import SHORT_BYTES_MAX, ShortWrites
+from jetstream.log.short_commits import ALONE_BYTES_MAX, FOLLOWED_BYTES_MAX, SYNC_SECONDS_MAX, ShortCommits
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.crash import Crash
 from jetstream.node.disk_appends import AnyAppend, FollowerAppend, GroupAppend
@@ -85,11 +85,94 @@ def test_a_small_group_that_followers_await_is_written_on_the_loop_and_synced_on
             assert await noted(disk, thread, append) == ["write on loop", "sync on thread"]
             assert sorted(told) == ["stored", "written"]
             assert (log.durable_end, thread.counters.commits, thread.counters.records) == (2, 2, 2)
-            large = one_of(log, bytes(SHORT_BYTES_MAX))
+            large = one_of(log, bytes(FOLLOWED_BYTES_MAX))
             large.written = lambda: told.append("large")
             assert await noted(disk, thread, large) == ["write on thread", "sync on thread"]
-            # Where nobody awaits it, the thread has both: it is woken in any case.
+
+    asyncio.run(scenario())
+
+
+def test_a_group_that_nobody_follows_is_committed_on_the_loop() -> None:
+    async def scenario() -> None:
+        disk = NotedDisk()
+        log = begun(disk)
+        async with running(disk) as thread:
+            assert await noted(disk, thread, one_of(log)) == ["write on thread", "sync on thread"], "begins"
+            append, told = one_of(log, bytes(FOLLOWED_BYTES_MAX)), list[str]()
+            append.stored = lambda: told.append("stored")
+            assert await noted(disk, thread, append) == ["write on loop", "sync on loop"]
+            assert told == ["stored"]
+            assert (log.durable_end, thread.counters.commits, thread.counters.records) == (2, 2, 2)
+            large = one_of(log, bytes(ALONE_BYTES_MAX))
+            assert await noted(disk, thread, large) == ["write on thread", "sync on thread"]
+
+    asyncio.run(scenario())
+
+
+def test_what_a_follower_is_to_sync_is_the_threads_and_whatever_comes_with_it() -> None:
+    """It has the next batches to read while it waits for the disk."""
+
+    async def scenario() -> None:
+        disk = NotedDisk()
+        copies, log = [open_log(disk, name, CONFIG, NOW, "tail") for name in ("a", "b")], begun_beside(disk)
+        first, second = frames(2)
+        async with running(disk) as thread:
+            await appended(thread, one_of(log), *(FollowerAppend(copy, first, NOW) for copy in copies))
+            append = FollowerAppend(copies[0], second, NOW)
+            assert await noted(disk, thread, append) == ["write on thread", "sync on thread"]
+            append = FollowerAppend(copies[1], second, NOW)
+            called = await noted(disk, thread, one_of(log), append)
+            assert called == ["write on thread", "write on thread", "sync on thread"]
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_is_expected_to_sync_slowly_is_the_threads() -> None:
+    async def scenario() -> None:
+        disk, now = NotedDisk(), 0.0
+
+        def clock() -> float:
+            nonlocal now
+            now += 5 * SYNC_SECONDS_MAX
+            return now
+
+        log = begun(disk)
+        thread = DiskThread(SyncScheduler(disk, clock), Crash())
+        await appended(thread, one_of(log))
+        for _ in range(3):
             assert await noted(disk, thread, one_of(log)) == ["write on thread", "sync on thread"]
+        await thread.stop()
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_committed_on_the_loop_while_readers_catch_up() -> None:
+    async def scenario() -> None:
+        disk = NotedDisk()
+        log = begun(disk)
+        async with running(disk) as thread:
+            await appended(thread, one_of(log))
+            thread.turns.wait(print, goes_on=False)
+            assert await noted(disk, thread, one_of(log)) == ["write on thread", "sync on thread"]
+            thread.turns.leave(print)
+            assert await noted(disk, thread, one_of(log)) == ["write on loop", "sync on loop"]
+
+    asyncio.run(scenario())
+
+
+def test_a_sync_that_fails_on_the_loop_fails_the_log() -> None:
+    async def scenario() -> None:
+        disk = NotedDisk()
+        log = begun(disk)
+        async with running(disk) as thread:
+            await appended(thread, one_of(log))
+            disk.faults[disk.calls + 2] = Fault(FaultKind.SYNC_ERROR)
+            append, told = one_of(log), list[str]()
+            append.stored = lambda: told.append("stored")
+            disk.noted.clear()
+            assert [type(error) for error in await appended(thread, append)] == [FsyncFailed]
+            assert (disk.noted, told) == (["write on loop", "sync on loop"], [])
+            assert [type(error) for error in await appended(thread, one_of(log))] == [StreamOffline]
 
     asyncio.run(scenario())
 
@@ -170,23 +253,23 @@ def test_two_groups_of_one_log_are_not_written_on_the_loop_together() -> None:
     asyncio.run(scenario())
 
 
-class ToldWrites(ShortWrites):
-    """Notes what it learns of writes."""
+class ToldCommits(ShortCommits):
+    """Notes what it learns of commits."""
 
     def __init__(self) -> None:
         super().__init__()
         self.told: list[tuple[bool, bool]] = []
 
-    def wrote(self, seconds: float, now: float, *, failed: bool) -> None:
+    def took(self, seconds: float, now: float, *, failed: bool) -> None:
         self.told.append((0 < seconds < now, failed))
-        super().wrote(seconds, now, failed=failed)
+        super().took(seconds, now, failed=failed)
 
 
 def test_a_disk_that_refuses_the_loop_has_the_thread_write_for_a_while() -> None:
     async def scenario() -> None:
         disk = NotedDisk()
-        log, short = begun(disk, OS), ToldWrites()
-        thread = DiskThread(SyncScheduler(disk), Crash(), short_writes=short)
+        log, short = begun(disk, OS), ToldCommits()
+        thread = DiskThread(SyncScheduler(disk), Crash(), short_commits=short)
         await appended(thread, one_of(log))
         assert await noted(disk, thread, one_of(log)) == ["write on loop"]
         disk.faults[disk.calls + 1] = Fault(FaultKind.DISK_FULL)
@@ -210,7 +293,7 @@ def test_what_comes_behind_something_unlearnt_is_the_threads(monkeypatch: pytest
         async with running(disk) as thread:
             await appended(thread, one_of(log), FollowerAppend(opened, with_id(0), NOW))
             copy = FollowerAppend(opened, with_id(1), NOW)
-            await ended(thread, copy, one_of(log, bytes(SHORT_BYTES_MAX)))
+            await ended(thread, copy, one_of(log, bytes(FOLLOWED_BYTES_MAX)))
             assert thread._commit.unlearnt == [copy]
             disk.noted.clear()
             await ended(thread, one_of(log))

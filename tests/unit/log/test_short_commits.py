@@ -1,4 +1,4 @@
-"""Which writes are short, and that a log knows which of its appends are nothing but one."""
+"""Which commits are short, and that a log knows which of its appends are nothing but one."""
 
 import contextlib
 
@@ -12,27 +12,42 @@ from jetstream.log.batch import verified_batches
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.scan import FOLLOWED_GROUPS_MAX
-from jetstream.log.short_writes import LOGS_MAX, REST_SECONDS, SHORT_BYTES_MAX, SLOW_SECONDS, ShortWrites
+from jetstream.log.short_commits import (
+    ALONE_BYTES_MAX,
+    FOLLOWED_BYTES_MAX,
+    LOGS_MAX,
+    REST_SECONDS,
+    SLOW_SECONDS,
+    SYNC_SECONDS_MAX,
+    ShortCommits,
+)
 from tests.support.logs import NOW, SMALL, append, batch_for, begun, filled, opened
 
 
 def test_short_is_what_is_small_and_goes_to_few_logs() -> None:
-    short = ShortWrites()
-    assert short.allows([SHORT_BYTES_MAX], 0.0)
-    assert short.allows([SHORT_BYTES_MAX // LOGS_MAX] * LOGS_MAX, 0.0)
-    assert not short.allows([SHORT_BYTES_MAX, 1], 0.0)
-    assert not short.allows([1] * (LOGS_MAX + 1), 0.0)
-    assert not ShortWrites(0).allows([1], 0.0)
+    short = ShortCommits()
+    for bytes_max, is_followed in ((ALONE_BYTES_MAX, False), (FOLLOWED_BYTES_MAX, True)):
+        assert short.allows([bytes_max], 0.0, is_followed=is_followed)
+        assert short.allows([bytes_max // LOGS_MAX] * LOGS_MAX, 0.0, is_followed=is_followed)
+        assert not short.allows([bytes_max, 1], 0.0, is_followed=is_followed)
+        assert not short.allows([1] * (LOGS_MAX + 1), 0.0, is_followed=is_followed)
+    assert not ShortCommits(allows_any=False).allows([1], 0.0)
 
 
-def test_a_write_that_took_long_or_failed_is_the_last_one_for_a_while() -> None:
+def test_short_is_what_a_disk_is_expected_to_sync_soon() -> None:
+    short = ShortCommits()
+    assert short.allows([1], 0.0, sync_seconds=SYNC_SECONDS_MAX)
+    assert not short.allows([1], 0.0, sync_seconds=SYNC_SECONDS_MAX * 1.01)
+
+
+def test_a_commit_that_took_long_or_failed_is_the_last_one_for_a_while() -> None:
     for seconds, failed in ((SLOW_SECONDS, False), (0.0, True)):
-        short = ShortWrites()
-        short.wrote(seconds, 10.0, failed=failed)
+        short = ShortCommits()
+        short.took(seconds, 10.0, failed=failed)
         assert not short.allows([1], 10.0 + REST_SECONDS * 0.99)
         assert short.allows([1], 10.0 + REST_SECONDS)
-    quick = ShortWrites()
-    quick.wrote(SLOW_SECONDS * 0.99, 10.0, failed=False)
+    quick = ShortCommits()
+    quick.took(SLOW_SECONDS * 0.99, 10.0, failed=False)
     assert quick.allows([1], 10.0)
 
 
