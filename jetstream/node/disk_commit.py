@@ -65,13 +65,12 @@ class DiskCommit:
         logs = to_sync(appends)
         is_followed = any(append.is_followed for append in appends)
         extent = Extent.WRITTEN if logs and is_followed else Extent.ALL
-        to_be_synced = [append for append in appends if append.log in logs]
-        if extent is Extent.WRITTEN and any(append.written is None for append in to_be_synced):
-            return Extent.NOTHING  # the thread is woken for the sync in any case, and nobody has it sooner
         sync_seconds = self._scheduler.expected_seconds(len(logs)) if extent is Extent.ALL else 0.0
         sizes = [append.size for append in appends]
         if not self._short_commits.allows(sizes, now, is_followed=is_followed, sync_seconds=sync_seconds):
             return Extent.NOTHING
+        if extent is Extent.WRITTEN and any(a.written is None for a in appends if a.log in logs):
+            return Extent.NOTHING  # the thread is woken for the sync in any case, and nobody has it sooner
         if len({append.log for append in appends}) < len(appends):
             return Extent.NOTHING  # what the second will be is known when the first is written
         return extent if all(append.only_writes() for append in appends) else Extent.NOTHING
