@@ -141,6 +141,9 @@ def test_a_disk_that_is_expected_to_sync_slowly_is_the_threads() -> None:
         await appended(thread, one_of(log))
         for _ in range(3):
             assert await noted(disk, thread, one_of(log)) == ["write on thread", "sync on thread"]
+        followed = one_of(log)
+        followed.written = lambda: None
+        assert await noted(disk, thread, followed) == ["write on loop", "sync on thread"], "as ever"
         await thread.stop()
 
     asyncio.run(scenario())
