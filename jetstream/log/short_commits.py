@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from envelope.limits import KIB, MIB
+from jetstream.log.sync_scheduler import SYNC_ALL_LOGS_MIN
 
 ALONE_BYTES_MAX: Final = MIB
 """Together, where no other replica has to do with it. To copy so much takes a fraction of a millisecond."""
@@ -18,7 +19,8 @@ FOLLOWED_BYTES_MAX: Final = 16 * KIB
 """Together, where replicas await each other. What is longer is better written while the loop goes on
 (docs/adr/0024)."""
 
-LOGS_MAX: Final = 4
+LOGS_MAX: Final = SYNC_ALL_LOGS_MIN - 1
+"""More are synced by a call for the whole disk, which waits for whatever anybody has written there."""
 
 SYNC_SECONDS_MAX: Final = 0.001
 """A disk that is expected to take longer is waited for by a thread of its own."""

@@ -50,9 +50,8 @@ class SyncScheduler:
         return {log: log.failed if log.dirty else None for log in logs}
 
     def expected_seconds(self, count: int) -> float:
-        """Return how long a sync of so many logs is expected to take."""
-        each = count * self._file_seconds
-        return each if count < SYNC_ALL_LOGS_MIN else min(each, self._all_seconds)
+        """Return how long it is expected to take to sync so many logs, one by one."""
+        return count * self._file_seconds
 
     def _prefers_all(self, count: int) -> bool:
         if count < SYNC_ALL_LOGS_MIN:

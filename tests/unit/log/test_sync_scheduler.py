@@ -143,14 +143,8 @@ def test_a_disk_that_a_neighbour_keeps_busy_is_not_synced_as_a_whole_until_it_is
 
 def test_what_syncs_took_is_expected_of_the_next() -> None:
     disk = Timed()
-    disk.all_seconds = 0.003
-    logs = logs_on(disk, 8)
+    logs = logs_on(disk, 2)
     scheduler = SyncScheduler(disk, disk.clock)
-    assert scheduler.expected_seconds(0) == 0
-    first_guess = scheduler.expected_seconds(1)
-    assert scheduler.expected_seconds(2) == 2 * first_guess
-    assert scheduler.expected_seconds(8) == first_guess, "all with one call"
-    syncs(disk, scheduler, logs[:2], 50)
+    assert 0 < scheduler.expected_seconds(1) < 0.001, "a guess"
     syncs(disk, scheduler, logs, 50)
-    expected = [scheduler.expected_seconds(count) for count in (1, 2, 3, 8)]
-    assert expected == pytest.approx([0.001, 0.002, 0.003, 0.003], rel=0.1)
+    assert [scheduler.expected_seconds(count) for count in range(3)] == pytest.approx([0, 0.001, 0.002])
