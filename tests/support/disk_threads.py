@@ -9,6 +9,7 @@ from envelope.headers import MESSAGE_ID
 from envelope.types import LeaderEpoch, Offset
 from jetstream.log.batch import BatchFlags, encode
 from jetstream.log.memory_disk import MemoryDisk
+from jetstream.log.short_commits import ShortCommits
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.crash import Crash
 from jetstream.node.disk_appends import AnyAppend
@@ -29,9 +30,18 @@ def broken() -> None:
 CONFIG = StreamConfig(name="orders", subject="orders.>")
 
 
+class UntimedCommits(ShortCommits):
+    """Does not mind how long a commit took: a test's process may be held up anywhere."""
+
+    def took(self, seconds: float, now: float, *, failed: bool) -> None:
+        """See `ShortCommits.took`."""
+        super().took(0.0, now, failed=failed)
+
+
 @contextlib.asynccontextmanager
 async def running(disk: MemoryDisk) -> AsyncIterator[DiskThread]:
-    thread = DiskThread(SyncScheduler(disk), Crash())
+    """Run a disk thread for the block, on a disk whose commits take no time."""
+    thread = DiskThread(SyncScheduler(disk, lambda: 0.0), Crash(), short_commits=UntimedCommits())
     yield thread
     await thread.stop()
 

@@ -13,7 +13,7 @@ from jetstream.log.batch import encode
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.short_commits import ALONE_BYTES_MAX, FOLLOWED_BYTES_MAX, SYNC_SECONDS_MAX, ShortCommits
-from jetstream.log.sync_scheduler import SyncScheduler
+from jetstream.log.sync_scheduler import SYNC_ALL_LOGS_MIN, SyncScheduler
 from jetstream.node.crash import Crash
 from jetstream.node.disk_appends import AnyAppend, FollowerAppend, GroupAppend
 from jetstream.node.disk_thread import DiskThread
@@ -123,6 +123,24 @@ def test_what_a_follower_is_to_sync_is_the_threads_and_whatever_comes_with_it() 
             append = FollowerAppend(copies[1], second, NOW)
             called = await noted(disk, thread, one_of(log), append)
             assert called == ["write on thread", "write on thread", "sync on thread"]
+
+    asyncio.run(scenario())
+
+
+def test_what_one_call_syncs_for_the_whole_disk_is_the_threads() -> None:
+    """It waits for whatever anybody has written there."""
+
+    async def scenario() -> None:
+        disk = NotedDisk()
+        logs = [Log.open(disk, f"stream-{number}", LogConfig(), NOW) for number in range(SYNC_ALL_LOGS_MIN)]
+        for log in logs:
+            log.begin_epoch(LeaderEpoch(1), NOW)
+        async with running(disk) as thread:
+            await appended(thread, *map(one_of, logs))
+            called = await noted(disk, thread, *map(one_of, logs))
+            assert called == ["write on thread"] * len(logs) + ["sync_all on thread"]
+            called = await noted(disk, thread, *map(one_of, logs[1:]))
+            assert called == ["write on loop"] * (len(logs) - 1) + ["sync on loop"] * (len(logs) - 1)
 
     asyncio.run(scenario())
 
