@@ -2,24 +2,33 @@
 
 Source: the write benchmark of the Akutan team's "Kafka in Akutan", where a log without group commit
 collapses to the right. NATS itself costs more per message over many connections: its bare request-reply rate
-stands beside.
+stands beside, and that of a bare store: what any store that is a client of NATS has to do, and no more.
 """
 
 from benchmarks.loadgen import Load
 from benchmarks.measurement import Case, interleaved
 from benchmarks.report import Bar, Report, Settings, new_report, rows_of
-from benchmarks.systems import BARE, OURS_ALWAYS, OURS_OS, PEER_ALWAYS, PEER_DEFAULT, Laboratory
+from benchmarks.systems import (
+    BARE,
+    BARE_STORE_ALWAYS,
+    BARE_STORE_OS,
+    OURS_ALWAYS,
+    OURS_OS,
+    PEER_ALWAYS,
+    PEER_DEFAULT,
+    Laboratory,
+)
 
 IN_FLIGHT = 128
 SIZE_BYTES = 2048
 CONNECTIONS = (1, 2, 4, 8, 16, 32, 64, 128)
 CONNECTIONS_QUICK = (1, 128)
 MANY = 32
-SYSTEMS = (OURS_ALWAYS, OURS_OS, PEER_DEFAULT, PEER_ALWAYS, BARE)
+SYSTEMS = (OURS_ALWAYS, OURS_OS, PEER_DEFAULT, PEER_ALWAYS, BARE, BARE_STORE_ALWAYS, BARE_STORE_OS)
 
 
 def run(settings: Settings) -> Report:
-    """Compare the curves of ours with and without fsync, JetStream with and without, and NATS alone."""
+    """Compare the curves of ours, JetStream and a bare store, with and without fsync, and NATS alone."""
     counts = CONNECTIONS_QUICK if settings.quick else CONNECTIONS
     with Laboratory(settings.directory / "systems") as laboratory:
         cases = [
@@ -65,4 +74,8 @@ def _bars(report: Report, connections: int) -> list[Bar]:
     bars = [against(OURS_OS, 0.7), against(PEER_DEFAULT, 1.0 if connections >= MANY else 0.8)]
     if connections == IN_FLIGHT:
         bars.append(against(PEER_ALWAYS, 6.0))
+    bare = report.row(BARE_STORE_ALWAYS, point).rate
+    for system in (BARE_STORE_OS, PEER_DEFAULT):
+        value = bare / report.row(system, point).rate
+        bars.append(Bar(requirement=f"{point}: {BARE_STORE_ALWAYS} / {system}", value=value))
     return bars

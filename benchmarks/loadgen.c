@@ -4,6 +4,9 @@
  *   loadgen publish   N connections with W messages in flight each; every message carries a reply subject
  *                     "<inbox>.<connection>.<slot>", an answer there frees the slot and sends the next message.
  *   loadgen respond   answers every message on a subject with a fixed text: what a NATS server alone can do.
+ *   loadgen store     answers likewise what it has appended to a file, and has had copied by others, and no more:
+ *                     no batches, checksums, offsets or epochs. What any store behind a NATS server has to do.
+ *   loadgen copy      one of those others; says on which port it awaits the store.
  *   loadgen fsync     write + fdatasync of one growing file in a loop: the physical limit beside the others.
  *
  * One thread, one epoll, no library but libc. Standard output is one JSON object a line: {"event":"measuring"} when
@@ -41,6 +44,7 @@
 #define DRAIN_NS (10 * NS)
 #define RANDOM_BYTES (1u << 20)
 #define ERROR_TEXT_MAX 240
+#define COPIES_MAX 8
 
 static void die(const char *format, ...) {
     va_list arguments;
@@ -91,6 +95,9 @@ struct options {
     const char *answer;
     bool confirm_by_pong;
     const char *payload; /* sent in every message; 0: random bytes */
+    bool syncs;
+    int copies[COPIES_MAX]; /* ports, on the host of the NATS server */
+    int copy_count;
 };
 
 static struct options options = {
@@ -107,7 +114,7 @@ static struct options options = {
     .answer = "{\"stream\":\"BARE\",\"seq\":1}",
 };
 
-enum { HOST = 1, PORT, SUBJECT, CONNECTIONS, WINDOW, SIZE, SUBJECTS, ASSIGN, FILL, SECONDS, WARMUP, RATE, PATH, EVERY, ANSWER, CONFIRM, PAYLOAD };
+enum { HOST = 1, PORT, SUBJECT, CONNECTIONS, WINDOW, SIZE, SUBJECTS, ASSIGN, FILL, SECONDS, WARMUP, RATE, PATH, EVERY, ANSWER, CONFIRM, PAYLOAD, SYNC, COPY };
 
 static const struct option long_options[] = {
     {"host", required_argument, 0, HOST},         {"port", required_argument, 0, PORT},
@@ -118,8 +125,8 @@ static const struct option long_options[] = {
     {"warmup", required_argument, 0, WARMUP},     {"rate", required_argument, 0, RATE},
     {"file", required_argument, 0, PATH},         {"probe-every", required_argument, 0, EVERY},
     {"answer", required_argument, 0, ANSWER},     {"confirm", required_argument, 0, CONFIRM},
-    {"payload", required_argument, 0, PAYLOAD},
-    {0, 0, 0, 0},
+    {"payload", required_argument, 0, PAYLOAD},   {"sync", required_argument, 0, SYNC},
+    {"copy", required_argument, 0, COPY},         {0, 0, 0, 0},
 };
 
 static int whole_number(const char *text, int least) {
@@ -173,6 +180,11 @@ static void read_options(int count, char **words) {
         case ANSWER: options.answer = optarg; break;
         case CONFIRM: options.confirm_by_pong = chosen(optarg, "pong", "answer"); break;
         case PAYLOAD: read_payload(optarg); break;
+        case SYNC: options.syncs = chosen(optarg, "always", "os"); break;
+        case COPY:
+            if (options.copy_count == COPIES_MAX) die("more than %d copies", COPIES_MAX);
+            options.copies[options.copy_count++] = whole_number(optarg, 1);
+            break;
         default: exit(2);
         }
     }
@@ -355,18 +367,31 @@ static void flush_out(struct connection *connection) {
     }
 }
 
-static void dial(struct connection *connection, int index) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
-    int on = 1;
-    connection->index = index;
+static struct sockaddr_in address_of(int port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     if (inet_pton(AF_INET, options.host, &address.sin_addr) != 1) die("not an IPv4 address: %s", options.host);
-    connection->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connection->fd < 0) die("socket: %s", strerror(errno));
+    return address;
+}
+
+static int tcp_socket(void) {
+    int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) die("socket: %s", strerror(errno));
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return fd;
+}
+
+static void dial_port(struct connection *connection, int index, int port) {
+    struct sockaddr_in address = address_of(port);
+    connection->index = index;
+    connection->fd = tcp_socket();
     if (connect(connection->fd, (struct sockaddr *)&address, sizeof address))
-        die("connect to %s:%d: %s", options.host, options.port, strerror(errno));
-    setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        die("connect to %s:%d: %s", options.host, port, strerror(errno));
     if (fcntl(connection->fd, F_SETFL, O_NONBLOCK)) die("fcntl: %s", strerror(errno));
     watch(connection, EPOLL_CTL_ADD);
+}
+
+static void dial(struct connection *connection, int index) {
+    dial_port(connection, index, options.port);
     append_text(&connection->out, "CONNECT {\"verbose\":false,\"pedantic\":false,\"lang\":\"c\",\"version\":\"1\","
                                   "\"protocol\":1,\"headers\":true,\"no_responders\":true}\r\n");
 }
@@ -753,16 +778,166 @@ static void on_request(struct connection *connection, const struct message *mess
     answered++;
 }
 
-static void run_respond(void) {
+static void prepare_answer(void) {
     int length = asprintf(&answer_tail, " %zu\r\n%s\r\n", strlen(options.answer), options.answer);
     if (length < 0) die("out of memory");
     answer_tail_length = (size_t)length;
+}
+
+static void run_respond(void) {
+    prepare_answer();
     options.connections = 1;
     open_connections(options.subject, false);
     announce("ready");
     while (!interrupted) poll_once(1000, on_request);
     printf("{\"event\":\"result\",\"mode\":\"respond\",\"answered\":%" PRIu64 ",\"cpu_seconds\":%.6f}\n", answered,
            cpu_seconds());
+}
+
+/* --- store and copy ---------------------------------------------------------------------------------------------- */
+
+#define GROUPS_MAX 2 /* under way at once: while one is synced and copied, the next one is written */
+
+static struct {
+    int file;
+    struct buffer payloads; /* of the next group */
+    struct buffer answers[GROUPS_MAX + 1]; /* of the groups under way, the oldest first, then of the next group */
+    int under_way;
+    uint64_t begun, ended;
+    struct connection copies[COPIES_MAX];
+    uint64_t copied[COPIES_MAX]; /* groups */
+} store;
+
+static int open_file(void) {
+    if (!options.file) die("--file is missing");
+    int file = open(options.file, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+    if (file < 0) die("%s: %s", options.file, strerror(errno));
+    return file;
+}
+
+static void write_group(int file, const char *bytes, size_t length) {
+    for (size_t done = 0; done < length;) {
+        ssize_t written = write(file, bytes + done, length - done);
+        if (written < 0) die("write: %s", strerror(errno));
+        done += (size_t)written;
+    }
+    if (options.syncs && fdatasync(file)) die("fdatasync: %s", strerror(errno));
+}
+
+static void on_stored(struct connection *connection, const struct message *message, uint64_t now) {
+    (void)connection, (void)now;
+    append(&store.payloads, message->payload, message->payload_length);
+    if (!message->reply) return;
+    struct buffer *answers = &store.answers[store.under_way];
+    append(answers, "PUB ", 4);
+    append(answers, message->reply, message->reply_length);
+    append(answers, answer_tail, answer_tail_length);
+}
+
+/* Copies are on their way before this file is written: all sync at once. */
+static void begin_group(void) {
+    struct buffer *payloads = &store.payloads;
+    uint32_t length = (uint32_t)payloads->end;
+    for (int i = 0; i < options.copy_count; i++) {
+        append(&store.copies[i].out, (const char *)&length, sizeof length);
+        append(&store.copies[i].out, payloads->bytes, length);
+        flush_out(&store.copies[i]);
+    }
+    write_group(store.file, payloads->bytes, length);
+    payloads->end = 0;
+    store.under_way++;
+    store.begun++;
+}
+
+/* A group has ended when every copy of it is acknowledged. */
+static void end_groups(struct connection *nats) {
+    uint64_t ended = store.begun;
+    for (int i = 0; i < options.copy_count; i++)
+        if (store.copied[i] < ended) ended = store.copied[i];
+    for (; store.ended < ended; store.ended++) {
+        struct buffer done = store.answers[0];
+        append(&nats->out, done.bytes, done.end);
+        memmove(&store.answers[0], &store.answers[1], GROUPS_MAX * sizeof done);
+        done.end = 0;
+        store.answers[GROUPS_MAX] = done;
+        store.under_way--;
+    }
+    flush_out(nats);
+}
+
+static void receive_copied(struct connection *copy) {
+    char acknowledged[256];
+    ssize_t got = recv(copy->fd, acknowledged, sizeof acknowledged, 0);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (got <= 0) die("copy %d has ended", copy->index);
+    store.copied[copy->index] += (uint64_t)got;
+}
+
+static void run_store(void) {
+    prepare_answer();
+    store.file = open_file();
+    options.connections = 1;
+    open_connections(options.subject, false);
+    struct connection *nats = &connections[0];
+    for (int i = 0; i < options.copy_count; i++) dial_port(&store.copies[i], i, options.copies[i]);
+    announce("ready");
+    while (!interrupted) {
+        struct epoll_event events[COPIES_MAX + 1];
+        int count = epoll_wait(poll_fd, events, COPIES_MAX + 1, 1000);
+        if (count < 0 && errno != EINTR) die("epoll_wait: %s", strerror(errno));
+        for (int i = 0; i < count; i++) {
+            struct connection *connection = events[i].data.ptr;
+            if (connection == nats) receive(nats, on_stored);
+            else {
+                if (events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP)) receive_copied(connection);
+                flush_out(connection);
+            }
+        }
+        end_groups(nats);
+        if (store.payloads.end && store.under_way < GROUPS_MAX) {
+            begin_group();
+            end_groups(nats);
+        }
+    }
+}
+
+/* Each group comes behind its length in four bytes; one byte acknowledges it. All that have come are synced together. */
+static void run_copy(void) {
+    struct sockaddr_in address = address_of(0);
+    socklen_t address_length = sizeof address;
+    struct buffer in = {0};
+    int file = open_file(), listener = tcp_socket(), on = 1;
+    if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 1) ||
+        getsockname(listener, (struct sockaddr *)&address, &address_length))
+        die("listen on %s: %s", options.host, strerror(errno));
+    printf("{\"event\":\"ready\",\"port\":%d}\n", ntohs(address.sin_port));
+    fflush(stdout);
+    int store_fd = accept(listener, 0, 0);
+    if (store_fd < 0 && errno == EINTR) return;
+    if (store_fd < 0) die("accept: %s", strerror(errno));
+    setsockopt(store_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    while (!interrupted) {
+        reserve(&in, 1 << 20);
+        ssize_t got = recv(store_fd, in.bytes + in.end, in.capacity - in.end, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) die("recv: %s", strerror(errno));
+        if (!got) return;
+        in.end += (size_t)got;
+        char acknowledgements[256] = {0};
+        size_t groups = 0, whole = in.start;
+        uint32_t length;
+        while (in.end - whole >= sizeof length && groups < sizeof acknowledgements) {
+            memcpy(&length, in.bytes + whole, sizeof length);
+            if (in.end - whole - sizeof length < length) break;
+            whole += sizeof length + length;
+            groups++;
+        }
+        if (!groups) continue;
+        write_group(file, in.bytes + in.start, whole - in.start);
+        in.start = whole;
+        if (in.start == in.end) in.start = in.end = 0;
+        if (send(store_fd, acknowledgements, groups, MSG_NOSIGNAL) != (ssize_t)groups) die("send: %s", strerror(errno));
+    }
 }
 
 /* --- fsync ------------------------------------------------------------------------------------------------------ */
@@ -787,7 +962,7 @@ static void interrupt(int signal_number) {
 }
 
 int main(int count, char **words) {
-    if (count < 2) die("usage: loadgen publish|respond|fsync [--option value]...");
+    if (count < 2) die("usage: loadgen publish|respond|store|copy|fsync [--option value]...");
     struct sigaction action = {.sa_handler = interrupt};
     sigaction(SIGTERM, &action, 0);
     sigaction(SIGINT, &action, 0);
@@ -795,6 +970,8 @@ int main(int count, char **words) {
     read_options(count - 1, words + 1);
     if (!strcmp(words[1], "publish")) run_publish();
     else if (!strcmp(words[1], "respond")) run_respond();
+    else if (!strcmp(words[1], "store")) run_store();
+    else if (!strcmp(words[1], "copy")) run_copy();
     else if (!strcmp(words[1], "fsync")) run_fsync();
     else die("unknown mode: %s", words[1]);
     return 0;

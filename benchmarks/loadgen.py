@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,12 +209,33 @@ def fsync_loop(file: Path, size_bytes: int, seconds: float, warmup_seconds: floa
 @contextmanager
 def responder(address: Address, subject: str, answer: str = BARE_ANSWER) -> Iterator[int]:
     """Answer every request on ``subject`` from one further process while the block runs; yields its pid."""
-    arguments = ["--subject", subject, "--answer", answer, *_target(address)]
-    with _started("respond", arguments) as (process, errors):
-        assert process.stdout is not None
-        if not process.stdout.readline():
-            raise LoadGeneratorError(_words(process, errors))
-        yield process.pid
+    with _serving("respond", ["--subject", subject, "--answer", answer, *_target(address)]) as (pid, _):
+        yield pid
+
+
+@contextmanager
+def store(address: Address, subject: str, file: Path, sync: str, copies: Sequence[int]) -> Iterator[int]:
+    """Answer what comes on ``subject`` once it is in ``file`` and in the copies, while the block runs.
+
+    Args:
+        address: of the NATS server.
+        subject: what to store.
+        file: made anew; the payloads alone, one behind the other.
+        sync: "always" or "os".
+        copies: ports of `copy`.
+
+    Yields its pid.
+    """
+    arguments = ["--subject", subject, *_target(address), f"--file={file}", f"--sync={sync}"]
+    with _serving("store", [*arguments, *(f"--copy={port}" for port in copies)]) as (pid, _):
+        yield pid
+
+
+@contextmanager
+def copy(file: Path, sync: str) -> Iterator[tuple[int, int]]:
+    """Keep in ``file`` what one store sends, each group behind its length; yields its pid and its port."""
+    with _serving("copy", [f"--file={file}", f"--sync={sync}"]) as (pid, ready):
+        yield pid, int(_number(ready, "port"))
 
 
 _COUNTS: Final = (
@@ -247,6 +268,17 @@ def _run(mode: str, arguments: list[str], on_event: Callable[[str], None]) -> di
         if process.wait() or result is None:
             raise LoadGeneratorError(_words(process, errors))
     return result
+
+
+@contextmanager
+def _serving(mode: str, arguments: list[str]) -> Iterator[tuple[int, dict[str, object]]]:
+    """Run what serves until the block is left; yields its pid and what it said when it was ready."""
+    with _started(mode, arguments) as (process, errors):
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        if not ready:
+            raise LoadGeneratorError(_words(process, errors))
+        yield process.pid, json.loads(ready)
 
 
 def _words(process: subprocess.Popen[str], errors: IO[str]) -> str:

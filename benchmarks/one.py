@@ -7,7 +7,15 @@ from benchmarks.loadgen import Load
 from benchmarks.measurement import Case, interleaved
 from benchmarks.replicated import ClusterLaboratory
 from benchmarks.report import Report, Settings, new_report, rows_of
-from benchmarks.systems import BARE, OURS_ALWAYS, OURS_OS, PEER_ALWAYS, PEER_DEFAULT
+from benchmarks.systems import (
+    BARE,
+    BARE_STORE_ALWAYS,
+    BARE_STORE_OS,
+    OURS_ALWAYS,
+    OURS_OS,
+    PEER_ALWAYS,
+    PEER_DEFAULT,
+)
 
 SYSTEMS = {
     "ours": OURS_ALWAYS,
@@ -15,10 +23,14 @@ SYSTEMS = {
     "jetstream": PEER_DEFAULT,
     "jetstream-always": PEER_ALWAYS,
     "bare": BARE,
+    "bare-store": BARE_STORE_ALWAYS,
+    "bare-store-os": BARE_STORE_OS,
     "ours-rf3": replicated.OURS_ALWAYS,
     "ours-rf3-os": replicated.OURS_OS,
     "jetstream-r3": replicated.PEER_DEFAULT,
     "jetstream-r3-always": replicated.PEER_ALWAYS,
+    "bare-store-rf3": replicated.BARE_STORE_ALWAYS,
+    "bare-store-rf3-os": replicated.BARE_STORE_OS,
 }
 
 

@@ -31,7 +31,11 @@ OURS_ALWAYS: Final = "ours RF 3, sync always"
 OURS_OS: Final = "ours RF 3, sync os"
 PEER_DEFAULT: Final = "JetStream R3, default"
 PEER_ALWAYS: Final = "JetStream R3, sync always"
-SYSTEMS: Final = (OURS_ALWAYS, OURS_OS, PEER_DEFAULT, PEER_ALWAYS)
+BARE_STORE_ALWAYS: Final = "bare store RF 3, sync always"
+BARE_STORE_OS: Final = "bare store RF 3, sync os"
+CLUSTERS: Final = (OURS_ALWAYS, OURS_OS, PEER_DEFAULT, PEER_ALWAYS)
+BARE_STORES: Final = (BARE_STORE_ALWAYS, BARE_STORE_OS)
+SYSTEMS: Final = (*CLUSTERS, *BARE_STORES)
 
 EQUAL_SECONDS_MAX: Final = 30.0
 """How long the copies may take to be alike after a run, and to be gone after their stream."""
@@ -109,6 +113,9 @@ class ClusterLaboratory(Laboratory):
     def _start(self, name: str, settings: Mapping[str, object]) -> System:
         if name not in SYSTEMS:
             return super()._start(name, settings)
+        if name in BARE_STORES:
+            followers = [f"follower {copy}" for copy in NAMES[1:]]
+            return self._bare_store(name, "always" if name == BARE_STORE_ALWAYS else "os", followers)
         if name in (PEER_DEFAULT, PEER_ALWAYS):
             return Replicated(name, self.cluster(name))
         sync: dict[str, object] = {"sync": "always" if name == OURS_ALWAYS else "os"}
@@ -125,7 +132,7 @@ def running(
     name: str, directory: Path, log_level: str = "warning"
 ) -> AbstractContextManager[NodeCluster | NatsCluster]:
     """Run the servers of the system of that name in a fresh directory; the level is for our nodes."""
-    assert name in SYSTEMS, name
+    assert name in CLUSTERS, name
     if name in (PEER_DEFAULT, PEER_ALWAYS):
         return nats_cluster(directory, "sync_interval: always" if name == PEER_ALWAYS else "")
     return node_cluster(directory, log_level)

@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from nats.js.api import StorageType, StreamConfig
 
 from benchmarks.batches import count_batches
-from benchmarks.loadgen import Address, responder
+from benchmarks.loadgen import Address, copy, responder, store
 from benchmarks.processes import API_PREFIX, nats_server, node
 
 SUBJECT: Final = "bench"
@@ -30,6 +30,8 @@ OURS_OS: Final = "ours, sync os"
 PEER_DEFAULT: Final = "JetStream R1, default"
 PEER_ALWAYS: Final = "JetStream R1, sync always"
 BARE: Final = "bare request-reply"
+BARE_STORE_ALWAYS: Final = "bare store, sync always"
+BARE_STORE_OS: Final = "bare store, sync os"
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -181,6 +183,41 @@ class BareRequestReply:
 
 
 @dataclass(slots=True)
+class BareStore:
+    """A program in C that appends what comes to one file, and so do its copies, before it answers.
+
+    No batches, checksums, offsets, ids or epochs, nor a way to read: what any store behind NATS has to do.
+    """
+
+    name: str
+    address: Address
+    nats_server: int
+    """Its pid."""
+    directory: Path
+    sync: str
+    """"always" or "os"."""
+    copies: Sequence[str] = ()
+    """The roles of those beside the first; without any that is the only one, "node"."""
+    processes: Mapping[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def streams(self, count: int) -> Iterator[Count]:
+        """Store all that is published, whatever the stream, in files that are removed after."""
+        subject = SUBJECT if count == 1 else f"{SUBJECT}.>"
+        files = [self.directory / f"{number}" for number in range(1 + len(self.copies))]
+        with ExitStack() as stack:
+            for file in files:
+                stack.callback(file.unlink, missing_ok=True)
+            copies = [stack.enter_context(copy(file, self.sync)) for file in files[1:]]
+            ports = [port for _, port in copies]
+            pid = stack.enter_context(store(self.address, subject, files[0], self.sync, ports))
+            followers = {role: of_copy for role, (of_copy, _) in zip(self.copies, copies, strict=True)}
+            first = "leader" if self.copies else "node"
+            self.processes = {first: pid, **followers, "nats-server": self.nats_server}
+            yield lambda: None
+
+
+@dataclass(slots=True)
 class Laboratory:
     """Starts each system once, when it is first asked for, and keeps it until the end of the benchmark."""
 
@@ -209,6 +246,8 @@ class Laboratory:
             words = "sync_interval: always" if name == PEER_ALWAYS else ""
             address, pid = self._stack.enter_context(nats_server(self._fresh(), words))
             return NatsJetStream(name, address, {"nats-server": pid})
+        if name in (BARE_STORE_ALWAYS, BARE_STORE_OS):
+            return self._bare_store(name, "always" if name == BARE_STORE_ALWAYS else "os")
         # A server each: what one system leaves in its buffers or heap is nothing to the next.
         address, pid = self._stack.enter_context(nats_server(self._fresh()))
         if name == BARE:
@@ -220,6 +259,12 @@ class Laboratory:
         return Ours(
             name, address, {"node": node_pid, "nats-server": pid}, sync | dict(settings), directory / "data"
         )
+
+    def _bare_store(self, name: str, sync: str, copies: Sequence[str] = ()) -> BareStore:
+        address, pid = self._stack.enter_context(nats_server(self._fresh()))
+        directory = self._fresh()
+        directory.mkdir()
+        return BareStore(name, address, pid, directory, sync, copies)
 
     def _fresh(self) -> Path:
         return self.directory / f"{len(list(self.directory.iterdir())):02d}"

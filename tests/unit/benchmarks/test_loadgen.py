@@ -1,6 +1,9 @@
 """The load generator against a real nats-server, at the smallest size that shows something."""
 
 import asyncio
+import os
+import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 from benchmarks import loadgen
 from benchmarks.loadgen import Address, Load, LoadGeneratorError, LoadResult
 from benchmarks.measurement import Case, measure
-from benchmarks.systems import SUBJECT, BareRequestReply, NatsJetStream
+from benchmarks.systems import SUBJECT, BareRequestReply, BareStore, NatsJetStream
 from tests.conftest import StartNatsServer
 from tests.support.nats_server import NatsServer
 
@@ -74,6 +77,49 @@ def test_a_responder_answers_in_place_of_a_store(nats_server: NatsServer) -> Non
     assert measurement.problem is None
     assert measurement.holdings is None
     assert measurement.result.acked > 0
+
+
+@pytest.mark.parametrize("sync", ["always", "os"])
+def test_a_bare_store_answers_what_all_its_files_have(
+    nats_server: NatsServer, tmp_path: Path, sync: str
+) -> None:
+    payload = tmp_path / "payload"
+    payload.write_bytes(b"what is stored\r\n")
+    load = replace(tiny(connections=8, window=3), payload=payload)
+    directory = tmp_path / "store"
+    directory.mkdir()
+    copies = ("follower b", "follower c")
+    bare = BareStore("bare store", address_of(nats_server), nats_server.pid, directory, sync, copies)
+
+    with bare.streams(1):
+        result = run(bare.address, load)
+        stored, *copied = (path.read_bytes() for path in sorted(directory.iterdir()))
+        assert list(bare.processes) == ["leader", *copies, "nats-server"]
+
+    assert result.acked == result.published > 0
+    assert stored == payload.read_bytes() * result.acked
+    assert [b"".join(groups_in(file)) for file in copied] == [stored, stored]
+    assert not list(directory.iterdir())
+
+
+def groups_in(file: bytes) -> Iterator[bytes]:
+    """Yield what each group of a copy's file holds, behind its length."""
+    while file:
+        length = int.from_bytes(file[:4], "little")
+        yield file[4 : 4 + length]
+        file = file[4 + length :]
+
+
+def test_a_store_whose_copy_has_ended_answers_nobody(nats_server: NatsServer, tmp_path: Path) -> None:
+    address = address_of(nats_server)
+    with (
+        loadgen.copy(tmp_path / "copy", "os") as (pid, port),
+        loadgen.store(address, SUBJECT, tmp_path / "file", "os", [port]),
+    ):
+        os.kill(pid, signal.SIGKILL)
+        result = run(address, tiny(connections=1, window=1))
+
+    assert result.acked == 0
 
 
 def test_latencies_are_ordered_percentiles_of_the_measured_messages(nats_server: NatsServer) -> None:
