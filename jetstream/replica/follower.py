@@ -240,7 +240,7 @@ class Follower:
         for begins in answer.epochs:
             if begins.epoch > epochs.last:
                 epochs = epochs.begun(begins.epoch, begins.start, _UNTIMED)
-        self._log = replace(log, epochs=epochs, log_end_offset=answer.next)
+        self._log = LogState(epochs, log.log_start_offset, answer.next, log.synced_end, log.purged_end)
         self._unwritten.append(answer.next)
         return (Append(answer),)
 
@@ -314,9 +314,10 @@ class Follower:
         return (*self._advance(), *(self._fetch(now) if self._owes_fetch else ()))
 
     def _synced(self, synced_end: Offset, now: MonotonicNs) -> tuple[Action, ...]:
-        if synced_end <= self._log.synced_end:
+        log = self._log
+        if synced_end <= log.synced_end:
             return ()
-        self._log = replace(self._log, synced_end=synced_end)
+        self._log = LogState(log.epochs, log.log_start_offset, log.log_end_offset, synced_end, log.purged_end)
         asks, self._asks_when_synced = self._asks_when_synced, False
         return self._fetch(now, asks=asks)
 
