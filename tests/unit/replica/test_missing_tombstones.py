@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from envelope.types import LeaderEpoch, Offset
-from jetstream.replica.follower_events import Append, Batches, EpochBegins, LogCut, Reset
+from jetstream.replica.follower_events import Append, Batches, EpochBegins, LogCut, Reset, Synced, Written
 from tests.support.reigns import log
 from tests.unit.replica.test_follower import EPOCH, LOG, Following, fetch
 
@@ -54,3 +54,14 @@ def test_an_own_log_without_some_tombstones_goes_on_behind_them() -> None:
     following = Following(replace(LOG, purged_end=Offset(10)))
     answer = without_tombstones(10, 12, 3)
     assert following.give(answer)[0] == Append(answer)
+
+
+def test_a_copy_stays_one_of_a_log_without_tombstones_while_it_is_written_and_synced() -> None:
+    following = Following(replace(LOG, purged_end=Offset(20)))
+    first = without_tombstones(10, 12, 20)
+    second, third = (replace(without_tombstones(base, base + 2, 20), last_epoch=EPOCH) for base in (12, 14))
+    assert following.give(first)[0] == Append(first)
+    assert following.give(second)[0] == Append(second)
+    following.give(Written(Offset(14)))
+    following.give(Synced(Offset(14)))
+    assert following.give(third)[0] == Append(third)
