@@ -1,8 +1,7 @@
 """The load generator against a real nats-server, at the smallest size that shows something."""
 
 import asyncio
-import os
-import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -110,16 +109,32 @@ def groups_in(file: bytes) -> Iterator[bytes]:
         file = file[4 + length :]
 
 
-def test_a_store_whose_copy_has_ended_answers_nobody(nats_server: NatsServer, tmp_path: Path) -> None:
-    address = address_of(nats_server)
-    with (
-        loadgen.copy(tmp_path / "copy", "os") as (pid, port),
-        loadgen.store(address, SUBJECT, tmp_path / "file", "os", [port]),
-    ):
-        os.kill(pid, signal.SIGKILL)
-        result = run(address, tiny(connections=1, window=1))
+def test_a_store_answers_a_group_when_its_copy_has_it(nats_server: NatsServer, tmp_path: Path) -> None:
+    """The test is the copy."""
 
-    assert result.acked == 0
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            with loadgen.store(address_of(nats_server), SUBJECT, tmp_path / "file", "os", [port]):
+                copy, _ = listener.accept()
+                async with (
+                    await nats.connect(address_of(nats_server).url) as client,
+                    asyncio.TaskGroup() as asking,
+                ):
+                    answers = []
+                    for payload in (b"one", b"two"):
+                        answers.append(asking.create_task(client.request(SUBJECT, payload, timeout=20)))
+                        group = await asyncio.to_thread(copy.recv, 4 + len(payload), socket.MSG_WAITALL)
+                        assert group[4:] == payload
+                    await client.flush()
+                    assert not any(answer.done() for answer in answers)
+                    for answer in answers:
+                        copy.send(b"\0")
+                        await answer
+                copy.close()
+
+    asyncio.run(scenario())
+    assert (tmp_path / "file").read_bytes() == b"onetwo"
 
 
 def test_latencies_are_ordered_percentiles_of_the_measured_messages(nats_server: NatsServer) -> None:
