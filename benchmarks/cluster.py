@@ -2,7 +2,7 @@
 
 Ours is three nodes on one plain nats-server, JetStream's three nats-servers; its publisher is connected to
 the stream's leader. CPU per message is that of all servers together. A bare store of three files is measured
-beside them: what any store that is a client of NATS has to do, and no more.
+beside them, in C and in Python: what any store that is a client of NATS has to do, and no more.
 """
 
 from typing import Final
@@ -16,6 +16,8 @@ from benchmarks.replicated import (
     OURS_OS,
     PEER_ALWAYS,
     PEER_DEFAULT,
+    PYTHON_STORE_ALWAYS,
+    PYTHON_STORE_OS,
     SYSTEMS,
     ClusterLaboratory,
 )
@@ -43,6 +45,9 @@ PAIRS: Final[tuple[tuple[str, str], ...]] = (
     (BARE_STORE_ALWAYS, PEER_DEFAULT),
     (BARE_STORE_ALWAYS, PEER_ALWAYS),
     (BARE_STORE_OS, PEER_DEFAULT),
+    (PYTHON_STORE_ALWAYS, PEER_DEFAULT),
+    (PYTHON_STORE_ALWAYS, PEER_ALWAYS),
+    (PYTHON_STORE_OS, PEER_DEFAULT),
 )
 """What is compared with what."""
 LEAST: Final[dict[tuple[str, str], dict[str, float]]] = {

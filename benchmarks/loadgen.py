@@ -8,12 +8,15 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, TypedDict, cast
+
+from benchmarks.machine import REPOSITORY
 
 SOURCE: Final = Path(__file__).with_name("loadgen.c")
 BINARY: Final = Path(__file__).with_name("build") / "loadgen"
@@ -22,6 +25,9 @@ FLAGS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror=implicit-funct
 
 BARE_ANSWER: Final = '{"stream":"BARE","seq":1}'
 """As long as a real ack, near enough."""
+
+STORE_IN_PYTHON: Final = (sys.executable, "-m", "benchmarks.bare_store")
+"""Does what the generator does as `store` and as `copy`, in Python."""
 
 
 class LoadGeneratorError(Exception):
@@ -214,7 +220,14 @@ def responder(address: Address, subject: str, answer: str = BARE_ANSWER) -> Iter
 
 
 @contextmanager
-def store(address: Address, subject: str, file: Path, sync: str, copies: Sequence[int]) -> Iterator[int]:
+def store(
+    address: Address,
+    subject: str,
+    file: Path,
+    sync: str,
+    copies: Sequence[int],
+    program: Sequence[str] = (),
+) -> Iterator[int]:
     """Answer what comes on ``subject`` once it is in ``file`` and in the copies, while the block runs.
 
     Args:
@@ -223,18 +236,19 @@ def store(address: Address, subject: str, file: Path, sync: str, copies: Sequenc
         file: made anew; the payloads alone, one behind the other.
         sync: "always" or "os".
         copies: ports of `copy`.
+        program: in place of the generator.
 
     Yields its pid.
     """
     arguments = ["--subject", subject, *_target(address), f"--file={file}", f"--sync={sync}"]
-    with _serving("store", [*arguments, *(f"--copy={port}" for port in copies)]) as (pid, _):
+    with _serving("store", [*arguments, *(f"--copy={port}" for port in copies)], program) as (pid, _):
         yield pid
 
 
 @contextmanager
-def copy(file: Path, sync: str) -> Iterator[tuple[int, int]]:
+def copy(file: Path, sync: str, program: Sequence[str] = ()) -> Iterator[tuple[int, int]]:
     """Keep in ``file`` what one store sends, each group behind its length; yields its pid and its port."""
-    with _serving("copy", [f"--file={file}", f"--sync={sync}"]) as (pid, ready):
+    with _serving("copy", [f"--file={file}", f"--sync={sync}"], program) as (pid, ready):
         yield pid, int(_number(ready, "port"))
 
 
@@ -271,9 +285,11 @@ def _run(mode: str, arguments: list[str], on_event: Callable[[str], None]) -> di
 
 
 @contextmanager
-def _serving(mode: str, arguments: list[str]) -> Iterator[tuple[int, dict[str, object]]]:
+def _serving(
+    mode: str, arguments: list[str], program: Sequence[str] = ()
+) -> Iterator[tuple[int, dict[str, object]]]:
     """Run what serves until the block is left; yields its pid and what it said when it was ready."""
-    with _started(mode, arguments) as (process, errors):
+    with _started(mode, arguments, program) as (process, errors):
         assert process.stdout is not None
         ready = process.stdout.readline()
         if not ready:
@@ -289,12 +305,16 @@ def _words(process: subprocess.Popen[str], errors: IO[str]) -> str:
 
 
 @contextmanager
-def _started(mode: str, arguments: list[str]) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """Start the generator; it is stopped when the block is left, however that happens."""
-    command = [str(build()), mode, *arguments]
+def _started(
+    mode: str, arguments: list[str], program: Sequence[str] = ()
+) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """Start the generator, or what takes its place; stopped when the block is left, however that happens."""
+    command = [*(program or (str(build()),)), mode, *arguments]
     with (
         tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=REPOSITORY
+        ) as process,
     ):
         try:
             yield process, errors

@@ -31,6 +31,8 @@ SYSTEMS = {
     "jetstream-r3-always": replicated.PEER_ALWAYS,
     "bare-store-rf3": replicated.BARE_STORE_ALWAYS,
     "bare-store-rf3-os": replicated.BARE_STORE_OS,
+    "python-store-rf3": replicated.PYTHON_STORE_ALWAYS,
+    "python-store-rf3-os": replicated.PYTHON_STORE_OS,
 }
 
 

@@ -24,7 +24,7 @@ from benchmarks.clusters import (
     node_cluster,
     until_whole,
 )
-from benchmarks.loadgen import Address
+from benchmarks.loadgen import STORE_IN_PYTHON, Address
 from benchmarks.systems import Count, Holdings, Laboratory, System, each, stream_name, subjects
 
 OURS_ALWAYS: Final = "ours RF 3, sync always"
@@ -33,8 +33,11 @@ PEER_DEFAULT: Final = "JetStream R3, default"
 PEER_ALWAYS: Final = "JetStream R3, sync always"
 BARE_STORE_ALWAYS: Final = "bare store RF 3, sync always"
 BARE_STORE_OS: Final = "bare store RF 3, sync os"
+PYTHON_STORE_ALWAYS: Final = "bare store in Python RF 3, sync always"
+PYTHON_STORE_OS: Final = "bare store in Python RF 3, sync os"
 CLUSTERS: Final = (OURS_ALWAYS, OURS_OS, PEER_DEFAULT, PEER_ALWAYS)
-BARE_STORES: Final = (BARE_STORE_ALWAYS, BARE_STORE_OS)
+PYTHON_STORES: Final = (PYTHON_STORE_ALWAYS, PYTHON_STORE_OS)
+BARE_STORES: Final = (BARE_STORE_ALWAYS, BARE_STORE_OS, *PYTHON_STORES)
 SYSTEMS: Final = (*CLUSTERS, *BARE_STORES)
 
 EQUAL_SECONDS_MAX: Final = 30.0
@@ -115,11 +118,12 @@ class ClusterLaboratory(Laboratory):
             return super()._start(name, settings)
         if name in BARE_STORES:
             followers = [f"follower {copy}" for copy in NAMES[1:]]
-            return self._bare_store(name, "always" if name == BARE_STORE_ALWAYS else "os", followers)
+            sync = "always" if name in (BARE_STORE_ALWAYS, PYTHON_STORE_ALWAYS) else "os"
+            return self._bare_store(name, sync, followers, STORE_IN_PYTHON if name in PYTHON_STORES else ())
         if name in (PEER_DEFAULT, PEER_ALWAYS):
             return Replicated(name, self.cluster(name))
-        sync: dict[str, object] = {"sync": "always" if name == OURS_ALWAYS else "os"}
-        return Replicated(name, self.cluster(name), sync | dict(settings))
+        of_ours: dict[str, object] = {"sync": "always" if name == OURS_ALWAYS else "os"}
+        return Replicated(name, self.cluster(name), of_ours | dict(settings))
 
     def cluster(self, name: str) -> Cluster:
         """Return the running servers of the system of that name."""

@@ -184,7 +184,7 @@ class BareRequestReply:
 
 @dataclass(slots=True)
 class BareStore:
-    """A program in C that appends what comes to one file, and so do its copies, before it answers.
+    """A program that appends what comes to one file, and so do its copies, before it answers.
 
     No batches, checksums, offsets, ids or epochs, nor a way to read: what any store behind NATS has to do.
     """
@@ -198,6 +198,8 @@ class BareStore:
     """"always" or "os"."""
     copies: Sequence[str] = ()
     """The roles of those beside the first; without any that is the only one, "node"."""
+    program: Sequence[str] = ()
+    """In C without any."""
     processes: Mapping[str, int] = field(default_factory=dict)
 
     @contextmanager
@@ -208,9 +210,10 @@ class BareStore:
         with ExitStack() as stack:
             for file in files:
                 stack.callback(file.unlink, missing_ok=True)
-            copies = [stack.enter_context(copy(file, self.sync)) for file in files[1:]]
+            copies = [stack.enter_context(copy(file, self.sync, self.program)) for file in files[1:]]
             ports = [port for _, port in copies]
-            pid = stack.enter_context(store(self.address, subject, files[0], self.sync, ports))
+            first_store = store(self.address, subject, files[0], self.sync, ports, self.program)
+            pid = stack.enter_context(first_store)
             followers = {role: of_copy for role, (of_copy, _) in zip(self.copies, copies, strict=True)}
             first = "leader" if self.copies else "node"
             self.processes = {first: pid, **followers, "nats-server": self.nats_server}
@@ -260,11 +263,13 @@ class Laboratory:
             name, address, {"node": node_pid, "nats-server": pid}, sync | dict(settings), directory / "data"
         )
 
-    def _bare_store(self, name: str, sync: str, copies: Sequence[str] = ()) -> BareStore:
+    def _bare_store(
+        self, name: str, sync: str, copies: Sequence[str] = (), program: Sequence[str] = ()
+    ) -> BareStore:
         address, pid = self._stack.enter_context(nats_server(self._fresh()))
         directory = self._fresh()
         directory.mkdir()
-        return BareStore(name, address, pid, directory, sync, copies)
+        return BareStore(name, address, pid, directory, sync, copies, program)
 
     def _fresh(self) -> Path:
         return self.directory / f"{len(list(self.directory.iterdir())):02d}"

@@ -78,9 +78,13 @@ def test_a_responder_answers_in_place_of_a_store(nats_server: NatsServer) -> Non
     assert measurement.result.acked > 0
 
 
+PROGRAMS = pytest.mark.parametrize("program", [(), loadgen.STORE_IN_PYTHON], ids=["C", "Python"])
+
+
+@PROGRAMS
 @pytest.mark.parametrize("sync", ["always", "os"])
 def test_a_bare_store_answers_what_all_its_files_have(
-    nats_server: NatsServer, tmp_path: Path, sync: str
+    nats_server: NatsServer, tmp_path: Path, sync: str, program: tuple[str, ...]
 ) -> None:
     payload = tmp_path / "payload"
     payload.write_bytes(b"what is stored\r\n")
@@ -88,7 +92,7 @@ def test_a_bare_store_answers_what_all_its_files_have(
     directory = tmp_path / "store"
     directory.mkdir()
     copies = ("follower b", "follower c")
-    bare = BareStore("bare store", address_of(nats_server), nats_server.pid, directory, sync, copies)
+    bare = BareStore("bare store", address_of(nats_server), nats_server.pid, directory, sync, copies, program)
 
     with bare.streams(1):
         result = run(bare.address, load)
@@ -109,13 +113,17 @@ def groups_in(file: bytes) -> Iterator[bytes]:
         file = file[4 + length :]
 
 
-def test_a_store_answers_a_group_when_its_copy_has_it(nats_server: NatsServer, tmp_path: Path) -> None:
+@PROGRAMS
+def test_a_store_answers_a_group_when_its_copy_has_it(
+    nats_server: NatsServer, tmp_path: Path, program: tuple[str, ...]
+) -> None:
     """The test is the copy."""
 
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
-            with loadgen.store(address_of(nats_server), SUBJECT, tmp_path / "file", "os", [port]):
+            address, file = address_of(nats_server), tmp_path / "file"
+            with loadgen.store(address, SUBJECT, file, "os", [port], program):
                 copy, _ = listener.accept()
                 async with (
                     await nats.connect(address_of(nats_server).url) as client,
