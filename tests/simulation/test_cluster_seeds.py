@@ -10,6 +10,9 @@ _SEEDS = 120
 _DEEP_SEEDS = 5_000
 _FIRST = first_seed(3)
 
+_MISJUDGED = (9604574,)
+"""Clusters that did nothing wrong, and of which a checker once said that they did."""
+
 _STRUCK = ("kill", "stop", "pause", "resume", "wipe", "sync_failed", "crash_after_write", "strike_reassign")
 _ALONE = ("cut_all", "cut_raft_alone", "cut_saying_alone", "cut_replication_alone")
 _METADATA = ("elected", "steward", "compacted", "restored", "truncated", "command_refused")
@@ -24,6 +27,10 @@ def test_new_seeds_of_clusters_keep_every_law_and_converge_and_go_through_every_
     assert not [kind for kind in wanted if counts[kind] < 5], counts
     empty = [outcome.seed for outcome in outcomes if outcome.committed == 0]
     assert len(empty) <= counts["stream_lost"], f"nothing was committed and no disk was lost: {empty}"
+
+
+def test_seeds_that_were_misjudged_are_judged_rightly() -> None:
+    run_all("cluster", run, _MISJUDGED)
 
 
 @pytest.mark.deep

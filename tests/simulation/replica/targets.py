@@ -36,9 +36,14 @@ class Targets:
     def is_spare(self, node: SimulatedNode) -> bool:
         """Tell whether every stream has another member in its ISR whose disk is there.
 
-        And whether somebody else has intact what is damaged at another replica.
+        And whether somebody else has intact what is damaged at another replica. A stream that is still to be
+        created needs all its nodes.
         """
-        for stream in self._world.checks.catalog.streams():
+        streams, shapes = self._world.checks.catalog.streams(), self._world.swarm.streams
+        missing = {shape.name for shape in shapes} - {stream.name for stream in streams}
+        if any(shape.name in missing and node.name in shape.replicas for shape in shapes):
+            return False
+        for stream in streams:
             others = [
                 member
                 for member in stream.isr
