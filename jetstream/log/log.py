@@ -366,8 +366,8 @@ class Log(WritableLog):
 
     # --- repair -----------------------------------------------------------------------------------
 
-    def holes(self, end: Offset) -> Iterator[Hole]:
-        """Yield what is damaged below ``end`` and can be put back, in order; none in a log that has failed.
+    def holes(self) -> Iterator[Hole]:
+        """Yield what is damaged and can be put back, in order; none in a log that has failed.
 
         Raises:
             StorageError: the disk refused to show an index.
@@ -379,7 +379,7 @@ class Log(WritableLog):
         for start, stop in self.corrupt_ranges:
             for segment, following in zip(segments, bounds, strict=True):
                 if segment.base < stop and start < following:
-                    yield from holes(segment, following, self.indexes.of(segment), (start, stop), end)
+                    yield from holes(segment, following, self.indexes.of(segment), (start, stop))
 
     def fill(self, hole: Hole, batches: Sequence[SealedBatch]) -> None:
         """Put back what was in a hole; returns when it is durable and was read from the medium as it is.
@@ -400,7 +400,7 @@ class Log(WritableLog):
         segment = hole.segment
         if self.failed is not None:
             raise StreamOffline(f"nothing can be written to {self.directory}: {self.failed}")
-        if segment not in self._segments or hole not in tuple(self.holes(hole.next)):
+        if segment not in self._segments or hole not in self.holes():
             raise PlanAgain(f"[{hole.base}, {hole.next}) of {self.directory} is not damaged as it was")
         check_fits(hole, self.indexes.of(segment), self.epochs, batches)
         if segment is self._writer.segment:

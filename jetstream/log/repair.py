@@ -48,10 +48,8 @@ class Hole(NamedTuple):
     length: int | None
 
 
-def holes(
-    segment: Segment, following: Offset, index: BatchIndex, damaged: OffsetRange, committed_end: Offset
-) -> Iterator[Hole]:
-    """Yield what is damaged of a segment and committed, in order; the next one begins at ``following``."""
+def holes(segment: Segment, following: Offset, index: BatchIndex, damaged: OffsetRange) -> Iterator[Hole]:
+    """Yield what is damaged of a segment, in order; the next one begins at ``following``."""
     offset, end = max(damaged[0], segment.base), min(damaged[1], following)
     while offset < end:
         row = index.find(offset)
@@ -59,8 +57,7 @@ def holes(
             hole = _known(segment, index, row, end)
         else:
             hole = _missing(segment, following, index, row)
-        if hole.next <= committed_end:
-            yield hole
+        yield hole
         offset = hole.next
 
 

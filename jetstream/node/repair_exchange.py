@@ -1,7 +1,7 @@
 """Batches for logs that have damaged ones, asked of other nodes and given to them.
 
-Any replica has what is committed, whoever leads, and gives it as it lies in its files. Both verify it: who
-has asked, and who gives it, as it would not know of its own damage otherwise.
+Any replica gives what it has, whoever leads, as it lies in its files. Both verify it: who has asked, and who
+gives it, as it would not know of its own damage otherwise.
 """
 
 import asyncio
@@ -15,10 +15,9 @@ from envelope.types import Incarnation, NodeId, Offset, StreamName
 from jetstream.log.batch import SealedBatch, verified_batches
 from jetstream.log.readable_log import FileRange, ReadableLog
 from jetstream.log.repair import Hole
-from jetstream.node.crash import Crash
 from jetstream.node.replica import StreamReplica
-from jetstream.node.replica_parts import ClusterServices
-from jetstream.replica.repair_search import answered_end, peers_of
+from jetstream.node.replica_parts import StreamServices
+from jetstream.replica.repair_search import peers_of
 from jetstream.replica.wire import RepairAnswer, RepairMessage
 from metadata.catalog.tables import Stream
 
@@ -36,14 +35,14 @@ class RepairExchange:
         self,
         find: Callable[[Incarnation], StreamReplica | None],
         row_of: Callable[[StreamName, Incarnation], Stream | None],
-        cluster: ClusterServices,
-        crash: Crash,
+        services: StreamServices,
     ) -> None:
         """``find`` returns a replica of this node, ``row_of`` what the catalogue says of a stream's life."""
         self._find = find
         self._row_of = row_of
-        self._cluster = cluster
-        self._crash = crash
+        self._cluster = services.cluster
+        self._disk = services.disk
+        self._crash = services.crash
         self._waiting: dict[_Place, asyncio.Future[RepairAnswer]] = {}
 
     # --- asking ----------------------------------------------------------------------------------
@@ -97,14 +96,17 @@ class RepairExchange:
     # --- giving ----------------------------------------------------------------------------------
 
     def asked(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: RepairMessage) -> None:
-        """Answer ``peer`` with what is committed here; with nothing where that is not to be had."""
+        """Answer ``peer`` with what is here; with nothing where it is not to be had."""
         replica = self._find(incarnation)
         if replica is None or not replica.is_open:
             self._answer(peer, name, incarnation, RepairAnswer(0, message.offset, message.offset, 0), None)
             return
-        end = answered_end(message.end, replica.high_watermark)
-        plan = partial(_verified_range, replica.log, message.offset, end)
-        planning = asyncio.get_running_loop().run_in_executor(None, plan)
+        plan = partial(_verified_range, replica.log, message.offset, message.end)
+        if message.end > replica.high_watermark:
+            # It may be cut, and must not be while it is looked at: it would be taken for damage.
+            planning = self._disk.call(plan)
+        else:
+            planning = asyncio.get_running_loop().run_in_executor(None, plan)
         planning.add_done_callback(partial(self._planned, peer, name, incarnation, message.offset))
 
     def _planned(

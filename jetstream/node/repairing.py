@@ -70,10 +70,9 @@ class Repairing:
         return True
 
     async def _holes(self, stream: StreamReplica) -> list[Hole]:
-        """Return the first holes that are committed; none if the log cannot be looked at."""
-        holes = stream.log.holes(stream.high_watermark)
+        """Return the first holes; none if the log cannot be looked at."""
         try:
-            return await self._disk.call(lambda: list(islice(holes, _HOLES_AT_ONCE)))
+            return await self._disk.call(lambda: list(islice(stream.log.holes(), _HOLES_AT_ONCE)))
         except JetstreamError as error:
             _log.warning("damage not looked at stream=%s error=%s", stream.name, error)
             return []

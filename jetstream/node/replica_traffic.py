@@ -4,11 +4,10 @@ import logging
 from collections.abc import Callable, Iterable
 
 from envelope.types import Incarnation, LeaderEpoch, NodeId, StreamName
-from jetstream.node.crash import Crash
 from jetstream.node.leading import LeadingStream
 from jetstream.node.repair_exchange import RepairExchange
 from jetstream.node.replica import StreamReplica
-from jetstream.node.replica_parts import ClusterServices
+from jetstream.node.replica_parts import StreamServices
 from jetstream.replica.duty import may_lead_soon
 from jetstream.replica.leader_events import Event, FetchArrived, FetchRefusal, FollowerLost, LeaseRenewed
 from jetstream.replica.wire import Answer, FetchMessage, RefusedMessage, RepairAnswer, RepairMessage
@@ -69,8 +68,7 @@ class ReplicaTraffic:
         find: Callable[[Incarnation], StreamReplica | None],
         early: EarlyFetches,
         catalog: Catalog,
-        cluster: ClusterServices,
-        crash: Crash,
+        services: StreamServices,
     ) -> None:
         """Speak for replicas.
 
@@ -79,15 +77,14 @@ class ReplicaTraffic:
             find: returns one of them.
             early: keeps what comes too early.
             catalog: as far as it is applied here.
-            cluster: sends refusals.
-            crash: is told of an error of ours.
+            services: send refusals and repairs.
         """
-        self.repairs = RepairExchange(find, self._row_of, cluster, crash)
+        self.repairs = RepairExchange(find, self._row_of, services)
         self._replicas = replicas
         self._find = find
         self._early = early
         self._catalog = catalog
-        self._cluster = cluster
+        self._cluster = services.cluster
         self.membership: Membership | None = None
         """Is told who is heard; None while nobody is to be."""
 

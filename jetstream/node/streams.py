@@ -81,9 +81,7 @@ class Streams:
             reign_begun(leading)
 
         self._reign_begun = begun
-        self.traffic = ReplicaTraffic(
-            lambda: iter(self), self._find, self._early, catalog, services.cluster, services.crash
-        )
+        self.traffic = ReplicaTraffic(lambda: iter(self), self._find, self._early, catalog, services)
         self._tasks: asyncio.TaskGroup = services.tasks
         self._removals: dict[Incarnation, asyncio.Task[None]] = {}
         self._began = False

@@ -1,6 +1,8 @@
 """The decider of what is asked of whom to repair a log: one damaged part, and one peer, after the other.
 
-Whoever is in sync has all that is committed, whoever leads, and gives what it knows to be so.
+Whoever is in sync has all that is committed, whoever leads, and nearly all of the rest. It gives what it has,
+committed or not: the same offset and the same epoch mean the same record, so who has asked can tell whether
+it is what was there.
 
 Who could not help is asked again after a while: it may have been away, or be repaired itself by then.
 """
@@ -58,8 +60,3 @@ def peers_of(row: Stream, node: NodeId, can_be_asked: Callable[[NodeId], bool]) 
     """Return whom ``node`` may ask now: who has all that is committed, the leader first."""
     others = (peer for peer in row.isr_nodes if peer != node)
     return sorted(filter(can_be_asked, others), key=lambda peer: (peer != row.leader, peer))
-
-
-def answered_end(asked_end: Offset, high_watermark: Offset) -> Offset:
-    """Return where an answer ends at the latest: what is not known to be committed where it is may go."""
-    return min(asked_end, high_watermark)

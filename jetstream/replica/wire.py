@@ -67,7 +67,7 @@ class FetchMessage:
 
 @dataclass(frozen=True, slots=True)
 class RepairMessage:
-    """Ask for the committed batches from the one with ``offset`` on, none of them beyond ``end``.
+    """Ask for the batches from the one with ``offset`` on, none of them beyond ``end``.
 
     Whoever asks has had them, and its own are damaged; who leads does not matter.
     """

@@ -92,7 +92,7 @@ def batches_of(other: Log, start: int, end: int) -> list[SealedBatch]:
 def repair(log: Log, other: Log) -> int:
     """Fill every hole; return how many there were."""
     count = 0
-    while hole := next(log.holes(log.log_end_offset), None):
+    while hole := next(log.holes(), None):
         log.fill(hole, batches_of(other, hole.base, hole.next))
         count += 1
     return count
@@ -197,9 +197,9 @@ def test_much_that_is_damaged_is_put_back_bit_by_bit(monkeypatch: pytest.MonkeyP
     for row in (1, 2, 3):
         with pytest.raises(CorruptDataError):
             log.read(Offset(row), 1, END)
-    assert [(hole.base, hole.next) for hole in log.holes(END)] == [(1, 4)]
+    assert [(hole.base, hole.next) for hole in log.holes()] == [(1, 4)]
     monkeypatch.setattr("jetstream.log.repair.HOLE_BYTES_MAX", index[2].end - index[1].position)
-    assert [(hole.base, hole.next) for hole in log.holes(END)] == [(1, 3), (3, 4)]
+    assert [(hole.base, hole.next) for hole in log.holes()] == [(1, 3), (3, 4)]
     assert repair(log, intact) == 2
     assert file_content(damaged_disk, FIRST) == whole
     assert stored_values(log) == VALUES
@@ -230,13 +230,12 @@ def test_damage_in_the_segment_that_is_written_is_repaired_while_it_grows(other:
         assert stored_values(again) == {**VALUES, 6: b"six", 7: b"seven"}
 
 
-def test_only_what_is_asked_for_is_a_hole() -> None:
+def test_what_is_damaged_is_a_hole_unless_the_log_has_failed() -> None:
     disk = damaged(FIRST)
     log = looked_at(disk, full=False)
-    assert [(hole.base, hole.next) for hole in log.holes(END)] == [(0, 2)]
-    assert not list(log.holes(Offset(1))), "it is not committed as a whole"
+    assert [(hole.base, hole.next) for hole in log.holes()] == [(0, 2)]
     log.fail(StorageError("broken"))
-    assert not list(log.holes(END))
+    assert not list(log.holes())
 
 
 def test_a_missing_segment_is_not_put_into_the_one_before_it() -> None:
@@ -249,7 +248,7 @@ def test_a_missing_segment_is_not_put_into_the_one_before_it() -> None:
     lacking = disk.power_loss(everything_survives)
     lacking.unlink(segment_path(DIRECTORY, Offset(2)))
     intact, log = opened(disk.power_loss(everything_survives), config), opened(lacking, config)
-    (hole,) = log.holes(END)
+    (hole,) = log.holes()
     before = file_content(lacking, hole.segment.path)
     with pytest.raises(CorruptDataError, match="segments do not begin where"):
         log.fill(hole, batches_of(intact, 2, 3))
@@ -293,7 +292,7 @@ def test_batches_that_were_not_there_are_refused(wrong: Wrong, reason: str, full
         disk.unlink(FIRST.replace(".arrows", ".index"))
     log = looked_at(disk, full=full)
     before = file_content(disk, FIRST)
-    (hole,) = log.holes(END)
+    (hole,) = log.holes()
     with pytest.raises(CorruptDataError, match=reason):
         log.fill(hole, wrong)
     assert file_content(disk, FIRST) == before
@@ -320,7 +319,7 @@ def test_batches_of_the_same_length_with_other_bounds_are_refused() -> None:
     for offset in (0, 2):
         with pytest.raises(CorruptDataError):
             log.read(Offset(offset), 1, Offset(4))
-    (hole,) = log.holes(Offset(4))
+    (hole,) = log.holes()
     assert (hole.base, hole.next, hole.rows) == (0, 3, 2)
     with pytest.raises(CorruptDataError, match="other batches"):
         log.fill(hole, batches_of(opened(swapped), 0, 3))
@@ -335,7 +334,7 @@ def test_a_hole_that_is_none_any_more_is_planned_again(other: Log) -> None:
     for change in changes:
         disk = damaged(FIRST)
         log = looked_at(disk, full=False)
-        (hole,) = log.holes(END)
+        (hole,) = log.holes()
         change(log, hole)
         with pytest.raises(PlanAgain):
             log.fill(hole, batches_of(other, 0, 2))
@@ -343,7 +342,7 @@ def test_a_hole_that_is_none_any_more_is_planned_again(other: Log) -> None:
 
 def test_a_log_that_has_failed_is_not_repaired(other: Log) -> None:
     log = looked_at(damaged(FIRST), full=False)
-    (hole,) = log.holes(END)
+    (hole,) = log.holes()
     log.fail(StorageError("broken"))
     with pytest.raises(StreamOffline):
         log.fill(hole, batches_of(other, 0, 2))
@@ -387,7 +386,7 @@ def test_bytes_that_the_medium_shows_otherwise_are_refused(
 ) -> None:
     batches = batches_of(other, 0, 2)
     log = looked_at(damaged(FIRST), full=False)
-    (hole,) = log.holes(END)
+    (hole,) = log.holes()
     read = MemoryFile.read
     monkeypatch.setattr(MemoryFile, "read", lambda *at: flipped(read(*at), 0, 0))
     with pytest.raises(StorageError, match="does not keep what is written"):
@@ -399,7 +398,7 @@ def test_bytes_that_the_medium_shows_otherwise_are_refused(
 def test_a_disk_without_space_leaves_the_hole_as_it_is(other: Log) -> None:
     disk = damaged(FIRST)
     log = looked_at(disk, full=False)
-    (hole,) = log.holes(END)
+    (hole,) = log.holes()
     disk.faults[disk.calls + 2] = Fault(FaultKind.SHORT_WRITE, 100)
     with pytest.raises(DiskFull):
         log.fill(hole, batches_of(other, 0, 2))
@@ -463,7 +462,7 @@ def test_damage_before_the_place_where_a_log_is_cut_stays_and_is_repaired(full: 
     disk, log, other = one_segment(full)
     log.truncate_to(Offset(3))
     assert (log.log_end_offset, log.corrupt_ranges) == (3, ((2, 3),))
-    assert [(hole.base, hole.next) for hole in log.holes(END)] == [(2, 3)]
+    assert [(hole.base, hole.next) for hole in log.holes()] == [(2, 3)]
     append(log, [b"another"])
     log.sync()
     assert repair(log, other) == 1

@@ -124,6 +124,28 @@ def test_all_replicas_repair_each_other_whoever_leads(scene: ClusterScene) -> No
     run(scenario())
 
 
+def test_damage_is_repaired_before_anything_is_known_to_be_committed(scene: ClusterScene) -> None:
+    """Two of three have all of it, both with damage, and nothing is committed until the third one has it."""
+
+    async def scenario() -> None:
+        async with scene.client() as js:
+            incarnation = await filled(scene, js, "few")
+            stopped(scene, "c")
+            for _ in range(10):
+                await js.publish("few.x", b"c lacks it" + b"x" * 1000)
+            await js.streams.update("few", min_insync_replicas=3)
+            stopped(scene, "a", "b")
+            damage(scene, "a", incarnation, COUNT + 2)
+            damage(scene, "b", incarnation, COUNT + 5)
+            scene.cluster.start()
+            await scene.cluster.until_whole(js.nats, "few")
+            await until_repaired(scene, "few", a=1, b=1)
+            await check_read(js, "few")
+            assert (await js.publish("few.x", b"more")).offset == COUNT + 10
+
+    run(scenario())
+
+
 def test_what_nobody_has_intact_stays_refused_and_the_rest_is_repaired(scene: ClusterScene) -> None:
     async def scenario() -> None:
         async with scene.client() as js:

@@ -10,17 +10,13 @@ from envelope.errors import CorruptDataError
 from envelope.types import LeaderEpoch, NodeId, Offset, StreamName
 from jetstream.log.segment import PlanAgain
 from metadata.catalog.tables import InSyncReplica, Stream
-from tests.simulation.replica.checkers.committed import Committed
 from tests.simulation.replica.checkers.damages import (
-    check_answered,
-    check_asked,
     check_filled,
     check_repaired,
     check_served,
     has_intact,
     is_beyond_repair,
 )
-from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.filling import holes_of, misfit
 from tests.simulation.replica.log_image import Batch, LogImage
 from tests.simulation.replica.reading import damaged_batches, readable, readable_end
@@ -54,12 +50,6 @@ def _found(*damaged: Batch, reads_all: bool = False) -> LogImage:
     image.damage.opened(image.batches_from(image.origin), reads_all=reads_all)
     image.damage.look()
     return image
-
-
-def _truths(end: Offset = END) -> Truths:
-    committed = Committed()
-    committed.by_leader("a/orders", _log(), end)
-    return Truths(committed)
 
 
 def _row(*isr: NodeId) -> Stream:
@@ -112,10 +102,9 @@ def test_damage_moves_nothing_and_goes_with_what_is_removed() -> None:
 
 
 @pytest.mark.parametrize("reads_all", [True, False])
-def test_only_what_is_committed_is_a_hole_and_only_what_was_there_fits(reads_all: bool) -> None:
+def test_what_is_damaged_is_a_hole_and_only_what_was_there_fits(reads_all: bool) -> None:
     image = _found(X, Y, reads_all=reads_all)
-    assert not list(holes_of(image, Offset(3)))
-    (hole,) = holes_of(image, Offset(4))
+    (hole,) = holes_of(image)
     assert (hole.base, hole.next, hole.rows) == (1, 4, 0 if reads_all else 2)
     assert misfit(image, hole, [X, Y]) is None
     for wrong in ([X], [X, _batch(3, 2, "y")], [X, _batch(3, 1, "other")], [_batch(1, 1, "a", "b", "c")]):
@@ -128,7 +117,7 @@ def test_only_what_is_committed_is_a_hole_and_only_what_was_there_fits(reads_all
 def test_what_is_left_damaged_at_the_end_of_a_cut_log_is_a_hole() -> None:
     image = _found(X, reads_all=True)
     image.cut(3)
-    (hole,) = holes_of(image, Offset(3))
+    (hole,) = holes_of(image)
     assert misfit(image, hole, [X]) is None
 
 
@@ -145,9 +134,8 @@ def test_a_stream_is_beyond_repair_if_nobody_who_is_there_has_what_it_needs() ->
     hurt = {A: _log(X), B: _log(X)}
     assert is_beyond_repair(_row(A, B), END, hurt)
     assert is_beyond_repair(_row(A), END, {A: _log(Z)})
-    assert is_beyond_repair(_row(A), Offset(4), {A: _log(Z), B: _log()}), (
-        "who leads keeps it, and cannot give it"
-    )
+    assert is_beyond_repair(_row(A), Offset(4), {A: _log(Z), B: _log(Z)}), "who leads keeps it"
+    assert not is_beyond_repair(_row(A), Offset(4), {A: _log(Z), B: _log()}), "it comes back"
     assert not is_beyond_repair(_row(B), Offset(4), {B: _log(Z)}), "it may be cut"
     assert not is_beyond_repair(_row(A, B), END, {A: _log(X), B: _log(Y)})
     assert not is_beyond_repair(_row(A), END, {A: _log(X), B: _log()}), "it comes back"
@@ -169,28 +157,12 @@ def _damage_is_served() -> None:
     check_served("a/orders", _log(X), 0, 2)
 
 
-def _damage_is_an_answer() -> None:
-    check_answered("a/orders", _log(X), [X], END)
-
-
-def _answer_beyond_what_is_committed() -> None:
-    check_answered("a/orders", _log(), [X, Y], Offset(3))
-
-
-def _question_beyond_what_is_committed() -> None:
-    check_asked("a/orders", Offset(4), Offset(3))
-
-
 def _another_batch_is_put_back() -> None:
-    check_filled("orders", _log(X), [_batch(1, 1, "a", "b")], _truths())
+    check_filled("orders", _log(X), [_batch(1, 1, "a", "b")])
 
 
 def _a_batch_of_another_epoch_is_put_back() -> None:
-    check_filled("orders", _log(X), [_batch(1, 2, "x1", "x2")], _truths())
-
-
-def _what_is_not_committed_is_put_back() -> None:
-    check_filled("orders", _log(Y), [Y], _truths(Offset(3)))
+    check_filled("orders", _log(X), [_batch(1, 2, "x1", "x2")])
 
 
 def _what_was_put_back_is_refused() -> None:
@@ -199,12 +171,8 @@ def _what_was_put_back_is_refused() -> None:
 
 _BROKEN: list[tuple[Callable[[], None], str]] = [
     (_damage_is_served, r"a/orders: \[0, 2\) is served, and is damaged"),
-    (_damage_is_an_answer, r"a/orders: \[1, 3\) is served, and is damaged"),
-    (_answer_beyond_what_is_committed, "answers up to 4; 3 is committed here"),
-    (_question_beyond_what_is_committed, "asks for what lies below 4; 3 is committed here"),
     (_another_batch_is_put_back, r"'a', 'b'.* is put where .*'x1', 'x2'.* was"),
     (_a_batch_of_another_epoch_is_put_back, r"epoch=2.* is put where .*epoch=1.* was"),
-    (_what_is_not_committed_is_put_back, "is put back, and was never committed"),
     (_what_was_put_back_is_refused, r"\[1, 3\) is put back, and refused still"),
 ]
 
@@ -220,8 +188,5 @@ def test_a_broken_law_of_damage_is_a_violation(breaks: Callable[[], None], messa
 def test_what_the_laws_of_damage_permit_is_no_violation() -> None:
     check_served("a/orders", _log(X), 3, 6)
     check_served("a/orders", _log(X), 1, 1)
-    check_answered("a/orders", _log(X), [Y], Offset(4))
-    check_answered("a/orders", _log(X), [], Offset(0))
-    check_asked("a/orders", Offset(3), Offset(3))
-    check_filled("orders", _log(X), [X], _truths(Offset(3)))
+    check_filled("orders", _log(X), [X])
     check_repaired("orders", _found(X), Offset(3), Offset(4))

@@ -13,6 +13,9 @@ _FIRST = first_seed(2)
 _MISJUDGED = (9211042, 9213913, 9214711, 9217741, 9308694, 9326578, 9335471, 9343382)
 """Clusters that did nothing wrong, and of which a checker once said that they did."""
 
+_MENDED = (9502746,)
+"""Clusters in which something of the product's was wrong."""
+
 _STRUCK = ("kill", "stop", "pause", "resume", "wipe", "trim", "hand_over", "there_and_back")
 _REPLICAS = ("reign", "truncated", "diverging", "start_over", "isr_changed", "isr_refused", "superseded")
 _FENCED = ("fetch_other_leader_epoch", "fetch_old_node_epoch", "fetch_no_lease", "reconnected")
@@ -34,6 +37,10 @@ def test_new_seeds_of_replicas_keep_every_law_and_converge_and_go_through_every_
 
 def test_seeds_that_were_misjudged_are_judged_rightly() -> None:
     run_all("replica", run, _MISJUDGED)
+
+
+def test_seeds_that_found_a_fault_find_it_no_more() -> None:
+    run_all("replica", run, _MENDED)
 
 
 @pytest.mark.deep

@@ -130,7 +130,7 @@ class Checks:
         """Put into a hole what fits there; return why not."""
         error = misfit(image, hole, batches)
         if error is None:
-            check_filled(str(image.stream), image, batches, self.truths[image.stream])
+            check_filled(str(image.stream), image, batches)
             image.damage.put_back(hole.base, hole.next)
             check_repaired(str(image.stream), image, hole.base, hole.next)
         return error

@@ -14,20 +14,20 @@ from tests.simulation.replica.log_image import Batch, LogImage
 _UNTIMED = TimestampUs(0)
 
 
-def holes_of(image: LogImage, committed_end: Offset) -> Iterator[Hole]:
-    """Yield what of a log is known to be damaged and committed."""
+def holes_of(image: LogImage) -> Iterator[Hole]:
+    """Yield what of a log is known to be damaged."""
     refused = image.damage.refused
     if refused:
         segment = image.damage.segment_at(image.origin)
         index, segment.data_end = _index_of(image)
         for damaged in refused:
-            yield from holes(segment, image.log_end, index, damaged, committed_end)
+            yield from holes(segment, image.log_end, index, damaged)
 
 
 def misfit(image: LogImage, hole: Hole, batches: Sequence[Batch]) -> JetstreamError | None:
     """Return why batches cannot be put into a hole, as `jetstream.log.log.Log.fill`; None if they can."""
     try:
-        if hole not in tuple(holes_of(image, hole.next)):
+        if hole not in holes_of(image):
             raise PlanAgain(f"[{hole.base}, {hole.next}) is not damaged as it was")
         sealed = [_sealed(batch, image.origin) for batch in batches]
         check_fits(hole, _index_of(image)[0], image.epochs, sealed)

@@ -11,7 +11,6 @@ from tests.simulation.mutation import Mutant
 
 FIRST: Final = 10_000
 
-_REPAIR: Final = "jetstream.log.repair"
 _CORRUPT_RANGES: Final = "jetstream.log.corrupt_ranges"
 _REPAIR_SEARCH: Final = "jetstream.replica.repair_search"
 _LEADER: Final = "jetstream.replica.leader"
@@ -131,18 +130,6 @@ _UNCLEAN: Final = (
     ),
 )
 _DAMAGED: Final = (
-    _mutant(
-        "asks_for_what_is_not_committed",
-        _REPAIR,
-        "if hole.next <= committed_end:",
-        "if hole.next > hole.base:",
-    ),
-    _mutant(
-        "answers_beyond_its_high_watermark",
-        _REPAIR_SEARCH,
-        "return min(asked_end, high_watermark)",
-        "return asked_end",
-    ),
     _mutant(
         "first_damaged_batch_is_served",
         _CORRUPT_RANGES,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from envelope.errors import JetstreamError
 from envelope.types import Offset
 from jetstream.log.repair import Hole
-from jetstream.replica.repair_search import Attempt, RepairSearch, answered_end, peers_of
-from tests.simulation.replica.checkers.damages import check_answered, check_asked
+from jetstream.replica.repair_search import Attempt, RepairSearch, peers_of
+from tests.simulation.replica.checkers.damages import check_served
 from tests.simulation.replica.filling import holes_of
 from tests.simulation.replica.log_image import Batch
 from tests.simulation.replica.messages import RepairAnswer, RepairQuestion
@@ -67,13 +67,12 @@ class Repairing:
         replica, row = self._replica, self._replica.row
         if row is None:
             return
-        holes = list(islice(holes_of(self._image, replica.watermark.offset), _HOLES_AT_ONCE))
+        holes = list(islice(holes_of(self._image), _HOLES_AT_ONCE))
         parts = [(hole.base, hole.next) for hole in holes]
         peers = peers_of(row, replica.life.name, lambda peer: True)
         self._attempt = attempt = self._search.next(parts, peers, replica.life.now())
         if attempt is not None:
             # A cut while it is under way takes from the log what it looks for; filling finds that out.
-            check_asked(replica.title, attempt.next, replica.watermark.offset)
             self._hole = holes[parts.index((attempt.base, attempt.next))]
             self._offset, self._batches = max(attempt.base, self._image.log_start), []
             self._ask(attempt)
@@ -122,12 +121,11 @@ class Repairing:
     # --- giving -----------------------------------------------------------------------------------------
 
     def _asked(self, question: RepairQuestion) -> None:
-        """Answer with what is committed here; with nothing where that is not to be had."""
+        """Answer with what is here; with nothing where it is not to be had."""
         replica, image = self._replica, self._image
-        high_watermark = replica.watermark.offset
-        batches = self._found(question.offset, answered_end(question.end, high_watermark))
-        check_answered(replica.title, image, batches, high_watermark)
+        batches = self._found(question.offset, question.end)
         base, end = (batches[0].base, batches[-1].next) if batches else (question.offset, question.offset)
+        check_served(replica.title, image, base, end)
         answer = RepairAnswer(replica.life.name, image.stream, base, end, batches)
         self._world.network.send((replica.life.name, question.source), answer)
 

@@ -1,12 +1,15 @@
 """Damage that nobody has read yet is found when another node is to have it, and not sent."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sized
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import cast
+
+import pytest
 
 from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName
 from jetstream.log.memory_disk import MemoryDisk
@@ -79,6 +82,12 @@ def has(said: Sized, count: int) -> bool:
     return len(said) == count
 
 
+def asked_of(scene: Scene, replica: SimpleNamespace) -> RepairExchange:
+    return RepairExchange(
+        lambda incarnation: cast("StreamReplica", replica), lambda name, life: None, scene.services
+    )
+
+
 def test_a_leader_finds_its_damage_when_a_follower_is_to_have_it() -> None:
     async def test() -> None:
         async with damaged() as scene:
@@ -96,19 +105,38 @@ def test_a_leader_finds_its_damage_when_a_follower_is_to_have_it() -> None:
     asyncio.run(test())
 
 
-def test_who_is_asked_for_a_repair_finds_its_own_damage() -> None:
+@pytest.mark.parametrize("known", [END, Offset(2), Offset(0)])
+def test_who_is_asked_for_a_repair_gives_what_it_has_and_finds_its_own_damage(known: Offset) -> None:
+    """Whatever it knows to be committed."""
+
     async def test() -> None:
         async with damaged() as scene:
             log, said = scene.parts.log, scene.said.answers
-            asked = cast("StreamReplica", SimpleNamespace(is_open=True, high_watermark=END, log=log))
-            exchange = RepairExchange(
-                lambda incarnation: asked, lambda name, life: None, scene.services.cluster, Crash()
-            )
+            exchange = asked_of(scene, SimpleNamespace(is_open=True, high_watermark=known, log=log))
             for offset in (1, 2):
                 exchange.asked(PEER, NAME, INCARNATION, RepairMessage(0, Offset(offset), END))
                 await until(partial(has, said, offset))
             answers = [answer for _, answer, _ in said if isinstance(answer, RepairAnswer)]
             assert [(answer.base, answer.next) for answer in answers] == [(1, 1), (2, 3)]
             assert scene.refused() == ((1, 2),)
+
+    asyncio.run(test())
+
+
+def test_what_may_be_cut_is_looked_at_between_two_appends_and_what_is_committed_at_once() -> None:
+    async def test() -> None:
+        async with damaged() as scene:
+            said, gate = scene.said.answers, threading.Event()
+            replica = SimpleNamespace(is_open=True, high_watermark=Offset(0), log=scene.parts.log)
+            exchange = asked_of(scene, replica)
+            append_under_way = scene.services.disk.call(gate.wait)
+            exchange.asked(PEER, NAME, INCARNATION, RepairMessage(0, Offset(0), Offset(1)))
+            replica.high_watermark = END
+            exchange.asked(PEER, NAME, INCARNATION, RepairMessage(0, Offset(2), END))
+            await until(partial(has, said, 1))
+            gate.set()
+            await append_under_way
+            await until(partial(has, said, 2))
+            assert [cast("RepairAnswer", answer).base for _, answer, _ in said] == [2, 0]
 
     asyncio.run(test())

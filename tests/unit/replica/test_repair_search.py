@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from envelope.types import MonotonicNs, NodeId, Offset
-from jetstream.replica.repair_search import RETRY_NS, Attempt, RepairSearch, answered_end, peers_of
+from jetstream.replica.repair_search import RETRY_NS, Attempt, RepairSearch, peers_of
 from metadata.catalog.tables import InSyncReplica
 from tests.support.lone_streams import LONE_ROW
 
@@ -49,8 +49,3 @@ def test_who_is_in_sync_and_can_be_asked_is_asked_the_leader_first() -> None:
     assert peers_of(row, b, lambda peer: True) == [c, a, d]
     assert peers_of(row, c, lambda peer: peer != a) == [b, d]
     assert peers_of(replace(row, leader=None), e, lambda peer: True) == [a, b, c, d]
-
-
-def test_only_what_is_known_to_be_committed_is_given() -> None:
-    assert answered_end(Offset(5), Offset(4)) == 4
-    assert answered_end(Offset(5), Offset(6)) == 5
