@@ -49,14 +49,16 @@ class Repairing:
                     pass
 
     async def _repair(self, stream: StreamReplica) -> bool:
-        """Make the next attempt that is due; tell whether there was one."""
+        """Try to repair some of what is due; return when something is repaired, or nothing can be now."""
         search = self._searches.setdefault(stream.parts.incarnation, RepairSearch())
-        holes = await self._holes(stream)
-        parts = [(hole.base, hole.next) for hole in holes]
-        attempt = search.next(parts, self._exchange.peers(stream), self._clock.monotonic())
-        if attempt is None:
-            return False
-        hole = holes[parts.index((attempt.base, attempt.next))]
+        for hole, attempt in await self._due(stream, search):
+            if await self._has_repaired(stream, search, hole, attempt):
+                return True  # the other holes may be in other rows of the index now
+        return False
+
+    async def _has_repaired(
+        self, stream: StreamReplica, search: RepairSearch, hole: Hole, attempt: Attempt
+    ) -> bool:
         try:
             batches = await self._exchange.batches(stream, hole, attempt.peer)
             await self._disk.call(partial(stream.log.fill, hole, batches))
@@ -64,15 +66,25 @@ class Repairing:
             is_news = search.failed(attempt, self._clock.monotonic())
             level = logging.WARNING if is_news else logging.DEBUG
             self._tell(level, "not repaired", stream, attempt, f"error={error} runbook=RB-01")
-        else:
-            stream.parts.counts[REPAIRED] += hole.next - hole.base
-            self._tell(logging.WARNING, "repaired", stream, attempt, "runbook=RB-01")
+            return False
+        stream.parts.counts[REPAIRED] += hole.next - hole.base
+        self._tell(logging.WARNING, "repaired", stream, attempt, "runbook=RB-01")
         return True
 
-    async def _holes(self, stream: StreamReplica) -> list[Hole]:
-        """Return the first holes; none if the log cannot be looked at."""
+    async def _due(self, stream: StreamReplica, search: RepairSearch) -> list[tuple[Hole, Attempt]]:
+        """Return what is due at the first holes that have something; none if the log cannot be looked at.
+
+        Those that nobody could help with a moment ago are passed over, or the others would wait behind them.
+        """
+        peers, now = self._exchange.peers(stream), self._clock.monotonic()
+
+        def look() -> list[tuple[Hole, Attempt]]:
+            due = ((hole, search.due(hole.base, hole.next, peers, now)) for hole in stream.log.holes())
+            first = islice(((hole, attempts) for hole, attempts in due if attempts), _HOLES_AT_ONCE)
+            return [(hole, attempt) for hole, attempts in first for attempt in attempts]
+
         try:
-            return await self._disk.call(lambda: list(islice(stream.log.holes(), _HOLES_AT_ONCE)))
+            return await self._disk.call(look) if peers else []
         except JetstreamError as error:
             _log.warning("damage not looked at stream=%s error=%s", stream.name, error)
             return []

@@ -26,24 +26,22 @@ class Attempt(NamedTuple):
 
 
 class RepairSearch:
-    """Of one stream."""
+    """Of one stream, for as long as its log has damage."""
 
     def __init__(self) -> None:
         self._failed: dict[Attempt, MonotonicNs] = {}
 
-    def next(
-        self, damaged: Sequence[tuple[Offset, Offset]], peers: Sequence[NodeId], now: MonotonicNs
-    ) -> Attempt | None:
-        """Return the first attempt that is due; None if none is.
+    def due(self, base: Offset, end: Offset, peers: Sequence[NodeId], now: MonotonicNs) -> list[Attempt]:
+        """Return what may be tried now to put back ``[base, end)``.
 
         Args:
-            damaged: what can be put back, lowest first.
-            peers: who has it, the best one first.
+            base: first offset of a damaged part.
+            end: offset after it.
+            peers: who has it, the best one first; so are the attempts.
             now: any clock that does not go back.
         """
-        attempts = [Attempt(*part, peer) for part in damaged for peer in peers]
-        self._failed = {each: at for each, at in self._failed.items() if each in set(attempts)}
-        return next((each for each in attempts if self._is_due(each, now)), None)
+        attempts = [Attempt(base, end, peer) for peer in peers]
+        return [attempt for attempt in attempts if self._is_due(attempt, now)]
 
     def failed(self, attempt: Attempt, now: MonotonicNs) -> bool:
         """Take in that it was of no use; tell whether that is news."""

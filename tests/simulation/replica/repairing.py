@@ -3,7 +3,6 @@
 One part is asked of one peer at a time, as the product does it (`jetstream.node.repairing`).
 """
 
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from envelope.errors import JetstreamError
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 _PATIENCE: Final = LEASE // 2
 """For one answer; the product has more, and runs for longer."""
-_HOLES_AT_ONCE: Final = 16
 
 
 class Repairing:
@@ -67,15 +65,15 @@ class Repairing:
         replica, row = self._replica, self._replica.row
         if row is None:
             return
-        holes = list(islice(holes_of(self._image), _HOLES_AT_ONCE))
-        parts = [(hole.base, hole.next) for hole in holes]
         peers = peers_of(row, replica.life.name, lambda peer: True)
-        self._attempt = attempt = self._search.next(parts, peers, replica.life.now())
-        if attempt is not None:
-            # A cut while it is under way takes from the log what it looks for; filling finds that out.
-            self._hole = holes[parts.index((attempt.base, attempt.next))]
-            self._offset, self._batches = max(attempt.base, self._image.log_start), []
-            self._ask(attempt)
+        for hole in holes_of(self._image):
+            due = self._search.due(hole.base, hole.next, peers, replica.life.now())
+            if due:
+                # A cut while it is under way takes from the log what it looks for; filling finds that out.
+                self._attempt, self._hole = due[0], hole
+                self._offset, self._batches = max(hole.base, self._image.log_start), []
+                self._ask(due[0])
+                return
 
     def _ask(self, attempt: Attempt) -> None:
         replica = self._replica

@@ -13,33 +13,27 @@ NOW = MonotonicNs(7)
 LATER = MonotonicNs(NOW + RETRY_NS)
 
 
-def test_the_best_peer_is_asked_for_the_lowest_part_first() -> None:
-    assert RepairSearch().next([LOW, HIGH], [B, A], NOW) == Attempt(*LOW, B)
-
-
-def test_without_damage_or_without_peers_nothing_is_asked() -> None:
-    assert RepairSearch().next([], [A], NOW) is None
-    assert RepairSearch().next([LOW], [], NOW) is None
+def test_every_peer_may_be_asked_the_best_one_first() -> None:
+    assert RepairSearch().due(*LOW, [B, A], NOW) == [Attempt(*LOW, B), Attempt(*LOW, A)]
+    assert not RepairSearch().due(*LOW, [], NOW)
 
 
 def test_who_could_not_help_is_asked_again_after_a_while_and_others_meanwhile() -> None:
-    search, asked = RepairSearch(), []
-    while (attempt := search.next([LOW, HIGH], [A, B], NOW)) is not None:
-        asked.append(attempt)
-        assert search.failed(attempt, NOW), "it is news"
-    assert asked == [Attempt(*LOW, A), Attempt(*LOW, B), Attempt(*HIGH, A), Attempt(*HIGH, B)]
-    assert search.next([LOW, HIGH], [A, B], MonotonicNs(LATER - 1)) is None
-    again = search.next([LOW, HIGH], [A, B], LATER)
-    assert again == asked[0]
-    assert not search.failed(again, LATER), "it is no news"
-    assert search.next([LOW, HIGH], [A, B], LATER) == asked[1]
+    search = RepairSearch()
+    of_a, of_b = search.due(*LOW, [A, B], NOW)
+    assert search.failed(of_a, NOW), "it is news"
+    assert search.due(*LOW, [A, B], NOW) == [of_b]
+    assert search.failed(of_b, NOW)
+    assert not search.due(*LOW, [A, B], MonotonicNs(LATER - 1))
+    assert search.due(*LOW, [A, B], LATER) == [of_a, of_b]
+    assert not search.failed(of_a, LATER), "it is no news"
+    assert search.due(*LOW, [A, B], LATER) == [of_b]
 
 
-def test_what_was_repaired_and_is_damaged_anew_is_asked_for_at_once() -> None:
+def test_who_could_not_help_with_one_part_may_have_another() -> None:
     search = RepairSearch()
     assert search.failed(Attempt(*LOW, A), NOW)
-    assert search.next([HIGH], [A], NOW) == Attempt(*HIGH, A)
-    assert search.next([LOW], [A], NOW) == Attempt(*LOW, A)
+    assert search.due(*HIGH, [A], NOW) == [Attempt(*HIGH, A)]
 
 
 def test_who_is_in_sync_and_can_be_asked_is_asked_the_leader_first() -> None:
