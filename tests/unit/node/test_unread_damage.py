@@ -130,11 +130,13 @@ def test_what_may_be_cut_is_looked_at_between_two_appends_and_what_is_committed_
             replica = SimpleNamespace(is_open=True, high_watermark=Offset(0), log=scene.parts.log)
             exchange = asked_of(scene, replica)
             append_under_way = scene.services.disk.call(gate.wait)
-            exchange.asked(PEER, NAME, INCARNATION, RepairMessage(0, Offset(0), Offset(1)))
-            replica.high_watermark = END
-            exchange.asked(PEER, NAME, INCARNATION, RepairMessage(0, Offset(2), END))
-            await until(partial(has, said, 1))
-            gate.set()
+            try:
+                exchange.asked(PEER, NAME, INCARNATION, RepairMessage(0, Offset(0), Offset(1)))
+                replica.high_watermark = END
+                exchange.asked(PEER, NAME, INCARNATION, RepairMessage(0, Offset(2), END))
+                await until(partial(has, said, 1))
+            finally:
+                gate.set()
             await append_under_way
             await until(partial(has, said, 2))
             assert [cast("RepairAnswer", answer).base for _, answer, _ in said] == [2, 0]
