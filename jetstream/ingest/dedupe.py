@@ -5,6 +5,9 @@ counted in the log's own timestamps, so that a clock set back brings none back a
 was remembered before; and by count, so that memory is bounded. A rollback finds all that it takes back, and
 that has not left, at the young end.
 
+A name does not leave while its record's fate is unknown: stored, and neither committed nor taken back. If the
+commit comes late, the window is counted from there: before it no publisher can have heard its ack.
+
 Names lie in generations of `GENERATION_NAMES`, newest first, each with a dictionary of its own, which the
 interpreter never has to let grow: 30 bytes a name, where one that names leave singly comes to 84. Its values
 are positions, whose objects all dictionaries share; what is known of a name is in arrays at its position. The
@@ -17,7 +20,7 @@ it is: nobody is able to find two ids with one digest.
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -26,6 +29,7 @@ from itertools import repeat
 from typing import Final
 
 from envelope.types import Offset, TimestampUs
+from jetstream.ingest.record_fates import RecordFates
 
 GENERATION_NAMES: Final = (1 << 15) * 2 // 3
 """A dictionary of 2**15 places takes so many before it grows; to drop one takes a millisecond or two."""
@@ -37,6 +41,12 @@ _TAGS: Final = 1 << 22
 _TAGS_MASK: Final = _TAGS - 1
 _TAG_VALUES: Final = 255
 """Tags are given out in turn, from 1 on; 0 is that of no generation."""
+
+UNCOMMITTED_NAMES_MAX: Final = 1 << 19
+"""Names of records that are not committed; beyond it new messages are refused. Twice as many are kept."""
+
+_SMALL_GENERATIONS_MAX: Final = 128
+"""Beyond it generations are large, so that there are never as many as tags."""
 
 _BEFORE_ALL: Final = -(1 << 62)
 """Earlier than any timestamp, microseconds."""
@@ -94,9 +104,13 @@ class _Generation:
 class DedupeWindow:
     """Names by offset.
 
+    Attributes:
+        fates: which names stay because their records are not committed, or were committed late.
+
     Invariants:
         D1: a name that is found is that of a record within the window, the last that has it.
         D2: offsets and timestamps never decrease from name to name.
+        D5: the name of a record whose fate is unknown is found, however old it is.
     """
 
     def __init__(self, window_us: int, names_max: int) -> None:
@@ -107,6 +121,7 @@ class DedupeWindow:
         self._first = 0  # names that came before this one are forgotten by count
         self._newest_first = [_Generation(1, 0)]
         self._tags: bytearray | None = None  # once there are two generations
+        self.fates = RecordFates(self._timestamp_from)
         self.resize(window_us, names_max)
 
     def __len__(self) -> int:
@@ -114,7 +129,8 @@ class DedupeWindow:
 
     def _first_kept(self, generation: _Generation) -> int:
         expired = bisect_right(generation.timestamps, self._expired_us)
-        return max(self._first, generation.first + expired)
+        held = bisect_left(generation.offsets, self.fates.held)
+        return max(self._first, generation.first + min(expired, held))
 
     @property
     def window_us(self) -> int:
@@ -126,6 +142,14 @@ class DedupeWindow:
         """The configured number."""
         return self._names_max
 
+    @property
+    def is_full(self) -> bool:
+        """Whether too many records are not committed for their names to be kept."""
+        names = self._newest_first[0].end
+        if names - self._first < UNCOMMITTED_NAMES_MAX:
+            return False
+        return names - self._number_from(self.fates.uncommitted) >= UNCOMMITTED_NAMES_MAX
+
     def effective_window_us(self, now: TimestampUs) -> int:
         """Return how far back a repeat that comes next is surely found: less than the window by the count."""
         first = self._newest_first[0].end - self._names_max  # what is before it leaves when that comes
@@ -136,7 +160,7 @@ class DedupeWindow:
         """Change the window from now on; what is forgotten stays forgotten."""
         assert window_us >= 0, "a window does not reach into the future"
         assert names_max > 0, "use a window of 0 to remember nothing"
-        self._window_us = window_us
+        self._window_us = self.fates.window_us = window_us
         self._names_max = names_max
         self._generation_max = min(GENERATION_NAMES, names_max)
 
@@ -155,10 +179,9 @@ class DedupeWindow:
         for generation in generations:
             position = generation.positions.get(name)
             if position is not None:
-                is_kept = generation.timestamps[position] > self._expired_us
-                if is_kept and generation.first + position >= self._first:
-                    return Offset(generation.offsets[position])
-                return None
+                offset = generation.offsets[position]
+                is_kept = generation.timestamps[position] > self._expired_us or offset >= self.fates.held
+                return Offset(offset) if is_kept and generation.first + position >= self._first else None
         return None
 
     def remember(self, name: Name, offset: Offset, timestamp: TimestampUs) -> None:
@@ -168,7 +191,8 @@ class DedupeWindow:
         newest = self._newest_first[0]
         offsets, positions = newest.offsets, newest.positions
         count = len(offsets)
-        if count >= self._generation_max:
+        is_small = count < GENERATION_NAMES and len(self._newest_first) >= _SMALL_GENERATIONS_MAX
+        if count >= self._generation_max and not is_small:
             self._begin_generation()
             self.remember(name, offset, timestamp)
             return
@@ -232,6 +256,7 @@ class DedupeWindow:
     def forget_from(self, log_end_offset: Offset) -> None:
         """Take back all names of records at ``log_end_offset`` and after: these were not stored."""
         self._last_offset = min(self._last_offset, log_end_offset - 1)
+        self.fates.forget_from(log_end_offset)
         generations = self._newest_first
         age = 0
         generations[0].take_back_from(log_end_offset)
@@ -247,24 +272,49 @@ class DedupeWindow:
     def expire(self, now: TimestampUs) -> None:
         """Forget what is a window old or older at the log's time ``now``, and what is too much."""
         self._expired_us = max(self._expired_us, now - self._window_us)
+        self.fates.let_go(now)
         generations = self._newest_first
         first = generations[0].end - self._names_max
+        if first > self._first:
+            first = min(
+                first,
+                max(
+                    self._number_from(self.fates.uncommitted), generations[0].end - 2 * UNCOMMITTED_NAMES_MAX
+                ),
+            )
         if first > self._first:
             self._first = first
             self._forgotten_us = self._timestamp_of(first - 1)
         while len(generations) > 1 and self._is_forgotten(generations[-1]):
             generations.pop()
 
+    def _number_from(self, offset: Offset) -> int:
+        """Return how many names came before the first one at ``offset`` or after."""
+        for generation in self._newest_first:
+            position = bisect_left(generation.offsets, offset)
+            if position:
+                return generation.first + position
+        return self._newest_first[-1].first
+
+    def _timestamp_from(self, offset: Offset) -> int | None:
+        """Return the timestamp of the first name at ``offset`` or after."""
+        number = self._number_from(offset)
+        return self._timestamp_of(number) if number < self._newest_first[0].end else None
+
     def _timestamp_of(self, number: int) -> int:
         """Return the timestamp of the name before which ``number`` others came, unless that has expired."""
         for generation in self._newest_first:
             if generation.first <= number < generation.end:
-                return generation.timestamps[number - generation.first]
+                place = number - generation.first
+                # Another thread may have taken it back since.
+                return next(iter(generation.timestamps[place : place + 1]), _BEFORE_ALL)
         return _BEFORE_ALL
 
     def _is_forgotten(self, generation: _Generation) -> bool:
         timestamps = generation.timestamps  # none if all its names were taken back
-        return not timestamps or generation.end <= self._first or timestamps[-1] <= self._expired_us
+        if not timestamps or generation.end <= self._first:
+            return True
+        return timestamps[-1] <= self._expired_us and generation.offsets[-1] < self.fates.held
 
 
 def window_us(window: timedelta) -> int:

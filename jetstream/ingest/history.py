@@ -75,6 +75,7 @@ class History:
 
     def __post_init__(self) -> None:
         self.batch_ends = BatchEnds(self.dedupe)
+        self.dedupe.fates.hold_from(self.high_watermark)
 
     def id_before(self, offset: Offset) -> bytes | None:
         """Return the message id of the record before ``offset``, the last one there is; None without one."""
@@ -140,8 +141,19 @@ class History:
             self.last_id(last_id, Offset(end - 1))
         return self._recover(names, records, sessions_from, step)
 
-    def committed(self, high_watermark: Offset) -> None:
-        """Let go of what it would take to forget records below ``high_watermark``: they stay."""
+    def committed(self, high_watermark: Offset, now: TimestampUs) -> None:
+        """Take in that records below ``high_watermark`` stay, as is known at the wall clock's ``now``."""
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        self.dedupe.fates.committed(high_watermark, max(now, self.last_timestamp))
+        self.let_go(high_watermark)
+
+    def lead_from(self, high_watermark: Offset, now: TimestampUs) -> None:
+        """Begin a reign whose leader knows that records below ``high_watermark`` are committed."""
+        self.high_watermark = high_watermark
+        self.dedupe.fates.committed(high_watermark, max(now, self.last_timestamp))
+
+    def let_go(self, high_watermark: Offset) -> None:
+        """Let go of what it would take to forget records below ``high_watermark``."""
         steps = self._steps
         while steps and steps[0].base < high_watermark:
             steps.popleft()
@@ -198,12 +210,13 @@ class History:
         if not self.dedupe.are_new(names):
             return False
         self.dedupe.remember_new(names, first, TimestampUs(timestamp))
-        self._expire(TimestampUs(timestamp))
+        self.expire(TimestampUs(timestamp))
         return True
 
-    def _expire(self, now: TimestampUs) -> None:
+    def expire(self, now: TimestampUs) -> None:
+        """Forget the names and sessions that are too old at the log's time ``now``, or too many."""
         self.dedupe.expire(now)
-        self.sessions.expire(now)
+        self.sessions.expire(now, self.dedupe.fates.held, self.dedupe.fates.uncommitted)
 
     def _recover(
         self, names: StoredNames, records: pa.RecordBatch, sessions_from: Offset, step: Step
@@ -226,5 +239,5 @@ class History:
         for place in places:
             if place.offset >= sessions_from:
                 self.store(place, step)
-        self._expire(TimestampUs(timestamps[-1]))
+        self.expire(TimestampUs(timestamps[-1]))
         return places

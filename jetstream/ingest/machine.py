@@ -248,7 +248,7 @@ class StreamIngest:
             case AppendUnknown(error):
                 actions = self._append_unknown(error)
             case HighWatermarkAdvanced(high_watermark):
-                actions = self._committed(high_watermark)
+                actions = self._committed(high_watermark, now)
             case _:
                 assert_never(event)
         assert self._high_watermark <= self._appended_end <= self.log_end_offset, f"M2: {self}"
@@ -259,7 +259,7 @@ class StreamIngest:
         reason = self._offline or self._suspended
         if reason is not None:
             return self._turn_away(messages, reason)
-        if len(self._pending) > PENDING_ACKS_MAX:
+        if len(self._pending) > PENDING_ACKS_MAX or self.dedupe.is_full:
             return self._turn_away(messages, Overloaded(f"stream {self._stream} waits for its replicas"))
         group = self._sequencer.sequence(messages, now)
         actions = self._answer(group.refused, group.duplicates)
@@ -365,10 +365,10 @@ class StreamIngest:
         self._doomed = len(groups) - 1
         return groups
 
-    def _committed(self, high_watermark: Offset) -> list[Action]:
+    def _committed(self, high_watermark: Offset, now: TimestampUs) -> list[Action]:
         assert high_watermark >= self._high_watermark, "M2: the high watermark never goes back"
         self._high_watermark = high_watermark
-        self._history.committed(high_watermark)
+        self._history.committed(high_watermark, now)
         self._gathering.commit(high_watermark)
         return _publish(*self._pending.release(high_watermark))
 

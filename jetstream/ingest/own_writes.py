@@ -175,8 +175,7 @@ class OwnWrites:
 
     def committed(self, high_watermark: Offset) -> None:
         """Learn that records below ``high_watermark`` are committed."""
-        self._history.high_watermark = max(self._history.high_watermark, high_watermark)
-        self._history.committed(high_watermark)
+        self._history.committed(high_watermark, self._history.last_timestamp)
 
     def settled(self) -> tuple[Outcome, ...]:
         """Return the outcomes that are known and were not told yet; in order (M6)."""

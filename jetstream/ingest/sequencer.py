@@ -122,8 +122,7 @@ class Sequencer:
         history = self._history
         step = history.begin_step(history.end)
         history.last_timestamp = max(now, history.last_timestamp)
-        self._dedupe.expire(history.last_timestamp)
-        self._sessions.expire(history.last_timestamp)
+        history.expire(history.last_timestamp)
         group = Group(history.end, history.end, step)
         start = 0
         for place in messages.cookies():

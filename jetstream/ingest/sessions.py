@@ -26,6 +26,7 @@ WINDOW_US_DEFAULT: Final = 7 * 24 * 3_600 * 1_000_000
 _SEQUENCE_BITS: Final = 64
 _NAMES: Final = pa.array([MESSAGE_ID, SESSION, SEQUENCE, SEQUENCE_AFTER])
 _BEFORE_ALL: Final = -(1 << 62)
+_AFTER_ALL: Final = Offset(1 << 62)
 
 
 class Session(NamedTuple):
@@ -65,6 +66,7 @@ class Sessions:
 
     Invariants:
         D3: a session's sequence and offset only increase, until it has expired or is taken back.
+        D6: a session is known while the fate of its last record is not.
     """
 
     def __init__(self, window_us: int = WINDOW_US_DEFAULT, sessions_max: int = SESSIONS_MAX) -> None:
@@ -74,6 +76,7 @@ class Sessions:
         self._sessions_max = sessions_max
         self._oldest_first: OrderedDict[bytes, Session] = OrderedDict()
         self._expired_us = _BEFORE_ALL
+        self._held = _AFTER_ALL  # sessions whose last record is there or after do not expire
         self._pushed_out_us = _BEFORE_ALL
 
     def __len__(self) -> int:
@@ -105,7 +108,10 @@ class Sessions:
     def find(self, session: bytes) -> Session | None:
         """Return a session's last record; None if it has none, or has expired."""
         found = self._oldest_first.get(session)
-        return found if found is not None and found.timestamp > self._expired_us else None
+        return found if found is not None and self._is_kept(found) else None
+
+    def _is_kept(self, last: Session) -> bool:
+        return last.timestamp > self._expired_us or last.offset >= self._held
 
     def store(self, stored: StoredPlace) -> None:
         """Take in a record; one with a number that is not above its session's last changes nothing."""
@@ -133,14 +139,19 @@ class Sessions:
         for session in absent:
             self.put(session, None)
 
-    def expire(self, now: TimestampUs) -> None:
-        """Forget what was last used a window before the log's time ``now``, and what is too much."""
+    def expire(self, now: TimestampUs, held: Offset = _AFTER_ALL, uncommitted: Offset = _AFTER_ALL) -> None:
+        """Forget what was last used a window before the log's time ``now``, and what is too much.
+
+        But not by age those with a record at ``held`` or after, nor by number those with one that is
+        ``uncommitted``.
+        """
         self._expired_us = max(self._expired_us, now - self._window_us)
+        self._held = held
         sessions = self._oldest_first
         while sessions:
             last = next(iter(sessions.values()))
-            if last.timestamp > self._expired_us:
-                if len(sessions) <= self._sessions_max:
+            if self._is_kept(last):
+                if len(sessions) <= self._sessions_max or last.offset >= uncommitted:
                     return
                 self._pushed_out_us = last.timestamp
             sessions.popitem(last=False)

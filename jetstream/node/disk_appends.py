@@ -83,6 +83,7 @@ class FollowerAppend:
         data: whole batches, as `verified_batches` takes them.
         now: wall clock.
         high_watermark: below it nothing will be cut.
+        committed: the leader's high watermark when it sent them.
         error: as `GroupAppend.error`, and `CorruptDataError` if the batches are damaged or do not follow the
             log; nothing was stored then. With `DiskFull` the log may have the first of the batches.
         note: the leader's, of committed records of which some may be gone; empty if there is none.
@@ -95,6 +96,7 @@ class FollowerAppend:
     data: Buffer
     now: TimestampUs
     high_watermark: Offset = NO_OFFSET
+    committed: Offset = NO_OFFSET
     note: bytes = b""
     error: JetstreamError | None = None
     written: Callable[[], None] | None = None
@@ -130,13 +132,30 @@ class FollowerAppend:
         self.batches = self.batches or verified_batches(self.data)
         if self.batches and self.batches[0][0].base > log_end_offset:
             raise _refused_behind(self.log)
-        self.opened.history.committed(self.high_watermark)
         if self.note:
             self.opened.take_note(decode_note(self.note))
         try:
             self.log.append_sealed(self.batches, self.now)
         finally:
             self.records = self.log.log_end_offset - log_end_offset
+
+    def learn(self) -> None:
+        """Let the log take in what was stored of the batches."""
+        self.opened.absorb(self.batches)
+        self._learn_committed()
+
+    def pass_over(self) -> bool:
+        """Do as `learn` if that takes no time; say False, and do nothing, if it does."""
+        is_done = self.opened.pass_over(self.batches)
+        if is_done:
+            self._learn_committed()
+        return is_done
+
+    def _learn_committed(self) -> None:
+        history = self.opened.history
+        history.committed(min(self.high_watermark, history.end), self.now)
+        # What was committed when it came has been so for as long as its timestamps say.
+        history.committed(min(self.committed, history.end), history.last_timestamp)
 
 
 AnyAppend = GroupAppend | FollowerAppend

@@ -98,7 +98,7 @@ class DiskCommit:
     def learn(self) -> None:
         """Let followers' logs take in what was stored."""
         for append in self.unlearnt:
-            append.opened.absorb(append.batches)
+            append.learn()
         self.unlearnt.clear()
 
     def _sync(self, appends: Sequence[AnyAppend], logs: Sequence[Log]) -> None:
@@ -125,7 +125,7 @@ class DiskCommit:
                 append.stored()
             if not isinstance(append, FollowerAppend) or not append.records:
                 continue
-            if self.unlearnt or not append.opened.pass_over(append.batches):
+            if self.unlearnt or not append.pass_over():
                 self.unlearnt.append(append)
 
 

@@ -74,6 +74,7 @@ class FollowingStream:
             cluster.node_id, cluster.node_epoch, log_state(parts.log), high_watermark, cluster.settings
         )
         self._body = self._note = b""
+        self._committed = NO_OFFSET
         self.passed_by_all = NO_OFFSET
         self._lost = LostRecords(parts, cluster.node_id)
         self._settled: asyncio.Future[None] | None = None
@@ -144,7 +145,7 @@ class FollowingStream:
             message.log_start_offset,
             message.purged_end,
         )
-        self._body, self._note = message.body, message.note
+        self._body, self._note, self._committed = message.body, message.note, message.high_watermark
         if message.note and not message.body:
             # The machine asks for more only when that is on disk, and so joins those in sync only then.
             self._append(lambda: self._tell(batches))
@@ -220,7 +221,12 @@ class FollowingStream:
     def _append(self, then: Callable[[], None]) -> None:
         """Append what has come, and take its note in before."""
         append = FollowerAppend(
-            self._parts.opened, self._body, self._services.clock.wall(), self.high_watermark, self._note
+            opened=self._parts.opened,
+            data=self._body,
+            now=self._services.clock.wall(),
+            high_watermark=self.high_watermark,
+            committed=self._committed,
+            note=self._note,
         )
         self._services.disk.append([append], lambda: self._appended(append, then))
 

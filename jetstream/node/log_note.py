@@ -17,6 +17,9 @@ and counts only if no kept record has one: too large a last txid refuses what co
 too small a one stores a repeat. A session whose last record was cut is what the kept records say, and is
 forgotten if none is its: too large a sequence would answer for what was never stored.
 
+While old records are not committed, or have just been, ``"held": 4000`` says that the names of all from there
+on must be known: one window of records does not reach back so far (`RecordFates.overdue`).
+
 A follower that begins anew where its leader's log begins gets that leader's note first, instead of its own,
 which may speak of what was never committed; and every other one before it joins those in sync: a read replica
 may have copied a log of which compaction had taken records. The note speaks of nothing that is not committed,
@@ -31,6 +34,7 @@ from typing import Final, NamedTuple
 from envelope.errors import CorruptDataError, DiskFull, StreamOffline
 from envelope.limits import MIB, SESSION_ID_BYTES_MAX, SESSIONS_MAX
 from envelope.types import Offset, TimestampUs
+from jetstream.ingest.record_fates import RecordFates
 from jetstream.ingest.sessions import Session, Sessions, StoredPlace
 from jetstream.log.batch import UnsealedBatch
 from jetstream.log.disk import Disk
@@ -72,11 +76,13 @@ class Noted(NamedTuple):
 
     last: LastTxid
     sessions: tuple[tuple[bytes, Session], ...]
+    held: Offset | None = None
 
     def encode(self) -> dict[str, Json]:
         """Return the content of the state file."""
         sessions: list[Json] = [[session.decode("latin-1"), *last] for session, last in self.sessions]
-        return {"end": self.last.end, "txid": self.last.txid, "sessions": sessions}
+        content: dict[str, Json] = {"end": self.last.end, "txid": self.last.txid, "sessions": sessions}
+        return content if self.held is None else content | {"held": self.held}
 
 
 NOTHING_NOTED: Final = Noted(LastTxid(Offset(0), None), ())
@@ -98,7 +104,13 @@ class LogNote:
     """
 
     def __init__(
-        self, disk: Disk, directory: str, noted: Noted, latest: LastTxid, sessions: Sessions
+        self,
+        disk: Disk,
+        directory: str,
+        noted: Noted,
+        latest: LastTxid,
+        sessions: Sessions,
+        fates: RecordFates,
     ) -> None:
         """Go on from the note that is on the disk, and what has been found in the records since."""
         self._disk = disk
@@ -106,6 +118,7 @@ class LogNote:
         self._noted = noted
         self._latest = latest
         self._sessions = sessions
+        self._fates = fates
         self._waiting: Noted | None = None
         # How many batches with sessions had come: until now, until what waits, until what is noted.
         self._changes = int(sessions_of(sessions) != noted.sessions)
@@ -160,9 +173,28 @@ class LogNote:
         """
         waiting = self._waiting
         if waiting is not None:
-            write_state(self._disk, self._path, waiting.encode())
-            self._noted, self._changes_noted = waiting, self._changes_waiting
+            self._write(waiting, self._noted.held)
+            self._changes_noted = self._changes_waiting
             self._waiting = None
+
+    def is_held_due(self, now: TimestampUs, high_watermark: Offset) -> bool:
+        """Tell whether `write_held` would write something."""
+        # An offset that is too low does no harm.
+        return (self._fates.overdue(now, high_watermark) is None) != (self._noted.held is None)
+
+    def write_held(self, now: TimestampUs, high_watermark: Offset) -> None:
+        """Write from where on names must be known, beside what is on record.
+
+        Raises:
+            As `write`.
+        """
+        if self.is_held_due(now, high_watermark):
+            self._write(self._noted, self._fates.overdue(now, high_watermark))
+
+    def _write(self, noted: Noted, held: Offset | None) -> None:
+        noted = noted._replace(held=held)
+        write_state(self._disk, self._path, noted.encode())
+        self._noted = noted
 
     def write_before_removal(self, log: Log) -> None:
         """Write what is known if there is something newer than on record, as records will go.
@@ -260,7 +292,8 @@ def decode_note(content: bytes) -> Noted:
     if not isinstance(entries, list):
         raise CorruptDataError("the sessions of a txid file are no list")
     last = LastTxid(Offset(natural(state, "end")), txid)
-    return Noted(last, tuple(_decode_sessions(entries)))
+    held = Offset(natural(state, "held")) if "held" in state else None
+    return Noted(last, tuple(_decode_sessions(entries)), held)
 
 
 def _decode_sessions(entries: list[Json]) -> Iterable[tuple[bytes, Session]]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from envelope.errors import CorruptDataError
 from envelope.limits import MIB
-from envelope.types import Compact, Compression, LeaderEpoch, Offset, TimestampUs
+from envelope.types import NO_OFFSET, Compact, Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.dedupe import DedupeWindow, window_us
 from jetstream.ingest.history import History
 from jetstream.ingest.sessions import Sessions
@@ -113,7 +113,9 @@ class OpenedLog:
         """
         before = self.history
         dedupe = DedupeWindow(before.dedupe.window_us, before.dedupe.names_max)
-        self.history, self.note = self._read_back(dedupe, Sessions(before.sessions.window_us))
+        sessions = Sessions(before.sessions.window_us)
+        overdue = before.dedupe.fates.overdue(before.last_timestamp, NO_OFFSET)
+        self.history, self.note = self._read_back(dedupe, sessions, overdue)
         self._learnt_end = self.log.log_end_offset
 
     def reconfigure(self, config: StreamConfig) -> None:
@@ -159,7 +161,9 @@ class OpenedLog:
         reset()
         self.relearn()
 
-    def _read_back(self, dedupe: DedupeWindow, sessions: Sessions) -> tuple[History, LogNote]:
+    def _read_back(
+        self, dedupe: DedupeWindow, sessions: Sessions, overdue: Offset | None = None
+    ) -> tuple[History, LogNote]:
         log = self.log
         history = History(dedupe, last_timestamp=log.last_timestamp, sessions=sessions)
         noted = read_note(self._disk, log.directory)
@@ -169,7 +173,11 @@ class OpenedLog:
                 sessions.put(session, last)
         unnoted = Offset(0) if was_cut else noted.last.end
         window_start = TimestampUs(max(0, log.last_timestamp - dedupe.window_us))
-        start = min(_start_of_history(log, window_start), max(unnoted, log.log_start_offset))
+        held = _start_of_history(log, window_start)
+        for old in (overdue, noted.held):
+            held = held if old is None else min(held, max(old, log.log_start_offset))
+        dedupe.fates.hold_from(held)  # whether these are committed is not known yet
+        start = min(held, max(unnoted, log.log_start_offset))
         searched_batches = searched_bytes = 0
         for header, frame in _frames(log, start):
             if header.next > unnoted:
@@ -180,7 +188,7 @@ class OpenedLog:
             else:
                 history.absorb(header.base, header.next, decode(frame)[1], unnoted)
         history.end = log.log_end_offset
-        history.committed(unnoted)  # so that what the note says of sessions does not go with their records
+        history.let_go(unnoted)  # so that what the note says of sessions does not go with their records
         if was_cut:
             _restore(noted, sessions, log.log_end_offset)
         txid = (
@@ -189,9 +197,9 @@ class OpenedLog:
             else later(noted.last.txid, history.last_txid)
         )
         history.last_txid = txid
-        sessions.expire(log.last_timestamp)
+        sessions.expire(log.last_timestamp, dedupe.fates.held, dedupe.fates.uncommitted)
         latest = LastTxid(log.log_end_offset, txid)
-        note = LogNote(self._disk, log.directory, noted, latest, sessions.copy())
+        note = LogNote(self._disk, log.directory, noted, latest, sessions.copy(), dedupe.fates)
         if was_cut and log.failed is None:
             note.replace()
         note.passed(searched_batches, searched_bytes)

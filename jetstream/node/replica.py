@@ -267,7 +267,7 @@ class StreamReplica:
         else:
             monotonic = self._services.clock.monotonic()
             leader = sole_replica(row.leader_epoch, parts.log.log_end_offset, parts.log.synced_end, monotonic)
-        parts.opened.history.high_watermark = leader.high_watermark
+        parts.opened.history.lead_from(leader.high_watermark, now)
         self.following = None
         leading = self.leading = LeadingStream(parts, leader, self._services)
         leading.begin()

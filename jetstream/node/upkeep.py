@@ -53,8 +53,13 @@ class Upkeep:
         """Whether it should be put on record what is known of all records, also of those that are gone."""
         if self.note is None or self._log.failed is not None:
             return False
+        return self.note.is_due(self._settled_end()) or self.note.is_held_due(
+            self._clock.wall(), self._high_watermark()
+        )
+
+    def _settled_end(self) -> Offset:
         # What is not committed may still be cut back, and then the note would speak of what never was.
-        return self.note.is_due(min(self._log.durable_end, self._high_watermark()))
+        return min(self._log.durable_end, self._high_watermark())
 
     def retention_due(self) -> bool:
         """Whether any retention rule is set."""
@@ -82,7 +87,9 @@ class Upkeep:
         assert self.note is not None, "it was due"
         if (failed := self._log.failed) is not None:
             raise StreamOffline(f"nothing is noted of {self._log.directory}: {failed}") from failed
-        self.note.write()
+        if self.note.is_due(self._settled_end()):
+            self.note.write()
+        self.note.write_held(self._clock.wall(), self._high_watermark())
 
     def apply_retention(self) -> None:
         """Drop the segments that retention no longer keeps; if there is a tier, only what is there."""

@@ -135,6 +135,8 @@ class Run:
         begin_reign(self.opened, LeaderEpoch(self.epoch), TimestampUs(self.now))
         end = self.opened.log.log_end_offset
         self.opened.history.high_watermark = end
+        self.opened.history.dedupe.fates.hold_from(end)  # all was committed as soon as it was stored
+        self.opened.history.expire(self.opened.history.last_timestamp)
         self.machine = StreamIngest(
             StreamName("orders"), CONFIG, LeaderEpoch(self.epoch), end, self.opened.history, _binds
         )

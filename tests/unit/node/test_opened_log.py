@@ -60,7 +60,8 @@ def follow(log: OpenedLog, *frames: bytes) -> None:
 
 
 def known(history: History, count: int = 40) -> dict[str, object]:
-    """Return all that a sequencer could ask."""
+    """Return all that a sequencer could ask, if all was committed as soon as it was stored."""
+    history.dedupe.fates.hold_from(history.end)
     history.dedupe.expire(history.last_timestamp)
     return {
         "ids": [history.dedupe.lookup(b"id%d" % number) for number in range(count)],
@@ -222,11 +223,54 @@ def note_due(log: OpenedLog) -> None:
 
 
 def test_nothing_is_noted_of_what_is_not_committed() -> None:
-    log = opened(MemoryDisk())
+    disk = MemoryDisk()
+    log = opened(disk)
     follow(log, *FRAMES)
     note_due(log)
+    assert noted(log, 19), "that its name must be known"
+    assert b'"end":0,"held":19' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
     assert not noted(log, 19)
     assert noted(log, 20)
+    assert b'"end":20,' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
+    assert not noted(log, 20)
+
+
+@pytest.mark.parametrize("late", [99, 100 * WINDOW_US])
+def test_a_start_knows_what_is_not_committed_however_old_it_is(late: int) -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    old = frame(0, [record(0), record(1)])
+    follow(log, old)
+    log.history.committed(Offset(1), TimestampUs(NOW))
+    assert noted(log, 1)
+    follow(log, frame(2, [record(late)]))
+    assert log.history.dedupe.lookup(b"id1") == 1, "its fate is unknown"
+    disk = disk.power_loss(nothing_survives)
+    again = opened(disk)
+    assert again.history.dedupe.lookup(b"id1") == 1
+    last = again.history.last_timestamp
+    again.history.lead_from(Offset(3), last)
+    again.history.expire(TimestampUs(last + WINDOW_US - 1))
+    assert again.history.dedupe.lookup(b"id1") == 1, "nobody could be told before"
+    again.history.expire(TimestampUs(last + WINDOW_US))
+    assert again.history.dedupe.lookup(b"id1") is None
+    assert noted(again, 3)
+    assert b"held" not in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
+
+
+def test_a_follower_counts_the_window_from_when_it_hears_of_a_late_commit() -> None:
+    log = opened(MemoryDisk())
+    stale, fresh = frame(0, [record(0)]), frame(1, [record(50)])
+    now = TimestampUs(NOW + 5_000)
+    for data, high_watermark, committed in ((stale, 0, 0), (fresh, 1, 2)):
+        append = FollowerAppend(log, data, now, Offset(high_watermark), Offset(committed))
+        append.write()
+        append.learn()
+    log.history.expire(TimestampUs(now + WINDOW_US - 1))
+    assert log.history.dedupe.lookup(b"id0") == 0, "it was committed after it came"
+    log.history.expire(TimestampUs(now + WINDOW_US))
+    assert log.history.dedupe.lookup(b"id0") is None
+    assert log.history.dedupe.lookup(b"id50") is None, "committed when it came, it is as old as it says"
 
 
 @pytest.mark.parametrize(("end", "txid"), [(4, 7), (2, 5)])

@@ -1,0 +1,93 @@
+"""Which records are not committed, or were committed late: their names stay in the dedupe window.
+
+Before a record is committed no publisher can have heard its ack. So the window of a name whose record is
+committed late begins with the commit. Commits that come soon are not kept in mind: the timestamp is as good.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from envelope.types import Offset, TimestampUs
+
+_LATE_PART: Final = 64
+"""A commit that comes later than this part of the window is late; as many late ones are told apart."""
+
+_BEFORE_ALL: Final = -(1 << 62)
+_AFTER_ALL: Final = Offset(1 << 62)
+
+
+class _LateCommit(NamedTuple):
+    """Names from the one at ``first`` on stay for a window after ``at``."""
+
+    first: Offset
+    began: TimestampUs
+    at: TimestampUs
+
+
+class RecordFates:
+    """Of one log; until `hold_from`, all records count as committed at their timestamps.
+
+    Attributes:
+        uncommitted: first offset whose record's fate is unknown.
+        held: first offset whose name does not leave by age.
+        window_us: of the names, microseconds.
+    """
+
+    def __init__(self, timestamp_from: Callable[[Offset], int | None]) -> None:
+        """Find the timestamp of the first name at an offset or after with ``timestamp_from``."""
+        self.uncommitted = self.held = _AFTER_ALL
+        self.window_us = 0
+        self._timestamp_from = timestamp_from
+        self._uncommitted_since = _BEFORE_ALL  # no uncommitted name is older
+        self._late: deque[_LateCommit] = deque()
+
+    def hold_from(self, uncommitted: Offset) -> None:
+        """Let no name leave whose record is at ``uncommitted`` or after, until `committed` says more."""
+        self.uncommitted = self.held = uncommitted
+        self._late.clear()
+
+    def forget_from(self, log_end_offset: Offset) -> None:
+        """Take in that the log ends there now, and that other records will follow."""
+        if self.uncommitted != _AFTER_ALL:
+            self.uncommitted = min(self.uncommitted, log_end_offset)
+            self.held = min(self.held, log_end_offset)
+
+    def committed(self, high_watermark: Offset, now: TimestampUs) -> None:
+        """Note that records below ``high_watermark`` are committed, as is known at the log's time ``now``."""
+        first = self.uncommitted
+        if high_watermark <= first:
+            return
+        self.uncommitted = high_watermark
+        late_us = self.window_us // _LATE_PART
+        if now - self._uncommitted_since > late_us:
+            oldest = self._timestamp_from(first)
+            if oldest is not None:
+                if now - oldest > late_us:
+                    self._committed_late(first, now, late_us)
+                following = self._timestamp_from(high_watermark)
+                self._uncommitted_since = oldest if following is None else following
+        self.let_go(now)
+
+    def _committed_late(self, first: Offset, now: TimestampUs, late_us: int) -> None:
+        late, began = self._late, now
+        if late and now - late[-1].began < late_us:
+            first, began, _ = late.pop()
+        late.append(_LateCommit(first, began, now))
+
+    def let_go(self, now: TimestampUs) -> None:
+        """Hold no longer what was committed a window before ``now``."""
+        late = self._late
+        while late and late[0].at + self.window_us <= now:
+            late.popleft()
+        self.held = late[0].first if late else self.uncommitted
+
+    def overdue(self, now: TimestampUs, high_watermark: Offset) -> Offset | None:
+        """Return from where on names are held, if the first of them is half a window old at ``now``.
+
+        Half a window later one window of records may not reach back to it. What lies below
+        ``high_watermark`` may not have been told yet as committed. Other threads may ask.
+        """
+        first = self.held if self._late else max(self.held, high_watermark)
+        oldest = self._timestamp_from(first)
+        return first if oldest is not None and oldest <= now - self.window_us // 2 else None
