@@ -279,6 +279,13 @@ class DiskFull(UnavailableError):
     ack_code = 10_047
 
 
+class OutOfResources(DiskFull):
+    """No descriptor or no memory to open a file with: undone as on a full disk, nothing was stored."""
+
+    err_code = "out_of_resources"
+    ack_code = 10_023
+
+
 class SequenceGap(UnavailableError):
     """The message before this one in its session is not stored: it was lost, or refused itself.
 

@@ -3,6 +3,8 @@
 Paths are relative to the disk's root, "/"-separated. Errors are typed and raised by the implementation:
 
 * `DiskFull`: no space (ENOSPC), quota (EDQUOT) or file-size limit (EFBIG); the caller may undo and go on;
+* `OutOfResources`, which is a `DiskFull`: no descriptor (EMFILE, ENFILE) or no memory (ENOMEM, ENOBUFS) to
+  open, create, list, read, write, rename or remove a tree with; never from a sync;
 * `FsyncFailed`: a sync failed. What is on disk is unknown, a second attempt proves nothing (the kernel may
   have marked the pages clean: Rebello et al., ATC'20), so the caller must give the file up;
 * `StorageError`: everything else, including a path that is missing or exists already.

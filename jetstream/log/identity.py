@@ -11,7 +11,7 @@ that a wiped or exchanged directory is noticed before anything is served from it
 import uuid
 from typing import Final
 
-from envelope.errors import CorruptDataError, StorageError
+from envelope.errors import CorruptDataError, JetstreamError, StorageError
 from jetstream.log.disk import Disk, File
 from jetstream.log.state_file import NEW_SUFFIX, decode_state, read_whole, write_state
 
@@ -49,7 +49,7 @@ class DirectoryIdentity:
         try:
             identity = _read(disk) or _create(disk)
             _refuse_other(identity, expected)
-        except (StorageError, CorruptDataError):
+        except JetstreamError:
             lock.close()
             raise
         return cls(identity, lock)

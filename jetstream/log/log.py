@@ -235,13 +235,18 @@ class Log(WritableLog):
         if offset == log_end_offset and epochs.starts == self.epochs.starts:
             return
         self.sync()
-        with self._writing():
-            # The witnesses of synced bytes step back first: a crash in between must not read as damage.
+
+        def step_back() -> None:
             self._witnesses.write_checkpoint(self._checkpoint_at(offset))
             self._witnesses.write_epochs(epochs, followed=self._witnesses.followed)
             self.epochs = epochs
+
+        with self._writing():
+            # The witnesses of synced bytes step back first: a crash in between must not read as damage.
             if offset < log_end_offset:
-                self._cut(offset)
+                self._cut(offset, step_back)
+            else:
+                step_back()
         self.corrupt_ranges = below(self.corrupt_ranges, offset)
         was, self.compaction = self.compaction, self.compaction.cut(offset)
         if self.compaction != was:
@@ -265,10 +270,10 @@ class Log(WritableLog):
                 segment.retire()
             try:
                 checkpoint = finish_reset(self._disk, self.directory)
+                segment = Segment(self._disk, self.directory, offset)
+                file = self._disk.open(segment.path)
             except DiskFull as error:
-                raise StorageError(f"{self.directory} has no space to begin anew") from error
-            segment = Segment(self._disk, self.directory, offset)
-            file = self._disk.open(segment.path)
+                raise StorageError(f"{self.directory} does not begin anew: {error.description}") from error
         self._writer = SegmentWriter(self._disk, self.directory, segment, file)
         self._witnesses = Witnesses(self._disk, self.directory, checkpoint, followed=False)
         self.epochs = EpochHistory()

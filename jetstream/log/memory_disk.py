@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from envelope.errors import DiskFull, FsyncFailed, StorageError
+from envelope.errors import DiskFull, FsyncFailed, OutOfResources, StorageError
 from jetstream.log.batch import Buffer
 from jetstream.log.disk import File
 from jetstream.log.memory_tree import (
@@ -56,6 +56,9 @@ class FaultKind(Enum):
     """A call that needs space stores nothing and raises `DiskFull`; others are not struck."""
     SHORT_WRITE = "short write"
     """As disk full, but a write stores its first ``bytes_kept`` bytes."""
+    EXHAUSTED = "exhausted"
+    """A call for which there may be no descriptor or no memory raises `OutOfResources` and does nothing, but
+    that a write stores its first ``bytes_kept`` bytes; others are not struck."""
     IO_ERROR = "I/O error"
     """`StorageError`, or `FsyncFailed` from a sync, whose bytes never become durable; a write stores
     its first ``bytes_kept`` bytes."""
@@ -69,7 +72,13 @@ class FaultKind(Enum):
 
 
 _STOPPING_WRITES: Final = frozenset(
-    (FaultKind.DISK_FULL, FaultKind.SHORT_WRITE, FaultKind.IO_ERROR, FaultKind.POWER_LOSS)
+    (
+        FaultKind.DISK_FULL,
+        FaultKind.SHORT_WRITE,
+        FaultKind.EXHAUSTED,
+        FaultKind.IO_ERROR,
+        FaultKind.POWER_LOSS,
+    )
 )
 
 
@@ -118,7 +127,7 @@ class MemoryFile:
         """See `File.read`."""
         node = self._opened()
         with self._disk.call("read", self._path) as fault:
-            _strike(fault, self._path)
+            _strike(fault, self._path, may_exhaust=True)
             if min(position, length) < 0:
                 raise StorageError(
                     f"read {self._path}: invalid argument"
@@ -205,7 +214,7 @@ class MemoryDisk:
     def open(self, path: str) -> File:
         """See `Disk.open`."""
         with self.call("open", path) as fault:
-            _strike(fault, path)
+            _strike(fault, path, may_exhaust=True)
             return MemoryFile(self, path, file_at(self._root, path))
 
     def create(self, path: str) -> File:
@@ -226,8 +235,9 @@ class MemoryDisk:
 
     def listdir(self, path: str) -> list[str]:
         """See `Disk.listdir`."""
-        self._refuse_if_off()
-        return sorted(directory_at(self._root, path).cached)
+        with self.call("listdir", path) as fault:
+            _strike(fault, path, may_exhaust=True)
+            return sorted(directory_at(self._root, path).cached)
 
     def mkdir(self, path: str) -> None:
         """See `Disk.mkdir`."""
@@ -341,13 +351,15 @@ class MemoryDisk:
             raise PowerLostError
 
 
-def _strike(fault: Fault | None, path: str, *, needs_space: bool = False) -> None:
+def _strike(fault: Fault | None, path: str, *, needs_space: bool = False, may_exhaust: bool = False) -> None:
     """Raise the error of a fault that strikes any call; faults of other calls pass."""
     match fault.kind if fault is not None else None:
         case FaultKind.DISK_FULL if needs_space:
             raise DiskFull(f"cannot write {path}: the disk is full")
         case FaultKind.SHORT_WRITE if needs_space:
             raise DiskFull(f"cannot write {path}: the disk is full")
+        case FaultKind.EXHAUSTED if needs_space or may_exhaust:
+            raise OutOfResources(f"cannot use {path}: too many open files")
         case FaultKind.IO_ERROR:
             raise StorageError(f"input/output error on {path}")
         case FaultKind.POWER_LOSS:

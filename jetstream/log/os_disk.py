@@ -12,11 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from envelope.errors import DiskFull, FsyncFailed, StorageError
+from envelope.errors import DiskFull, FsyncFailed, OutOfResources, StorageError
 from jetstream.log.batch import Buffer
 from jetstream.log.disk import File
 
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
+_REFUSED_WHOLE: Final = frozenset(("open", "create", "list", "read", "write", "rename", "clear"))
+"""What has done nothing, or nothing that its caller does not undo, when it finds the process or the kernel
+exhausted. The other calls need neither a descriptor nor much memory, and their callers no way back."""
 _READ_ONLY: Final = frozenset((errno.EACCES, errno.EROFS, errno.EPERM))
 _IOV_MAX: Final = 1024
 _FILE_MODE: Final = 0o640
@@ -152,13 +156,18 @@ class OsDisk:
 
     def remove_tree(self, path: str) -> None:
         """See `Disk.remove_tree`."""
-        with _mapped("remove", self._at(path)):
+        with _mapped("clear", self._at(path)):
             shutil.rmtree(self._at(path))
 
     def sync_dir(self, path: str) -> None:
-        """See `Disk.sync_dir`."""
-        with _mapped("open", self._at(path)):
-            descriptor = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """See `Disk.sync_dir`; without a descriptor for the directory the whole file system is synced."""
+        try:
+            with _mapped("open", self._at(path)):
+                descriptor = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OutOfResources as error:
+            if not self.sync_all():
+                raise FsyncFailed(f"directory {self._at(path)} is not synced: {error}") from error
+            return
         try:
             os.fsync(descriptor)
         except OSError as error:
@@ -211,6 +220,8 @@ def _mapped(action: str, path: Path) -> Iterator[None]:
 def _typed(error: OSError, action: str, path: Path) -> DiskFull | StorageError:
     if error.errno in _FULL:
         return DiskFull(f"cannot {action} {path}: {error.strerror}")
+    if error.errno in _EXHAUSTED and action in _REFUSED_WHOLE:
+        return OutOfResources(f"cannot {action} {path}: {error.strerror}")
     return StorageError(f"cannot {action} {path}: {error.strerror}")
 
 

@@ -128,20 +128,22 @@ class SegmentWriter:
         self.segment, self._file = segment, file
         return segment
 
-    def cut(self, segments: tuple[Segment, ...], left: tuple[Segment, ...]) -> None:
+    def cut(self, segments: tuple[Segment, ...], left: tuple[Segment, ...], file: File) -> None:
         """Cut from the files of ``segments`` what `left_of` does not have, durably; its last one is active.
+
+        Its ``file`` belongs to the writer now.
 
         Raises:
             StorageError, FsyncFailed: some of it may be cut.
         """
         self.close()
+        self._file = file
         for segment in reversed(segments[len(left) :]):
             # One after the other from the end: after a crash no hole is left that would read as damage.
             remove(self._disk, segment)
             self._disk.sync_dir(self._directory)
         segments[len(left) - 1].retire(is_replaced=True)
         self.segment = segment = left[-1]
-        self._file = file = self._disk.open(segment.path)
         remove_index(self._disk, segment.index_path)
         self._disk.sync_dir(self._directory)
         file.truncate(segment.size)

@@ -13,7 +13,7 @@ Source: Rebello et al., "Can Applications Recover from fsync Failures?" (ATC'20)
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from envelope.errors import CorruptDataError, DiskFull, JetstreamError, StorageError, StreamOffline
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
@@ -225,15 +225,24 @@ class WritableLog(ReadableLog):
         elif segment.sealed or not self._writer.is_empty:
             self._roll()
 
-    def _cut(self, offset: Offset) -> None:
-        """Cut all batches from ``offset`` on; returns when that is durable."""
+    def _cut(self, offset: Offset, about_to: Callable[[], None] = lambda: None) -> None:
+        """Cut all batches from ``offset`` on; returns when that is durable.
+
+        What needs room comes first, ``about_to`` last of that: if it raises `DiskFull`, nothing was cut.
+        """
         segments = self._segments
         left = left_of(segments, offset)
+        file = self._disk.open(left[-1].path)
+        try:
+            about_to()
+        except JetstreamError:
+            file.close()
+            raise
         # In this order: whoever plans a read meanwhile finds what is left, and no end beyond it.
         self.durable_end = min(self.durable_end, offset)
         self.log_end_offset = offset
         self._segments = left
-        self._writer.cut(segments, left)
+        self._writer.cut(segments, left, file)
 
     # --- durability -------------------------------------------------------------------------------
 

@@ -124,10 +124,11 @@ class FollowerAppend:
             self.batches = verified_batches(self.data)
         except JetstreamError:
             return False  # `write` will say why
-        return not self.note and self.log.only_writes_sealed(self.batches)
+        return not self.note and not self.opened.is_stale and self.log.only_writes_sealed(self.batches)
 
     def write(self) -> None:
         """Write to the log; never beside other work on it."""
+        self.opened.refresh()
         log_end_offset = self.log.log_end_offset
         self.batches = self.batches or verified_batches(self.data)
         if self.batches and self.batches[0][0].base > log_end_offset:

@@ -289,4 +289,3 @@ def _begin_anew(parts: ReplicaParts, offset: Offset, purged_end: Offset, note: b
     """Begin with an empty log, and what the leader's note says, if there is one; on the disk thread."""
     noted = decode_note(note) if note else None
     parts.opened.begin_anew(offset, noted, lambda: parts.log.reset_to(offset, purged_end))
-    parts.upkeep.note = parts.opened.note

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from envelope.errors import CorruptDataError
+from envelope.errors import CorruptDataError, JetstreamError
 from envelope.limits import MIB
 from envelope.types import NO_OFFSET, Compact, Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.dedupe import DedupeWindow, window_us
@@ -42,6 +42,7 @@ class OpenedLog:
         log: itself.
         history: what a sequencer must know; its high watermark is the caller's to set.
         note: keeps the note of the last transaction id and of the sessions.
+        is_stale: what must be remembered could not be read back, and is to be before anything is stored.
     """
 
     def __init__(self, disk: Disk, log: Log, config: StreamConfig) -> None:
@@ -51,6 +52,7 @@ class OpenedLog:
         dedupe = DedupeWindow(window_us(config.dedupe_window), config.dedupe_ids_max)
         self.history, self.note = self._read_back(dedupe, Sessions(window_us(config.session_window)))
         self._learnt_end = log.log_end_offset
+        self.is_stale = False
 
     def pass_over(self, batches: Sequence[SealedBatch]) -> bool:
         """Take batches in as `absorb` does, if they are all plain; say False, and do nothing, if not.
@@ -94,7 +96,8 @@ class OpenedLog:
         """
         log, history = self.log, self.history
         end, is_empty = log.log_end_offset, log.log_start_offset == log.log_end_offset
-        if not history.can_forget_from(end, history.last_timestamp if is_empty else log.last_timestamp):
+        last_timestamp = history.last_timestamp if is_empty else log.last_timestamp
+        if self.is_stale or not history.can_forget_from(end, last_timestamp):
             self.relearn()
             return
         is_ahead = history.end > end
@@ -109,14 +112,21 @@ class OpenedLog:
         """Read back what must be remembered.
 
         Raises:
-            StorageError: the disk refused.
+            StorageError, OutOfResources: the disk refused; `refresh` tries again.
         """
+        self.is_stale = True
         before = self.history
         dedupe = DedupeWindow(before.dedupe.window_us, before.dedupe.names_max)
         sessions = Sessions(before.sessions.window_us)
         overdue = before.dedupe.fates.overdue(before.last_timestamp, NO_OFFSET)
         self.history, self.note = self._read_back(dedupe, sessions, overdue)
         self._learnt_end = self.log.log_end_offset
+        self.is_stale = False
+
+    def refresh(self) -> None:
+        """Read back what could not be read back before, if there is any; raises as `relearn`."""
+        if self.is_stale:
+            self.relearn()
 
     def reconfigure(self, config: StreamConfig) -> None:
         """Remember as ``config`` says from now on; while this node leads, the leader sees to `history`."""
@@ -286,7 +296,11 @@ def open_log(disk: Disk, directory: str, config: StreamConfig, now: TimestampUs,
             _log.warning("log recovered directory=%s finding=%s", directory, problem)
         else:
             _log.error("log damaged directory=%s problem=%s runbook=RB-01", directory, problem)
-    return OpenedLog(disk, log, config)
+    try:
+        return OpenedLog(disk, log, config)
+    except JetstreamError:
+        log.close(clean=False)
+        raise
 
 
 def begin_reign(opened: OpenedLog, leader_epoch: LeaderEpoch, now: TimestampUs) -> None:
@@ -297,6 +311,7 @@ def begin_reign(opened: OpenedLog, leader_epoch: LeaderEpoch, now: TimestampUs) 
         DiskFull: the epoch has not begun.
         StreamOffline: the log has failed, or its end is damaged.
     """
+    opened.refresh()
     opened.log.begin_epoch(leader_epoch, now)
     # Only an unclean election lets who has less than the note speaks of lead.
     opened.history.sessions.forget_from(opened.log.log_end_offset)

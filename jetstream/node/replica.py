@@ -173,7 +173,7 @@ class StreamReplica:
             self.put_off = error if isinstance(error, DiskFull) else None
             self._does_not_open = self.put_off is None
             return
-        upkeep = Upkeep(opened.log, self._services.clock, lambda: self.high_watermark, opened.note)
+        upkeep = Upkeep(opened.log, self._services.clock, lambda: self.high_watermark, lambda: opened.note)
         upkeep.is_tiered, upkeep.tier_end = row.config.tier, lambda: self.tiered.border
         self._parts = ReplicaParts(self.config, self.incarnation, opened, upkeep)
         self.following = FollowingStream(self._parts, opened.log.log_start_offset, self._services)
@@ -313,7 +313,6 @@ async def _begin_at_tier(parts: ReplicaParts, row: Stream, services: StreamServi
     text = "log begins anew where the object store ends stream=%s offset=%d log_end_offset=%d"
     _log.warning(text, parts.name, row.tier.end, parts.log.log_end_offset)
     await services.disk.call(partial(begin_at_tier, parts.opened, row.tier))
-    parts.upkeep.note = parts.opened.note
 
 
 def _known_committed(following: FollowingStream, parts: ReplicaParts) -> Offset:

@@ -178,7 +178,6 @@ class ReplicaParts:
             StorageError: the disk refused.
         """
         self.opened.settle()
-        self.upkeep.note = self.opened.note
 
 
 def log_state(log: Log) -> LogState:

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from envelope.errors import JetstreamError, StorageError, TierUnavailable
+from envelope.errors import JetstreamError, TierUnavailable
 from envelope.types import MonotonicNs
 from jetstream.log.disk import Disk
 from jetstream.log.readable_log import ReadableLog
@@ -247,7 +247,7 @@ class Tier:
     async def _removed(self, directory: str) -> None:
         try:
             await self._readers.run(partial(self._disk.remove_tree, directory))
-        except StorageError as error:  # the next start tries again
+        except JetstreamError as error:  # the next start tries again
             _log.error("segment not dropped directory=%s error=%s runbook=RB-01", directory, error)
 
     # --- everything else ---------------------------------------------------------------------------

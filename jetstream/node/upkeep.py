@@ -26,11 +26,15 @@ class Upkeep:
     """Looks after one log."""
 
     def __init__(
-        self, log: Log, clock: Clock, high_watermark: Callable[[], Offset], note: LogNote | None = None
+        self,
+        log: Log,
+        clock: Clock,
+        high_watermark: Callable[[], Offset],
+        note: Callable[[], LogNote | None] = lambda: None,
     ) -> None:
-        """Without ``note``, which may be replaced, nothing is noted of the log's records."""
+        """Without a ``note``, which may be replaced, nothing is noted of the log's records."""
         self._log = log
-        self.note = note
+        self._note = note
         self._clock = clock
         self._high_watermark = high_watermark
         self._unsaved = False
@@ -51,9 +55,10 @@ class Upkeep:
 
     def note_due(self) -> bool:
         """Whether it should be put on record what is known of all records, also of those that are gone."""
-        if self.note is None or self._log.failed is not None:
+        note = self._note()
+        if note is None or self._log.failed is not None:
             return False
-        return self.note.is_due(self._settled_end()) or self.note.is_held_due(
+        return note.is_due(self._settled_end()) or note.is_held_due(
             self._clock.wall(), self._high_watermark()
         )
 
@@ -84,12 +89,13 @@ class Upkeep:
             As `LogNote.write`.
             StreamOffline: the log has failed or is closed since the note was due.
         """
-        assert self.note is not None, "it was due"
+        note = self._note()
+        assert note is not None, "it was due"
         if (failed := self._log.failed) is not None:
             raise StreamOffline(f"nothing is noted of {self._log.directory}: {failed}") from failed
-        if self.note.is_due(self._settled_end()):
-            self.note.write()
-        self.note.write_held(self._clock.wall(), self._high_watermark())
+        if note.is_due(self._settled_end()):
+            note.write()
+        note.write_held(self._clock.wall(), self._high_watermark())
 
     def apply_retention(self) -> None:
         """Drop the segments that retention no longer keeps; if there is a tier, only what is there."""
@@ -183,5 +189,6 @@ class Upkeep:
             self._note_for_removal()
 
     def _note_for_removal(self) -> None:
-        if self.note is not None:
-            self.note.write_before_removal(self._log)
+        note = self._note()
+        if note is not None:
+            note.write_before_removal(self._log)

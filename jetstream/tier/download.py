@@ -1,10 +1,11 @@
 """From the object store to a local file that is read like any other segment."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from envelope.errors import CorruptDataError, JetstreamError, TierUnavailable
+from envelope.errors import CorruptDataError, JetstreamError, OutOfResources, TierUnavailable
 from envelope.types import FilePosition
 from jetstream.log.disk import Disk, make_directories
 from jetstream.log.epochs import EpochHistory
@@ -44,6 +45,8 @@ def download_segment(
         TierUnavailable: the store does not give it, or not its bytes; nothing is left in ``directory``.
         DiskFull, StorageError: the disk refused.
     """
+    if disk.exists(directory):  # left by one that could not be removed
+        disk.remove_tree(directory)
     make_directories(disk, directory)
     try:
         segment = Segment(disk, directory, wanted.base)
@@ -53,7 +56,8 @@ def download_segment(
             scan = scan_segment(file, segment.base)
             segment.describe_scan(scan, file.size())
     except JetstreamError:
-        disk.remove_tree(directory)
+        with contextlib.suppress(OutOfResources):
+            disk.remove_tree(directory)
         raise
     is_whole = scan.intact and scan.sealed and (scan.next, segment.size) == (wanted.next, wanted.size)
     if not is_whole:

@@ -140,7 +140,9 @@ def check(opened: OpenedLog, acked: dict[int, int], *, complete: bool) -> None:
         assert found in ([wanted] if complete else [wanted, []]), f"message {number}: {len(found)} records"
 
 
-@pytest.mark.parametrize("kind", [FaultKind.IO_ERROR, FaultKind.POWER_LOSS, FaultKind.SHORT_WRITE])
+@pytest.mark.parametrize(
+    "kind", [FaultKind.IO_ERROR, FaultKind.POWER_LOSS, FaultKind.SHORT_WRITE, FaultKind.EXHAUSTED]
+)
 def test_a_fault_at_every_call_leaves_no_envelope_in_part_and_none_twice(kind: FaultKind) -> None:
     for number in range(1, CALLS + 1):
         disk, acked = strike((number, Fault(kind, (0, 10_000, 30_000, 45_000)[number % 4])))

@@ -209,6 +209,8 @@ def check_restart(disk: MemoryDisk, publisher: Publisher) -> None:
         (FaultKind.POWER_LOSS_AFTER, random_survival(2), 1),  # as good as before the next call
         (FaultKind.IO_ERROR, random_survival(3), 1),
         (FaultKind.SHORT_WRITE, everything_survives, 2),
+        (FaultKind.EXHAUSTED, everything_survives, 1),
+        (FaultKind.EXHAUSTED, everything_survives, 2),
     ],
 )
 @pytest.mark.parametrize("run", CALLS)

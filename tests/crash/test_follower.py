@@ -8,11 +8,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
 
-from envelope.errors import DiskFull, JetstreamError
+from envelope.errors import DiskFull, JetstreamError, StorageError
 from envelope.types import NO_OFFSET, LeaderEpoch, Offset
 from jetstream.log.batch import BatchHeader, decode, iter_frames, read_header, verified_batches
 from jetstream.log.inspection import ProblemKind, inspect_stream
@@ -29,6 +29,8 @@ from jetstream.log.memory_disk import (
 )
 from tests.support.log_files import check_files_owned
 from tests.support.logs import DIRECTORY, NOW, append, begun, file_content, opened, stored_values
+
+T = TypeVar("T")
 
 CONFIG: Final = LogConfig(segment_bytes=7000)
 CHUNKS: Final = (1, 3, 2, 6, 1)
@@ -155,11 +157,19 @@ def resets() -> tuple[Offset, Offset]:
     return frames[7][0].base, Offset(inside.base + 1)
 
 
-def life(disk: MemoryDisk, copy: Copy) -> None:
-    """Do everything a follower can do; what is refused for lack of space is tried once more."""
+def retried(work: Callable[[], T], attempts: int) -> T:
+    """Do ``work``, again while there is no room for it."""
+    for _ in range(attempts - 1):
+        with contextlib.suppress(DiskFull):
+            return work()
+    return work()
+
+
+def life(disk: MemoryDisk, copy: Copy, attempts: int = 2) -> None:
+    """Do everything a follower can do; what is refused for lack of room is tried again."""
     one, two, shared = leaders()
     backwards, inside = resets()
-    log = opened(disk, CONFIG)
+    log = retried(lambda: opened(disk, CONFIG), attempts)
     steps: list[Callable[[], None]] = [
         lambda: copy.follow(log, one),
         log.checkpoint,
@@ -173,10 +183,7 @@ def life(disk: MemoryDisk, copy: Copy) -> None:
         log.close,
     ]
     for step in steps:
-        try:
-            step()
-        except DiskFull:
-            step()
+        retried(step, attempts)
 
 
 @cache
@@ -280,6 +287,22 @@ def test_a_full_disk_at_every_call_refuses_and_goes_on() -> None:
     for number in range(1, len(calls()) + 1):
         disk, copy = strike(number, Fault(FaultKind.SHORT_WRITE, (0, 1, 700, 2500)[number % 4]))
         check_restart(disk.power_loss(everything_survives), copy)
+
+
+@pytest.mark.parametrize("exhausted", [1, 3])
+def test_no_descriptor_for_any_calls_refuses_and_goes_on(exhausted: int) -> None:
+    """A log whose old one is gone, and the new one not begun, alone gives up; opening it finishes that."""
+    given_up = 0
+    for number in range(1, len(calls()) + 1):
+        fault = Fault(FaultKind.EXHAUSTED, (0, 1, 700, 2500)[number % 4])
+        disk, copy = MemoryDisk(dict.fromkeys(range(number, number + exhausted), fault)), Copy()
+        try:
+            life(disk, copy, attempts=exhausted + 1)
+        except StorageError:
+            given_up += 1
+        disk.faults.clear()
+        check_restart(disk.power_loss(everything_survives), copy)
+    assert 0 < given_up < len(calls()) / 4
 
 
 def test_a_process_that_is_killed_at_every_call_is_followed_by_one_that_serves_what_is_durable() -> None:

@@ -58,7 +58,7 @@ class Life:
         self.opened = opened
         self.last_txid = opened.history.last_txid
         self.note = opened.note
-        self.upkeep = Upkeep(self.log, SystemClock(), lambda: self.log.synced_end, opened.note)
+        self.upkeep = Upkeep(self.log, SystemClock(), lambda: self.log.synced_end, lambda: opened.note)
 
     def append(self, *txids: int | None, size: int = 1) -> None:
         """Append one batch of records with these txids, and have it synced if the mode says so."""
@@ -366,7 +366,7 @@ def after_each_failure(
     live(rehearsal, [], [])
     assert note_writes(rehearsal, 0)
     for number in range(1, rehearsal.calls + 1):
-        for kind in (FaultKind.POWER_LOSS, FaultKind.IO_ERROR, FaultKind.SHORT_WRITE):
+        for kind in (FaultKind.POWER_LOSS, FaultKind.IO_ERROR, FaultKind.SHORT_WRITE, FaultKind.EXHAUSTED):
             disk = MemoryDisk({number: Fault(kind, bytes_kept=100)})
             told: list[int] = []
             sent: list[int] = []

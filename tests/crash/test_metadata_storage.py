@@ -57,7 +57,7 @@ def test_the_operations_touch_the_disk_often_enough_to_mean_something() -> None:
     assert CALLS > 50
 
 
-@pytest.mark.parametrize("kind", [FaultKind.DISK_FULL, FaultKind.SHORT_WRITE])
+@pytest.mark.parametrize("kind", [FaultKind.DISK_FULL, FaultKind.SHORT_WRITE, FaultKind.EXHAUSTED])
 @pytest.mark.parametrize("bytes_kept", [0, 1, 40, 100])
 def test_a_disk_that_is_full_for_one_call_refuses_and_forgets_nothing(
     kind: FaultKind, bytes_kept: int
@@ -366,5 +366,5 @@ def test_no_fault_at_any_call_loses_a_proposal_or_splits_one(
             catalog = replayed(disk.power_loss(survive), create=done.acked == 0)
             catalog.audit()
             assert rows(catalog) in states[done.acked : done.acked + 2], (number, done.failure)
-    is_waited_out = kind in (FaultKind.DISK_FULL, FaultKind.SHORT_WRITE)
+    is_waited_out = kind in (FaultKind.DISK_FULL, FaultKind.SHORT_WRITE, FaultKind.EXHAUSTED)
     assert is_waited_out == (failed == 0)

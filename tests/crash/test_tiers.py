@@ -217,6 +217,7 @@ async def strike_disk(number: int, fault: Fault, restart: Restart) -> None:
         (FaultKind.SYNC_ERROR, with_some, 3, 6),
         (FaultKind.DISK_FULL, killed, 3, 4),
         (FaultKind.SHORT_WRITE, killed, 1, 4),
+        (FaultKind.EXHAUSTED, killed, 1, 2),
     ],
 )
 def test_the_power_goes_at_every_disk_call_and_some_fail(

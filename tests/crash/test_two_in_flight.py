@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from envelope.errors import DiskFull, JetstreamError, StreamOffline
+from envelope.errors import DiskFull, JetstreamError, OutOfResources, StreamOffline
 from envelope.types import LeaderEpoch
 from jetstream.ingest.messages import MessageBlock
 from jetstream.log.inspection import ProblemKind, inspect_stream
@@ -54,6 +54,8 @@ ROUNDS: Final = ((20, 64), (1, 64), (85, 64), (3, 70))
 """How many messages the two groups of each round have."""
 
 REFUSED_FULL: Final = f"error {DiskFull.ack_code}"
+REFUSED_EXHAUSTED: Final = f"error {OutOfResources.ack_code}"
+REFUSED_FOR_NOW: Final = frozenset({REFUSED_FULL, REFUSED_EXHAUSTED})
 REFUSED_OFFLINE: Final = f"error {StreamOffline.ack_code}"
 
 
@@ -228,7 +230,7 @@ class Life:
                 groups.append(self._publisher.new_group(count))
                 self._publisher.published.append(groups[-1])
             await self._in_flight_together(groups, is_checkpointed=number == 1)
-            refused = [group for group in groups if self._publisher.outcome(group) == REFUSED_FULL]
+            refused = [group for group in groups if self._publisher.outcome(group) in REFUSED_FOR_NOW]
             if refused:
                 again = [group.again() for group in refused]
                 self._publisher.published += again
@@ -330,7 +332,7 @@ def check_answers(lived: Lived) -> int:
     refusals = {
         outcome for group in publisher.published if isinstance(outcome := publisher.outcome(group), str)
     }
-    assert refusals <= {REFUSED_FULL, REFUSED_OFFLINE}, "nothing else is certain"
+    assert refusals <= REFUSED_FOR_NOW | {REFUSED_OFFLINE}, "nothing else is certain"
     end = known = 0
     for group in publisher.stored_or_not_known():
         outcome = publisher.outcome(group)
@@ -371,7 +373,12 @@ def undisturbed(way: Way) -> Lived:
 
 SPACE: Final = frozenset({"write", "create", "mkdir", "rename"})
 SYNCS: Final = frozenset({"sync", "sync_dir"})
-STRUCK: Final = {FaultKind.DISK_FULL: SPACE, FaultKind.SHORT_WRITE: SPACE, FaultKind.SYNC_ERROR: SYNCS}
+STRUCK: Final = {
+    FaultKind.DISK_FULL: SPACE,
+    FaultKind.SHORT_WRITE: SPACE,
+    FaultKind.EXHAUSTED: SPACE | {"open", "read", "listdir"},
+    FaultKind.SYNC_ERROR: SYNCS,
+}
 """The operations that a fault strikes, where it is not all."""
 
 
@@ -409,6 +416,7 @@ WHOLE_ENDS: Final = {"stored stored", "unknown unknown"}
 ENDS: Final = {
     FaultKind.DISK_FULL: {"stored stored", "stored refused", "refused refused"},
     FaultKind.SHORT_WRITE: {"stored stored", "stored refused", "refused refused"},
+    FaultKind.EXHAUSTED: {"stored stored", "stored refused", "refused refused"},
     FaultKind.IO_ERROR: {"stored stored", "stored unknown", "unknown unknown"},
     FaultKind.SYNC_ERROR: {"stored stored", "stored unknown", "unknown unknown"},
     FaultKind.POWER_LOSS: WHOLE_ENDS,
@@ -424,7 +432,7 @@ def test_whatever_fails_while_two_are_in_flight_every_answer_is_right(way: Way, 
     for number, fault in strikes(way, kind):
         lived = live(way, number, fault)
         acked = check_answers(lived)
-        if kind in (FaultKind.DISK_FULL, FaultKind.SHORT_WRITE):
+        if kind in (FaultKind.DISK_FULL, FaultKind.SHORT_WRITE, FaultKind.EXHAUSTED):
             assert not lived.is_over
             assert acked == sum(map(sum, ROUNDS)), "what was refused is stored when it is published again"
         ends |= ends_of_pairs(lived.publisher)

@@ -3,15 +3,13 @@
 import asyncio
 import contextlib
 import gc
-import resource
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from metadata.node import stream_server
 from metadata.node.stream_server import StreamServer, listeners
+from tests.support.descriptors import no_more_files
 from tests.support.nats_identities import TlsFiles
 from tests.support.sockets import run, until
 from tests.support.tls_sockets import settings
@@ -133,17 +131,3 @@ def test_who_comes_while_no_file_can_be_opened_is_let_in_later(
             await server.stop()
 
     run(test(), loop)
-
-
-@contextlib.contextmanager
-def no_more_files() -> Iterator[None]:
-    """This process can open nothing in the block."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.ExitStack() as opened:
-        last = opened.enter_context(Path("/dev/null").open("rb")).fileno()
-        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1, hard))
-        with contextlib.suppress(OSError):
-            while True:
-                opened.enter_context(Path("/dev/null").open("rb"))
-        yield

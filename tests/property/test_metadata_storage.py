@@ -86,7 +86,9 @@ class StorageAgainstModel(RuleBasedStateMachine):
 
     @rule(
         calls=st.integers(1, 9),
-        kind=st.sampled_from((FaultKind.POWER_LOSS, FaultKind.POWER_LOSS_AFTER, FaultKind.DISK_FULL)),
+        kind=st.sampled_from(
+            (FaultKind.POWER_LOSS, FaultKind.POWER_LOSS_AFTER, FaultKind.DISK_FULL, FaultKind.EXHAUSTED)
+        ),
         kept=st.integers(0, 600),
         seed=st.integers(0, 1000),
     )

@@ -159,7 +159,7 @@ class Run:
             self.reopen(self.disk.power_loss(nothing_survives))
         elif step == "truncate":
             end = log.log_end_offset
-            Upkeep(log, SystemClock(), lambda: end, self.opened.note).truncate_before(end)
+            Upkeep(log, SystemClock(), lambda: end, lambda: self.opened.note).truncate_before(end)
         else:
             self.fail_over(log.log_end_offset)
 

@@ -60,7 +60,7 @@ def lead(
 ) -> LeadingStream:
     """The reign that has begun in the log."""
     log, clock = opened.log, services.clock
-    upkeep = Upkeep(log, clock, lambda: leading.high_watermark, opened.note)
+    upkeep = Upkeep(log, clock, lambda: leading.high_watermark, lambda: opened.note)
     parts = ReplicaParts(config, Incarnation("incarnation"), opened, upkeep)
     leader = sole_replica(epoch, log.log_end_offset, log.synced_end, clock.monotonic())
     leading = LeadingStream(parts, leader, services)

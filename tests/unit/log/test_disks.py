@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envelope.errors import DiskFull, FsyncFailed, StorageError
+from envelope.errors import DiskFull, FsyncFailed, OutOfResources, StorageError
 from jetstream.log.disk import Disk, make_directories
 from jetstream.log.log import LogConfig
 from jetstream.log.memory_disk import (
@@ -23,6 +23,7 @@ from jetstream.log.memory_disk import (
     random_survival,
 )
 from jetstream.log.os_disk import OsDisk
+from tests.support.descriptors import no_more_files
 from tests.support.logs import append, begun, file_content, opened, stored_values
 
 
@@ -160,12 +161,38 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file.close()
 
 
+def test_without_a_descriptor_everything_is_refused_but_making_durable_what_is_there(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    disk.mkdir("directory")
+    file = disk.create("directory/file")
+    calls: list[Callable[[], object]] = [
+        lambda: disk.open("directory/file"),
+        lambda: disk.create("new"),
+        lambda: disk.lock("lock"),
+        lambda: disk.listdir("directory"),
+        lambda: disk.remove_tree("directory"),
+    ]
+    with no_more_files():
+        for call in calls:
+            with pytest.raises(OutOfResources, match="Too many open files"):
+                call()
+        file.write([b"x"], 0)
+        file.sync()
+        disk.rename("directory/file", "directory/other")
+        disk.sync_dir("directory")
+    assert disk.listdir("") == ["directory"]
+    assert disk.listdir("directory") == ["other"]
+    file.close()
+    disk.close()
+
+
 @pytest.mark.parametrize(
     ("code", "error"),
     [
         (errno.ENOSPC, DiskFull),
         (errno.EDQUOT, DiskFull),
         (errno.EFBIG, DiskFull),
+        (errno.ENOMEM, OutOfResources),
         (errno.EIO, StorageError),
         (errno.EROFS, StorageError),
     ],

@@ -291,7 +291,7 @@ def test_a_log_that_begins_inside_a_batch_takes_that_batch_whole() -> None:
     assert (follower.log_start_offset, follower.log_end_offset) == (6, 12)
     assert stored_values(follower) == {offset: b"%d" % (offset // 4) for offset in range(6, 12)}
     for number in range(1, counted.calls + 1):
-        for kind in (FaultKind.POWER_LOSS, FaultKind.SHORT_WRITE):
+        for kind in (FaultKind.POWER_LOSS, FaultKind.SHORT_WRITE, FaultKind.EXHAUSTED):
             disk = start.power_loss(nothing_survives)
             disk.faults[number] = Fault(kind)
             with contextlib.suppress(PowerLostError, DiskFull):
@@ -309,13 +309,16 @@ def test_a_log_that_begins_inside_a_batch_takes_that_batch_whole() -> None:
 # --- a full disk ------------------------------------------------------------------------------------------
 
 
-def test_what_a_full_disk_refuses_is_appended_when_there_is_space() -> None:
+@pytest.mark.parametrize("kind", [FaultKind.SHORT_WRITE, FaultKind.EXHAUSTED])
+def test_what_a_full_disk_refuses_is_appended_when_there_is_space(kind: FaultKind) -> None:
     leader = leading()
     frames = frames_of(leader)
     counted = MemoryDisk()
     opened(counted).append_sealed(verified_batches(b"".join(frames)), NOW)
-    for number in range(4, counted.calls + 1):
-        disk = MemoryDisk({number: Fault(FaultKind.SHORT_WRITE, 700)})
+    opening = MemoryDisk()
+    opened(opening)
+    for number in range(opening.calls + 1, counted.calls + 1):
+        disk = MemoryDisk({number: Fault(kind, 700)})
         follower = opened(disk)
         with contextlib.suppress(DiskFull):
             follower.append_sealed(verified_batches(b"".join(frames)), NOW)

@@ -54,6 +54,7 @@ def test_at_any_fault_a_log_is_the_old_one_whole_or_the_new_one(offset: int) -> 
             FaultKind.POWER_LOSS_AFTER,
             FaultKind.IO_ERROR,
             FaultKind.DISK_FULL,
+            FaultKind.EXHAUSTED,
         ):
             disk = pristine.power_loss(nothing_survives)
             disk.faults[number] = Fault(kind)
@@ -86,7 +87,7 @@ def test_a_reset_that_cannot_be_finished_fails_the_log() -> None:
         if call.startswith("create") and call.endswith(".arrows")
     )
     disk.faults[disk.calls + create] = Fault(FaultKind.DISK_FULL)
-    with pytest.raises(StorageError, match="no space to begin anew"):
+    with pytest.raises(StorageError, match="does not begin anew"):
         log.reset_to(Offset(9))
     assert isinstance(log.failed, StorageError)
     assert opened(disk.power_loss(nothing_survives)).log_end_offset == 9

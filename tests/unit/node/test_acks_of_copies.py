@@ -90,7 +90,7 @@ async def replica(node: NodeId, config: StreamConfig = CONFIG) -> AsyncIterator[
     cluster = replace(alone.cluster, node_id=node, sessions=said, propose=propose, node_epoch=START)
     services = replace(alone, cluster=cluster)
     opened = open_log(disk, "stream", config, clock.wall(), "tail")
-    upkeep = Upkeep(opened.log, clock, lambda: Offset(0), opened.note)
+    upkeep = Upkeep(opened.log, clock, lambda: Offset(0), lambda: opened.note)
     parts = ReplicaParts(config, Incarnation("incarnation"), opened, upkeep)
     try:
         async with asyncio.timeout(20):

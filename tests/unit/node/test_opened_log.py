@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from envelope.errors import CorruptDataError, JetstreamError, StreamOffline
+from envelope.errors import CorruptDataError, JetstreamError, OutOfResources, StreamOffline
 from envelope.headers import MESSAGE_ID, SEQUENCE, SEQUENCE_AFTER, SESSION
 from envelope.limits import SESSION_ID_BYTES_MAX, SESSIONS_MAX
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
@@ -210,7 +210,7 @@ def test_a_log_that_begins_anew_remembers_nothing_and_learns_on() -> None:
 
 def noted(log: OpenedLog, high_watermark: int) -> bool:
     """Let a note be written if the upkeep of the log finds it due."""
-    upkeep = Upkeep(log.log, SystemClock(), lambda: Offset(high_watermark), log.note)
+    upkeep = Upkeep(log.log, SystemClock(), lambda: Offset(high_watermark), lambda: log.note)
     if not upkeep.note_due():
         return False
     upkeep.write_note()
@@ -320,6 +320,24 @@ def test_a_full_disk_leaves_the_note_of_a_cut_log_due() -> None:
     assert b'"end":2,"sessions":[],"txid":5' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
 
 
+def test_what_could_not_be_read_back_is_before_anything_is_stored() -> None:
+    """Else an id that was cut off would be known, and its message, sent again, stored nowhere."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    follow(log, *FRAMES)
+    disk.faults = dict.fromkeys(range(disk.calls, disk.calls + 100), Fault(FaultKind.EXHAUSTED))
+    with pytest.raises(OutOfResources):
+        log.relearn()
+    append = FollowerAppend(log, frame(log.log.log_end_offset, [record(60)], 9), NOW)
+    assert not append.only_writes()
+    with pytest.raises(OutOfResources):
+        append.write()
+    disk.faults = {}
+    append.write()
+    assert append.records == 1
+    assert not log.is_stale
+
+
 # --- what the leader knows ---------------------------------------------------------------------------------
 
 KNOWN_SESSION = Session(9, Offset(150), TimestampUs(NOW), is_gapless=True)
@@ -359,7 +377,14 @@ def begun_anew(faults: dict[int, Fault]) -> MemoryDisk:
 
 
 @pytest.mark.parametrize(
-    "kind", [FaultKind.POWER_LOSS, FaultKind.IO_ERROR, FaultKind.DISK_FULL, FaultKind.SYNC_ERROR]
+    "kind",
+    [
+        FaultKind.POWER_LOSS,
+        FaultKind.IO_ERROR,
+        FaultKind.DISK_FULL,
+        FaultKind.EXHAUSTED,
+        FaultKind.SYNC_ERROR,
+    ],
 )
 def test_a_log_that_begins_anew_knows_what_its_leader_knows_whatever_fails(kind: FaultKind) -> None:
     before = MemoryDisk()
@@ -381,7 +406,7 @@ def test_nothing_is_noted_of_a_log_that_is_closed_another_may_be_in_its_place() 
     old = opened(disk)
     follow(old, *FRAMES)
     note_due(old)
-    upkeep = Upkeep(old.log, SystemClock(), lambda: Offset(20), old.note)
+    upkeep = Upkeep(old.log, SystemClock(), lambda: Offset(20), lambda: old.note)
     assert upkeep.note_due()
     old.log.close(clean=False)
     old.log.delete(disk, DIRECTORY)

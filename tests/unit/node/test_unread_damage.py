@@ -69,7 +69,7 @@ async def damaged() -> AsyncIterator[Scene]:
     index, path = segment.load_index(), segment_path("stream", Offset(0))
     overwrite(disk, path, flipped(file_content(disk, path), index[1].position + 300, 1))
     index.verified[:] = bytes(len(index))  # as a start leaves it
-    parts = ReplicaParts(CONFIG, INCARNATION, opened, Upkeep(log, clock, lambda: END, opened.note))
+    parts = ReplicaParts(CONFIG, INCARNATION, opened, Upkeep(log, clock, lambda: END, lambda: opened.note))
     try:
         async with asyncio.timeout(20):
             yield Scene(parts, services, said)
