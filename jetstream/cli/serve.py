@@ -21,6 +21,7 @@ from jetstream.node.config import NodeConfig, load_config
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from metadata.formation.notices import EXPECTED_MAX
+from metadata.node.descriptors import raise_limit
 
 NATS_PORT_DEFAULT: Final = 4222
 
@@ -177,6 +178,7 @@ async def _serve(
 ) -> None:
     """Run one node until a signal, or until it fails."""
     tune_allocator()
+    raise_limit()
     stop, start = asyncio.Event(), Interruptible()
     async with AsyncExitStack() as running:
         running.enter_context(signals_set(stop, start.interrupt))

@@ -82,7 +82,7 @@ class Segment:
 
     Invariants:
         S1: the shared file is open if and only if there are leases.
-        S2: a retired segment gains no leases.
+        S2: a retired segment gains no leases, but beside one that is held.
     """
 
     __slots__ = (
@@ -139,17 +139,19 @@ class Segment:
         """Whether a transfer holds a lease."""
         return self._file is not None
 
-    def acquire(self) -> File:
+    def acquire(self, *, beside: bool = False) -> File:
         """Take a lease and return the open file, for reading; each call is paired with one `release`.
 
-        On the event loop's thread only, as `release`.
+        On the event loop's thread only, as `release`. ``beside``: one is held, which may be on a retired
+        segment; it opens nothing.
 
         Raises:
             UnavailableError: the segment is retired; plan again.
         """
+        assert self._leases > 0 or not beside, "S2: a lease is held"
         if self._file is None:
             self._file = self._opened()
-        else:
+        elif not beside:
             self.check_present()
         self._leases += 1
         return self._file

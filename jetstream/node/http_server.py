@@ -13,16 +13,21 @@ from typing import Final
 import h11
 
 from envelope.limits import KIB
+from metadata.node.descriptors import Share
+from metadata.node.door import Door
 from metadata.node.stream_server import StreamServer, listeners
 
 _log = logging.getLogger(__name__)
 
 HEADER_BYTES_MAX: Final = 16 * KIB
+HEAD_S_MAX: Final = 5.0
+"""From the connection to the last byte of the request's head."""
 EXCHANGE_S_MAX: Final = 10.0
 """From the connection to the last byte of the answer; a peer that has not read by then loses the rest."""
 
 CONNECTIONS_MAX: Final = 64
-"""Peers that are connected, those included that do not read their answer; one more is turned away."""
+"""Peers that are connected, those included that do not read their answer; one more is turned away, or, if
+one has not said what it wants, that one."""
 
 _RECEIVE_BYTES: Final = 4 * KIB
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -42,12 +47,14 @@ class HttpServer:
 
     Attributes:
         pages: by path, each made anew for every request; may be replaced at any time.
+        door: has decided who was let in.
     """
 
     def __init__(self, pages: Mapping[str, Callable[[], Awaitable[Page]]]) -> None:
         """Serve ``pages`` at first."""
         self.pages = pages
-        self._server = StreamServer(self._talk, limit=_RECEIVE_BYTES)
+        self.door = Door("http", Share.NODE, CONNECTIONS_MAX)
+        self._server = StreamServer(self._talk, limit=_RECEIVE_BYTES, door=self.door)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; return the address, with the port that was free if ``port`` is 0.
@@ -67,8 +74,6 @@ class HttpServer:
         await self._server.stop()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._server) > CONNECTIONS_MAX:
-            return
         try:
             async with asyncio.timeout(EXCHANGE_S_MAX):
                 await self._exchange(reader, writer)
@@ -80,9 +85,11 @@ class HttpServer:
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
         try:
-            request = await _next_request(connection, reader)
+            async with asyncio.timeout(HEAD_S_MAX):
+                request = await _next_request(connection, reader)
             if request is None:
                 return
+            self._server.introduced()
             page = await self._page(request)
         except h11.RemoteProtocolError as error:
             page = _plain(HTTPStatus(error.error_status_hint), str(error))

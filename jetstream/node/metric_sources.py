@@ -15,6 +15,7 @@ from jetstream.node.scrubber import ScrubCounters
 from jetstream.node.socket_server import SocketServer
 from jetstream.node.streams import Streams
 from jetstream.node.tier import Tier
+from metadata.node.door import Door
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Sources:
     tier: Tier
     cursors: CursorStore
     groups: GroupService
+    doors: tuple[Door, ...]
 
 
 Sample = tuple[tuple[str, ...], float]

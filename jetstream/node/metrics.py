@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from jetstream.ingest.machine import CountKind
+from jetstream.node.door_metrics import TURNED_AWAY
 from jetstream.node.lost_records import COMMITTED_LOST
 from jetstream.node.metric_sources import Definition, Sample, Sources, of_links, of_streams, one
 from jetstream.node.repairing import REPAIRED
@@ -410,6 +411,7 @@ METRICS: Final = (
         (),
         one(lambda sources: sources.server.connections),
     ),
+    TURNED_AWAY,
     Definition(
         "jetstream_socket_parked_fetches",
         "gauge",
@@ -432,7 +434,7 @@ METRICS: Final = (
         ("event",),
         lambda sources: [
             (("opened",), sources.server.counters.connections_opened),
-            (("refused",), sources.server.counters.connections_refused),
+            (("refused",), sources.server.door.refused),
             (("unauthorized",), sources.server.counters.connections_unauthorized),
             (("closed",), sources.server.counters.connections_closed),
             (("overdue",), sources.server.counters.connections_overdue),

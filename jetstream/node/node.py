@@ -67,6 +67,7 @@ from jetstream.node.version import VERSION
 from jetstream.tier.object_store import ObjectStore
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import RegisterNode
+from metadata.node.descriptors import DescriptorBudget, Share, budget
 from metadata.node.metadata_group import MetadataGroup
 from metadata.stream_config import partition_name
 
@@ -133,6 +134,7 @@ class Node:
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
+        _warn_of_few_descriptors(budget())
         socket = socket_settings(self.config.socket)
         disk = OsDisk(self.config.data)
         identity = DirectoryIdentity.open_or_create(disk)
@@ -179,6 +181,7 @@ class Node:
         async with task_group() as tasks:
             tasks_of_node = [tasks.create_task(parts.crash.watch(), name="crash")]
             shell = self._assembled(parts, tasks)
+            shell.cluster.on_removed = self.removed.set
             is_registered = False
             try:
                 await self._listen(shell.server)
@@ -234,7 +237,6 @@ class Node:
         self._streams = streams
         cluster.host(streams)
         parts.metadata.subscribe(groups)
-        cluster.on_removed = self.removed.set
         identity = ServerIdentity(self.node_id, VERSION, _machine(config))
         desk = GroupDesk(groups, lambda group: api.coordinator(group), tasks)  # noqa: PLW0108 - bound below
         server = SocketServer(streams, identity, parts.readers, clock, parts.socket, desk)
@@ -265,6 +267,7 @@ class Node:
             tier,
             cursors,
             groups,
+            (server.door, parts.metadata.member.server.door, parts.http.door),
         )
         return _Shell(
             ingest,
@@ -472,6 +475,14 @@ def _binds(catalog: Catalog) -> Callable[[str, str], bool]:
 def _machine(config: NodeConfig) -> str | None:
     """Return what readers are told of where the node is, if they may read its files."""
     return machine_id() if config.socket.short_circuit_reads else None
+
+
+def _warn_of_few_descriptors(found: DescriptorBudget) -> None:
+    if found.is_small:
+        text = (
+            "few descriptors limit=%d: readers share %d with all else, logs and peers %d; raise LimitNOFILE"
+        )
+        _log.warning(text, found.limit, found.end_of(Share.READERS), found.end_of(Share.NODE))
 
 
 def _warn_of_a_second_answerer(link: NatsLink) -> None:

@@ -18,6 +18,7 @@ from jetstream.node.replica_session_line import SessionLine
 from jetstream.node.socket_output import Body
 from jetstream.replica.leader_events import FetchRefusal
 from jetstream.replica.wire import Answer, RefusedMessage, RepairAnswer, encode
+from metadata.node.descriptors import Share
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Answers:
         assert not self._is_closed, "nothing is answered on a session that is over"
         taken: Buffer | Body = b""
         if isinstance(body, FileRange):
-            taken = Body.leased(body) if body.length else b""
+            taken = Body.leased(body, share=Share.NODE) if body.length else b""
         elif body is not None:
             taken = body
         place = handle, isinstance(answer, RepairAnswer)

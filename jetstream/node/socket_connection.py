@@ -8,7 +8,6 @@ requests in flight, a few leased file ranges, a few hundred kilobytes of headers
 import asyncio
 import errno
 import logging
-import os
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from envelope.limits import KIB
 from envelope.types import MonotonicNs
 from jetstream.fetch.cursors import CursorPlace, Cursors
 from jetstream.fetch.turns import TURN_BYTES
+from jetstream.log.segment import Segment
 from jetstream.node.clock import Clock
 from jetstream.node.socket_line import SocketLine
 from jetstream.node.socket_output import Body, Output
@@ -57,7 +57,6 @@ class SocketCounters:
     """What the socket server has done since it started."""
 
     connections_opened: int = 0
-    connections_refused: int = 0
     connections_closed: int = 0
     connections_overdue: int = 0
     connections_unauthorized: int = 0
@@ -105,6 +104,8 @@ class ConnectionServices:
     clock: Clock
     patience: Patience
     requests: RequestServer
+    introduced: Callable[["SocketConnection"], None]
+    """Called once it has said a hello that is good."""
     closed: Callable[["SocketConnection"], None]
     turns: TurnQueue
     token: SecretStr | None = None
@@ -205,7 +206,10 @@ class SocketConnection:
         if not data:
             self.close()
             return
+        was_stranger = self._machine.awaiting_hello
         events = self._machine.receive_data(data)
+        if was_stranger and not self._machine.awaiting_hello and not self._machine.broken:
+            self._services.introduced(self)
         now = self._services.clock.monotonic()
         self._liveness.received(frames=len(events), mid_frame=self._machine.mid_frame, now=now)
         for event in events:
@@ -277,17 +281,16 @@ class SocketConnection:
 
     def _warm(self, body: Body) -> None:
         """Let a thread read what comes next into the page cache, then go on."""
-        # The connection may be gone before the thread is done, and a segment that was removed since its lease
-        # was taken gives no second one.
-        fileno = os.dup(body.fileno)
+        segment = body.file_range.segment
+        segment.acquire(beside=True)  # the connection may be gone before the thread is done
         self._warming = True
         self._services.counters.ranges_warmed += 1
-        work = partial(body.warm, fileno, TURN_BYTES)
+        work = partial(body.warm, TURN_BYTES)
         future = self._services.loop.run_in_executor(self._services.executor, work)
-        future.add_done_callback(lambda done: self._warmed(done, fileno))
+        future.add_done_callback(lambda done: self._warmed(done, segment))
 
-    def _warmed(self, done: asyncio.Future[None], fileno: int) -> None:
-        os.close(fileno)
+    def _warmed(self, done: asyncio.Future[None], segment: Segment) -> None:
+        segment.release()
         self._warming = False
         if self.closed:
             return

@@ -11,10 +11,11 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from envelope.errors import StorageError
+from envelope.errors import OutOfResources, StorageError
 from envelope.limits import KIB
 from jetstream.log.readable_log import FileRange
 from jetstream.node.socket_line import SocketLine
+from metadata.node.descriptors import Share, may_keep
 
 _PROBE_STEP: Final = 128 * KIB
 """The kernel's default read-ahead: pages come and go in about this grain."""
@@ -39,13 +40,21 @@ class Body:
     """There is more behind it: whoever it is for waits for its turns while something is stored."""
 
     @classmethod
-    def leased(cls, file_range: FileRange, *, catches_up: bool = False) -> "Body":
-        """Take a lease on the segment; `release` gives it back.
+    def leased(
+        cls, file_range: FileRange, *, catches_up: bool = False, share: Share = Share.READERS
+    ) -> "Body":
+        """Take a lease on the segment, whose file is one of ``share``'s; `release` gives it back.
 
         Raises:
             UnavailableError: the segment was removed in the meantime.
+            OutOfResources: there is no descriptor left for it.
         """
-        fileno = file_range.segment.acquire().fileno()
+        segment = file_range.segment
+        was_open = segment.is_open
+        fileno = segment.acquire().fileno()
+        if not was_open and not may_keep(share, fileno):
+            segment.release()
+            raise OutOfResources("no descriptor is left for another segment that is read")
         start = file_range.position
         return cls(file_range, fileno, start, start + file_range.length, start, catches_up)
 
@@ -83,12 +92,8 @@ class Body:
         self.warm_end = end
         return True
 
-    def warm(self, fileno: int, length: int) -> None:
-        """Read the next ``length`` bytes into the page cache; blocks, for a thread.
-
-        Args:
-            fileno: of the same file, and the thread's own: the body may be released meanwhile.
-            length: in bytes.
+    def warm(self, length: int) -> None:
+        """Read the next ``length`` bytes into the page cache; blocks, for a thread, with a lease of its own.
 
         Raises:
             OSError: the disk cannot read them.
@@ -96,7 +101,7 @@ class Body:
         end = min(self.end, self.position + length)
         scratch = bytearray(_PROBE_STEP)
         place = self.position
-        while place < end and (count := os.preadv(fileno, [scratch], place)):
+        while place < end and (count := os.preadv(self.fileno, [scratch], place)):
             place += count
         self.warm_end = end
 

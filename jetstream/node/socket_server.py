@@ -23,6 +23,8 @@ from jetstream.node.socket_requests import GroupRequests, NoGroups, RequestDispa
 from jetstream.node.socket_streams import StreamDirectory
 from jetstream.node.socket_tls import TlsLine
 from jetstream.protocol.liveness import Patience
+from metadata.node.descriptors import Share
+from metadata.node.door import Door, Verdict
 from metadata.node.stream_server import Acceptor, listeners
 
 _log = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class SocketServer:
         """``executor`` runs what would block on the disk: reading and verifying cold ranges."""
         self.counters = SocketCounters()
         self._settings = settings or SocketSettings()
+        self.door = Door("readers", Share.READERS, self._settings.connections_max)
         self._loop = asyncio.get_running_loop()
         self._dispatcher = RequestDispatcher(
             directory, identity, executor, clock, self.counters, groups or NoGroups()
@@ -71,12 +74,14 @@ class SocketServer:
             clock=clock,
             patience=self._settings.patience,
             requests=self._dispatcher,
+            introduced=self._on_introduced,
             closed=self._on_closed,
             token=self._settings.token,
             turns=self._turns,
             counters=self.counters,
         )
         self._connections: set[SocketConnection] = set()
+        self._strangers: dict[SocketConnection, None] = {}  # without a hello, in the order in which they came
         self._acceptors: list[Acceptor] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
@@ -141,13 +146,15 @@ class SocketServer:
         self._dispatcher.stream_gone(name)
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
-        if len(self._connections) >= self._settings.connections_max:
-            self.counters.connections_refused += 1
+        verdict = self.door.verdict(len(self._connections), len(self._strangers), sock.fileno())
+        if verdict is Verdict.REFUSE:
             if self._settings.tls is None:
                 turn_away(sock)
             else:
                 sock.close()  # before a handshake nothing can be said
             return
+        if verdict is Verdict.DISPLACE:
+            next(iter(self._strangers)).close()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
@@ -155,12 +162,17 @@ class SocketServer:
         line = SocketLine(sock, peer, self._loop) if tls is None else TlsLine(sock, peer, self._loop, tls)
         connection = SocketConnection(line, self._services)
         self._connections.add(connection)
+        self._strangers[connection] = None
         self._empty.clear()
         self.counters.connections_opened += 1
         connection.start()
 
+    def _on_introduced(self, connection: SocketConnection) -> None:
+        self._strangers.pop(connection, None)
+
     def _on_closed(self, connection: SocketConnection) -> None:
         self._connections.discard(connection)
+        self._strangers.pop(connection, None)
         if not self._connections:
             self._empty.set()
 

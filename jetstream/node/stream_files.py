@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from envelope.errors import OutOfResources
 from envelope.types import Incarnation, StreamName
 from jetstream.log.disk import Disk
 from jetstream.log.log import Log
@@ -11,6 +12,7 @@ from jetstream.node.clock import Clock
 from jetstream.node.recovery import OpenedLog, open_log
 from metadata.catalog.directories import directory_of
 from metadata.catalog.tables import Stream
+from metadata.node.descriptors import Share, has_room
 
 STREAMS_DIRECTORY: Final = "streams"
 
@@ -30,7 +32,12 @@ class StreamFiles:
     """How much of each log is verified when it is opened."""
 
     def open(self, row: Stream) -> OpenedLog:
-        """Recover a stream's log, or begin it; errors as `open_log`."""
+        """Recover a stream's log, or begin it; errors as `open_log`.
+
+        A log has a file open as long as it lives, and may not take the last descriptors.
+        """
+        if not has_room(Share.NODE):
+            raise OutOfResources("no descriptor is left for another log: raise LimitNOFILE")
         path = stream_path(row.name, row.incarnation)
         return open_log(self.disk, path, row.config, self.clock.wall(), self.verify)
 

@@ -11,11 +11,14 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from pydantic import ValidationError
 
 from envelope.errors import RemoteProtocolError
 from envelope.types import NodeId
+from metadata.node.descriptors import Share
+from metadata.node.door import Door
 from metadata.node.peers import (
     GREETING_BYTES_MAX,
     GREETING_SECONDS,
@@ -30,6 +33,9 @@ from metadata.node.peers import (
 from metadata.node.stream_server import StreamServer
 
 _log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 1024
+"""Of other nodes, of which each has one for every purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,7 @@ class PeerServer:
 
     Attributes:
         callers: are told who was let in.
+        door: has decided who may try.
 
     Invariant:
         V1: a connection is handed on only if its greeting named this node, this cluster and the token, and a
@@ -67,6 +74,10 @@ class PeerServer:
         self.callers = Callers()
         self._identity = identity
         self._served: dict[str, _Service] = {}
+        self.door = Door("peers", Share.NODE, CONNECTIONS_MAX)
+        self._server = StreamServer(
+            self._talk, limit=GREETING_BYTES_MAX, tls=identity.server_tls, door=self.door
+        )
 
     @contextlib.contextmanager
     def serve(self, purpose: str, conversation: Conversation, objection: Objection) -> Iterator[None]:
@@ -92,18 +103,18 @@ class PeerServer:
             OSError: the socket cannot be listened on.
         """
         at.listen()
-        server = StreamServer(self._talk, limit=GREETING_BYTES_MAX, tls=self._identity.server_tls)
-        server.start(at)
+        self._server.start(at)
         try:
             yield
         finally:
-            await server.stop()
+            await self._server.stop()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             greeting = await self._greeted(reader, writer)
             service = None if greeting is None else self._served.get(greeting.purpose)
             if greeting is not None and service is not None:  # it may have ended while the answer was sent
+                self._server.introduced()
                 source = NodeId(greeting.source)
                 self.callers.came(source)
                 await converse(service.conversation(source, reader, writer), writer, source)

@@ -15,6 +15,8 @@ from functools import partial
 from typing import Any, Final
 
 from envelope.errors import StorageError
+from metadata.node.descriptors import Share
+from metadata.node.door import Door, Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +24,17 @@ ACCEPTS_PER_TURN: Final = 64
 """Connections taken in before the loop does something else."""
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _NO_DESCRIPTORS_PAUSE_S: Final = 0.5
+_OF_THE_CONNECTION: Final = frozenset(
+    (
+        *(errno.ENETDOWN, errno.EPROTO, errno.ENOPROTOOPT, errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH),
+        *(errno.EOPNOTSUPP, errno.ENETUNREACH, errno.EPERM, errno.ECONNABORTED, errno.ETIMEDOUT),
+    )
+)
+"""What accept(2) says of a connection that is gone, or that a firewall forbids: the next may be good."""
 _BACKLOG: Final = 1024
+HANDSHAKE_SECONDS: Final = 5.0
+"""For TLS, before anything is heard of a peer."""
+_CONNECTIONS_MAX: Final = 1024
 _NOT_HERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
@@ -84,6 +96,7 @@ class Acceptor:
         self._listener = listener
         self._accepted = accepted
         self._loop = loop
+        self._is_pausing = False
         listener.setblocking(False)
         self._watch()
 
@@ -101,15 +114,20 @@ class Acceptor:
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, address = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
+                if error.errno in _OF_THE_CONNECTION:
+                    continue
                 if error.errno not in _NO_DESCRIPTORS:
                     raise StorageError(f"accept failed: {error}") from error
-                _log.warning("accepting paused error=%r", error)
+                if not self._is_pausing:  # told once, however often it is tried in vain
+                    _log.warning("accepting paused error=%r runbook=RB-12", error)
+                self._is_pausing = True
                 self._loop.remove_reader(self._listener.fileno())
                 self._loop.call_later(_NO_DESCRIPTORS_PAUSE_S, self._watch)
                 return
+            self._is_pausing = False
             sock.setblocking(False)
             self._accepted(sock, f"{address[0]}:{address[1]}")
 
@@ -123,6 +141,7 @@ class StreamServer:
         *,
         limit: int,
         tls: ssl.SSLContext | None = None,
+        door: Door | None = None,
     ) -> None:
         """Prepare to ``talk`` with peers.
 
@@ -130,12 +149,15 @@ class StreamServer:
             talk: gets each connection, which is cut when it returns, and ends when the connection does.
             limit: bytes of a line, and half the bytes that wait to be read.
             tls: the server's side of TLS; None speaks none.
+            door: decides who is let in; None: one that lets many in.
         """
+        self.door = Door("any", Share.NODE, _CONNECTIONS_MAX) if door is None else door
         self._talk = talk
         self._limit = limit
         self._tls = tls
         self._acceptors: list[Acceptor] = []
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter | None] = {}
+        self._strangers: dict[asyncio.Task[None], None] = {}  # in the order in which they came
 
     def __len__(self) -> int:
         """How many peers are connected."""
@@ -154,25 +176,47 @@ class StreamServer:
         for acceptor in self._acceptors:
             acceptor.stop()
         self._acceptors.clear()
-        for task, writer in self._connections.items():
-            if writer is None:
-                task.cancel()  # between the kernel and us: there is nothing to cut yet
-            else:
-                writer.transport.abort()
+        for task in self._connections:
+            self._cut(task)
         if self._connections:
             await asyncio.wait(tuple(self._connections))
 
+    def introduced(self) -> None:
+        """Note that the peer of the task that runs has said who it is, or what it wants."""
+        task = asyncio.current_task()
+        assert task is not None, "a connection has a task"
+        self._strangers.pop(task, None)
+
+    def _cut(self, task: asyncio.Task[None]) -> None:
+        writer = self._connections[task]
+        if writer is None:
+            task.cancel()  # between the kernel and us: there is nothing to cut yet
+        else:
+            writer.transport.abort()
+
     def _accepted(self, sock: socket.socket, peer: str) -> None:
+        verdict = self.door.verdict(len(self._connections), len(self._strangers), sock.fileno())
+        if verdict is Verdict.REFUSE:
+            sock.close()
+            return
+        if verdict is Verdict.DISPLACE:
+            first = next(iter(self._strangers))
+            del self._strangers[first]
+            self._cut(first)
         task = asyncio.get_running_loop().create_task(self._serve(sock), name=f"connection of {peer}")
         self._connections[task] = None
+        self._strangers[task] = None
         task.add_done_callback(partial(self._ended, sock))
 
     async def _serve(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(self._limit, loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        patience = None if self._tls is None else HANDSHAKE_SECONDS
         try:
-            transport, _ = await loop.connect_accepted_socket(lambda: protocol, sock, ssl=self._tls)
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol, sock, ssl=self._tls, ssl_handshake_timeout=patience
+            )
         except OSError as error:
             _log.debug("an incoming connection broke error=%r", error)
             return
@@ -187,6 +231,7 @@ class StreamServer:
 
     def _ended(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
         del self._connections[task]
+        self._strangers.pop(task, None)
         sock.close()  # no transport has taken it if the task was cancelled before its first step
         error = None if task.cancelled() else task.exception()
         if error is not None:

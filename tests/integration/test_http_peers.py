@@ -77,6 +77,35 @@ def test_peers_that_never_read_count_until_they_are_cut_off(monkeypatch: pytest.
     run(scenario())
 
 
+def test_a_peer_that_never_ends_its_request_is_cut_off_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        server = HttpServer({"/page": large})
+        reader, writer = await asyncio.open_connection(*await server.start("127.0.0.1", 0))
+        writer.write(b"GET /page HTTP/1.1\r\nHost: ")
+        async with asyncio.timeout(http_server.EXCHANGE_S_MAX / 2):
+            assert await reader.read() == b""
+        writer.close()
+        await server.stop()
+
+    monkeypatch.setattr(http_server, "HEAD_S_MAX", 0.2)
+    run(scenario())
+
+
+def test_peers_that_ask_nothing_give_place_to_who_does() -> None:
+    async def scenario() -> None:
+        server = HttpServer({"/page": large})
+        address = await server.start("127.0.0.1", 0)
+        with ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_connection(address)) for _ in range(100)]
+            (peer,) = peers_that_never_read(stack, address)[:1]
+            await until(lambda: is_answered(peer))
+            assert server.door.displaced > 0
+            assert is_answered(silent[0]), "it is cut off"
+            await server.stop()
+
+    run(scenario())
+
+
 def test_stopping_breaks_off_peers_that_never_read() -> None:
     async def scenario() -> None:
         server = HttpServer({"/page": large})

@@ -64,7 +64,13 @@ async def request(client: Client, operation: str, /, **body: object) -> dict[str
 class NodeProcess:
     """A node as its own process, for tests that kill it."""
 
-    def __init__(self, data: Path, url: str, **environment: str) -> None:
+    def __init__(
+        self, data: Path, url: str, descriptors: tuple[int, int] | None = None, **environment: str
+    ) -> None:
+        """``descriptors``: its soft and its hard limit; None: those of the tests."""
+        soft, hard = descriptors or (0, 0)
+        limits = ["sh", "-c", f'ulimit -Sn {soft}; ulimit -Hn {hard}; exec "$@"', "sh"]
+        self._limits = limits if descriptors else []
         self._data = data
         self._url = url
         self._environment: Mapping[str, str] = environment
@@ -75,6 +81,7 @@ class NodeProcess:
         """Start it; returns once it says ready."""
         self._process = subprocess.Popen(
             [
+                *self._limits,
                 sys.executable,
                 "-m",
                 "jetstream",
