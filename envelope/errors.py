@@ -304,6 +304,13 @@ class StreamOffline(UnavailableError):
     ack_code = 10_118
 
 
+class SubscriptionRefused(UnavailableError):
+    """NATS refuses to subscribe the stream's leader to its subject, for now; ``description`` says why."""
+
+    err_code = "subscription_refused"
+    ack_code = 60_055
+
+
 class NotLeader(UnavailableError):
     """Another node leads, named by ``leader`` if it is known; nothing was done."""
 

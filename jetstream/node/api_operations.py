@@ -10,7 +10,6 @@ from envelope.errors import (
     InternalError,
     JetstreamError,
     StreamOffline,
-    Unauthorized,
     UnknownStream,
 )
 from envelope.internal_streams import CURSORS, is_internal
@@ -23,6 +22,7 @@ from jetstream.node.gaps import Gap
 from jetstream.node.group_operations import Coordination, GroupOperations, NodeWays
 from jetstream.node.internal_streams import count_internal, make_internal_stream
 from jetstream.node.nats_link import NatsLink
+from jetstream.node.nats_routes import REFUSALS
 from jetstream.node.partitioned_streams import OneStream, PartitionedStreams
 from jetstream.node.placing import Placing
 from jetstream.node.reassigning import MovingRequest, Reassigning
@@ -79,6 +79,7 @@ READY_SECONDS: Final = 4.5
 QUESTION_SECONDS: Final = 1.0
 """What changes nothing is asked again after that: it may have died with the question."""
 LOOK_SECONDS: Final = 0.05
+_REFUSALS: Final = {refusal.err_code: refusal for refusal in REFUSALS}
 _HEARD_NS: Final = 1_000_000_000
 """How long an update waits for the stream's leader to hear of it."""
 
@@ -231,7 +232,7 @@ class ApiOperations:
             answers_at: when it is told as it is, on the loop's clock.
 
         Raises:
-            Unauthorized: NATS does not let its leader subscribe.
+            Unauthorized, SubscriptionRefused: NATS does not let its leader subscribe.
         """
         try:
             async with asyncio.timeout_at(answers_at):
@@ -241,8 +242,8 @@ class ApiOperations:
                         return info
                     if info is not None and self._waits_for_others(info):
                         return info
-                    if info is not None and info.reason_code == Unauthorized.err_code:
-                        raise Unauthorized(info.reason or "")
+                    if info is not None and info.reason_code in _REFUSALS:
+                        raise _REFUSALS[info.reason_code](info.reason or "")
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             return self._info(self._known(name))

@@ -36,12 +36,15 @@ class Health:
 
 def judge(
     lost_connections: Iterable[str],
+    refused_services: Iterable[str],
     stream_problems: Iterable[tuple[StreamName, JetstreamError]],
     *,
     is_started: bool = True,
     metadata_problem: str | None = None,
 ) -> Health:
     """Judge by the NATS connections that are down and the streams that do not take or serve records.
+
+    What NATS refuses it besides its streams' subjects counts too: requests, and their answers.
 
     A node that is out of touch with the metadata log is not ready, even if it leads nothing.
 
@@ -51,4 +54,4 @@ def judge(
     connections = [f"the {role} connection to NATS is down" for role in lost_connections]
     metadata = [] if metadata_problem is None else [metadata_problem]
     streams = [f"stream {name}: {error.err_code}: {error.description}" for name, error in stream_problems]
-    return Health((*starting, *connections, *metadata, *streams))
+    return Health((*starting, *connections, *refused_services, *metadata, *streams))

@@ -3,10 +3,11 @@
 import logging
 from functools import partial
 
-from envelope.errors import JetstreamError, Unauthorized
+from envelope.errors import JetstreamError
 from envelope.internal_streams import is_group_shard
 from envelope.types import LeaderEpoch, Offset
 from jetstream.ingest.messages import MessageBlock
+from jetstream.node.nats_routes import REFUSALS
 from jetstream.node.own_path import OwnPath
 from jetstream.node.publish_path import PublishPath
 from jetstream.node.reign import Reign
@@ -63,17 +64,14 @@ class LeadingStream:
     async def attach(self) -> None:
         """Subscribe to the stream's subject; the server has the subscription on return, if it is connected.
 
-        Raises:
-            Unauthorized: NATS denies it; what is stored can be read all the same.
+        If NATS refuses it, `problem` says so; what is stored can be read all the same.
         """
         self._subscription = self._new_subscription()
         if self._subscription is None:
             return
-        try:
-            await self._subscription.begin()
-        except Unauthorized as error:
-            _log.error("stream not attached stream=%s error=%s runbook=RB-03", self.parts.name, error)
-            raise
+        await self._subscription.begin()
+        if isinstance(self.problem, REFUSALS):
+            _log.error("stream not attached stream=%s error=%s runbook=RB-03", self.parts.name, self.problem)
 
     async def detach(self) -> None:
         """Leave the subject; messages that NATS sent before are in the mailbox on return."""

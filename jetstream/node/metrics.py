@@ -9,7 +9,8 @@ from typing import Final
 from jetstream.ingest.machine import CountKind
 from jetstream.node.door_metrics import TURNED_AWAY
 from jetstream.node.lost_records import COMMITTED_LOST
-from jetstream.node.metric_sources import Definition, Sample, Sources, of_links, of_streams, one
+from jetstream.node.metric_sources import Definition, Sample, Sources, of_streams, one
+from jetstream.node.nats_metrics import NATS_METRICS
 from jetstream.node.repairing import REPAIRED
 from jetstream.node.replica import StreamReplica
 
@@ -33,7 +34,6 @@ def _corrupt(stream: StreamReplica) -> int:
 
 
 _STREAM: Final = ("stream",)
-_LINK: Final = ("connection",)
 
 METRICS: Final = (
     Definition(
@@ -46,7 +46,7 @@ METRICS: Final = (
     Definition(
         "jetstream_stream_online",
         "gauge",
-        "1 if the stream takes and serves records here, 0 if it is offline or NATS denies its subject.",
+        "1 if the stream takes and serves records here, 0 if it is offline or NATS refuses its subject.",
         _STREAM,
         _online,
     ),
@@ -376,34 +376,7 @@ METRICS: Final = (
         (),
         one(lambda sources: sources.disk.failed_groups),
     ),
-    Definition(
-        "jetstream_nats_connected",
-        "gauge",
-        "1 while messages flow on the connection (ingest: from publishers; answers: acks and requests).",
-        _LINK,
-        of_links(lambda link: float(link.connected)),
-    ),
-    Definition(
-        "jetstream_nats_reconnects_total",
-        "counter",
-        "Interruptions of the connection that are over.",
-        _LINK,
-        of_links(lambda link: link.watch.counters.reconnects),
-    ),
-    Definition(
-        "jetstream_nats_slow_consumers_total",
-        "counter",
-        "Times the server said that it drops messages because this node does not keep up.",
-        _LINK,
-        of_links(lambda link: link.watch.counters.slow_consumers),
-    ),
-    Definition(
-        "jetstream_nats_errors_total",
-        "counter",
-        "Errors of the connection, denied permissions included.",
-        _LINK,
-        of_links(lambda link: link.watch.counters.errors),
-    ),
+    *NATS_METRICS,
     Definition(
         "jetstream_socket_connections",
         "gauge",

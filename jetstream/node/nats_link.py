@@ -1,29 +1,31 @@
 """One supervised connection to NATS.
 
-nats-py connects, authenticates, discovers and reconnects. It gives up for good on some server errors; the
-link then opens a fresh client and subscribes again. Every interruption is told to the owner as a possible
-gap.
+nats-py connects, authenticates, discovers and reconnects; should it give up for good, the link opens a fresh
+client. The link itself subscribes, on every connection anew, and asks again for what the server refuses.
+Every interruption is told to the owner as a possible gap.
 """
 
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Coroutine
+from datetime import timedelta
 from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 
-from envelope.errors import NoResponders, Unauthorized, UnavailableError
+from envelope.errors import UnavailableError
 from envelope.urls import shown_url
 from jetstream.node.config import NatsConfig, TlsConfig
 from jetstream.node.crash import Crash
-from jetstream.node.nats_routes import Route, Routes
+from jetstream.node.nats_requests import Requests
+from jetstream.node.nats_routes import Respond, Route, Routes
 from jetstream.node.nats_seam import (
     BatchingParser,
     Lost,
     RawPublisher,
+    Subscriber,
     answered,
     cancellable,
     close,
@@ -32,14 +34,13 @@ from jetstream.node.nats_seam import (
     subscription_id,
     unsubscribe,
 )
-from jetstream.node.nats_watch import LinkWatch, denied_subscription
+from jetstream.node.nats_watch import LinkWatch
+from jetstream.node.task_group import task_group
 
 _log = logging.getLogger(__name__)
 
 _FLUSH_SECONDS: Final = 5.0
 _CLOSE_SECONDS: Final = 5.0
-
-Respond = Callable[[Msg], Awaitable[None]]
 
 
 class NatsLink:
@@ -52,9 +53,11 @@ class NatsLink:
         self._batching = batching
         self._client = Client()
         self._publisher = RawPublisher(self._client)
-        self._routes = Routes()
+        self._routes = Routes(watch.role)
+        self._requests = Requests(
+            self.subscribe, lambda *message: cancellable(self._client.publish(*message))
+        )
         self._settled = False
-        self._services: list[tuple[str, str, Respond]] = []
         self._closed = asyncio.Event()
         self._stopping = False
 
@@ -62,6 +65,11 @@ class NatsLink:
     def connected(self) -> bool:
         """Whether messages flow now: the server was given every subscription since it was connected."""
         return self._client.is_connected and self._settled
+
+    @property
+    def refused(self) -> list[Route]:
+        """What the server does not let this connection subscribe to; it is asked again and again."""
+        return self._routes.refused
 
     @property
     def server_has_jetstream(self) -> bool:
@@ -84,7 +92,8 @@ class NatsLink:
             raise UnavailableError(f"cannot connect to NATS at {urls}: {reason}") from None
 
     async def _connect(self) -> None:
-        client, by_sid = Client(), self._routes.renew()
+        client = Client()
+        by_sid = self._routes.renew(Subscriber(client, self.watch.error))
         if self._batching:
             problem = seam_problem(client)
             if problem is None:
@@ -99,36 +108,25 @@ class NatsLink:
             client.connect(
                 **connection_options(self._config),
                 name=f"{self._config.name}-{self.watch.role}",
-                error_cb=self._on_error,
+                error_cb=self.watch.error,
                 disconnected_cb=self._on_disconnected,
                 reconnected_cb=self._on_reconnected,
                 closed_cb=self._on_closed,
             )
         )
-        await self._routes.subscribe_all(client)
-        for subject, queue, respond in self._services:
-            await client.subscribe(subject, queue, cb=respond)
-        await self.confirm()
+        await self._routes.subscribe_all(_FLUSH_SECONDS)
         self._settled = True
         self.watch.connected(client)
 
-    async def _on_error(self, error: Exception) -> None:
-        await self.watch.error(error)
-        denied = denied_subscription(error)
-        if denied is not None and self._routes.deny(*denied):
-            _log.error("subject denied role=%s subject=%s queue=%s runbook=RB-03", self.watch.role, *denied)
-
     async def _on_disconnected(self) -> None:
         self._settled = False
-        self._routes.forget_denials()
+        self._routes.disconnected()
         await self.watch.disconnected()
 
     async def _on_reconnected(self) -> None:
         client = self._client
         try:
-            # nats-py has replayed what it had; what was asked for meanwhile it has not.
-            if await self._routes.subscribe_all(client):
-                await self.confirm()
+            await self._routes.subscribe_all(_FLUSH_SECONDS)
         except (OSError, nats.errors.Error) as error:
             self.watch.note(error)  # a connection that does not answer is given up by nats-py's own pings
         if client.is_connected:
@@ -139,40 +137,38 @@ class NatsLink:
         self._closed.set()
 
     async def supervise(self) -> None:
-        """Run for the life of the link: replace a client that nats-py closed for good."""
-        while True:
-            await self._closed.wait()
-            if self._stopping:
-                return
-            self.watch.lost()
-            _log.warning("nats client closed, opening a fresh one role=%s", self.watch.role)
-            try:
-                await self._connect()
-            except (TimeoutError, OSError, nats.errors.Error) as error:
-                self.watch.note(error)
-                await self._discard()
-                self._closed.set()
-                await asyncio.sleep(self._config.reconnect_wait.total_seconds())
+        """Run for the life of the link: replace a client that is closed, ask again for what is refused."""
+        async with task_group() as tasks:
+            asking = _begun(_ask_again(self, self._routes, self._config.reconnect_wait), tasks)
+            while True:
+                await self._closed.wait()
+                if self._stopping:
+                    asking.cancel()
+                    return
+                self.watch.lost()
+                _log.warning("nats client closed, opening a fresh one role=%s", self.watch.role)
+                try:
+                    await self._connect()
+                except (TimeoutError, OSError, nats.errors.Error) as error:
+                    self.watch.note(error)
+                    await self._discard()
+                    self._closed.set()
+                    await asyncio.sleep(self._config.reconnect_wait.total_seconds())
 
     async def subscribe(self, route: Route) -> None:
-        """Deliver the messages of ``route`` as blocks; the server has the subscription on return.
+        """Want the messages of ``route``; on return the server has the subscription, or refuses it.
 
-        While the connection is down it has it before the link says that it is connected again.
-
-        Raises:
-            Unauthorized: the server does not let this connection subscribe to it. It is asked again whenever
-                the link connects, until `unsubscribe`.
+        While the connection is down it has it before the link says that it is connected again. What it
+        refuses is asked again, until `unsubscribe`.
         """
         self._routes.add(route)
         if self._client.is_connected:
             try:
-                await self._routes.subscribe(route, self._client)
-                await self.confirm()
+                await self._routes.subscribe((route,), _FLUSH_SECONDS)
             except (OSError, nats.errors.Error) as error:
                 self.watch.note(error)  # the connection fell: the next one has the subscription
-        if isinstance(route.problem, Unauthorized):
-            raise route.problem
-        route.problem = None
+        if not route.is_refused:
+            route.problem = None
 
     async def unsubscribe(self, route: Route) -> None:
         """End the interest; what the server had sent before is still delivered before this returns.
@@ -194,18 +190,11 @@ class NatsLink:
 
     async def serve(self, subject: str, respond: Respond, *, queue: str = "") -> None:
         """Call ``respond`` for every message on ``subject``, or for this member's share of a ``queue``'s."""
-        self._services.append((subject, queue, respond))
-        await cancellable(self._client.subscribe(subject, queue, cb=respond))
-        await self.confirm()
+        await self.subscribe(Route(subject, queue, respond=respond))
 
     async def confirm(self) -> None:
-        """Return when the server has handled everything sent so far (PING/PONG).
-
-        nats-py writes a PING past the commands that wait for its flusher, so that the first answer may be
-        older than they are. They are written while it is awaited: the second answer is younger.
-        """
-        for _ in range(2):
-            await answered(self._client, _FLUSH_SECONDS)
+        """Return when the server has handled everything sent so far (PING/PONG)."""
+        await answered(self._client, _FLUSH_SECONDS)
 
     def publish_raw(self, commands: bytes, lost: Lost) -> None:
         """Write ready-made PUB commands; call ``lost``, now or later in this turn, if they cannot be."""
@@ -216,18 +205,8 @@ class NatsLink:
         self._publisher.flush()
 
     async def request(self, subject: str, payload: bytes, timeout_seconds: float) -> bytes:
-        """Return the answer to a request of our own.
-
-        Raises:
-            NoResponders: nobody listens there.
-            UnavailableError: nobody answered in time, or the connection is down.
-        """
-        try:
-            return (await cancellable(self._client.request(subject, payload, timeout_seconds))).data
-        except nats.errors.NoRespondersError:
-            raise NoResponders(f"nobody listens on {subject}") from None
-        except (TimeoutError, OSError, nats.errors.Error) as error:
-            raise UnavailableError(f"no answer on {subject}: {error!r}") from None
+        """Return the answer to a request of our own, see `Requests.ask`."""
+        return await self._requests.ask(subject, payload, timeout_seconds)
 
     async def publish(self, subject: str, payload: bytes) -> None:
         """Publish one message; lost if the connection is down, as NATS allows."""
@@ -255,6 +234,22 @@ class NatsLink:
                 await close(self._client)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             self.watch.note(error)
+        finally:
+            self._routes.closed()
+
+
+async def _ask_again(link: NatsLink, routes: Routes, pause: timedelta) -> None:
+    while True:
+        await routes.time_to_ask(pause.total_seconds())
+        try:
+            if link.connected:
+                await routes.subscribe_all(_FLUSH_SECONDS)
+        except (OSError, nats.errors.Error) as error:
+            link.watch.note(error)
+
+
+def _begun(work: Coroutine[Any, Any, None], tasks: asyncio.TaskGroup) -> asyncio.Task[None]:
+    return tasks.create_task(work)
 
 
 async def delivered(link: NatsLink) -> None:

@@ -1,23 +1,32 @@
-"""What one link is subscribed to: kept while the connection is down, replayed by nats-py or subscribed anew.
+"""What one link is subscribed to: asked for on every connection, and again while it is refused."""
 
-nats-py replays its own subscriptions when it reconnects. It knows nothing of what was asked for while it was
-not connected, and a fresh client knows nothing at all: `Routes.subscribe_all` gives each what it lacks.
-"""
-
-from collections.abc import Iterator
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import partial
 from typing import Final
 
-from nats.aio.client import Client
+import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from envelope.errors import JetstreamError, StreamOffline, Unauthorized
-from jetstream.node.nats_seam import Deliver, block_of, subscription_id, unsubscribe
+from envelope.errors import JetstreamError, StreamOffline, SubscriptionRefused, Unauthorized
+from jetstream.node.nats_errors import Refusal
+from jetstream.node.nats_seam import Deliver, Subscriber, block_of, subscription_id
+
+_log = logging.getLogger(__name__)
+
+Respond = Callable[[Msg], Awaitable[None]]
+
+REFUSALS: Final = (Unauthorized, SubscriptionRefused)
+"""The problems of a route that the server does not let the node have."""
 
 NOT_YET: Final = "its subject is not subscribed yet"
 _NO_MORE: Final = "its subject is not subscribed any more"
+_ASKED_AT_ONCE: Final = 256
+_PAUSE_S_MAX: Final = 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -25,21 +34,32 @@ class Route:
     """One subscription that survives reconnects and fresh clients.
 
     Attributes:
+        deliver: gets its messages, as blocks.
+        respond: gets them one by one, where they are few.
         problem: why no messages come even while the link is connected; None if they do.
-        client: the client that has the subscription, or is about to.
+        subscription: of the present client.
+        asked: the answer of the present connection's server, None if it was not asked, or refuses.
     """
 
     subject: str
     queue: str
-    deliver: Deliver
+    deliver: Deliver | None = None
+    respond: Respond | None = None
     problem: JetstreamError | None = field(default_factory=lambda: StreamOffline(NOT_YET))
-    client: Client | None = None
     subscription: Subscription | None = None
+    asked: "asyncio.Future[bool] | None" = None
 
     @property
-    def key(self) -> tuple[str, str]:
-        """Subject and queue as nats-py tells them in errors: in lower case."""
-        return self.subject.lower(), self.queue.lower()
+    def is_refused(self) -> bool:
+        """Whether the server does not let the node have it."""
+        return isinstance(self.problem, REFUSALS)
+
+    async def take(self, message: Msg) -> None:
+        """Pass on a message that nats-py delivers; those of a batching parser do not come this way."""
+        if self.respond is not None:
+            await self.respond(message)
+        elif self.deliver is not None:
+            self.deliver(block_of(message))
 
 
 class Routes:
@@ -49,76 +69,122 @@ class Routes:
         by_sid: who gets the messages of each subscription of the present client.
     """
 
-    def __init__(self) -> None:
-        self._routes: dict[tuple[str, str], list[Route]] = {}
+    def __init__(self, role: str) -> None:
+        self._role = role
+        self._routes: dict[Route, None] = {}
+        self._subscriber: Subscriber | None = None
         self.by_sid: dict[int, Deliver] = {}
+        self._some_refused = asyncio.Event()
+        self._place_freed = asyncio.Event()
+        self._pause_s = 0.0
 
     def __iter__(self) -> Iterator[Route]:
-        return chain.from_iterable(self._routes.values())
+        return iter(tuple(self._routes))
 
-    def __contains__(self, route: Route) -> bool:
-        return route in self._routes.get(route.key, ())
+    @property
+    def refused(self) -> list[Route]:
+        """Those that the server refuses now."""
+        return [route for route in self if route.is_refused]
 
     def add(self, route: Route) -> None:
         """Want ``route`` from now on."""
-        self._routes.setdefault(route.key, []).append(route)
+        self._routes[route] = None
 
     def remove(self, route: Route) -> Subscription | None:
-        """Want ``route`` no longer; return the subscription to end, None if there is none (yet)."""
-        if route in self:
-            routes = self._routes[route.key]
-            routes.remove(route)
-            if not routes:
-                del self._routes[route.key]
-        subscription = route.subscription
-        route.client = route.subscription = None
+        """Want ``route`` no longer; return the subscription to end, None if there is none."""
+        self._routes.pop(route, None)
+        self._place_freed.set()
+        subscription, route.subscription, route.asked = route.subscription, None, None
         route.problem = StreamOffline(_NO_MORE)
+        if self._subscriber is not None and subscription is not None:
+            self._subscriber.forget(subscription)
         return subscription
 
-    def renew(self) -> dict[int, Deliver]:
+    def renew(self, subscriber: Subscriber) -> dict[int, Deliver]:
         """Begin with a fresh client: it has no subscription and counts its own anew; return its `by_sid`."""
-        self.by_sid = {}
+        self.disconnected()
+        self.closed()
+        self._subscriber, self.by_sid = subscriber, {}
         for route in self:
-            route.client = route.subscription = None
-        self.forget_denials()
+            route.subscription = None
         return self.by_sid
 
-    async def subscribe_all(self, client: Client) -> bool:
-        """Subscribe every route that ``client`` lacks; tell whether there was one."""
-        lacked = False
-        for route in tuple(self):
-            lacked |= await self.subscribe(route, client)
-        return lacked
-
-    async def subscribe(self, route: Route, client: Client) -> bool:
-        """Subscribe unless ``client`` has it, or is about to; tell whether it lacked it."""
-        if route.client is client or route not in self:
-            return False
-
-        async def one(message: Msg) -> None:
-            # Reached only through nats-py's stock parser: the batching one delivers by sid.
-            route.deliver(block_of(message))
-
-        route.client, by_sid = client, self.by_sid
-        subscription = await client.subscribe(
-            route.subject, queue=route.queue, cb=one, pending_msgs_limit=0, pending_bytes_limit=0
-        )
-        if route.client is client:
-            route.subscription = subscription
-            by_sid[subscription_id(subscription)] = route.deliver
-        else:  # removed while nats-py's queue of commands was full
-            await unsubscribe(client, subscription)
-        return True
-
-    def deny(self, subject: str, queue: str) -> list[Route]:
-        """Note that the server refuses or has ended a subscription; return whose."""
-        denied = self._routes.get((subject.lower(), queue.lower()), [])
-        for route in denied:
-            route.problem = Unauthorized(f"NATS does not let this node subscribe to {route.subject!r}")
-        return denied
-
-    def forget_denials(self) -> None:
-        """The next connection says anew what it denies."""
+    def disconnected(self) -> None:
+        """Forget what the server has, and what it refuses: the next connection is asked for everything."""
         for route in self:
-            if isinstance(route.problem, Unauthorized):
+            route.asked = None
+            if route.is_refused:
                 route.problem = None
+            if self._subscriber is not None and route.subscription is not None:
+                self._subscriber.withdraw(route.subscription)
+
+    def closed(self) -> None:
+        """End what a closed client does not know of."""
+        if self._subscriber is not None:
+            self._subscriber.end()
+
+    async def time_to_ask(self, shortest_s: float) -> None:
+        """Return when it is time to ask once more for what is refused: seldom, or when a place is free."""
+        if not self.refused:
+            self._some_refused.clear()
+            await self._some_refused.wait()
+            self._pause_s = 0.0
+        pause_s = max(self._pause_s, shortest_s)
+        self._pause_s = min(2 * pause_s, max(shortest_s, _PAUSE_S_MAX))
+        await asyncio.sleep(shortest_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s - shortest_s):
+                await self._place_freed.wait()
+        self._place_freed.clear()
+
+    async def subscribe_all(self, seconds: float) -> None:
+        """Ask for every route that the server does not have; return when it has answered, see `subscribe`."""
+        lacking = [route for route in self if route.asked is None]
+        for at in range(0, len(lacking), _ASKED_AT_ONCE):
+            await self.subscribe(lacking[at : at + _ASKED_AT_ONCE], seconds)
+
+    async def subscribe(self, routes: Sequence[Route], seconds: float) -> None:
+        """Ask for ``routes`` unless that was done; on return the server has them, or refuses.
+
+        Raises:
+            nats.errors.Error: no answer in so many seconds, or no connection.
+        """
+        wanted = [route for route in routes if route in self._routes]
+        answers = [self._ask(route) if route.asked is None else route.asked for route in wanted]
+        if answers and (await asyncio.wait(answers, timeout=seconds))[1]:
+            raise nats.errors.FlushTimeoutError
+
+    def _ask(self, route: Route) -> "asyncio.Future[bool]":
+        subscriber = self._subscriber
+        assert subscriber is not None, "a link has connected before it subscribes"
+        if route.subscription is None:
+            route.subscription = subscriber.subscription(
+                route.subject, route.queue, route.take, is_bounded=route.deliver is None
+            )
+            if route.deliver is not None:
+                self.by_sid[subscription_id(route.subscription)] = route.deliver
+        route.asked = subscriber.ask(route.subscription, partial(self._refuse, route))
+        route.asked.add_done_callback(partial(self._answered, route))
+        return route.asked
+
+    def _refuse(self, route: Route, refusal: Refusal) -> None:
+        """Note that the server refuses or has ended a subscription."""
+        problem: JetstreamError = SubscriptionRefused(
+            f"NATS refuses the subscription to {route.subject!r}: {refusal.reason}"
+        )
+        if refusal.is_denial:
+            problem = Unauthorized(f"NATS does not let this node subscribe to {route.subject!r}")
+        if str(problem) != str(route.problem):  # not once more for every time that it is asked in vain
+            text = "subscription refused role=%s subject=%s queue=%s error=%s runbook=RB-03"
+            _log.error(text, self._role, route.subject, route.queue, problem)
+        route.problem, route.asked = problem, None
+        self._some_refused.set()
+
+    def _answered(self, route: Route, answer: "asyncio.Future[bool]") -> None:
+        if route.asked is not answer:
+            return  # it was refused, or ended, or the connection was lost
+        if route.is_refused:
+            _log.info(
+                "subscription taken role=%s subject=%s queue=%s", self._role, route.subject, route.queue
+            )
+        route.problem = None

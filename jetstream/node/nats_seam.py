@@ -13,11 +13,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any, Final, TypeVar, assert_never
+from weakref import WeakKeyDictionary
 
 import nats.errors
-from nats.aio.client import Client
+from nats.aio.client import PING_PROTO, Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.protocol import command as prot_command
 
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.parser import (
@@ -29,6 +31,7 @@ from jetstream.ingest.parser import (
     ParsedItem,
 )
 from jetstream.node.crash import Crash
+from jetstream.node.nats_errors import Refusal, refusal_in
 from jetstream.node.nats_transport import DirectTransport
 
 # ruff: noqa: SLF001 - this module is the adapter to nats-py's private attributes
@@ -182,6 +185,108 @@ async def close(client: Client) -> None:
         await client._transport.wait_closed()  # type: ignore[no-untyped-call]  # as above
 
 
+class Subscriber:
+    """Subscribes for a client, and stands where nats-py handles ``-ERR``.
+
+    nats-py closes its client for good at almost every ``-ERR``. A server that does not want to keep the
+    connection ends it itself, and nats-py makes another one.
+
+    A refusal may name no subscription. But a server does everything in order: what it refuses before it
+    answers a PING is what it was asked for since the PING before, and that is one subscription each.
+    """
+
+    def __init__(self, client: Client, handle: Callable[[Exception], Awaitable[None]]) -> None:
+        """Install into ``client``; every error of the server goes to ``handle`` in the end."""
+        self._client = client
+        self._handle = handle
+        self._asked: WeakKeyDictionary[asyncio.Future[bool], int] = WeakKeyDictionary()
+        self._refused: dict[int, Callable[[Refusal], None]] = {}
+        self._withdrawn: dict[int, Subscription] = {}
+        client._process_err = self._process  # type: ignore[method-assign]  # the seam
+
+    def subscription(
+        self, subject: str, queue: str, take: Callable[[Msg], Awaitable[None]], *, is_bounded: bool
+    ) -> Subscription:
+        """Return a subscription that is still to be asked for; a bounded one drops what is too much."""
+        client = self._client
+        client._sid += 1
+        limits: dict[str, Any] = {} if is_bounded else {"pending_msgs_limit": 0, "pending_bytes_limit": 0}
+        subscription = Subscription(client, client._sid, subject, queue=queue, cb=take, **limits)
+        subscription._start(client._error_cb)  # type: ignore[no-untyped-call]  # nats-py's is untyped
+        return subscription
+
+    def ask(self, subscription: Subscription, refused: Callable[[Refusal], None]) -> "asyncio.Future[bool]":
+        """Ask the server for a subscription; return what is done once it has answered.
+
+        Args:
+            subscription: the server may have it already: it has it once in the end, or not at all.
+            refused: called before the answer if the server refuses it, or later if it ends it.
+
+        Raises:
+            nats.errors.Error: there is no connection.
+        """
+        sid = subscription_id(subscription)
+        again = prot_command.unsub_cmd(sid, 0)  # one more than the limit would be refused, even one it has
+        command = prot_command.sub_cmd(subscription.subject, subscription.queue, sid)
+        answer = _ping(self._client, again + command)
+        self._client._subs[sid] = subscription
+        self._withdrawn.pop(sid, None)
+        self._refused[sid] = refused
+        self._asked[answer] = sid
+        return answer
+
+    def withdraw(self, subscription: Subscription) -> None:
+        """Keep nats-py from asking the next server for a subscription, in words whose answer is lost."""
+        sid = subscription_id(subscription)
+        if self._client._subs.pop(sid, None) is not None:
+            self._withdrawn[sid] = subscription
+
+    def forget(self, subscription: Subscription) -> None:
+        """Hear no more of a subscription that ends."""
+        self._refused.pop(subscription_id(subscription), None)
+        if self._withdrawn.pop(subscription_id(subscription), None) is not None:
+            subscription._stop_processing()
+
+    def end(self) -> None:
+        """End what the client, which is closed, does not know of."""
+        while self._withdrawn:
+            self._withdrawn.popitem()[1]._stop_processing()
+
+    async def _process(self, err_msg: str) -> None:
+        error = err_msg.strip("'")
+        refusal = refusal_in(error)
+        if refusal is not None:
+            pongs = self._client._pongs
+            sid = refusal.sid if refusal.sid is not None else self._asked.get(pongs[0]) if pongs else None
+            if (refused := self._refused.get(-1 if sid is None else sid)) is not None:
+                refused(refusal)
+        await self._handle(nats.errors.Error(f"nats: {error}"))
+
+
+def _ping(client: Client, commands: bytes = b"") -> "asyncio.Future[bool]":
+    """Write ``commands`` and a PING behind all that nats-py was given before; return what the PONG ends.
+
+    nats-py writes a PING past the commands that wait for its flusher.
+
+    Raises:
+        nats.errors.Error: there is no connection.
+    """
+    writer = _writer(client)
+    if writer is None:
+        raise nats.errors.ConnectionClosedError
+    answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    writer.write(b"".join((*client._pending, commands, PING_PROTO)))
+    client._pending, client._pending_data_size = [], 0
+    client._pongs.append(answer)
+    return answer
+
+
+def _writer(client: Client) -> asyncio.StreamWriter | None:
+    """Return where to write, None if the connection is down."""
+    writer: asyncio.StreamWriter | None = getattr(client._transport, "_io_writer", None)
+    return None if not client.is_connected or writer is None or writer.transport.is_closing() else writer
+
+
 async def answered(client: Client, seconds: float) -> None:
     """Return when the server has answered a PING, and so handled all that it was sent before.
 
@@ -189,16 +294,9 @@ async def answered(client: Client, seconds: float) -> None:
     late then ends nats-py's read loop. The client would stay connected, and hear nothing for a minute.
 
     Raises:
-        nats.errors.Error: no answer in time, or the client is closed.
+        nats.errors.Error: no answer in time, or there is no connection.
     """
-    if client.is_closed:
-        raise nats.errors.ConnectionClosedError
-    pong: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    await client._send_ping(pong)
-    await asyncio.wait((pong,), timeout=seconds)
-    if pong.cancelled():
-        raise nats.errors.ConnectionClosedError
-    if not pong.done():
+    if (await asyncio.wait((_ping(client),), timeout=seconds))[1]:
         raise nats.errors.FlushTimeoutError
 
 
@@ -231,11 +329,7 @@ async def unsubscribe(client: Client, subscription: Subscription) -> None:
     """
     if client.is_closed:
         return
-    was_reconnecting = client.is_reconnecting
     await subscription.unsubscribe()
-    if was_reconnecting:
-        # nats-py then sends no UNSUB, and a SUB may wait among its commands for the new connection.
-        await client._send_unsubscribe(subscription_id(subscription))
 
 
 def block_of(message: Msg) -> MessageBlock:
@@ -287,8 +381,7 @@ class RawPublisher:
 
     def _writer(self) -> asyncio.StreamWriter | None:
         """Return where to write, None if the connection is down or its buffer is full."""
-        transport: Any = self._client._transport
-        writer: asyncio.StreamWriter | None = getattr(transport, "_io_writer", None)
-        if not self._client.is_connected or writer is None or writer.transport.is_closing():
+        writer = _writer(self._client)
+        if writer is None:
             return None
         return writer if writer.transport.get_write_buffer_size() <= _WRITE_BUFFER_BYTES_MAX else None

@@ -1,29 +1,22 @@
 """What happens to one NATS connection: counted, logged, and told as a possible gap once it is over."""
 
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from nats.aio.client import Client
 
-from envelope.types import TimestampUs
+from envelope.types import MonotonicNs, TimestampUs
 from jetstream.node.clock import Clock
 from jetstream.node.gaps import Gap
 from metadata.api.responses import GapKind
 
 _log = logging.getLogger(__name__)
 
-_DENIED: Final = re.compile(
-    r'permissions violation for subscription to "([^"]+)"(?: using queue "([^"]+)")?', re.IGNORECASE
-)
-
-
-def denied_subscription(error: Exception) -> tuple[str, str] | None:
-    """Return subject and queue (or "") of a subscription that the server refuses, in nats-py's lower case."""
-    denied = _DENIED.search(str(error))
-    return None if denied is None else (denied[1], denied[2] or "")
+_LINES_AT_ONCE: Final = 10
+_LINE_NS: Final = 1_000_000_000
+"""How long it takes until one line more may be logged."""
 
 
 @dataclass(slots=True)
@@ -49,6 +42,8 @@ class LinkWatch:
         """What a server said before it broke the connection: it tells more than the break after it."""
         self._clock = clock
         self._on_gap = on_gap
+        self._silent_until = clock.monotonic()
+        self._unlogged = 0
         self._interrupted: tuple[GapKind, TimestampUs] | None = None
         self._ending = False
 
@@ -74,13 +69,25 @@ class LinkWatch:
             self._begin(GapKind.RECONNECT)
 
     def note(self, error: Exception) -> None:
-        """Count an error; log it unless it repeats the last one: a server that is away refuses often."""
+        """Count an error; log it unless it repeats the last one, or there are many.
+
+        A server that is away refuses often; one that is there may have something to say about every message.
+        """
         self.counters.errors += 1
         if repr(error) != repr(self.last_error):
-            _log.warning("nats error role=%s error=%r", self.role, error)
+            self._log_error(error)
         self.last_error = error
         if not isinstance(error, OSError):
             self.refusal = error
+
+    def _log_error(self, error: Exception) -> None:
+        now = self._clock.monotonic()
+        if self._silent_until - now > _LINES_AT_ONCE * _LINE_NS:
+            self._unlogged += 1
+            return
+        unlogged, self._unlogged = self._unlogged, 0
+        self._silent_until = MonotonicNs(max(self._silent_until, now) + _LINE_NS)
+        _log.warning("nats error role=%s error=%r unlogged_before=%d", self.role, error, unlogged)
 
     def connected(self, client: Client) -> None:
         """End an interruption, if there was one."""

@@ -41,9 +41,11 @@ def node_pages(
 
     async def healthz() -> Page:
         lost = [link.watch.role for link in sources.links if not link.connected]
+        refused = (route for link in sources.links for route in link.refused if route.respond is not None)
         return _health(
             judge(
                 lost,
+                (route.problem.description for route in refused if route.problem is not None),
                 sources.streams.problems(),
                 is_started=is_ready(),
                 metadata_problem=metadata_problem(),

@@ -6,10 +6,9 @@ is partitioned by queue every partition has a feed of its own: there NATS shares
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
-from envelope.errors import JetstreamError, StreamOffline, Unauthorized
+from envelope.errors import JetstreamError, StreamOffline
 from envelope.partition_errors import PartitionsMissing
 from envelope.types import PartitionBy
 from jetstream.ingest.messages import MessageBlock
@@ -79,16 +78,10 @@ class PartitionFeed:
         return self._route.problem
 
     async def join(self, number: int, deliver: Deliver) -> None:
-        """Feed a partition from now on; the server has the subscription on return, if it is due.
-
-        Raises:
-            Unauthorized: NATS denies it.
-        """
+        """Feed a partition ; on return the server has the subscription, or refuses it, if it is due."""
         self._members[number] = deliver
         self._leaving.discard(number)
         await self._settled()
-        if self._route is not None and isinstance(self._route.problem, Unauthorized):
-            raise self._route.problem
 
     async def leave(self, number: int) -> None:
         """Feed a partition no more; what NATS had sent before has been delivered to it on return."""
@@ -141,8 +134,7 @@ class PartitionFeed:
 
     async def _subscribe(self) -> None:
         self._route = Route(self._fed.subject, self._fed.queue, self._deliver)
-        with suppress(Unauthorized):  # told as the problem of every partition
-            await self._link.subscribe(self._route)
+        await self._link.subscribe(self._route)
 
     def _deliver(self, messages: MessageBlock) -> None:
         """Share out what NATS delivered; called from the ingest connection's read loop."""

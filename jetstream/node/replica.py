@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from envelope.errors import DiskFull, JetstreamError, StreamOffline, Unauthorized
+from envelope.errors import DiskFull, JetstreamError, StreamOffline
 from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName
 from jetstream.ingest.dedupe import window_us
 from jetstream.log.epochs import NO_EPOCH
@@ -214,8 +214,7 @@ class StreamReplica:
         if self.leading is not None:
             self.leading.reconfigure()
             if moved:
-                with suppress(Unauthorized):  # logged, and told in the stream's info
-                    await self.leading.attach()
+                await self.leading.attach()
 
     async def resign(self) -> None:
         """Stop to lead, and follow nobody."""
@@ -273,8 +272,7 @@ class StreamReplica:
         leading.begin()
         leading.row_changed(current)  # what has changed meanwhile: whether messages are taken, above all
         self._reign_begun(leading)
-        with suppress(Unauthorized):  # logged, and told in the stream's info
-            await leading.attach()
+        await leading.attach()
         if row.leader_epoch > 1:
             since = max(parts.log.last_timestamp, row.created)
             kind = GapKind.UNCLEAN_ELECTION if is_unclean else GapKind.RESTART

@@ -21,11 +21,7 @@ class Subscription(Protocol):
         """Why no messages come even while the link is connected; None if they do."""
 
     async def begin(self) -> None:
-        """Subscribe; the server has the subscription on return, if it is connected.
-
-        Raises:
-            Unauthorized: NATS denies it.
-        """
+        """Subscribe; on return the server has the subscription, if it is connected, or refuses it."""
 
     async def end(self) -> None:
         """Leave the subject; what NATS had sent before has been delivered on return."""

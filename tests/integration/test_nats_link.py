@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -35,8 +35,8 @@ from tests.support.tcp_proxy import TcpProxy, proxied
 NOBODY = 1
 """A port on which nothing listens."""
 RECONNECT_WAIT_S = 0.05
-COMMANDS_QUEUED_MAX = 1024
-"""nats-py waits for its flusher beyond it."""
+MANY = 600
+"""More than a server is asked for at once."""
 
 
 class Told(LinkWatch):
@@ -107,8 +107,9 @@ def cut(proxy: TcpProxy) -> None:
 
 
 def refuse(proxy: TcpProxy) -> None:
-    """Let the server refuse the ingest connection: nats-py gives its client up for good."""
-    proxy.connections[0].respond(b"-ERR 'Authentication Expired'\r\n")
+    """Let the server end the ingest connection, and say why."""
+    proxy.connections[0].respond(b"-ERR 'User Authentication Expired'\r\n")
+    proxy.connections[0].abort()
 
 
 @pytest.mark.parametrize("interrupt", [cut, refuse])
@@ -148,6 +149,23 @@ def test_what_is_asked_of_streams_while_the_ingest_connection_is_down_holds_afte
     run(scenario())
 
 
+def test_a_client_that_is_closed_for_good_is_replaced_by_one_with_the_same_subscriptions(
+    nats_server: NatsServer,
+) -> None:
+    async def scenario() -> None:
+        delivered: asyncio.Queue[MessageBlock] = asyncio.Queue()
+        async with linked(nats_server.url) as (link, told):
+            await link.subscribe(Route("s.>", "", delivered.put_nowait))
+            await link._client.close()
+            await told.back_once.wait()
+            async with await nats.connect(nats_server.url) as client:
+                await client.publish("s.x", b"x")
+                block = await delivered.get()
+                assert block.subjects == [b"s.x"]
+
+    run(scenario())
+
+
 def test_a_subscription_that_ends_before_it_was_sent_is_not_made_later(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,32 +198,31 @@ def test_what_ends_while_the_link_subscribes_anew_stays_ended_and_nothing_is_sub
 ) -> None:
     began, subscribe = asyncio.Event(), Routes.subscribe
 
-    async def tell(routes: Routes, route: Route, client: Client) -> bool:
+    async def tell(routes: Routes, some: Sequence[Route], seconds: float) -> None:
         began.set()
-        return await subscribe(routes, route, client)
+        await subscribe(routes, some, seconds)
 
     async def scenario() -> None:
         delivered: list[bytes] = []
-        half = COMMANDS_QUEUED_MAX + 100
-        routes = [Route(f"s{n}", "", lambda block: delivered.extend(block.subjects)) for n in range(2 * half)]
+        routes = [Route(f"s{n}", "", lambda block: delivered.extend(block.subjects)) for n in range(2 * MANY)]
         async with (
             proxied(nats_server.port) as proxy,
             linked(f"nats://127.0.0.1:{proxy.port}") as (link, told),
         ):
-            await asyncio.gather(*map(link.subscribe, routes[:half]))
+            await asyncio.gather(*map(link.subscribe, routes[:MANY]))
             proxy.target = NOBODY
             interrupt(proxy)
             await told.lost_once.wait()
-            for route in routes[half:]:
+            for route in routes[MANY:]:
                 await link.subscribe(route)
             monkeypatch.setattr(Routes, "subscribe", tell)
             proxy.target = nats_server.port
             await began.wait()
             assert not link.connected, "it is not done"
-            (halfway,) = (
-                route for route in routes if route.client is not None and route.subscription is None
+            halfway = next(
+                route for route in routes[1:] if route.asked is not None and not route.asked.done()
             )
-            ended = {routes[0], routes[half - 1], halfway, routes[-1]}
+            ended = {routes[0], routes[MANY - 1], halfway, routes[-1]}
             await asyncio.gather(*map(link.unsubscribe, ended))
             await told.back_once.wait()
             async with await nats.connect(nats_server.url) as client:
@@ -408,7 +425,7 @@ def test_who_is_cancelled_in_the_turn_in_which_an_answer_comes_ends(nats_server:
             async with asyncio.TaskGroup() as tasks:
                 asking = tasks.create_task(link.request("questions", b"?", 5))
                 await asyncio.sleep(0)  # it has begun then
-                [answered] = link._client._resp_map.values()
+                [answered] = link._requests._waiting.values()
                 answered.add_done_callback(lambda _: asking.cancel())
             assert asking.cancelled()
 

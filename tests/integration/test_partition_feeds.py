@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import nats
 import nats.errors
-import pytest
 from nats.aio.client import Client
 
 from envelope.errors import JetstreamError, StreamOffline, Unauthorized
@@ -219,8 +218,7 @@ def test_partitions_whose_subject_is_denied_say_so(start_nats_server: StartNatsS
         async with site(server.url, user="node", password="pw") as here:
             led = [here.of(number) for number in range(2)]
             for one in led:
-                with pytest.raises(Unauthorized):
-                    await one.begin()
+                await one.begin()
             assert problems(*led) == [Unauthorized] * 2
             for one in led:
                 await one.end()

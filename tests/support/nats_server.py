@@ -108,9 +108,7 @@ class NatsServer:
         """Start the server, on its earlier port if it had one; return when it accepts connections."""
         assert self._process is None, "the server is running"
         self._reserve_port()
-        self._directory.mkdir(parents=True, exist_ok=True)
-        configuration = self._directory / "nats-server.conf"
-        configuration.write_text(f'host: "127.0.0.1"\nport: {self.port}\n{self._config}\n')
+        configuration = self._configuration()
         self._process = subprocess.Popen(
             [find_nats_server(), "-c", str(configuration), *self._options],
             stdin=subprocess.DEVNULL,
@@ -132,6 +130,17 @@ class NatsServer:
         assert self._log is not None, "the server was never started"
         found = self._log.wait_for(text, count, timeout_seconds)
         assert found, f"nats-server did not say {text!r}:\n" + "\n".join(self.log_lines[-20:])
+
+    def configure(self, config: str) -> None:
+        """Change its configuration; it reads that when it starts, or is told to (SIGHUP)."""
+        self._config = config
+        self._configuration()
+
+    def _configuration(self) -> Path:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        configuration = self._directory / "nats-server.conf"
+        configuration.write_text(f'host: "127.0.0.1"\nport: {self.port}\n{self._config}\n')
+        return configuration
 
     def stop(self) -> None:
         """End the server in order (SIGTERM); the port stays reserved for the next `start`."""

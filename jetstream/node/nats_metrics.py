@@ -1,0 +1,45 @@
+"""The part of a node's numbers that is about its connections to NATS."""
+
+from typing import Final
+
+from jetstream.node.metric_sources import Definition, of_links
+
+_LINK: Final = ("connection",)
+
+NATS_METRICS: Final = (
+    Definition(
+        "jetstream_nats_connected",
+        "gauge",
+        "1 while messages flow on the connection (ingest: from publishers; answers: acks and requests).",
+        _LINK,
+        of_links(lambda link: float(link.connected)),
+    ),
+    Definition(
+        "jetstream_nats_reconnects_total",
+        "counter",
+        "Interruptions of the connection that are over.",
+        _LINK,
+        of_links(lambda link: link.watch.counters.reconnects),
+    ),
+    Definition(
+        "jetstream_nats_slow_consumers_total",
+        "counter",
+        "Times the server said that it drops messages because this node does not keep up.",
+        _LINK,
+        of_links(lambda link: link.watch.counters.slow_consumers),
+    ),
+    Definition(
+        "jetstream_nats_errors_total",
+        "counter",
+        "Errors of the connection, denied permissions included.",
+        _LINK,
+        of_links(lambda link: link.watch.counters.errors),
+    ),
+    Definition(
+        "jetstream_nats_subscriptions_refused",
+        "gauge",
+        "Subscriptions that the server refuses, and is asked for again.",
+        _LINK,
+        of_links(lambda link: len(link.refused)),
+    ),
+)
