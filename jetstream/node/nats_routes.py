@@ -13,6 +13,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from envelope.errors import JetstreamError, StreamOffline, SubscriptionRefused, Unauthorized
+from envelope.limits import CONTROL_LINE_BYTES_MAX
 from jetstream.node.nats_errors import Refusal
 from jetstream.node.nats_seam import Deliver, Subscriber, block_of, subscription_id
 
@@ -26,6 +27,7 @@ REFUSALS: Final = (Unauthorized, SubscriptionRefused)
 NOT_YET: Final = "its subject is not subscribed yet"
 _NO_MORE: Final = "its subject is not subscribed any more"
 _ASKED_AT_ONCE: Final = 256
+_SID_BYTES_MAX: Final = 20
 _PAUSE_S_MAX: Final = 30.0
 
 
@@ -149,10 +151,19 @@ class Routes:
         Raises:
             nats.errors.Error: no answer in so many seconds, or no connection.
         """
-        wanted = [route for route in routes if route in self._routes]
+        wanted = [route for route in routes if route in self._routes and not self._is_too_long(route)]
         answers = [self._ask(route) if route.asked is None else route.asked for route in wanted]
         if answers and (await asyncio.wait(answers, timeout=seconds))[1]:
             raise nats.errors.FlushTimeoutError
+
+    def _is_too_long(self, route: Route) -> bool:
+        """Refuse a route ourselves for which a server would end the connection, again and again."""
+        is_too_long = (
+            len(f"{route.subject} {route.queue} ".encode()) + _SID_BYTES_MAX > CONTROL_LINE_BYTES_MAX
+        )
+        if is_too_long:
+            self._refuse(route, Refusal("subject and queue are too long for a control line", is_denial=False))
+        return is_too_long
 
     def _ask(self, route: Route) -> "asyncio.Future[bool]":
         subscriber = self._subscriber

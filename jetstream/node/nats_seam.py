@@ -1,4 +1,4 @@
-"""The private seam to nats-py: its parser object replaced by a batching one, acks written to its transport.
+"""The private seam to nats-py: a batching parser instead of its own, acks and SUBs written to its transport.
 
 nats-py spends 5 µs of Python on each message; parsing a chunk at a time spends less than 1 (docs/adr/0004).
 The seam is pinned to a minor version and checked at start; where it does not fit, `seam_problem` says why

@@ -20,6 +20,7 @@ from nats.aio.msg import Msg
 from nats.js.errors import NoStreamResponseError
 
 from envelope.errors import SubscriptionRefused, Unauthorized, UnavailableError
+from envelope.limits import CONTROL_LINE_BYTES_MAX
 from jetstream.ingest.messages import MessageBlock
 from jetstream.node.clock import SystemClock
 from jetstream.node.config import NatsConfig
@@ -365,6 +366,28 @@ def test_many_are_told_apart_in_one_go(start_nats_server: StartNatsServer) -> No
                 heard.clear()
                 server.restart()
                 await until(partial(_is_back, link, times))
+
+    run(scenario())
+
+
+def test_a_subject_for_which_the_server_would_end_the_connection_is_not_asked_for(
+    nats_server: NatsServer,
+) -> None:
+    async def scenario() -> None:
+        heard = list[bytes]()
+        async with linked(nats_server.url) as link, await nats.connect(nats_server.url) as publisher:
+            other = Route("s.>", "", lambda block: heard.extend(block.subjects))
+            await link.subscribe(other)
+            for length in range(CONTROL_LINE_BYTES_MAX - 40, CONTROL_LINE_BYTES_MAX + 1):
+                for queue in ("", "q" * 16):
+                    route = Route("s" * length, queue, lambda _: None)
+                    await link.subscribe(route)
+                    fits = length + len(queue) <= CONTROL_LINE_BYTES_MAX - 22
+                    assert isinstance(route.problem, SubscriptionRefused) is not fits
+            await publisher.publish("s.x", b"x")
+            await publisher.flush()
+            await link.confirm()
+            assert (heard, link.watch.counters.reconnects, other.problem) == ([b"s.x"], 0, None)
 
     run(scenario())
 
