@@ -23,6 +23,7 @@ sections 4.2.3 (disruptive servers), 3.10 (transfer) and 9.6 (pre-vote).
 from enum import StrEnum
 from typing import Final
 
+from envelope.errors import CorruptDataError
 from envelope.types import MonotonicNs, NodeId, Term
 from metadata.raft.election_timer import ElectionTimer
 from metadata.raft.log import RaftLog
@@ -154,9 +155,16 @@ class Election:
     # --- the leader ---------------------------------------------------------------------------------------
 
     def hear_leader(self, leader: NodeId, now: MonotonicNs) -> None:
-        """Follow the leader of this term, which has just been heard of."""
-        assert self.role is not Role.LEADER, f"R2: {leader} leads term {self.term} as well"
-        assert self.leader in (None, leader), f"R2: {self.leader} and {leader} lead term {self.term}"
+        """Follow the leader of this term, which has just been heard of.
+
+        Raises:
+            CorruptDataError: another leads it, too.
+        """
+        if self.leader not in (None, leader):
+            raise CorruptDataError(
+                f"{self.leader} and {leader} lead metadata term {self.term}: a voter has voted twice, as one "
+                "does that was put back to an earlier state; runbook=RB-07"
+            )
         self.role, self.leader = Role.FOLLOWER, leader
         self._leader_heard_at = now
         self.timer.leader_heard(self.term, now)

@@ -2,9 +2,13 @@
 
 Every answer is a promise: it leaves when what it speaks of is durable.
 
+What cannot be said to a voter that has forgotten nothing is an error: its directory, or that of the other
+side, was put back to an earlier state.
+
 Source: Ongaro and Ousterhout, figures 2 (AppendEntries) and 13 (InstallSnapshot).
 """
 
+from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, NodeId, Term
 from metadata.raft.log import RaftLog
 from metadata.raft.messages import (
@@ -29,7 +33,11 @@ class Following:
         self._output = output
 
     def receive(self, message: LeaderMessage) -> None:
-        """Take in a message of the leader of this term."""
+        """Take in a message of the leader of this term.
+
+        Raises:
+            CorruptDataError: the two logs cannot both be what they were.
+        """
         match message:
             case AppendRequest():
                 self._append(message)
@@ -62,6 +70,12 @@ class Following:
         if log.term_at(snapshot.index) == snapshot.term:
             log.commit_to(snapshot.index)
         elif snapshot.index > log.commit:
+            if snapshot.term < log.snapshot.term:
+                raise CorruptDataError(
+                    f"{message.source} leads with metadata entry {snapshot.index} of term {snapshot.term}, "
+                    f"behind one of term {log.snapshot.term} that is committed here: one of the two metadata "
+                    "logs was put back to an earlier state; runbook=RB-07"
+                )
             self._output.replaced(snapshot, log.commit)
             log.restore(snapshot)
         self._acknowledge(message, log.commit)
@@ -72,6 +86,12 @@ class Following:
         Whoever leads a later term has votes of a majority in it, durable before they were given, and none of
         those voters can be found in this term afterwards.
         """
+        if message.commit > self._log.last_index:
+            raise CorruptDataError(
+                f"{message.source} leads and knows of {message.commit} metadata entries that were confirmed "
+                f"here, and the log ends at {self._log.last_index}: it was put back to an earlier state; "
+                "runbook=RB-07"
+            )
         self._log.commit_to(message.commit)
         self._output.send(HeartbeatResponse(self._node_id, message.source, message.term, message.round))
 

@@ -7,6 +7,7 @@ durable of it.
 Source: Ongaro and Ousterhout, sections 5.3 and 7; the flow of messages is that of etcd-io/raft.
 """
 
+from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
 from metadata.raft.log import RaftLog
 from metadata.raft.messages import (
@@ -71,12 +72,21 @@ class Replication:
         return self._followers[peer].match == self._log.last_index
 
     def receive(self, message: FollowerMessage, now: MonotonicNs) -> None:
-        """Take in a follower's answer."""
+        """Take in a follower's answer.
+
+        Raises:
+            CorruptDataError: it has more than a leader can have sent.
+        """
         progress = self._followers[message.source]
         progress.heard_at = now
         match message:
             case AppendResponse(match=match):
-                assert match <= self._log.last_index, f"R7: {message.source} holds {match}: {self._log}"
+                if match > self._log.last_index:
+                    raise CorruptDataError(
+                        f"{message.source} holds {match} metadata entries of this leader, whose log ends at "
+                        f"{self._log.last_index}: one of the two was put back to an earlier state; "
+                        "runbook=RB-07"
+                    )
                 progress.acknowledged(match)
             case AppendRejection():
                 agreement = self._log.last_agreement(message.hint_index, message.hint_term)

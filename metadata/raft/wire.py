@@ -30,7 +30,7 @@ from crc32c import crc32c
 from envelope.errors import RemoteProtocolError
 from envelope.limits import MIB
 from envelope.types import LogIndex, NodeId, Term
-from metadata.limits import SNAPSHOT_BYTES_MAX
+from metadata.limits import ENTRY_BYTES_MAX, SNAPSHOT_BYTES_MAX
 from metadata.raft.messages import (
     AppendRejection,
     AppendRequest,
@@ -190,6 +190,8 @@ class MessageReader:
         message = kind(source=self._source, target=self._target, **numbered, **rest)
         if isinstance(message, AppendRequest | Committed) and not _follow_each_other(message):
             raise RemoteProtocolError(f"entries from {self._source} do not follow each other")
+        if isinstance(message, SnapshotRequest) and message.snapshot.term > message.term:
+            raise RemoteProtocolError(f"a snapshot from {self._source} is of a later term than its leader's")
         return message
 
 
@@ -237,6 +239,8 @@ def _payloads(data: bytes) -> Iterator[bytes]:
 
 
 def _cut(data: bytes, start: int, length: int) -> bytes:
+    if length > ENTRY_BYTES_MAX:
+        raise IndexError(f"an entry of {length} bytes")
     cut = data[start : start + length]
     if len(cut) != length:
         raise IndexError(f"{length} bytes wanted, {len(cut)} left")

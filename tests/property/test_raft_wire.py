@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from envelope.errors import RemoteProtocolError
 from envelope.types import LogIndex, NodeId, Term
+from metadata.limits import ENTRY_BYTES_MAX
 from metadata.raft import messages
 from metadata.raft.messages import AppendRequest, Heartbeat, SnapshotRequest
 from metadata.raft.node_messages import NodeMessage
@@ -59,7 +60,7 @@ MESSAGES: st.SearchStrategy[Any] = (
     | st.sampled_from(sorted(set(KINDS) - {AppendRequest, Committed}, key=str)).flatmap(
         lambda kind: st.builds(kind, **{name: SPECIAL.get(name, NUMBERS) for name in kind.__match_args__})
     )
-)
+).filter(lambda sent: not isinstance(sent, SnapshotRequest) or sent.snapshot.term <= sent.term)
 
 
 def test_every_kind_of_message_has_bytes() -> None:
@@ -103,6 +104,20 @@ def test_entries_that_no_leader_has_are_refused(entries: list[tuple[int, int]]) 
         committed = Committed(A, B, append.previous_index, append.previous_term, made)
         with pytest.raises(RemoteProtocolError, match="do not follow each other"):
             list(MessageReader(A, B).feed(encode(committed)))
+
+
+def test_a_snapshot_of_a_later_term_than_its_leaders_is_refused() -> None:
+    sent = SnapshotRequest(A, B, Term(3), Snapshot(LogIndex(2), Term(4), b""))
+    with pytest.raises(RemoteProtocolError, match="of a later term"):
+        list(MessageReader(A, B).feed(encode(sent)))
+
+
+def test_an_entry_that_no_disk_takes_is_refused() -> None:
+    entry = Entry(LogIndex(1), Term(1), bytes(ENTRY_BYTES_MAX + 1))
+    append = AppendRequest(A, B, Term(1), LogIndex(0), Term(0), (entry,), LogIndex(0))
+    for sent in (append, Forwarded(A, B, (entry.payload,))):
+        with pytest.raises(RemoteProtocolError, match="an entry of"):
+            list(MessageReader(A, B).feed(encode(sent)))
 
 
 @pytest.mark.parametrize(

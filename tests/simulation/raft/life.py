@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
 from metadata.raft.events import (
     Action,
@@ -82,7 +83,10 @@ class Life:
         world = self._world
         world.steps += 1
         term = self.raft.term
-        actions = self.raft.handle(event, now)
+        try:
+            actions = self.raft.handle(event, now)
+        except CorruptDataError as error:
+            raise Violation(f"{self.name} believes that a disk was put back: {error}") from None
         if world.trace.on:
             self._trace(f"{event_text(event)}  | {self.raft}")
         check_answers(event, actions, self._asked, term)
