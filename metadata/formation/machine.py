@@ -8,8 +8,9 @@ never a second one. A set is *formed* when all N of it have promised it: as ever
 two formed sets have no node in common.
 
 Who hears of a formed cluster does not form another: it belongs to that one, without a vote if it is not among
-the voters. Only one that has promised a set that may yet be formed does not; it stops and says so, as two
-clusters may be about to form under one name.
+the voters; with one if it is, though its directory was lost (`metadata.raft.recovery`). Only one that has
+promised a set that may yet be formed does not; it stops and says so, as two clusters may be about to form
+under one name.
 
 That all of a view must agree before anybody promises keeps nodes that start and stop meanwhile from promising
 sets that nobody can complete. Where that happens all the same, it is an error with the names of those whose
@@ -21,7 +22,7 @@ from typing import Final, NoReturn
 
 from envelope.errors import InvalidConfig
 from envelope.types import MonotonicNs, NodeId
-from metadata.formation.notices import Candidate, Candidates, FormedVoters, Notice, voters_of
+from metadata.formation.notices import Candidate, Candidates, FormedVoter, FormedVoters, Notice, voters_of
 
 _MS: Final = 1_000_000
 SAY_INTERVAL_NS: Final = 200 * _MS
@@ -203,10 +204,12 @@ class Formation:
         voters = {voter.node_id for voter in formed}
         shown = ", ".join(sorted(voters))
         if self.own.node_id in voters:
-            if voters_of(mine) != formed:
+            own = FormedVoter(self.own.node_id, self.own.host, self.own.port)
+            # One that has promised nothing comes back without its directory, and recovers as a voter.
+            if own not in formed or (mine and voters_of(mine) != formed):
                 self._refuse(
-                    f"is a voter of the cluster of {shown}, but not with this directory and address: bring "
-                    "back those with which it was, or choose another node_id"
+                    f"is a voter of the cluster of {shown}, but not with this address or promise: bring back "
+                    "those with which it was, begin with an empty directory, or choose another node_id"
                 )
         elif mine and voters.isdisjoint(one.node_id for one in mine):
             self._refuse(

@@ -9,13 +9,14 @@ behind the snapshot; every further frame is one append, written with one write a
     8      8    generation, u64
     16     8    position of this frame in the file, u64: all bytes before it were durable when it was written
     24     4    length of the payload, u32
-    28     1    flags: 1 a hard state, 2 a snapshot
+    28     1    flags: 1 a hard state, 2 a snapshot, 4 a hard state with a recovery term
     29     3    zero
     32     -    payload
 
 and its payload, each part only if flagged, all numbers little-endian:
 
-    hard state   term u64, vote: length u16 and UTF-8 (length FFFF: no vote)
+    hard state   term u64, vote: length u16 and UTF-8 (length FFFF: no vote);
+                 with flag 4, recovery term u64
     snapshot     index u64, term u64, length u32, bytes
     entries      count u32, then each: index u64, term u64, length u32, bytes
 
@@ -25,7 +26,7 @@ text, and commands and snapshots are JSON behind binary headers with checksums o
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from crc32c import crc32c
@@ -44,9 +45,11 @@ assert FRAME_HEADER_BYTES == 32, "the table above"
 
 _FLAG_HARD_STATE: Final = 1
 _FLAG_SNAPSHOT: Final = 2
+_FLAG_RECOVERY: Final = 4
 _NO_VOTE: Final = 0xFFFF
 
 _TERM_VOTE: Final = struct.Struct("<QH")
+_RECOVERY_TERM: Final = struct.Struct("<Q")
 _NUMBERED: Final = struct.Struct("<QQI")
 _COUNT: Final = struct.Struct("<I")
 
@@ -74,6 +77,9 @@ def encode_frame(contents: FrameContents, generation: int, position: int) -> byt
     if contents.hard_state is not None:
         flags |= _FLAG_HARD_STATE
         parts.append(_encode_hard_state(contents.hard_state))
+        if contents.hard_state.recovery_term:
+            flags |= _FLAG_RECOVERY
+            parts.append(_RECOVERY_TERM.pack(contents.hard_state.recovery_term))
     if contents.snapshot is not None:
         flags |= _FLAG_SNAPSHOT
         snapshot = contents.snapshot
@@ -160,6 +166,10 @@ def _decode_payload(payload: bytes, flags: int) -> FrameContents:
     hard_state, snapshot = None, None
     if flags & _FLAG_HARD_STATE:
         hard_state, position = _decode_hard_state(payload)
+        if flags & _FLAG_RECOVERY:
+            (recovery_term,) = _RECOVERY_TERM.unpack_from(payload, position)
+            hard_state = replace(hard_state, recovery_term=Term(recovery_term))
+            position += _RECOVERY_TERM.size
     if flags & _FLAG_SNAPSHOT:
         (index, term, body), position = _decode_numbered(payload, position)
         snapshot = Snapshot(LogIndex(index), Term(term), body)

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import logging
+import secrets
 import socket
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from envelope.errors import DiskFull, NotLeader, Overloaded
 from envelope.types import LogIndex, NodeId, Term
@@ -24,6 +26,8 @@ from metadata.raft.wire import Forwarded, Sent
 
 _log = logging.getLogger(__name__)
 
+_TOKEN_BITS: Final = 63
+
 
 class GroupMember:
     """A `Member` with a vote. Made on the event loop it runs on.
@@ -33,7 +37,6 @@ class GroupMember:
         network: the connections to the other voters.
         voters: all of them.
         is_alone: whether the group has no other voter, and so no other can ever lead.
-        problem: None: who has a vote does not know more than that nobody leads.
     """
 
     def __init__(
@@ -58,11 +61,13 @@ class GroupMember:
         others = {peer: address for peer, address in voters.items() if peer != identity.node_id}
         self.is_alone = not others
         self.voters = frozenset(voters)
-        self.problem: str | None = None
         self._node_id = identity.node_id
         self._machine = machine
         self._attendants: list[Callable[[NodeMessage], None]] = []
-        raft = Raft(identity.node_id, frozenset(voters), settings, storage.load(), now())
+        stored = storage.load()
+        token = secrets.randbits(_TOKEN_BITS) if stored.is_blank else None
+        raft = Raft(identity.node_id, frozenset(voters), settings, stored, now(), token)
+        self._recovery = raft.recovery
         self.network = PeerNetwork(identity, others)
         self.voter = Voter(raft, storage, machine, self.network.send, sorted(others), snapshot_log_bytes_min)
         self._observers = Observers(
@@ -93,6 +98,11 @@ class GroupMember:
     def disk_full(self) -> DiskFull | None:
         """See `Member.disk_full`."""
         return self.voter.disk_full
+
+    @property
+    def problem(self) -> str | None:
+        """See `Member.problem`; with a vote it knows no more than that nobody leads."""
+        return self._recovery.problem
 
     async def run(self, listening: socket.socket | None) -> None:
         """See `Member.run`; the storage is closed when this returns."""

@@ -39,6 +39,11 @@ class Stored:
         """Index of the last entry, the snapshot's if there is none behind it."""
         return self.entries[-1].index if self.entries else self.snapshot.index
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing was ever stored: no voter that has said anything finds this."""
+        return self.hard_state == INITIAL_HARD_STATE and self.last_index == 0
+
 
 class Storage(Protocol):
     """What must survive; calls block.

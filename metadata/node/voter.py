@@ -109,6 +109,7 @@ class Voter:
         self._reads = PendingReads()
         self._wake_up = WakeUp(lambda: self._handle(Tick()))
         self._is_stopped = False
+        self._had_vote = raft.recovery.has_vote
         self.failure: asyncio.Future[None] = self._loop.create_future()
         """Raises the error that stopped the voter; cancelled when it is stopped."""
         self.on_moved: Callable[[], None] = lambda: None
@@ -117,6 +118,8 @@ class Voter:
         """Why a write waits, while one waits for space."""
         self._disk = VoterDisk(storage, self._persisted, self._stalled, self._fail)
         self._wake_up.at(raft.wake_at)
+        if not self._had_vote:
+            _log.warning("the metadata log is empty, or recovers: no vote before the other voters are heard")
 
     def __str__(self) -> str:
         return str(self._raft)
@@ -213,6 +216,9 @@ class Voter:
             self._fail(error)
         else:
             self._wake_up.at(self._raft.wake_at)
+            if self._raft.recovery.has_vote and not self._had_vote:
+                self._had_vote = True
+                _log.info("this voter has a vote from now on: %s", self._raft)
 
     def _perform(self, action: Action) -> None:
         match action:

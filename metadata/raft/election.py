@@ -13,6 +13,8 @@
     LEADER         leads
         -> FOLLOWER       a higher term shows up, or no majority was heard of for an election timeout
 
+A voter whose disk was lost has no part in this until it has recovered (`metadata.raft.recovery`).
+
 Two rules keep a voter that was cut off, or is started again, from deposing a leader that others hear well: it
 asks before it raises its term (pre-vote), and whoever has lately heard of a leader helps nobody else (lease).
 
@@ -86,6 +88,8 @@ class Election:
         self.role = Role.FOLLOWER
         self.leader: NodeId | None = None
         self._vote = output.durable_hard_state.vote
+        self.recovery_term = output.durable_hard_state.recovery_term
+        """As of `HardState`."""
         self._granted: set[NodeId] = set()
         self._leader_heard_at: MonotonicNs | None = None
         self.timer = ElectionTimer(group.node_id, settings, now)
@@ -95,7 +99,7 @@ class Election:
     @property
     def hard_state(self) -> HardState:
         """What must be durable before anything is promised."""
-        return HardState(self.term, self._vote)
+        return HardState(self.term, self._vote, self.recovery_term)
 
     # --- terms ------------------------------------------------------------------------------------------
 
@@ -149,8 +153,17 @@ class Election:
             case VoteResponse():
                 self._vote_answered(message, now)
             case ElectNow():
-                if self.role in (Role.FOLLOWER, Role.PRE_CANDIDATE):
+                if not self.recovery_term and self.role in (Role.FOLLOWER, Role.PRE_CANDIDATE):
                     self._campaign(now, transferred=True)
+
+    # --- recovery -----------------------------------------------------------------------------------------
+
+    def recover(self, highest: Term, now: MonotonicNs, *, is_new_group: bool) -> None:
+        """Go behind the highest term that any voter is in; without a vote, unless the group is new (R14)."""
+        if highest > 0 or not is_new_group:
+            self._enter(Term(highest + 1), now)
+        self.recovery_term = Term(0) if is_new_group else self.term
+        self.timer.restart(self.term, now)
 
     # --- the leader ---------------------------------------------------------------------------------------
 
@@ -190,6 +203,9 @@ class Election:
             return  # its requests have not left yet, and another term would wait for the same disk
         self.role, self.leader = Role.PRE_CANDIDATE, None
         self._leader_heard_at = None
+        if self.recovery_term:
+            self.role = Role.FOLLOWER
+            return
         self._granted = {self._node_id}
         last_index, last_term = self._log.last_index, self._log.last_term
         for peer in self._group.peers:
@@ -239,7 +255,8 @@ class Election:
     def _pre_vote_asked(self, message: PreVoteRequest, now: MonotonicNs) -> None:
         """Say whether this voter would vote for that candidate in the term after the candidate's."""
         granted = (
-            message.term + 1 > self.term
+            not self.recovery_term
+            and message.term + 1 > self.term
             and not self._has_lease(now)
             and self._log.is_no_newer_than(message.last_index, message.last_term)
         )
@@ -249,7 +266,7 @@ class Election:
 
     def _vote_asked(self, message: VoteRequest, now: MonotonicNs) -> None:
         """Vote, if the vote of this term is free and the candidate's log holds all that may be committed."""
-        is_free = self._vote in (None, message.source)
+        is_free = not self.recovery_term and self._vote in (None, message.source)
         granted = is_free and self._log.is_no_newer_than(message.last_index, message.last_term)
         if granted:
             self._vote_for(message.source)

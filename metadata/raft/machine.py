@@ -7,6 +7,7 @@ module is where an event finds its part:
     `metadata.raft.log`        entries, the snapshot before them, how far they are committed
     `metadata.raft.following`  what the leader sends
     `metadata.raft.leading`    replication, heartbeats, reads, transfer; there only while this voter leads
+    `metadata.raft.recovery`   what a voter with an empty disk asks before it says anything
     `metadata.raft.output`     what one event makes the voter do, and what of its state is durable
 
 What follows from any event is done in one place after it: a reign begins or ends, the commit index moves,
@@ -53,17 +54,23 @@ from metadata.raft.messages import (
     Heartbeat,
     HeartbeatResponse,
     Message,
+    RecoveryRequest,
+    RecoveryResponse,
     SnapshotRequest,
 )
 from metadata.raft.observer_messages import Committed, CommittedState, Observe, ObserverAnswer
 from metadata.raft.output import Output
 from metadata.raft.quorum import Group
+from metadata.raft.recovery import Recovery
 from metadata.raft.settings import RaftSettings
 from metadata.raft.state import Snapshot, StoredState
 
 
 class Raft:
     """One voter; see the module.
+
+    Attributes:
+        recovery: whether it has a vote, which it has not after the loss of its disk.
 
     Invariant:
         R12: what is applied is committed and durable; a snapshot is of what is applied, unless it was
@@ -77,6 +84,7 @@ class Raft:
         settings: RaftSettings,
         stored: StoredState,
         now: MonotonicNs,
+        recovery_token: int | None = None,
     ) -> None:
         """Go on with what is stored, as a follower.
 
@@ -86,6 +94,8 @@ class Raft:
             settings: times and limits.
             stored: all of it durable. The state machine must be that of its snapshot.
             now: the time.
+            recovery_token: a number that no other start of a voter has, if nothing was ever stored on this
+                disk: the voter may have voted with another. None: it knows all that it ever said.
         """
         assert node_id in voters, f"{node_id} is none of the voters {sorted(voters)}"
         self._group = Group(node_id, tuple(sorted(voters - {node_id})))
@@ -95,6 +105,8 @@ class Raft:
         self._election = Election(self._group, settings, self._log, self._output, now)
         self._following = Following(node_id, self._log, self._output)
         self._leadership: Leadership | None = None
+        parts = (self._log, self._output, self._election)
+        self.recovery = Recovery(self._group, recovery_token, settings, parts, now)
         self._applied = stored.snapshot.index
         self._told = LeaderChanged(None, self.term)
         assert self._log.last_term <= self.term, f"R10: entries of {self._log.last_term} in term {self.term}"
@@ -138,12 +150,17 @@ class Raft:
     @property
     def wake_at(self) -> MonotonicNs:
         """When it wants a `Tick`, if nothing happens before."""
+        if self.recovery.unanswered:
+            return self.recovery.ask_at
         return self._election.timer.at if self._leadership is None else self._leadership.wake_at
 
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
         """Take in one event; return what the shell must do, in that order.
 
         What is not meant for this voter, or of a term that is over, is ignored.
+
+        Raises:
+            CorruptDataError: a voter was put back to an earlier state, this one or another; it must stop.
         """
         match event:
             case Tick():
@@ -188,7 +205,9 @@ class Raft:
     # --- events -------------------------------------------------------------------------------------------
 
     def _tick(self, now: MonotonicNs) -> None:
-        if self._leadership is None:
+        if self.recovery.unanswered:
+            self.recovery.ask(now)
+        elif self._leadership is None:
             if now >= self._election.timer.at:
                 self._election.time_out(now)
         elif self._leadership.has_lost_majority(now):
@@ -199,6 +218,11 @@ class Raft:
     def _received(self, message: Message, now: MonotonicNs) -> None:
         if message.target != self._group.node_id or message.source not in self._group.peers:
             return
+        if isinstance(message, RecoveryRequest | RecoveryResponse):
+            self.recovery.receive(message, now)
+            return
+        if self.recovery.unanswered:
+            return  # it may have said otherwise before
         if not self._election.admits(message, now):
             return
         match message:
@@ -247,6 +271,7 @@ class Raft:
     # --- what follows from any event ----------------------------------------------------------------------
 
     def _settle(self, now: MonotonicNs) -> None:
+        self.recovery.proceed()
         if self.role is not Role.LEADER:
             self._end_leadership()
         elif self._leadership is None:

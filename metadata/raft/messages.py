@@ -5,7 +5,7 @@ this one (a late reply that is counted has lost committed entries in other imple
 
 Sources: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm", figures 2 and 13;
 Ongaro, "Consensus: Bridging Theory and Practice", sections 3.10 (leadership transfer), 6.4 (reads) and
-9.6 (pre-vote).
+9.6 (pre-vote); Liskov and Cowling, "Viewstamped Replication Revisited", section 4.3 (recovery).
 """
 
 from dataclasses import dataclass
@@ -113,6 +113,27 @@ class ElectNow(Envelope):
     """The leader hands over: begin an election at once (TimeoutNow in the dissertation)."""
 
 
-Request = PreVoteRequest | VoteRequest | AppendRequest | SnapshotRequest | Heartbeat | ElectNow
-Response = PreVoteResponse | VoteResponse | AppendResponse | AppendRejection | HeartbeatResponse
+@dataclass(frozen=True, slots=True)
+class RecoveryRequest(Envelope):
+    """The sender starts with an empty disk: in which term are you? Its own term says nothing."""
+
+    token: int
+    """No other start of a voter has it; the answer repeats it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryResponse(Envelope):
+    """The sender was in this term when it received the request with that token."""
+
+    token: int
+    is_empty: bool
+    """Its log has no entry."""
+
+
+Request = (
+    PreVoteRequest | VoteRequest | AppendRequest | SnapshotRequest | Heartbeat | ElectNow | RecoveryRequest
+)
+Response = (
+    PreVoteResponse | VoteResponse | AppendResponse | AppendRejection | HeartbeatResponse | RecoveryResponse
+)
 Message = Request | Response

@@ -1,9 +1,11 @@
 """What every Raft voter keeps: term, vote, entries and a snapshot of what came before them."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from envelope.types import LogIndex, NodeId, Term
+
+_NO_TERM: Final = Term(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +14,11 @@ class HardState:
 
     term: Term
     vote: NodeId | None
+    recovery_term: Term = _NO_TERM
+    """The voter has no vote before its log holds an entry of this term or a later one; 0: it has one.
+
+    That of a voter whose disk was lost (`metadata.raft.recovery`).
+    """
 
 
 @dataclass(frozen=True, slots=True)

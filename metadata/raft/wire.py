@@ -11,10 +11,11 @@ Who speaks to whom is agreed once for a connection and not repeated. All numbers
     -      -    the entries up to the end, each: index u64, term u64, length u32, bytes
     -      -    or a snapshot up to the end: index u64, term u64, bytes
 
-The kinds from 12 on are no messages of Raft's and have no term: payloads that somebody would like to be
+The kinds from 12 to 21 are no messages of Raft's and have no term: payloads that somebody would like to be
 proposed (`Forwarded`), each length u32, bytes; and what nodes say about who is alive
 (`metadata.raft.node_messages`), where a node that is named, in UTF-8, takes what is left. The kinds from 18
-on are between voters and observers (`metadata.raft.observer_messages`), with entries or a snapshot as above.
+to 21 are between voters and observers (`metadata.raft.observer_messages`), with entries or a snapshot as
+above.
 
 `encode` and `MessageReader` are each other's inverse. What arrives damaged, or is no message, is an error:
 nothing that follows on that connection can be told apart any more.
@@ -41,6 +42,8 @@ from metadata.raft.messages import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
+    RecoveryRequest,
+    RecoveryResponse,
     SnapshotRequest,
     VoteRequest,
     VoteResponse,
@@ -104,6 +107,8 @@ _KINDS: Final[dict[int, type[Sent]]] = {
     19: Committed,
     20: CommittedState,
     21: VoterStatus,
+    22: RecoveryRequest,
+    23: RecoveryResponse,
 }
 _KIND_OF: Final = {message: number for number, message in _KINDS.items()}
 _ELSEWHERE: Final = frozenset(("source", "target", "entries", "snapshot", "payloads", "node"))

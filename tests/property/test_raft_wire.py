@@ -25,6 +25,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "node": st.text(max_size=130),
     "granted": st.booleans(),
     "transferred": st.booleans(),
+    "is_empty": st.booleans(),
     "payloads": st.lists(st.binary(max_size=50), max_size=4).map(tuple),
     "snapshot": st.builds(Snapshot, NUMBERS, NUMBERS, st.binary(max_size=200)),
 }
@@ -64,7 +65,7 @@ MESSAGES: st.SearchStrategy[Any] = (
 
 
 def test_every_kind_of_message_has_bytes() -> None:
-    assert len(KINDS) == 21
+    assert len(KINDS) == 23
 
 
 @given(st.lists(MESSAGES, max_size=5), st.lists(st.integers(1, 60)))
@@ -124,7 +125,7 @@ def test_an_entry_that_no_disk_takes_is_refused() -> None:
     ("frame", "problem"),
     [
         (b"", "no known kind"),
-        (b"\x16" + bytes(8), "no known kind"),
+        (b"\x18" + bytes(8), "no known kind"),
         (b"\x10\xff", "makes no sense"),
         (b"\x0d" + bytes(8), "makes no sense"),
         (b"\x11" + bytes(9), "1 bytes too many"),

@@ -15,14 +15,15 @@ _LOG: Final = "metadata.raft.log"
 _MACHINE: Final = "metadata.raft.machine"
 _OUTPUT: Final = "metadata.raft.output"
 _PROPOSALS: Final = "metadata.raft.proposals"
+_RECOVERY: Final = "metadata.raft.recovery"
 _REPLICATION_SOURCE: Final = "metadata.raft.replication"
 
 _VOTING: Final = (
-    Mutant("double_vote", _ELECTION, "is_free = self._vote in (None, message.source)", "is_free = True"),
+    Mutant("double_vote", _ELECTION, " and self._vote in (None, message.source)\n", "\n"),
     Mutant(
         "forgotten_vote",
         _ELECTION,
-        "return HardState(self.term, self._vote)",
+        "return HardState(self.term, self._vote, self.recovery_term)",
         "return HardState(self.term, self._vote if self._vote == self._node_id else None)",
     ),
     Mutant(
@@ -245,5 +246,90 @@ _RETRYING: Final = (
         "for proposal_id, index in list(self._index_of.items())[1:]]",
     ),
 )
-_ALL: Final[tuple[Mutant, ...]] = (*_VOTING, *_REPLICATION, *_COMMITTING, *_READING, *_RETRYING)
+_RECOVERING: Final = (
+    Mutant(
+        "empty_disk_votes",
+        _RECOVERY,
+        "() if token is None else group.peers",
+        "()",
+    ),
+    Mutant(
+        "empty_disk_answers_the_leader",
+        _MACHINE,
+        "return  # it may have said otherwise before",
+        "pass",
+    ),
+    Mutant(
+        "recovers_in_the_leaders_term",
+        _ELECTION,
+        "self._enter(Term(highest + 1), now)",
+        "self._enter(Term(max(highest, 1)), now)",
+    ),
+    Mutant(
+        "recovers_without_entries",
+        _RECOVERY,
+        "if held is not None and held >= self._election.recovery_term:",
+        "if True:",
+    ),
+    Mutant(
+        "recovers_with_any_entry",
+        _RECOVERY,
+        "held >= self._election.recovery_term:",
+        "held > 0:",
+        scenario=(
+            "tests/unit/raft/test_recovery.py"
+            "::test_it_neither_votes_nor_stands_before_it_holds_an_entry_of_a_term_behind_all_that_were_answered"
+        ),
+    ),
+    Mutant(
+        "recovers_before_all_answer",
+        _RECOVERY,
+        "self.unanswered = tuple(peer for peer in self.unanswered if peer != message.source)",
+        "self.unanswered = ()",
+        scenario=("tests/unit/raft/test_recovery.py::test_two_votes_of_one_voter_in_one_term_elect_nobody"),
+    ),
+    Mutant(
+        "recovers_by_an_earlier_answer",
+        _RECOVERY,
+        "message.token == self._token and ",
+        "",
+        scenario=("tests/unit/raft/test_recovery.py::test_an_answer_to_an_earlier_start_says_nothing"),
+    ),
+    Mutant(
+        "every_group_is_new",
+        _RECOVERY,
+        "self._is_new_group and message.is_empty",
+        "True",
+        scenario=(
+            "tests/unit/raft/test_recovery.py"
+            "::test_it_asks_every_other_voter_again_and_again_until_each_has_answered"
+        ),
+    ),
+    Mutant("votes_while_it_recovers", _ELECTION, "is_free = not self.recovery_term and", "is_free ="),
+    Mutant(
+        "stands_while_it_recovers",
+        _ELECTION,
+        "        if self.recovery_term:\n            self.role",
+        "        if False:\n            self.role",
+        scenario=(
+            "tests/unit/raft/test_recovery.py"
+            "::test_it_neither_votes_nor_stands_before_it_holds_an_entry_of_a_term_behind_all_that_were_answered"
+        ),
+    ),
+    Mutant(
+        "recovery_forgotten_at_restart",
+        _ELECTION,
+        "self.recovery_term = output.durable_hard_state.recovery_term",
+        "self.recovery_term = Term(0)",
+        scenario=("tests/unit/raft/test_recovery.py::test_a_restart_goes_on_recovering"),
+    ),
+)
+_ALL: Final[tuple[Mutant, ...]] = (
+    *_VOTING,
+    *_REPLICATION,
+    *_COMMITTING,
+    *_READING,
+    *_RETRYING,
+    *_RECOVERING,
+)
 MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

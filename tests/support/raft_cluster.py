@@ -92,9 +92,14 @@ class Voter:
         self.holds_writes = False
         self.restart()
 
-    def restart(self) -> None:
+    def lose_disk(self, token: int) -> None:
+        """Die and start again with an empty disk; no other start has that token."""
+        self.disk = StoredLog()
+        self.restart(token)
+
+    def restart(self, token: int | None = None) -> None:
         """Die and start again with what is on the disk."""
-        self.raft = Raft(self.name, self.voters, self.settings, self.disk.stored(), self.clock.now)
+        self.raft = Raft(self.name, self.voters, self.settings, self.disk.stored(), self.clock.now, token)
         self.held: deque[Persist] = deque()
         self.sent: list[Message] = []
         self.news: list[Action] = []

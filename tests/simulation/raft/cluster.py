@@ -22,7 +22,7 @@ _PATIENCE: Final = Patience(100 * ELECTION_TIMEOUT, steps_max=20_000)
 class _Run(Case):
     def __init__(self, seed: int, trace: Trace) -> None:
         rng = Random(seed)
-        self._world = world = World(rng, draw(rng), trace)
+        self._world = world = World(rng, draw(rng), trace, losses=Random(f"disks of {seed}"))
         super().__init__(world.timeline, world.swarm.safety_end, SAFETY_STEPS_MAX, _PATIENCE)
         if trace.on:
             trace.line(0, "----", f"seed {seed}: {world.swarm}")

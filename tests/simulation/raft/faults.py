@@ -56,7 +56,8 @@ class Faults:
     def end(self) -> None:
         """End every fault; but sometimes a minority stays dead until `revive`."""
         world, rng = self._world, self._world.rng
-        minority = (len(self._voters) - 1) // 2
+        # A voter without a disk asks all others, and a new group begins once all of it are there.
+        minority = (len(self._voters) - 1) // 2 if world.disk_losses.all_vote else 0
         self._left_dead = self._some(rng.randint(1, minority) if minority and rng.random() < 0.3 else 0)
         self._note("healed", f"without {' '.join(voter.name for voter in self._left_dead) or 'exception'}")
         world.network.heal()
@@ -105,6 +106,10 @@ class Faults:
 
     def _restart(self, voter: Voter) -> None:
         if not voter.alive and voter not in self._left_dead:
+            lost = None if self._world.healing else self._world.disk_losses.lose(voter.name)
+            if lost is not None:
+                self._note("disk_lost", voter.name)
+                self._world.checks.disk_lost(voter.name, lost)
             voter.start()
             if self._world.healing:
                 voter.writer.calm()

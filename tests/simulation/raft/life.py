@@ -49,7 +49,8 @@ class Life:
         self.leading = False
         world.checks.asked[name] = self._asked
         world.checks.applied.started(name, self.machine)
-        self.raft = Raft(name, frozenset(world.swarm.voters), world.settings, disk.stored(), now)
+        voters, token = frozenset(world.swarm.voters), world.disk_losses.token(name)
+        self.raft = Raft(name, voters, world.settings, disk.stored(), now, token)
         self._commit: LogIndex = self.raft.commit
         self._trace(f"starts: {self.raft}")
 

@@ -5,7 +5,7 @@ from random import Random
 
 from envelope.types import NodeId
 from metadata.raft.events import Persist
-from metadata.raft.messages import AppendResponse, Message
+from metadata.raft.messages import AppendResponse, Message, VoteRequest, VoteResponse
 from metadata.raft.settings import RaftSettings
 from tests.simulation.network import Network
 from tests.simulation.raft.checkers.applied import Applied
@@ -16,6 +16,7 @@ from tests.simulation.raft.checkers.log_matching import LogMatching
 from tests.simulation.raft.checkers.promises import Promises
 from tests.simulation.raft.checkers.reads import History, Reads
 from tests.simulation.raft.disk import LogImage
+from tests.simulation.raft.disk_losses import SHARES, DiskLosses
 from tests.simulation.raft.state_machine import State, StateMachine
 from tests.simulation.raft.swarm import Swarm
 from tests.simulation.raft.tally import Tally
@@ -49,6 +50,11 @@ class Checks:
         for send in persist.then:
             self.promised(send.message)
 
+    def disk_lost(self, name: NodeId, disk: LogImage) -> None:
+        """A voter starts with an empty disk in place of ``disk``."""
+        self.promises.disk_lost(name)
+        self.commits.disk_lost(name, disk)
+
     def sent(self, message: Message) -> None:
         """A message leaves that waited for nothing."""
         self.elections.sent(message)
@@ -56,6 +62,8 @@ class Checks:
 
     def promised(self, message: Message) -> None:
         """A message may leave from now on."""
+        if isinstance(message, VoteRequest) or (isinstance(message, VoteResponse) and message.granted):
+            self.commits.votes(message.source)
         leader_log = None
         if isinstance(message, AppendResponse):
             log = self.asked.get(message.target)
@@ -74,6 +82,7 @@ class World:
         trace: Trace,
         timeline: Timeline | None = None,
         new_machine: Callable[[NodeId], StateMachine] = lambda voter: Tally(),
+        losses: Random | None = None,
     ) -> None:
         """Begin empty.
 
@@ -83,6 +92,7 @@ class World:
             trace: takes what happens.
             timeline: where others take part too.
             new_machine: returns a voter's state machine, before the first entry, for a new life of it.
+            losses: the chance by which disks are lost; None: none ever is.
         """
         self.rng, self.swarm, self.trace = rng, swarm, trace
         self.timeline = timeline or Timeline()
@@ -96,6 +106,8 @@ class World:
             entries_in_flight_max=swarm.entries_in_flight_max,
         )
         self.disks = {name: LogImage() for name in swarm.voters}
+        share = losses.choice(SHARES) if losses is not None else 0.0
+        self.disk_losses = DiskLosses(losses or rng, share, self.disks)
         self.checks = Checks(self.disks, new_machine(swarm.voters[0]).state)
         self.steps = 0
         self.healing = False

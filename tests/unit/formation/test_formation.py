@@ -112,6 +112,13 @@ def test_a_promise_that_cannot_be_formed_any_more_lets_a_node_join_the_cluster_t
 DEF = (D, candidate("e"), candidate("f"))
 
 
+def test_a_voter_whose_directory_was_lost_belongs_to_its_cluster_again() -> None:
+    formation = node()
+    [written] = formation.handle(Heard(Notice(B, 0, (), ABC, voters_of(ABC))), NOW)
+    assert isinstance(written, Persist)
+    assert written.record == FormationRecord((), voters_of(ABC))
+
+
 @pytest.mark.parametrize(
     ("record", "heard", "problem"),
     [
@@ -123,7 +130,11 @@ DEF = (D, candidate("e"), candidate("f"))
         (ABC, Notice(B, 3, (), BCD), "promised to form a, b, c, and node b b, c, d: that can never be"),
         (ABC, Notice(candidate("b", directory="new"), 3), "which is b at host-b:9294 with directory new now"),
         (ABC, Notice(D, 3, (), DEF, voters_of(DEF)), "there is a cluster of d, e, f"),
-        (None, Notice(B, 3, (), ABC, voters_of(ABC)), "is a voter of the cluster of a, b, c, but not with"),
+        (
+            None,
+            Notice(B, 3, (), (), voters_of((candidate("a", host="h"), B, C))),
+            "is a voter of the cluster of a, b, c, but not with",
+        ),
     ],
 )
 def test_contradictions_are_told_with_names(

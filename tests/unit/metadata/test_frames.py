@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from crc32c import crc32c
 
@@ -99,3 +101,12 @@ def test_a_frame_that_has_a_checksum_but_no_sense_is_corruption() -> None:
 def test_the_magic_is_in_no_text() -> None:
     with pytest.raises(UnicodeDecodeError):
         MAGIC.decode()
+
+
+def test_a_recovery_term_comes_back_and_costs_nothing_where_there_is_none() -> None:
+    recovering = HardState(Term(5), NodeId("b"), Term(4))
+    contents = FrameContents((), recovering, Snapshot(LogIndex(0), Term(0), b""))
+    [found] = scan(encode_frame(contents, 3, 0), 3, 0).frames
+    assert found == contents
+    without = replace(contents, hard_state=HardState(Term(5), NodeId("b")))
+    assert len(encode_frame(contents, 3, 0)) == len(encode_frame(without, 3, 0)) + 8

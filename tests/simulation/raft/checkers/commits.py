@@ -12,6 +12,7 @@ class Commits:
 
     def __init__(self, disks: Mapping[NodeId, LogImage]) -> None:
         self._disks = disks
+        self._lost: dict[NodeId, list[LogImage]] = {}
         self._majority = len(disks) // 2 + 1
         self._terms = [Term(0)]
         self._committed_in = [Term(0)]
@@ -48,6 +49,18 @@ class Commits:
         if len(holders) < self._majority:
             raise Violation(f"{disk} cut its log: committed entry {self.commit} is left on {holders} only")
 
+    def disk_lost(self, name: NodeId, disk: LogImage) -> None:
+        """A voter starts without its disk; what it held counts as held until it votes again."""
+        self._lost.setdefault(name, []).append(disk)
+
+    def votes(self, name: NodeId) -> None:
+        """A voter votes: it must hold again what was committed with the help of a disk that it lost."""
+        if self._lost.pop(name, None) is None:
+            return
+        holders = self._holders(self.commit, self._terms[-1])
+        if len(holders) < self._majority:
+            raise Violation(f"{name} votes, and committed entry {self.commit} is left on {holders} only")
+
     def elected(self, leader: NodeId, term: Term) -> None:
         """A voter has begun to lead: it holds all that was committed in earlier terms."""
         index = self.commit
@@ -57,4 +70,8 @@ class Commits:
             raise Violation(f"{leader} leads in term {term} without committed entry {index}")
 
     def _holders(self, index: int, term: Term) -> list[NodeId]:
-        return [name for name, disk in self._disks.items() if disk.holds(index, term)]
+        return [
+            name
+            for name, disk in self._disks.items()
+            if any(image.holds(index, term) for image in (disk, *self._lost.get(name, ())))
+        ]

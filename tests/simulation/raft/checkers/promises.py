@@ -29,10 +29,17 @@ class Promises:
         disk = self._disks[name]
         state = disk.hard_state
         if state.vote is not None:
+            before = self._votes.get((name, state.term), state.vote)
+            if before != state.vote:
+                raise Violation(f"{name} votes for {state.vote} after {before} in term {state.term}")
             self._votes[name, state.term] = state.vote
         term, match = self._acknowledged.get(name, (-1, 0))
         if state.term == term and disk.last_index < match:
             raise Violation(f"{name} acknowledged {match} in term {term}, its disk ends at {disk.last_index}")
+
+    def disk_lost(self, name: NodeId) -> None:
+        """A voter starts without its disk: it is no candidate any more for whom a vote could count."""
+        self._votes = {vote: candidate for vote, candidate in self._votes.items() if candidate != name}
 
     def sent(self, message: Message, leader_log: LogImage | None) -> None:
         """A message may leave from now on; ``leader_log`` is its target's if that leads in its term."""
