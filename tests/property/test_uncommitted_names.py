@@ -73,7 +73,7 @@ class Replica:
         self.opened = open_log(self.disk, DIRECTORY, CONFIG, self.clock.wall(), "tail")
 
     def keep_note(self) -> None:
-        upkeep = Upkeep(self.opened.log, self.clock, lambda: self.high_watermark, self.opened.note)
+        upkeep = Upkeep(self.opened.log, self.clock, lambda: self.high_watermark, lambda: self.opened.note)
         if upkeep.note_due():
             upkeep.write_note()
 
