@@ -51,6 +51,7 @@ def validated_pattern(pattern: str) -> str:
     return pattern
 
 
+@lru_cache(maxsize=4096)
 def validated_subject(subject: str) -> str:
     """Return ``subject`` if a message can be published on it: a pattern without wildcards.
 

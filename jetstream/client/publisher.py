@@ -17,6 +17,7 @@ from envelope.errors import (
     RequestError,
 )
 from envelope.limits import CONTROL_LINE_BYTES_MAX
+from envelope.subjects import validated_subject
 from jetstream.client.ack_inbox import AckFuture, AckInbox, AckOfEach, AcksFuture, OneAck
 from jetstream.client.kept_failures import KeptFailures
 from jetstream.client.publishing import PublishAck, PublishOptions, encode_options, header_block_bytes
@@ -42,16 +43,17 @@ async def send(
     """Give one message to NATS; its failures as typed errors, all of which mean: not sent.
 
     Raises:
-        InvalidSubject, InvalidHeader, RecordTooLarge: NATS would not carry it.
+        InvalidSubject, InvalidHeader, RecordTooLarge: NATS would not carry it, or no stream could store it.
         Overloaded: NATS is away and its buffer is full.
         ConnectionLost: the NATS connection is closed.
     """
+    validated_subject(subject)
     payload, headers = encode_options(value, options)
     # nats-py counts the payload alone. The server counts the headers too, and closes the connection for good.
     size, size_max = len(payload) + header_block_bytes(headers), nats_client.max_payload
     if size > size_max:
         raise RecordTooLarge(f"{size} bytes with its headers, NATS carries {size_max}")
-    line = len(subject.encode(errors="replace")) + len(reply) + _SIZES_BYTES_MAX
+    line = len(subject.encode()) + len(reply) + _SIZES_BYTES_MAX
     if line > CONTROL_LINE_BYTES_MAX:
         raise InvalidSubject(f"subject of {len(subject)} characters: NATS carries no line so long")
     try:

@@ -25,10 +25,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from envelope.errors import RequestError
+from envelope.errors import InvalidSubject, RequestError
 from envelope.headers import MESSAGE_HEADERS
 from envelope.limits import MIB
-from envelope.subjects import is_literal
+from envelope.subjects import validated_subject
 from jetstream.client.batch_envelopes import (
     COLUMNS,
     ENVELOPE_BYTES_DEFAULT,
@@ -139,8 +139,10 @@ def groups_of(
     subjects = _subjects(piece, subject, first_row)
     numbers, names = _numbered(subjects)
     for name in names:
-        if not is_literal(name):
-            raise RequestError(f"a row has the subject {name!r}: one to publish on has no wildcards")
+        try:
+            validated_subject(name)
+        except InvalidSubject as error:
+            raise RequestError(f"a row cannot be published: {error.description}") from None
     yield from _groups(piece, numbers, names, by_key=by_key)
 
 

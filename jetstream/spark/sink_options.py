@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from envelope.errors import InvalidSubject
 from envelope.limits import MIB
 from envelope.spark_errors import InvalidOption
-from envelope.subjects import is_literal
+from envelope.subjects import validated_subject
 from jetstream.client.session_messages import SessionOptions
 from jetstream.spark.access import ClusterAccess
 from jetstream.spark.option_names import SINK, SOURCE, check_names
@@ -92,8 +93,11 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         text = given.get(name.lower(), "-")
         if not text or text != text.strip():
             raise InvalidOption(f"{name}: {text!r} is empty, or has blanks at an end")
-    if subject is not None and not is_literal(subject):
-        raise InvalidOption(f"subject: {subject!r}: one to publish on has no wildcards")
+    if subject is not None:
+        try:
+            validated_subject(subject)
+        except InvalidSubject as error:
+            raise InvalidOption(f"subject: {error.description}") from None
     if "," in (stream or ""):
         raise InvalidOption(f"stream: {stream!r}: the sink awaits the acks of one stream")
     session_name = given.get("sessionname")
