@@ -13,7 +13,7 @@ BATCH_BYTES_MAX: Final = 8 * MIB
 """Encoded batch; a single larger record goes alone (Akutan fetched 8 MiB at a time)."""
 
 RECORD_BYTES_MAX: Final = 64 * MIB
-"""Payload of one message: nats-server's own ceiling for ``max_payload``."""
+"""Header and payload of one message; nats-server can be told to let larger ones through (``max_payload``)."""
 
 SEGMENT_BYTES_DEFAULT: Final = 256 * MIB
 SEGMENT_BYTES_MIN: Final = 64 * KIB
@@ -60,8 +60,14 @@ CURSOR_RECORD_BYTES_MAX: Final = 16 * KIB
 CONTROL_LINE_BYTES_MAX: Final = 4096
 """nats-server's default ``max_control_line``: a longer one costs the connection."""
 
+CONTROL_LINE_BYTES_MIN: Final = 1024
+"""Smallest ``max_control_line`` of a server that nodes work with: answers fit it, and subscriptions."""
+
 SUBJECT_BYTES_MAX: Final = CONTROL_LINE_BYTES_MAX
-"""No message has a longer one."""
+"""No record has a longer one."""
+
+SUBSCRIPTION_BYTES_MAX: Final = CONTROL_LINE_BYTES_MAX - STREAM_NAME_CHARS_MAX - 32
+"""Subject of a stream: a subscription names it in one line with a queue group and a number."""
 
 STREAMS_MAX: Final = 100_000
 
@@ -131,6 +137,13 @@ SESSION_TIMEOUT_MS_MAX: Final = 1_800_000
 
 REBALANCE_TIMEOUT_MS_MAX: Final = SESSION_TIMEOUT_MS_MAX
 
+
+def reply_bytes_max(max_control_line: int) -> int:
+    """Return how long a subject may be so that the line that publishes on it fits the server's limit."""
+    return max_control_line - len(f" {RECORD_BYTES_MAX}")
+
+
+assert reply_bytes_max(CONTROL_LINE_BYTES_MIN) >= ACK_INBOX_BYTES_MAX, "an answer fits the line"
 assert BATCH_BYTES_MAX <= MAILBOX_BYTES_MAX, "a full batch must fit the mailbox"
 assert BATCH_BYTES_MAX <= FETCH_BYTES_MAX, "a fetch must be able to return one batch"
 assert 4 * GROUP_NAMES_BYTES_MAX <= GROUP_RECORD_BYTES_MAX, "a group's state must fit one record with room"

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from envelope.errors import InvalidConfig
+from envelope.errors import InvalidConfig, InvalidSubject
 from envelope.internal_streams import is_internal
 from envelope.limits import (
     DEDUPE_IDS_MAX,
@@ -32,6 +32,7 @@ from envelope.limits import (
     SEGMENT_BYTES_MIN,
     STREAM_NAME_CHARS_MAX,
     SUBJECT_BYTES_MAX,
+    SUBSCRIPTION_BYTES_MAX,
 )
 from envelope.subjects import overlap, validated_pattern, validated_stream_name
 from envelope.types import AckPolicy, Compact, Compression, PartitionBy, StreamName, SyncMode
@@ -225,6 +226,8 @@ class StreamConfig(BaseModel):
     def _consistent(self) -> Self:
         validated_stream_name(self.name)
         validated_pattern(self.subject)
+        if len(self.subject.encode()) > SUBSCRIPTION_BYTES_MAX:
+            raise InvalidSubject(f"the subject of a stream has at most {SUBSCRIPTION_BYTES_MAX} bytes")
         if self.group is not None:
             validated_stream_name(self.group)
         if self.min_insync_replicas is not None and self.min_insync_replicas > self.replicas:

@@ -10,7 +10,8 @@ matched in one of two ways:
 
 In both the last alternative takes whatever is not such a message, up to the end of the chunk. So no byte is
 passed over: the matches follow each other without gaps, and what was taken, the grammar of
-`jetstream.ingest.parser` would take with the same result. Nothing depends on this module but speed.
+`jetstream.ingest.parser` would take with the same result: subjects with a blank of ASCII other than space and
+tab, and reply subjects that cannot be answered, are left to it. Nothing depends on this module but speed.
 """
 
 import re
@@ -32,7 +33,10 @@ RUN_MESSAGE_BYTES_MAX: Final = 64 * KIB
 PATTERNS_MAX: Final = 64
 """Patterns kept, one for each size met; beyond it all are forgotten."""
 
-_LINE: Final = rb"MSG (\S+) (\d{1,18}) (?:(\S+) )?"  # subject, subscription, reply subject
+REPLY_BYTES_MAX: Final = 512
+"""Longer reply subjects are left to the grammar, which knows how long they may be."""
+
+_LINE: Final = rb"MSG (\S+) (\d{1,18}) (?:(\S{1,%d}) )?" % REPLY_BYTES_MAX  # subject, subscription, reply
 _FIRST: Final = re.compile(_LINE + rb"(\d{1,18})\r\n")
 _ANY_SIZE: Final = re.compile(_LINE + rb"(\d{1,18})\r\n([^\r]*)\r\n|(.+)", re.DOTALL)
 

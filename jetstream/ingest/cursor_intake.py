@@ -58,8 +58,10 @@ def _key_of(subject: bytes, message: InspectedMessage) -> bytes:
     """
     if message.envelope is not None and message.envelope.kind is Kind.BATCH:
         raise InvalidCursor("a cursor is one message, no batch")
-    _, consumer, stream = subject.decode().rsplit(".", 2)
-    key, said = plain_key(consumer, stream), message.asked.key
+    _, *names = subject.decode().rsplit(".", 2)
+    if len(names) != 2:
+        raise InvalidCursor("the subject of a cursor ends with the names of a consumer and a stream")
+    key, said = plain_key(*names), message.asked.key
     if said is not None and said.startswith(_GROUP_KEYS):
         raise InvalidCursor(f"{KEY}: only its coordinator writes the cursors of a group")
     if said not in (None, key):

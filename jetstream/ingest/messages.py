@@ -7,7 +7,7 @@ two of them to Arrow whole, and nothing is allocated per message beyond the byte
 from collections.abc import Sequence
 from itertools import accumulate, compress
 from operator import itemgetter
-from typing import Final
+from typing import Final, Self
 
 from envelope.envelopes import AFTER_COOKIE, COOKIE, claimed, may_be_batch
 from envelope.limits import KIB
@@ -24,6 +24,22 @@ HEADER_EXPANSION: Final = 3
 
 BATCH_ENVELOPE_BYTES_MIN: Final = 64 * KIB
 """Counted for each batch envelope at least: it takes as long as so many bytes of plain messages."""
+
+
+class Unread(bytes):
+    """Stands for the headers of a message that was too large to be read; empty, as its payload is.
+
+    Attributes:
+        message_bytes: the size of the message as announced.
+    """
+
+    message_bytes: int
+
+    def __new__(cls, message_bytes: int) -> Self:
+        """Stand for headers and payload of so many bytes."""
+        self = super().__new__(cls)
+        self.message_bytes = message_bytes
+        return self
 
 
 def unpacked_bytes(subject: bytes, payload: bytes) -> int:
@@ -43,9 +59,10 @@ class MessageBlock:
 
     Attributes:
         subjects: as received; not yet known to be UTF-8.
-        replies: reply subjects without white space; ``b""`` means none.
+        replies: reply subjects that a PUB can name, any bytes but space, tab, CR and LF; ``b""`` means none.
         payloads: message bodies.
-        headers: raw header blocks (``NATS/1.0`` ... blank line), None for a message without one.
+        headers: raw header blocks (``NATS/1.0`` ... blank line), None for a message without one, `Unread` for
+            one that is too large.
         size_bytes: upper bound of what the messages add to an encoded batch; limits are counted in it.
 
     Invariants:

@@ -10,8 +10,11 @@ messages of one subscription between two control operations form one block. Two 
 
 A message that spans chunks is kept as a list of chunks and joined once, when its last byte is there.
 
-Sources: NATS documentation, "Client Protocol"; nats-py 2.16 ``nats/protocol/parser.py``, whose results this
-parser reproduces except where docs/adr/0004 says otherwise.
+The grammar is nats-server's own: space and tab separate the fields of a line, CR LF ends it, and a subject or
+a reply subject may hold every other byte. Whatever a client of the server publishes, the line of its message
+is legal here; what cannot be read or answered is taken apart all the same, and marked (docs/adr/0004).
+
+Sources: nats-server ``server/parser.go`` and ``server/client.go`` (``processPub``, ``msgHeader``).
 """
 
 import json
@@ -21,24 +24,25 @@ from enum import Enum
 from typing import Final
 
 from envelope.errors import RemoteProtocolError
-from envelope.limits import KIB, RECORD_BYTES_MAX
+from envelope.limits import CONTROL_LINE_BYTES_MAX, KIB, MIB, RECORD_BYTES_MAX, reply_bytes_max
 from jetstream.ingest.columns import MessageColumns, RunMatcher
-from jetstream.ingest.messages import MessageBlock
+from jetstream.ingest.messages import MessageBlock, Unread
 
-CONTROL_LINE_BYTES_MAX: Final = 64 * KIB
-"""An INFO line names every server of a cluster; message lines are bounded by the server (4 KiB)."""
+LINE_BYTES_MAX: Final = 64 * MIB
+"""An INFO line names every server of a cluster; a message line is as long as a server's ``max_control_line``
+lets its publisher make it, and that of a leaf node may be large."""
 
 COLUMNS_BYTES_MIN: Final = 1 * KIB
 """Below it a chunk holds too few messages to pay for the columns."""
 
 _CR, _LF = b"\r\n"
 _MESSAGE_LINE: Final = re.compile(
-    rb"(H)?MSG[^\S\r\n]+(\S+)[^\S\r\n]+(\d{1,18})[^\S\r\n]+"  # subject, subscription
-    rb"(?:(\S+)[^\S\r\n]+)?"  # reply subject
-    rb"(?(1)(\d{1,18})[^\S\r\n]+)(\d{1,18})\r\n"  # header size of an HMSG, size
+    rb"(H)?MSG[ \t]+([^ \t\n]+)[ \t]+(\d{1,18})[ \t]+"  # subject, subscription
+    rb"(?:([^ \t\n]+)[ \t]+)?"  # reply subject
+    rb"(?(1)(\d{1,18})[ \t]+)(\d{1,18})\r\n"  # header size of an HMSG, size
 )
 _CONTROL_LINE: Final = re.compile(
-    rb"(?:(PING|PONG|\+OK)[^\S\r\n]*|(-ERR)[^\S\r\n]+('.+')|(INFO)[^\S\r\n]+([^\r\n]+))\r\n"
+    rb"(?:(PING|PONG|\+OK)[ \t]*|(-ERR)[ \t]+('.+')|(INFO)[ \t]+([^\r\n]+))\r\n"
 )
 
 
@@ -93,12 +97,26 @@ class MessageParser:
         P1: items leave in the order of their bytes, except that messages of different subscriptions between
             two control operations are grouped.
         P2: the result does not depend on how the stream is cut into chunks, apart from the grouping.
-        P3: held bytes are at most one message or control line and one chunk.
+        P3: held bytes are at most one message or control line and one chunk; of a message that is larger than
+            ``message_bytes_max``, its line.
+
+    Attributes:
+        unanswerable: reply subjects left out because no answer can be published on them.
     """
 
-    def __init__(self, message_bytes_max: int = RECORD_BYTES_MAX) -> None:
-        """Refuse messages whose header and payload have more than ``message_bytes_max`` bytes."""
+    def __init__(
+        self, message_bytes_max: int = RECORD_BYTES_MAX, max_control_line: int = CONTROL_LINE_BYTES_MAX
+    ) -> None:
+        """Parse for a connection to one server.
+
+        Args:
+            message_bytes_max: header and payload of a larger message are passed over unread; `Unread` stands
+                for them.
+            max_control_line: of the server; what is published on a reply subject must fit it.
+        """
+        self.unanswerable = 0
         self._message_bytes_max = message_bytes_max
+        self._reply_bytes_max = reply_bytes_max(max_control_line)
         self.reset()
 
     def reset(self) -> None:
@@ -106,6 +124,7 @@ class MessageParser:
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._wanted_bytes = 0  # of the held ones and those to come; 0: up to the next line end
+        self._unread_bytes = 0  # of a message that is too large, still to come
         self._failure: str | None = None
         self._matcher = RunMatcher(self._message_bytes_max)
 
@@ -118,6 +137,10 @@ class MessageParser:
         """
         if self._failure is not None:
             raise NatsProtocolError(self._failure)
+        if self._unread_bytes:
+            passed = min(self._unread_bytes, len(data))
+            self._unread_bytes -= passed
+            data = data[passed:]
         if self._held:
             self._hold(data)
             if not self._may_go_on(data):
@@ -150,7 +173,7 @@ class MessageParser:
         """Tell whether the held bytes and ``data``, the newest of them, can complete anything."""
         if self._wanted_bytes:
             return self._held_bytes >= self._wanted_bytes
-        return b"\n" in data or self._held_bytes > CONTROL_LINE_BYTES_MAX
+        return b"\n" in data or self._held_bytes > LINE_BYTES_MAX
 
     # --- the grammar -----------------------------------------------------------------------------
 
@@ -170,21 +193,37 @@ class MessageParser:
             start = line.end()
             end = start + int(size)
             middle = start if header_size is None else start + int(header_size)
-            if end - start > bytes_max or middle > end:
-                raise NatsProtocolError(f"NATS message or header exceeds {bytes_max} bytes", data[position:])
-            if length < end + 2:
+            if middle > end:
+                raise NatsProtocolError("NATS header is longer than its message", data[position:])
+            is_unread = end - start > bytes_max
+            if length < end + 2 and not is_unread:
                 self._wanted_bytes = end + 2 - position
                 break
-            if data[end] != _CR or data[end + 1] != _LF:
-                raise NatsProtocolError("NATS message is not followed by CR LF", data[position:])
             if sid != last_sid:
                 last_sid, columns = sid, run.columns(sid)
-            columns.subjects.append(subject)
-            columns.replies.append(reply or b"")
-            columns.headers.append(data[start:middle] or None)
-            columns.payloads.append(data[middle:end])
+            if is_unread:
+                columns.add(subject, self._answerable(reply), b"", Unread(end - start))
+                position = min(end + 2, length)
+                self._unread_bytes = end + 2 - position
+                continue
+            if data[end] != _CR or data[end + 1] != _LF:
+                raise NatsProtocolError("NATS message is not followed by CR LF", data[position:])
+            columns.add(subject, self._answerable(reply), data[middle:end], data[start:middle] or None)
             position = end + 2
         return position
+
+    def _answerable(self, reply: bytes | None) -> bytes:
+        """Return the reply subject, empty if there is none or none that a PUB can name.
+
+        nats-server drops a byte of a PUB with a CR in it where its read buffer ends, and takes the size that
+        is left for the size.
+        """
+        if reply is None:
+            return b""
+        if len(reply) > self._reply_bytes_max or b"\r" in reply:
+            self.unanswerable += 1
+            return b""
+        return reply
 
     def _take_control(self, data: bytes, position: int, run: "_Run") -> int:
         """Take one control operation; return where it ends, ``position`` if it is not complete."""
@@ -197,8 +236,8 @@ class MessageParser:
             return line.end()
         if data.find(b"\r\n", position) >= 0:
             raise NatsProtocolError("unknown NATS protocol line", data[position:])
-        if len(data) - position > CONTROL_LINE_BYTES_MAX:
-            raise NatsProtocolError(f"NATS line exceeds {CONTROL_LINE_BYTES_MAX} bytes", data[position:])
+        if len(data) - position > LINE_BYTES_MAX:
+            raise NatsProtocolError(f"NATS line exceeds {LINE_BYTES_MAX} bytes", data[position:])
         return position
 
 
@@ -219,6 +258,13 @@ class _Columns:
         self.replies: list[bytes] = []
         self.payloads: list[bytes] = []
         self.headers: list[bytes | None] = []
+
+    def add(self, subject: bytes, reply: bytes, payload: bytes, header: bytes | None) -> None:
+        """Add one message."""
+        self.subjects.append(subject)
+        self.replies.append(reply)
+        self.headers.append(header)
+        self.payloads.append(payload)
 
 
 class _Run:
@@ -251,11 +297,7 @@ class _Run:
         for sid, subject, reply, payload in zip(
             sids, taken.subjects, taken.replies, taken.payloads, strict=True
         ):
-            columns = self.columns(sid)
-            columns.subjects.append(subject)
-            columns.replies.append(reply)
-            columns.payloads.append(payload)
-            columns.headers.append(None)
+            self.columns(sid).add(subject, reply, payload, None)
 
     def add(self, control: Control) -> None:
         """Close the open blocks and add a control operation after them."""

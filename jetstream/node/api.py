@@ -9,8 +9,7 @@ import asyncio
 import logging
 from typing import Final
 
-from nats.aio.msg import Msg
-
+from envelope.acks import publish_command
 from envelope.errors import (
     JetstreamError,
     NoResponders,
@@ -27,6 +26,7 @@ from jetstream.node.api_operations import (
     ApiServices,
 )
 from jetstream.node.discovery import DISCOVERY_WORD
+from jetstream.node.nats_link import ServiceRequest
 from metadata.api.requests import (
     ClusterInfoRequest,
     FindCoordinatorRequest,
@@ -43,6 +43,7 @@ from metadata.api.wire import (
     encode_response,
     parse_request,
     reported_error,
+    request_too_large,
 )
 from metadata.node.metadata_group import MetadataGroup
 
@@ -75,7 +76,7 @@ class RequestApi:
         self._metadata = metadata
         self._operations = operations
         self._services = services
-        self._waiting: asyncio.Queue[Msg] = asyncio.Queue(_REQUESTS_WAITING_MAX)
+        self._waiting: asyncio.Queue[ServiceRequest] = asyncio.Queue(_REQUESTS_WAITING_MAX)
 
     async def attach(self) -> None:
         """Subscribe; the server has the subscriptions on return."""
@@ -95,16 +96,18 @@ class RequestApi:
         answer = await self._answer_at_home(request, "group.coordinator", encode_request(request))
         return decode_response(CoordinatorInfo, answer)
 
-    async def _take_shared(self, message: Msg) -> None:
+    def _take_shared(self, message: ServiceRequest) -> None:
         if message.subject != f"{self._prefix}.{DISCOVERY_WORD}":  # every node answers that
-            await self._take(message)
+            self._take(message)
 
-    async def _take(self, message: Msg) -> None:
+    def _take(self, message: ServiceRequest) -> None:
         try:
             self._waiting.put_nowait(message)
         except asyncio.QueueFull:
-            error = Overloaded(f"{_REQUESTS_WAITING_MAX} requests are waiting")
-            await self._services.link.publish(message.reply, encode_error(error))
+            if message.reply:
+                error = Overloaded(f"{_REQUESTS_WAITING_MAX} requests are waiting")
+                answer = publish_command(message.reply, encode_error(error))
+                self._services.link.publish_raw(answer, lambda: None)
 
     async def run(self) -> None:
         """Answer requests until cancelled, a few at a time: one may wait for another node."""
@@ -116,16 +119,18 @@ class RequestApi:
         while True:
             await self._respond(await self._waiting.get())
 
-    async def _respond(self, message: Msg) -> None:
+    async def _respond(self, message: ServiceRequest) -> None:
         own = node_subject(self._prefix, self._node_id, "")
         is_sent_on = message.subject.startswith(own)
         suffix = message.subject.removeprefix(own if is_sent_on else f"{self._prefix}.")
         try:
-            request = parse_request(suffix, message.data)
+            if message.unread_bytes:
+                raise request_too_large(message.unread_bytes)
+            request = parse_request(suffix, message.payload)
             if is_sent_on:
                 answer = encode_response(await self._operations.answer(request))
             else:
-                answer = await self._answer_at_home(request, suffix, message.data)
+                answer = await self._answer_at_home(request, suffix, message.payload)
         except JetstreamError as error:
             _log.info("request refused request=%s error=%s", suffix, error)
             answer = encode_error(error)

@@ -31,7 +31,7 @@ from pydantic_settings import (
 )
 
 from envelope.errors import InvalidConfig
-from envelope.limits import MIB
+from envelope.limits import CONTROL_LINE_BYTES_MAX, CONTROL_LINE_BYTES_MIN, MIB
 from envelope.subjects import is_literal, validated_pattern
 from envelope.types import NodeId
 from jetstream.fetch.turns import CATCH_UP_SHARE_DEFAULT
@@ -102,6 +102,8 @@ class NatsConfig(BaseModel):
     connect_timeout: PositiveDuration = timedelta(seconds=5)
     reconnect_wait: PositiveDuration = timedelta(milliseconds=250)
     ping_interval: PositiveDuration = timedelta(seconds=20)
+    max_control_line: Annotated[int, Field(ge=CONTROL_LINE_BYTES_MIN)] = CONTROL_LINE_BYTES_MAX
+    """That of the server, which does not tell it: what this node publishes on reply subjects must fit it."""
 
     @field_validator("urls")
     @classmethod

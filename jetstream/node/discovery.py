@@ -12,7 +12,6 @@ import asyncio
 import logging
 from typing import Final
 
-from nats.aio.msg import Msg
 from pydantic import TypeAdapter, ValidationError
 
 from envelope.errors import CorruptDataError, InvalidConfig, RemoteProtocolError, Unauthorized
@@ -20,7 +19,7 @@ from envelope.types import MonotonicNs, NodeId
 from jetstream.log.disk import Disk
 from jetstream.log.state_file import decode_state, read_whole, write_state
 from jetstream.node.clock import Clock
-from jetstream.node.nats_link import NatsLink
+from jetstream.node.nats_link import NatsLink, ServiceRequest
 from metadata.formation.machine import (
     SAY_INTERVAL_NS,
     Formation,
@@ -74,9 +73,9 @@ class Discovery:
         """Hear notices from now on."""
         await self._link.serve(self._subject, self._take)
 
-    async def _take(self, message: Msg) -> None:
+    def _take(self, message: ServiceRequest) -> None:
         try:
-            notice = decode_notice(message.data, self._cluster, self._token)
+            notice = decode_notice(message.payload, self._cluster, self._token)
         except (RemoteProtocolError, Unauthorized) as error:
             if error.description not in self._warned and len(self._warned) < _NOTICES_WAITING_MAX:
                 self._warned.add(error.description)
@@ -138,7 +137,8 @@ class Discovery:
         await self._say(action)
 
     async def _say(self, action: Say) -> None:
-        await self._link.publish(self._subject, encode_notice(action.notice, self._cluster, self._token))
+        notice = encode_notice(action.notice, self._cluster, self._token)
+        await self._link.publish(self._subject.encode(), notice)
 
 
 def read_record(disk: Disk) -> FormationRecord:

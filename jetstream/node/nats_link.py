@@ -8,8 +8,10 @@ Every interruption is told to the owner as a possible gap.
 import asyncio
 import logging
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import nats.errors
@@ -17,10 +19,11 @@ from nats.aio.client import Client
 
 from envelope.errors import UnavailableError
 from envelope.urls import shown_url
+from jetstream.ingest.messages import MessageBlock, Unread
 from jetstream.node.config import NatsConfig, TlsConfig
 from jetstream.node.crash import Crash
 from jetstream.node.nats_requests import Requests
-from jetstream.node.nats_routes import Respond, Route, Routes
+from jetstream.node.nats_routes import Route, Routes
 from jetstream.node.nats_seam import (
     BatchingParser,
     Lost,
@@ -28,9 +31,10 @@ from jetstream.node.nats_seam import (
     Subscriber,
     answered,
     cancellable,
+    check_seam,
     close,
     has_jetstream,
-    seam_problem,
+    publish,
     subscription_id,
     unsubscribe,
 )
@@ -43,19 +47,37 @@ _FLUSH_SECONDS: Final = 5.0
 _CLOSE_SECONDS: Final = 5.0
 
 
-class NatsLink:
-    """One connection to NATS that comes back by itself; ``batching`` installs the batching parser."""
+@dataclass(frozen=True, slots=True)
+class ServiceRequest:
+    """A message to a service of this node.
 
-    def __init__(self, config: NatsConfig, watch: LinkWatch, crash: Crash, *, batching: bool = False) -> None:
+    Attributes:
+        subject: bytes that are not UTF-8 replaced.
+        reply: where to answer; empty: nowhere.
+        unread_bytes: size of a message that was too large to be read, 0 of others.
+    """
+
+    subject: str
+    reply: bytes
+    payload: bytes
+    unread_bytes: int = 0
+
+
+Respond = Callable[[ServiceRequest], None]
+
+
+class NatsLink:
+    """One connection to NATS that comes back by itself."""
+
+    def __init__(self, config: NatsConfig, watch: LinkWatch, crash: Crash) -> None:
         self.watch = watch
         self._config = config
         self._crash = crash
-        self._batching = batching
         self._client = Client()
         self._publisher = RawPublisher(self._client)
-        self._routes = Routes(watch.role)
+        self._routes = Routes(watch.role, watch.dropped, config.max_control_line)
         self._requests = Requests(
-            self.subscribe, lambda *message: cancellable(self._client.publish(*message))
+            self.subscribe, lambda *message: cancellable(publish(self._client, *message))
         )
         self._settled = False
         self._closed = asyncio.Event()
@@ -93,13 +115,9 @@ class NatsLink:
 
     async def _connect(self) -> None:
         client = Client()
+        check_seam(client)
         by_sid = self._routes.renew(Subscriber(client, self.watch.error))
-        if self._batching:
-            problem = seam_problem(client)
-            if problem is None:
-                BatchingParser(client, by_sid, self._crash)
-            else:
-                _log.warning("batching parser not used, ingest will be slow: %s", problem)
+        BatchingParser(client, by_sid, self._crash, self.watch.dropped, self._config.max_control_line)
         self._closed.clear()
         self._settled = False
         self._client = client
@@ -190,7 +208,7 @@ class NatsLink:
 
     async def serve(self, subject: str, respond: Respond, *, queue: str = "") -> None:
         """Call ``respond`` for every message on ``subject``, or for this member's share of a ``queue``'s."""
-        await self.subscribe(Route(subject, queue, respond=respond))
+        await self.subscribe(Route(subject, queue, partial(_respond_to_each, respond), is_service=True))
 
     async def confirm(self) -> None:
         """Return when the server has handled everything sent so far (PING/PONG)."""
@@ -208,10 +226,10 @@ class NatsLink:
         """Return the answer to a request of our own, see `Requests.ask`."""
         return await self._requests.ask(subject, payload, timeout_seconds)
 
-    async def publish(self, subject: str, payload: bytes) -> None:
-        """Publish one message; lost if the connection is down, as NATS allows."""
+    async def publish(self, subject: bytes, payload: bytes) -> None:
+        """Publish one message on a subject of ours or of a request's ``reply``; it may be lost."""
         try:
-            await cancellable(self._client.publish(subject, payload))
+            await cancellable(publish(self._client, subject, payload))
         except (OSError, nats.errors.Error) as error:
             self.watch.note(error)
 
@@ -252,6 +270,14 @@ def _begun(work: Coroutine[Any, Any, None], tasks: asyncio.TaskGroup) -> asyncio
     return tasks.create_task(work)
 
 
+def _respond_to_each(respond: Respond, messages: MessageBlock) -> None:
+    for subject, reply, payload, header in zip(
+        messages.subjects, messages.replies, messages.payloads, messages.headers, strict=True
+    ):
+        unread = header.message_bytes if isinstance(header, Unread) else 0
+        respond(ServiceRequest(subject.decode(errors="replace"), reply, payload, unread))
+
+
 async def delivered(link: NatsLink) -> None:
     """Return when all that the server had sent has been delivered, unless the connection is down."""
     try:
@@ -269,6 +295,7 @@ def connection_options(config: NatsConfig) -> dict[str, Any]:
         "connect_timeout": config.connect_timeout.total_seconds(),
         "reconnect_time_wait": config.reconnect_wait.total_seconds(),
         "ping_interval": config.ping_interval.total_seconds(),
+        "skip_subject_validation": True,  # ours is the server's; nats-py refuses to subscribe to some of them
         "user": config.user,
         "password": config.password.get_secret_value() if config.password else None,
         "token": config.token.get_secret_value() if config.token else None,

@@ -1,10 +1,19 @@
 """The part of a node's numbers that is about its connections to NATS."""
 
+from collections.abc import Iterator
 from typing import Final
 
-from jetstream.node.metric_sources import Definition, of_links
+from jetstream.node.metric_sources import Definition, Sample, Sources, of_links
+from jetstream.node.nats_seam import DropKind
 
 _LINK: Final = ("connection",)
+
+
+def _dropped(sources: Sources) -> Iterator[Sample]:
+    for link in sources.links:
+        for kind in DropKind:
+            yield (link.watch.role, kind), link.watch.counters.dropped[kind]
+
 
 NATS_METRICS: Final = (
     Definition(
@@ -41,5 +50,13 @@ NATS_METRICS: Final = (
         "Subscriptions that the server refuses, and is asked for again.",
         _LINK,
         of_links(lambda link: len(link.refused)),
+    ),
+    Definition(
+        "jetstream_nats_dropped_total",
+        "counter",
+        "What publishers sent and the node passed over: subject (a message that its subscription does not "
+        "match), reply (no answer can be published on it).",
+        ("connection", "kind"),
+        _dropped,
     ),
 )

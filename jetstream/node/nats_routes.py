@@ -2,24 +2,23 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 import nats.errors
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from envelope.errors import JetstreamError, StreamOffline, SubscriptionRefused, Unauthorized
 from envelope.limits import CONTROL_LINE_BYTES_MAX
+from jetstream.ingest.messages import MessageBlock
+from jetstream.ingest.subject_filter import SubjectFilter
 from jetstream.node.nats_errors import Refusal
-from jetstream.node.nats_seam import Deliver, Subscriber, block_of, subscription_id
+from jetstream.node.nats_seam import Deliver, DropKind, Dropped, Subscriber, subscription_id
 
 _log = logging.getLogger(__name__)
-
-Respond = Callable[[Msg], Awaitable[None]]
 
 REFUSALS: Final = (Unauthorized, SubscriptionRefused)
 """The problems of a route that the server does not let the node have."""
@@ -36,8 +35,8 @@ class Route:
     """One subscription that survives reconnects and fresh clients.
 
     Attributes:
-        deliver: gets its messages, as blocks.
-        respond: gets them one by one, where they are few.
+        deliver: gets its messages.
+        is_service: requests or answers come on it; no stream reports its problem.
         problem: why no messages come even while the link is connected; None if they do.
         subscription: of the present client.
         asked: the answer of the present connection's server, None if it was not asked, or refuses.
@@ -45,8 +44,8 @@ class Route:
 
     subject: str
     queue: str
-    deliver: Deliver | None = None
-    respond: Respond | None = None
+    deliver: Deliver
+    is_service: bool = False
     problem: JetstreamError | None = field(default_factory=lambda: StreamOffline(NOT_YET))
     subscription: Subscription | None = None
     asked: "asyncio.Future[bool] | None" = None
@@ -56,13 +55,6 @@ class Route:
         """Whether the server does not let the node have it."""
         return isinstance(self.problem, REFUSALS)
 
-    async def take(self, message: Msg) -> None:
-        """Pass on a message that nats-py delivers; those of a batching parser do not come this way."""
-        if self.respond is not None:
-            await self.respond(message)
-        elif self.deliver is not None:
-            self.deliver(block_of(message))
-
 
 class Routes:
     """The routes of one link; used on the loop's thread.
@@ -71,8 +63,22 @@ class Routes:
         by_sid: who gets the messages of each subscription of the present client.
     """
 
-    def __init__(self, role: str) -> None:
+    def __init__(
+        self,
+        role: str,
+        dropped: Dropped = lambda _kind, _number: None,
+        max_control_line: int = CONTROL_LINE_BYTES_MAX,
+    ) -> None:
+        """Begin without routes.
+
+        Args:
+            role: of the link, for the log.
+            dropped: notified of messages whose subject the pattern of their subscription does not match.
+            max_control_line: of the server; a longer subscription would cost the connection.
+        """
         self._role = role
+        self._dropped = dropped
+        self._max_control_line = max_control_line
         self._routes: dict[Route, None] = {}
         self._subscriber: Subscriber | None = None
         self.by_sid: dict[int, Deliver] = {}
@@ -159,7 +165,7 @@ class Routes:
     def _is_too_long(self, route: Route) -> bool:
         """Refuse a route ourselves for which a server would end the connection, again and again."""
         is_too_long = (
-            len(f"{route.subject} {route.queue} ".encode()) + _SID_BYTES_MAX > CONTROL_LINE_BYTES_MAX
+            len(f"{route.subject} {route.queue} ".encode()) + _SID_BYTES_MAX > self._max_control_line
         )
         if is_too_long:
             self._refuse(route, Refusal("subject and queue are too long for a control line", is_denial=False))
@@ -169,14 +175,23 @@ class Routes:
         subscriber = self._subscriber
         assert subscriber is not None, "a link has connected before it subscribes"
         if route.subscription is None:
-            route.subscription = subscriber.subscription(
-                route.subject, route.queue, route.take, is_bounded=route.deliver is None
-            )
-            if route.deliver is not None:
-                self.by_sid[subscription_id(route.subscription)] = route.deliver
+            route.subscription = subscriber.subscription(route.subject, route.queue)
+            self.by_sid[subscription_id(route.subscription)] = self._receiver(route)
         route.asked = subscriber.ask(route.subscription, partial(self._refuse, route))
         route.asked.add_done_callback(partial(self._answered, route))
         return route.asked
+
+    def _receiver(self, route: Route) -> Deliver:
+        subjects = SubjectFilter(route.subject)
+
+        def receive(messages: MessageBlock) -> None:
+            passing = subjects.passing(messages)
+            if strangers := len(messages) - len(passing):
+                self._dropped(DropKind.SUBJECT, strangers)
+            if len(passing):
+                route.deliver(passing)
+
+        return receive
 
     def _refuse(self, route: Route, refusal: Refusal) -> None:
         """Note that the server refuses or has ended a subscription."""

@@ -1,9 +1,9 @@
 """The private seam to nats-py: a batching parser instead of its own, acks and SUBs written to its transport.
 
 nats-py spends 5 µs of Python on each message; parsing a chunk at a time spends less than 1 (docs/adr/0004).
-The seam is pinned to a minor version and checked at start; where it does not fit, `seam_problem` says why
-and the caller uses nats-py's public interface instead. Only this module and `nats_transport` touch private
-attributes.
+Its own parser also takes bytes of a subject for the end of it, so no connection of a node uses that. The seam
+is pinned to a minor version and checked whenever a client is made. Only this module and `nats_transport`
+touch private attributes.
 """
 
 import asyncio
@@ -11,24 +11,25 @@ import json
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from importlib.metadata import version
-from typing import Any, Final, TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 from weakref import WeakKeyDictionary
 
 import nats.errors
 from nats.aio.client import PING_PROTO, Client
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.protocol import command as prot_command
 
+from envelope.acks import publish_command
+from envelope.errors import InvalidConfig
+from envelope.limits import CONTROL_LINE_BYTES_MAX
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.parser import (
-    Block,
     Control,
     ControlKind,
     MessageParser,
     NatsProtocolError,
-    ParsedItem,
 )
 from jetstream.node.crash import Crash
 from jetstream.node.nats_errors import Refusal, refusal_in
@@ -43,9 +44,13 @@ Deliver = Callable[[MessageBlock], None]
 Lost = Callable[[], None]
 
 _SEAM_MINOR: Final = "2.16."
-_PARSER_ATTRIBUTES: Final = (
+_CLIENT_ATTRIBUTES: Final = (
     "_ps",
-    "_process_msg",
+    "_sid",
+    "_pending",
+    "_pongs",
+    "_subs",
+    "_send_command",
     "_process_ping",
     "_process_pong",
     "_process_info",
@@ -54,32 +59,62 @@ _PARSER_ATTRIBUTES: Final = (
 _WRITE_BUFFER_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
-def seam_problem(client: Client) -> str | None:
-    """Return why the seam must not be used with this nats-py, None if it fits."""
+def check_seam(client: Client) -> None:
+    """Refuse a nats-py that the seam does not fit.
+
+    Raises:
+        InvalidConfig: another minor version is installed, or an attribute is missing.
+    """
     installed = version("nats-py")
-    if not installed.startswith(_SEAM_MINOR):
-        return f"nats-py is {installed}, the seam is tested with {_SEAM_MINOR}x"
-    missing = [name for name in _PARSER_ATTRIBUTES if not hasattr(client, name)]
-    if missing:
-        return f"nats-py's client has no {', '.join(missing)}"
-    missing = [name for name in ("parse", "reset") if not hasattr(client._ps, name)]
-    return f"nats-py's parser has no {', '.join(missing)}" if missing else None
+    missing = [name for name in _CLIENT_ATTRIBUTES if not hasattr(client, name)]
+    missing += [name for name in ("parse", "reset") if not hasattr(client._ps, name)]
+    if missing or not installed.startswith(_SEAM_MINOR):
+        lacking = f" without {', '.join(missing)}" if missing else ""
+        raise InvalidConfig(f"nats-py is {installed}{lacking}, and must be {_SEAM_MINOR}x")
+
+
+class DropKind(StrEnum):
+    """What of what a publisher sent is passed on to nobody."""
+
+    SUBJECT = "subject"
+    """A message whose subject the pattern of its subscription does not match."""
+    REPLY = "reply"
+    """A reply subject that no answer can be published on; the message counts as one without."""
+
+
+Dropped = Callable[[DropKind, int], None]
 
 
 class BatchingParser:
     """Stands where nats-py keeps its parser; messages of our routes leave as whole blocks.
 
-    Blocks are delivered from within the loop's read callback. What nats-py has to deal with, control
-    operations and messages of its own subscriptions, waits for its read loop, which calls `parse`.
+    Blocks are delivered from within the loop's read callback. Control operations wait for nats-py's read
+    loop, which calls `parse`; no message reaches nats-py.
     """
 
-    def __init__(self, client: Client, routes: dict[int, Deliver], crash: Crash) -> None:
-        """Install into ``client``; ``routes`` (by subscription id) may change at any time."""
+    def __init__(
+        self,
+        client: Client,
+        routes: dict[int, Deliver],
+        crash: Crash,
+        dropped: Dropped = lambda _kind, _number: None,
+        max_control_line: int = CONTROL_LINE_BYTES_MAX,
+    ) -> None:
+        """Install into ``client``.
+
+        Args:
+            client: not connected yet.
+            routes: who gets the messages of each subscription id; may change at any time.
+            crash: told of errors of ours.
+            dropped: told of what a publisher sent that is not passed on.
+            max_control_line: of the server.
+        """
         self._client = client
         self._crash = crash
         self._routes = routes
-        self._parser = MessageParser()
-        self._waiting: deque[ParsedItem] = deque()
+        self._dropped = dropped
+        self._parser = MessageParser(max_control_line=max_control_line)
+        self._waiting: deque[Control] = deque()
         self._broken = False
         self._transport = DirectTransport(self._receive)
         client._ps = self  # type: ignore[assignment]  # the seam: same methods, not the same class
@@ -104,11 +139,8 @@ class BatchingParser:
         """
         self._receive(data)
         while self._waiting:
-            match self._waiting.popleft():
-                case Block(sid, messages):
-                    await self._foreign(sid, messages)
-                case Control(kind, argument):
-                    await self._control(kind, argument)
+            control = self._waiting.popleft()
+            await self._control(control.kind, control.argument)
         if self._broken:
             raise nats.errors.ProtocolError
 
@@ -126,11 +158,14 @@ class BatchingParser:
         except Exception as error:  # noqa: BLE001 - an error of ours: the node must not live on half deaf
             self._crash.report(error)
             self._broken, items = True, []
+        if self._parser.unanswerable:
+            self._dropped(DropKind.REPLY, self._parser.unanswerable)
+            self._parser.unanswerable = 0
         for item in items:
-            if isinstance(item, Block) and item.sid in self._routes:
-                self._deliver(self._routes[item.sid], item.messages)
-            else:
+            if isinstance(item, Control):
                 self._waiting.append(item)
+            elif item.sid in self._routes:  # not unsubscribed meanwhile
+                self._deliver(self._routes[item.sid], item.messages)
         if self._waiting or self._broken:
             self._transport.wake()
 
@@ -139,13 +174,6 @@ class BatchingParser:
             deliver(messages)
         except Exception as error:  # noqa: BLE001 - an error of ours: the node must not live on deaf
             self._crash.report(error)
-
-    async def _foreign(self, sid: int, messages: MessageBlock) -> None:
-        """Hand nats-py what belongs to its own subscriptions, or to none since an unsubscribe."""
-        process = self._client._process_msg
-        rows = zip(messages.subjects, messages.replies, messages.payloads, messages.headers, strict=True)
-        for subject, reply, payload, header in rows:
-            await process(sid, subject, reply, payload, header)  # type: ignore[arg-type]  # None: no header
 
     async def _control(self, kind: ControlKind, argument: bytes) -> None:
         match kind:
@@ -204,16 +232,11 @@ class Subscriber:
         self._withdrawn: dict[int, Subscription] = {}
         client._process_err = self._process  # type: ignore[method-assign]  # the seam
 
-    def subscription(
-        self, subject: str, queue: str, take: Callable[[Msg], Awaitable[None]], *, is_bounded: bool
-    ) -> Subscription:
-        """Return a subscription that is still to be asked for; a bounded one drops what is too much."""
+    def subscription(self, subject: str, queue: str) -> Subscription:
+        """Return a subscription that is still to be asked for; its messages go the way of the parser."""
         client = self._client
         client._sid += 1
-        limits: dict[str, Any] = {} if is_bounded else {"pending_msgs_limit": 0, "pending_bytes_limit": 0}
-        subscription = Subscription(client, client._sid, subject, queue=queue, cb=take, **limits)
-        subscription._start(client._error_cb)  # type: ignore[no-untyped-call]  # nats-py's is untyped
-        return subscription
+        return Subscription(client, client._sid, subject, queue=queue)
 
     def ask(self, subscription: Subscription, refused: Callable[[Refusal], None]) -> "asyncio.Future[bool]":
         """Ask the server for a subscription; return what is done once it has answered.
@@ -244,8 +267,7 @@ class Subscriber:
     def forget(self, subscription: Subscription) -> None:
         """Hear no more of a subscription that ends."""
         self._refused.pop(subscription_id(subscription), None)
-        if self._withdrawn.pop(subscription_id(subscription), None) is not None:
-            subscription._stop_processing()
+        self._withdrawn.pop(subscription_id(subscription), None)
 
     def end(self) -> None:
         """End what the client, which is closed, does not know of."""
@@ -321,6 +343,27 @@ def subscription_id(subscription: Subscription) -> int:
     return sid
 
 
+async def publish(client: Client, subject: bytes, payload: bytes, reply: bytes = b"") -> None:
+    """Publish on a subject that may be any bytes a reply subject of a `MessageBlock` may be.
+
+    As nats-py's own, which takes text only: what is published while it reconnects waits for the connection.
+
+    Raises:
+        nats.errors.Error: the client is closed, its buffer is full, or the server takes no payload so large.
+    """
+    if client.is_closed:
+        raise nats.errors.ConnectionClosedError
+    if len(payload) > client.max_payload:
+        raise nats.errors.MaxPayloadError
+    size, pending_max = client.pending_data_size + len(payload), client._max_pending_size
+    if not client.is_connected and size > pending_max:
+        raise nats.errors.OutboundBufferLimitError
+    address = b"%b %b" % (subject, reply) if reply else subject
+    await client._send_command(publish_command(address, payload))
+    if client._flush_queue is not None and client._flush_queue.empty():
+        await client._flush_pending()
+
+
 async def unsubscribe(client: Client, subscription: Subscription) -> None:
     """End a subscription of ``client``, whatever state the client is in: no later connection has it.
 
@@ -330,15 +373,6 @@ async def unsubscribe(client: Client, subscription: Subscription) -> None:
     if client.is_closed:
         return
     await subscription.unsubscribe()
-
-
-def block_of(message: Msg) -> MessageBlock:
-    """Turn one message of the stock parser into a block: the slow path when the seam does not fit."""
-    header: bytes | None = None
-    if message.headers:
-        lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers.items())
-        header = f"NATS/1.0\r\n{lines}\r\n".encode()
-    return MessageBlock([message.subject.encode()], [message.reply.encode()], [bytes(message.data)], [header])
 
 
 class RawPublisher:

@@ -1,8 +1,9 @@
 """What happens to one NATS connection: counted, logged, and told as a possible gap once it is over."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from nats.aio.client import Client
@@ -10,10 +11,13 @@ from nats.aio.client import Client
 from envelope.types import MonotonicNs, TimestampUs
 from jetstream.node.clock import Clock
 from jetstream.node.gaps import Gap
+from jetstream.node.nats_seam import DropKind
 from metadata.api.responses import GapKind
 
 _log = logging.getLogger(__name__)
 
+_WARNING_NS: Final = 60_000_000_000
+"""Between two warnings of what publishers send: they may send much of it."""
 _LINES_AT_ONCE: Final = 10
 _LINE_NS: Final = 1_000_000_000
 """How long it takes until one line more may be logged."""
@@ -26,6 +30,8 @@ class LinkCounters:
     reconnects: int = 0
     slow_consumers: int = 0
     errors: int = 0
+    dropped: Counter[DropKind] = field(default_factory=Counter)
+    """What publishers sent that nobody was given."""
 
 
 class LinkWatch:
@@ -46,6 +52,7 @@ class LinkWatch:
         self._unlogged = 0
         self._interrupted: tuple[GapKind, TimestampUs] | None = None
         self._ending = False
+        self._warned_at: MonotonicNs | None = None
 
     @property
     def interruption(self) -> Gap | None:
@@ -61,6 +68,15 @@ class LinkWatch:
             self.counters.slow_consumers += 1
             self._begin(GapKind.SLOW_CONSUMER)
         self.note(error)
+
+    def dropped(self, kind: DropKind, number: int) -> None:
+        """Count what a publisher sent and nobody is given; warn of it once a minute."""
+        self.counters.dropped[kind] += number
+        now = self._clock.monotonic()
+        if self._warned_at is None or now - self._warned_at >= _WARNING_NS:
+            self._warned_at = now
+            counts = " ".join(f"{kind}={count}" for kind, count in sorted(self.counters.dropped.items()))
+            _log.warning("dropped what publishers sent role=%s %s runbook=RB-03", self.role, counts)
 
     async def disconnected(self) -> None:
         """Begin an interruption (``disconnected_cb``)."""

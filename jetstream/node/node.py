@@ -220,7 +220,7 @@ class Node:
         """Make everything that stands on NATS and the sockets; nothing runs yet."""
         config, clock, prefix = self.config, self._clock, self.config.api_prefix
         ingest_watch = LinkWatch("ingest", clock, lambda gap: streams.note(gap))  # noqa: PLW0108 - bound below
-        ingest = NatsLink(config.nats, ingest_watch, parts.crash, batching=True)
+        ingest = NatsLink(config.nats, ingest_watch, parts.crash)
         answers = NatsLink(config.nats, LinkWatch("answers", clock), parts.crash)
         tier = _tier(config, parts.disk, clock, tasks)
         cluster = ClusterMember(parts.metadata, parts.peers, clock, parts.readers)

@@ -41,7 +41,7 @@ def node_pages(
 
     async def healthz() -> Page:
         lost = [link.watch.role for link in sources.links if not link.connected]
-        refused = (route for link in sources.links for route in link.refused if route.respond is not None)
+        refused = (route for link in sources.links for route in link.refused if route.is_service)
         return _health(
             judge(
                 lost,

@@ -60,6 +60,12 @@ def parse_request(suffix: str, payload: bytes) -> Request:
     return request
 
 
+def request_too_large(size: int) -> RequestError:
+    """Return the refusal of a request of ``size`` bytes."""
+    limit = API_REQUEST_BYTES_MAX
+    return RequestError(f"request of {size} bytes, the limit is {limit}", limit=limit)
+
+
 def encode_request(request: Request) -> bytes:
     """Return ``request`` as JSON with only the fields that were set, so that null and absent differ."""
     return request.model_dump_json(exclude_unset=True).encode()
@@ -120,10 +126,7 @@ def _reported(payload: bytes) -> JetstreamError | None:
 
 def _json_object(payload: bytes) -> dict[str, object]:
     if len(payload) > API_REQUEST_BYTES_MAX:
-        raise RequestError(
-            f"request of {len(payload)} bytes, the limit is {API_REQUEST_BYTES_MAX}",
-            limit=API_REQUEST_BYTES_MAX,
-        )
+        raise request_too_large(len(payload))
     if not payload.strip():
         return {}
     try:

@@ -93,7 +93,7 @@ def encode_notice(notice: Notice, cluster: str, token: str | None) -> bytes:
     """Return a notice of a node of ``cluster``; with a token it is proved."""
     body: dict[str, Any] = {"cluster": cluster, "notice": _NOTICE.dump_python(notice, mode="json")}
     if token is not None:
-        body["proof"] = _proof(body, token)
+        body["proof"] = _proof(_canonical(body), token)
     return _canonical(body)
 
 
@@ -108,15 +108,16 @@ def decode_notice(data: bytes, cluster: str, token: str | None) -> Notice | None
         raise RemoteProtocolError(f"a notice of {len(data)} bytes")
     try:
         sealed, raw = _Sealed.model_validate_json(data), json.loads(data)
+        canonical = _canonical({name: value for name, value in raw.items() if name != "proof"})
     except (ValidationError, ValueError, RecursionError):
         raise RemoteProtocolError("a notice that is none") from None
     if sealed.cluster != cluster:
         return None
     notice = sealed.notice
-    if token is not None:
-        raw.pop("proof", None)
-        if not hmac.compare_digest(sealed.proof.encode(), _proof(raw, token).encode()):
-            raise Unauthorized(f"a notice of node {notice.source.node_id!r} does not prove the token")
+    if token is not None and not hmac.compare_digest(
+        sealed.proof.encode(), _proof(canonical, token).encode()
+    ):
+        raise Unauthorized(f"a notice of node {notice.source.node_id!r} does not prove the token")
     for named in (notice.view, notice.promised, notice.formed):
         if not _is_ordered(named):
             raise RemoteProtocolError("a notice names nodes twice, or out of order")
@@ -128,8 +129,8 @@ def _is_ordered(named: Sequence[Candidate | FormedVoter]) -> bool:
     return ids == sorted(set(ids))
 
 
-def _proof(body: dict[str, Any], token: str) -> str:
-    return hmac.new(token.encode(), _canonical(body), hashlib.sha256).hexdigest()
+def _proof(canonical: bytes, token: str) -> str:
+    return hmac.new(token.encode(), canonical, hashlib.sha256).hexdigest()
 
 
 def _canonical(body: dict[str, Any]) -> bytes:

@@ -26,7 +26,7 @@ def test_a_pong_that_comes_too_late_does_not_make_the_connection_deaf(
     async def check() -> None:
         delivered: asyncio.Queue[MessageBlock] = asyncio.Queue()
         config = NatsConfig.model_validate({"urls": [nats_server.url]})
-        link = NatsLink(config, LinkWatch("ingest", SystemClock()), Crash(), batching=True)
+        link = NatsLink(config, LinkWatch("ingest", SystemClock()), Crash())
         publisher = await nats.connect(nats_server.url)
         await link.open()
         try:

@@ -75,7 +75,7 @@ def settings(url: str) -> dict[str, Any]:
 @asynccontextmanager
 async def linked(url: str) -> AsyncIterator[NatsLink]:
     config = NatsConfig.model_validate(settings(url))
-    link = NatsLink(config, LinkWatch("ingest", SystemClock()), Crash(), batching=True)
+    link = NatsLink(config, LinkWatch("ingest", SystemClock()), Crash())
     await link.open()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(link.supervise())

@@ -13,16 +13,16 @@ import nats
 import nats.errors
 import pytest
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.js.errors import NoStreamResponseError
 
+from envelope.acks import publish_command
 from envelope.errors import Unauthorized
 from jetstream.ingest.messages import MessageBlock
 from jetstream.node import nats_link
 from jetstream.node.clock import SystemClock
 from jetstream.node.config import NatsConfig
 from jetstream.node.crash import Crash
-from jetstream.node.nats_link import NatsLink
+from jetstream.node.nats_link import NatsLink, ServiceRequest
 from jetstream.node.nats_routes import Route, Routes
 from jetstream.node.nats_watch import LinkWatch
 from jetstream.node.node import Node
@@ -62,7 +62,7 @@ async def linked(url: str) -> AsyncIterator[tuple[NatsLink, Told]]:
     """A link as the node's for ingest, supervised."""
     config = NatsConfig.model_validate({"urls": [url], "reconnect_wait": RECONNECT_WAIT_S})
     told = Told()
-    link = NatsLink(config, told, Crash(), batching=True)
+    link = NatsLink(config, told, Crash())
     await link.open()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(link.supervise())
@@ -175,7 +175,7 @@ def test_a_subscription_that_ends_before_it_was_sent_is_not_made_later(
             nats_server.pause()
             link._client._max_pending_size = 0  # publishing does not wait
             for _ in range(64):  # more than socket buffers take: nats-py's flusher waits
-                await link.publish("filler", bytes(1 << 20))
+                await link.publish(b"filler", bytes(1 << 20))
                 await asyncio.sleep(0)
             with monkeypatch.context() as impatient:
                 impatient.setattr(nats_link, "_FLUSH_SECONDS", 0.1)
@@ -395,13 +395,12 @@ async def cancelled_in_every_turn(call: Callable[[], Coroutine[Any, Any, object]
             turns += 1
 
 
-@pytest.mark.parametrize("batching", [True, False])
-def test_who_is_cancelled_while_it_connects_ends(batching: bool, nats_server: NatsServer) -> None:
+def test_who_is_cancelled_while_it_connects_ends(nats_server: NatsServer) -> None:
     links: list[NatsLink] = []
 
     async def connect() -> None:
         config = NatsConfig.model_validate({"urls": [nats_server.url]})
-        links.append(NatsLink(config, LinkWatch("ingest", SystemClock()), Crash(), batching=batching))
+        links.append(NatsLink(config, LinkWatch("ingest", SystemClock()), Crash()))
         await links[-1].open()
 
     async def scenario() -> None:
@@ -418,8 +417,8 @@ def test_who_is_cancelled_in_the_turn_in_which_an_answer_comes_ends(nats_server:
     async def scenario() -> None:
         async with linked(nats_server.url) as (link, _):
 
-            async def answer(message: Msg) -> None:
-                await link.publish(message.reply, b"yes")
+            def answer(request: ServiceRequest) -> None:
+                link.publish_raw(publish_command(request.reply, b"yes"), lambda: None)
 
             await link.serve("questions", answer)
             async with asyncio.TaskGroup() as tasks:

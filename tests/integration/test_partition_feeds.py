@@ -84,7 +84,6 @@ async def site(url: str, count: int = 4, **options: str) -> AsyncIterator[Site]:
         NatsConfig.model_validate({"urls": [url], **options}),
         LinkWatch("ingest", SystemClock()),
         Crash(),
-        batching=True,
     )
     counts = {"orders": count}
     await link.open()

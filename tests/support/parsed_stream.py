@@ -1,16 +1,13 @@
-"""What a NATS parser makes of a byte stream, in one form for ours and for nats-py's.
+"""What a NATS parser makes of a byte stream, in one form for ours and for a plain reference.
 
 Parsers group the messages of one subscription between two control operations differently; so a stream is
 read as segments that control operations end, and a segment as the messages of each subscription in order.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
-
-from nats.errors import ProtocolError
-from nats.protocol.parser import Parser
 
 from jetstream.ingest.parser import Block, Control, ControlKind, MessageParser, NatsProtocolError, ParsedItem
 
@@ -25,8 +22,6 @@ class ParsedStream:
     controls: list[tuple[str, object]] = field(default_factory=list)
     refused: bool = False
     """The parser raised its protocol error."""
-    crashed: bool = False
-    """The parser raised something else."""
     rest: bytes = b""
     """Bytes of the stream that are not part of anything complete."""
 
@@ -35,21 +30,10 @@ class ParsedStream:
         self.segments[-1].setdefault(sid, []).append(message)
 
     def add_control(self, kind: ControlKind, argument: object = None) -> None:
-        """Note a control operation; +OK means nothing, nats-py does not even report it."""
+        """Note a control operation; +OK means nothing."""
         if kind is not ControlKind.OK:
             self.controls.append((kind.name, argument))
             self.segments.append({})
-
-    def begins(self, other: "ParsedStream") -> bool:
-        """Tell whether ``other`` has all of this, in the same order, and perhaps more after it."""
-        last = len(self.segments) - 1
-        if self.controls != other.controls[:last] or self.segments[:last] != other.segments[:last]:
-            return False
-        following = other.segments[last]
-        return all(
-            messages == following.get(sid, [])[: len(messages)]
-            for sid, messages in self.segments[last].items()
-        )
 
     def same(self, other: "ParsedStream") -> bool:
         """Tell whether both have the same messages and operations."""
@@ -87,44 +71,36 @@ def _add_items(parsed: ParsedStream, items: list[ParsedItem]) -> None:
                 parsed.add_control(kind)
 
 
-class _RecordingClient:
-    """Takes the place of nats-py's client behind nats-py's parser."""
-
-    def __init__(self, parsed: ParsedStream) -> None:
-        self._parsed = parsed
-
-    async def _process_msg(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
-    ) -> None:
-        self._parsed.add_message(sid, (bytes(subject), bytes(reply), data, headers))
-
-    async def _process_ping(self) -> None:
-        self._parsed.add_control(ControlKind.PING)
-
-    async def _process_pong(self) -> None:
-        self._parsed.add_control(ControlKind.PONG)
-
-    async def _process_info(self, info: dict[str, Any]) -> None:
-        self._parsed.add_control(ControlKind.INFO, info)
-
-    async def _process_err(self, text: str) -> None:
-        self._parsed.add_control(ControlKind.ERR, text)
-
-
-def parsed_by_nats_py(chunks: Iterable[bytes]) -> ParsedStream:
-    """Run nats-py's own parser over ``chunks``: the oracle."""
+def parsed_by_reference(stream: bytes) -> ParsedStream:
+    """Take a stream apart as slowly and plainly as nats-server's grammar can be written down."""
     parsed = ParsedStream()
-    parser = Parser(_RecordingClient(parsed))
-    for chunk in chunks:
-        try:
-            parser.parse(chunk).send(None)
-        except StopIteration:
+    position = 0
+    while (end := stream.find(b"\n", position)) >= 0:
+        line = stream[position:end]
+        if not line.endswith(b"\r"):
+            break
+        operation, *fields = re.split(rb"[ \t]+", line[:-1])
+        if operation in (b"MSG", b"HMSG"):
+            sizes = fields[-1:] if operation == b"MSG" else fields[-2:]
+            subject, sid, *reply = fields[: -len(sizes)]
+            body_end = end + 1 + int(sizes[-1])
+            if len(stream) < body_end + 2:
+                break
+            assert stream[body_end : body_end + 2] == b"\r\n"
+            body = stream[end + 1 : body_end]
+            header = body[: int(sizes[0])] if operation == b"HMSG" else b""
+            message = (subject, reply[0] if reply else b"", body[len(header) :], header or None)
+            parsed.add_message(int(sid), message)
+            position = body_end + 2
             continue
-        except ProtocolError:
-            parsed.refused = True
-        except (ValueError, AttributeError):
-            # Bad JSON, bad UTF-8, no text: whatever it is, nats-py's read loop ends with it.
-            parsed.crashed = True
-        break
-    parsed.rest = bytes(parser.buf)
+        kind = ControlKind(operation)
+        text = line[:-1].partition(operation)[2].strip(b" \t")
+        if kind is ControlKind.INFO:
+            parsed.add_control(kind, json.loads(text))
+        elif kind is ControlKind.ERR:
+            parsed.add_control(kind, text.decode(errors="replace").lower())
+        else:
+            parsed.add_control(kind)
+        position = end + 1
+    parsed.rest = stream[position:]
     return parsed

@@ -1,9 +1,10 @@
 import pytest
 
-from envelope.limits import RECORD_BYTES_MAX
+from envelope.limits import MIB, RECORD_BYTES_MAX
 from jetstream.ingest.columns import MIXED_CHUNKS, PATTERNS_MAX, REST_CHUNKS_MAX
+from jetstream.ingest.messages import Unread
 from jetstream.ingest.parser import (
-    CONTROL_LINE_BYTES_MAX,
+    LINE_BYTES_MAX,
     Block,
     Control,
     ControlKind,
@@ -12,7 +13,6 @@ from jetstream.ingest.parser import (
     ParsedItem,
 )
 from tests.support.messages import header_block, message
-from tests.support.parsed_stream import ParsedStream, parsed_by_nats_py, parsed_by_ours
 
 
 def blocks(items: list[ParsedItem]) -> list[Block]:
@@ -166,24 +166,27 @@ def test_a_slowly_dripping_line_is_not_joined_before_its_end() -> None:
 
 def test_a_line_without_end_is_refused_at_a_limit() -> None:
     parser = MessageParser()
-    for _ in range(CONTROL_LINE_BYTES_MAX // 4096):
-        assert parser.feed(b"x" * 4096) == []
+    for _ in range(LINE_BYTES_MAX // MIB):
+        assert parser.feed(b"x" * MIB) == []
     with pytest.raises(NatsProtocolError):
-        parser.feed(b"x" * 4096)
-    assert parser._held_bytes <= CONTROL_LINE_BYTES_MAX + 4096
+        parser.feed(b"x" * MIB)
+    assert parser._held_bytes <= LINE_BYTES_MAX + MIB
 
 
-def test_a_message_beyond_the_limit_is_refused_when_it_is_announced() -> None:
-    with pytest.raises(NatsProtocolError):
-        MessageParser().feed(b"MSG a 7 %d\r\n" % (RECORD_BYTES_MAX + 1))
+def test_a_message_beyond_the_limit_is_told_when_it_is_announced_and_passed_over() -> None:
+    parser = MessageParser()
+    [block] = blocks(parser.feed(b"MSG a 7 r %d\r\n" % (RECORD_BYTES_MAX + 1)))
+    [header] = block.messages.headers
+    assert isinstance(header, Unread)
+    assert header.message_bytes == RECORD_BYTES_MAX + 1
+    assert (block.messages.replies, block.messages.payloads) == ([b"r"], [b""])
     assert MessageParser().feed(b"MSG a 7 %d\r\n" % RECORD_BYTES_MAX) == []
 
 
 @pytest.mark.parametrize("count", [1, 100])
 def test_the_limit_holds_for_complete_messages_too(count: int) -> None:
-    with pytest.raises(NatsProtocolError):
-        MessageParser(message_bytes_max=99).feed(plain_run(count))
-    assert len(payloads(MessageParser(message_bytes_max=100).feed(plain_run(count)))) == count
+    assert payloads(MessageParser(message_bytes_max=99).feed(plain_run(count))) == [b""] * count
+    assert payloads(MessageParser(message_bytes_max=100).feed(plain_run(count))) == [b"x" * 100] * count
 
 
 @pytest.mark.parametrize("count", [1, 100])
@@ -220,76 +223,82 @@ def test_a_padded_subscription_id_names_the_same_subscription() -> None:
     assert block.messages.payloads == [b"1", b"2", b"3"]
 
 
-# --- differences to nats-py, numbered as in docs/adr/0004 ------------------------------------------------
-
-
-def both(stream: bytes) -> tuple[ParsedStream, ParsedStream]:
-    return parsed_by_ours([stream]), parsed_by_nats_py([stream])
-
-
-def test_difference_1_an_unknown_line_is_refused_however_much_follows_it() -> None:
-    ours, reference = both(b"GARBAGE\r\n" + b"PING\r\n" * 1000)
-    assert ours.refused
-    assert not reference.refused
-    assert reference.controls == []
-
-
-def test_difference_2_empty_lines_are_no_operations() -> None:
-    ours, reference = both(b"PING\r\n\r\nPONG\r\n")
-    assert ours.refused
-    assert [kind for kind, _ in reference.controls] == ["PING", "PONG"]
-    assert parsed_by_nats_py([b"PING\r\n", b"\r\nPONG\r\n"]).refused, "nats-py depends on the chunks"
+# --- what nats-server never sends ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "line", [b"MSG a\r\n7 5\r\nhello\r\n", b"MSG a\n7 5\r\nhello\r\n", b"INFO\r\n{}\r\n"]
+    "stream",
+    [
+        b"GARBAGE\r\n" + b"PING\r\n" * 1000,
+        b"PING\r\n\r\nPONG\r\n",
+        b"MSG a\n7 5\r\nhello\r\n",
+        b"INFO\r\n{}\r\n",
+        b"MSG a +7 5\r\nhello\r\n",
+        b"MSG a 7_0 5\r\nhello\r\n",
+        b"HMSG a 7 9 3\r\nabc\r\nPING\r\n",
+        b"MSG a 7 3\r\nabcdePING\r\n",
+        b"MSG a 7 3\r\nabc\rdPING\r\n",
+        b"MSG a 7 3\r\nabcd\nPING\r\n",
+        b"MSG a 7 3\r\nabc\n\rPING\r\n",
+        b"-ERR \r\n",
+        b"INFO nonsense\r\n",
+    ],
 )
-def test_difference_3_a_line_ends_at_its_first_line_end(line: bytes) -> None:
-    ours, reference = both(line)
-    assert ours.refused
-    assert not reference.refused
+def test_what_no_server_says_is_refused(stream: bytes) -> None:
+    with pytest.raises(NatsProtocolError):
+        MessageParser().feed(stream)
 
 
-def test_difference_3_holds_for_headers_that_begin_with_a_number() -> None:
-    ours, reference = both(b"HMSG a 7 3 5\r\n0\r\nab\r\nPING\r\n")
-    assert ours.segments[0] == {7: [(b"a", b"", b"ab", b"0\r\n")]}
-    assert reference.segments[0] != ours.segments[0], "nats-py takes 7 3 5 0 for sid, reply and sizes"
+def test_an_error_text_may_be_any_bytes() -> None:
+    assert MessageParser().feed(b"-ERR '\xff'\r\n") == [Control(ControlKind.ERR, b"'\xff'")]
 
 
-@pytest.mark.parametrize("line", [b"MSG a +7 5\r\nhello\r\n", b"MSG a 7_0 5\r\nhello\r\n"])
-def test_difference_4_a_number_has_digits_only(line: bytes) -> None:
-    ours, reference = both(line)
-    assert ours.refused
-    assert not reference.refused
+# --- what a publisher may have put into a line -----------------------------------------------------------
+
+BLANKS_OF_PYTHON = [b"\v", b"\f", b"\x1c", b"\x1d", b"\x1e", b"\x1f", b"\x85", b"\xa0", b"\r", b"\0", b"\xff"]
 
 
-def test_difference_5_a_size_beyond_any_server_is_refused_instead_of_awaited() -> None:
-    ours, reference = both(b"MSG a 7 99999999999\r\n")
-    assert ours.refused
-    assert not reference.refused
+@pytest.mark.parametrize("blank", BLANKS_OF_PYTHON)
+@pytest.mark.parametrize("count", [1, 60])
+def test_only_space_and_tab_end_a_subject(blank: bytes, count: int) -> None:
+    subject = b"orders.x" + blank + b"9"
+    [block] = blocks(MessageParser().feed(b"MSG %b 7 4\r\nbody\r\n" % subject * count))
+    assert (block.sid, block.messages.subjects) == (7, [subject] * count)
 
 
-def test_difference_6_a_header_longer_than_its_message_is_refused() -> None:
-    ours, reference = both(b"HMSG a 7 9 3\r\nabc\r\nPING\r\n")
-    assert ours.refused
-    assert reference.segments[0] == {7: [(b"a", b"", b"", b"abc\r\nPING")]}, "nats-py reads into what follows"
+@pytest.mark.parametrize("blank", [blank for blank in BLANKS_OF_PYTHON if blank != b"\r"])
+@pytest.mark.parametrize("count", [1, 60])
+def test_only_space_and_tab_end_a_reply_subject(blank: bytes, count: int) -> None:
+    reply = b"r" + blank + b"4"
+    [block] = blocks(MessageParser().feed(b"MSG orders.x 7 %b 4\r\nbody\r\n" % reply * count))
+    assert (block.messages.replies, block.messages.payloads) == ([reply] * count, [b"body"] * count)
 
 
-@pytest.mark.parametrize("end", [b"de", b"\rd", b"d\n", b"\n\r"])
-def test_difference_7_a_message_ends_with_a_line_end(end: bytes) -> None:
-    ours, reference = both(b"MSG a 7 3\r\nabc" + end + b"PING\r\n")
-    assert ours.refused
-    assert reference.controls == [("PING", None)], "nats-py skips two bytes whatever they are"
+@pytest.mark.parametrize("reply", [b"r\r", b"a\rb", b"r" * 4088])
+@pytest.mark.parametrize("count", [1, 60])
+def test_a_reply_subject_that_no_command_can_name_is_left_out_and_counted(reply: bytes, count: int) -> None:
+    parser = MessageParser()
+    [block] = blocks(parser.feed(b"MSG orders.x 7 %b 4\r\nbody\r\n" % reply * count))
+    assert (block.messages.replies, parser.unanswerable) == ([b""] * count, count)
 
 
-@pytest.mark.parametrize("line", [b"-ERR \r\n", b"INFO nonsense\r\n"])
-def test_difference_8_what_kills_the_read_loop_of_nats_py_is_refused(line: bytes) -> None:
-    ours, reference = both(line)
-    assert ours.refused
-    assert reference.crashed
+def test_how_long_a_reply_subject_may_be_follows_from_the_servers_control_line() -> None:
+    longest = b"r" * (8192 - len(" 67108864"))
+    line = b"MSG orders.x 7 %b 4\r\nbody\r\n"
+    [block] = blocks(MessageParser(max_control_line=8192).feed(line % longest + line % (longest + b"r")))
+    assert block.messages.replies == [longest, b""]
 
 
-def test_difference_8_an_error_text_may_be_any_bytes() -> None:
-    ours, reference = both(b"-ERR '\xff'\r\n")
-    assert not ours.refused
-    assert reference.crashed
+def test_a_message_line_may_be_far_longer_than_that_of_a_client() -> None:
+    subject = b"s" * 100_000
+    assert blocks(MessageParser().feed(b"MSG %b 7 4\r\nbody\r\n" % subject))[0].messages.subjects == [subject]
+
+
+def test_nothing_of_a_message_that_is_too_large_is_held() -> None:
+    parser = MessageParser()
+    parser.feed(b"HMSG a 7 r 12 %d\r\n" % (RECORD_BYTES_MAX + 1))
+    for _ in range(RECORD_BYTES_MAX // MIB):
+        assert parser.feed(bytes(MIB)) == []
+        assert parser._held == []
+    [block] = blocks(parser.feed(b"x\r\n" + message(b"next").wire()))
+    assert block.messages.payloads == [b"next"]
