@@ -311,6 +311,13 @@ class SubscriptionRefused(UnavailableError):
     ack_code = 60_055
 
 
+class StreamLost(StreamOffline):
+    """The log of the last replica in sync is gone from its disk; nothing is begun anew by itself."""
+
+    err_code = "stream_lost"
+    ack_code = 60_034
+
+
 class NotLeader(UnavailableError):
     """Another node leads, named by ``leader`` if it is known; nothing was done."""
 

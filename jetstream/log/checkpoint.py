@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envelope.errors import CorruptDataError
-from envelope.types import FilePosition, LeaderEpoch, Offset
+from envelope.types import NO_OFFSET, FilePosition, LeaderEpoch, Offset
 from jetstream.log.state_file import Json, natural
 
 CHECKPOINT_FILE: Final = "checkpoint"
@@ -26,6 +26,7 @@ class Checkpoint:
         synced_position: byte after the last batch that was known to be synced.
         last_epoch: newest epoch at that time.
         clean: nothing was written after this; ``synced_end`` was the log's end.
+        committed: offset below which records were known to be committed; 0: nothing is known.
     """
 
     log_start_offset: Offset
@@ -34,6 +35,7 @@ class Checkpoint:
     synced_position: FilePosition
     last_epoch: LeaderEpoch
     clean: bool
+    committed: Offset = NO_OFFSET
 
     def position_in(self, segment_base: Offset) -> FilePosition:
         """Return up to where a segment's bytes were known to be synced, 0 if this is not about that one."""
@@ -48,6 +50,7 @@ class Checkpoint:
             "synced_position": self.synced_position,
             "last_epoch": self.last_epoch,
             "clean": self.clean,
+            "committed": self.committed,
         }
 
 
@@ -67,6 +70,7 @@ def decode_checkpoint(state: dict[str, Json]) -> Checkpoint:
         synced_position=FilePosition(natural(state, "synced_position")),
         last_epoch=LeaderEpoch(natural(state, "last_epoch")),
         clean=clean,
+        committed=Offset(natural(state, "committed") if "committed" in state else 0),
     )
     if not checkpoint.segment_base <= checkpoint.synced_end >= checkpoint.log_start_offset:
         raise CorruptDataError(f"a checkpoint contradicts itself: {checkpoint}")

@@ -235,6 +235,7 @@ class Log(WritableLog):
         if offset == log_end_offset and epochs.starts == self.epochs.starts:
             return
         self.sync()
+        self.committed = min(self.committed, offset)
 
         def step_back() -> None:
             self._witnesses.write_checkpoint(self._checkpoint_at(offset))
@@ -278,7 +279,7 @@ class Log(WritableLog):
         self._witnesses = Witnesses(self._disk, self.directory, checkpoint, followed=False)
         self.epochs = EpochHistory()
         self.compaction = CompactionState(purged_end=purged_end)
-        self.rewritten_end = _NOTHING
+        self.rewritten_end = self.committed = _NOTHING
         # In this order: whoever plans a read meanwhile finds nothing to read, in the old log or the new.
         if offset > self.log_end_offset:
             self.log_start_offset = offset
@@ -456,4 +457,5 @@ class Log(WritableLog):
             synced_position=position,
             last_epoch=self.last_epoch,
             clean=False,
+            committed=min(self.committed, synced_end),
         )

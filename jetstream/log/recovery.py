@@ -29,12 +29,25 @@ from jetstream.log.disk import Disk, File, make_directories
 from jetstream.log.epochs import EPOCHS_FILE, EpochHistory, EpochStart, decode_epochs, is_followed
 from jetstream.log.index_file import read_index, read_summary, remove_index
 from jetstream.log.ranges import OffsetRange, above, with_range
-from jetstream.log.reset import finish_reset, is_resetting
+from jetstream.log.reset import RESET_FILE, finish_reset, is_resetting
 from jetstream.log.rewrite_state import recovered_rewritten_end
 from jetstream.log.scan import FIRST_BATCH, Damage, SegmentScan, scan_segment
 from jetstream.log.schema import END_OF_STREAM
 from jetstream.log.segment import INDEX_SUFFIX, Segment, base_of, segment_path
 from jetstream.log.state_file import NEW_SUFFIX, Json, decode_state, read_whole
+
+
+def holds_log(disk: Disk, directory: str) -> bool:
+    """Tell whether there is a log in ``directory``, in whatever state: whoever opens one leaves a segment.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    if not disk.exists(directory):
+        return False
+    names = disk.listdir(directory)
+    return RESET_FILE in names or any(base_of(name) is not None for name in names)
+
 
 Verify = Literal["tail", "full"]
 """Which batches are read when a log opens: those after the last index, or all."""

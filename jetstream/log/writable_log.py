@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from envelope.errors import CorruptDataError, DiskFull, JetstreamError, StorageError, StreamOffline
-from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
+from envelope.types import NO_OFFSET, LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.log.batch import BatchFlags, BatchHeader, SealedBatch, UnsealedBatch
 from jetstream.log.disk import Disk
 from jetstream.log.log_config import LogConfig
@@ -38,6 +38,7 @@ class WritableLog(ReadableLog):
         rewritten_end: below it all segments have been looked at by the sealed rewrite.
         recovery: what opening found and did.
         durable_end: offset after the last batch that is known to be synced.
+        committed: offset below which records are known to be committed, as the next checkpoint will say.
 
     Invariants:
         L3: durable_end <= log_end_offset.
@@ -51,6 +52,7 @@ class WritableLog(ReadableLog):
         "_followed_groups",
         "_witnesses",
         "_writer",
+        "committed",
         "compaction",
         "config",
         "durable_end",
@@ -72,6 +74,8 @@ class WritableLog(ReadableLog):
         self.log_start_offset = recovery.log_start_offset
         self.log_end_offset = recovery.log_end_offset
         self.durable_end = recovery.log_end_offset
+        found = recovery.checkpoint.committed if recovery.checkpoint is not None else NO_OFFSET
+        self.committed = min(found, recovery.log_end_offset)
         self.corrupt_ranges = recovery.corrupt_ranges
         self.epochs = recovery.epochs
         if not recovery.end_certain:
@@ -315,6 +319,11 @@ class WritableLog(ReadableLog):
             self._segments = self._segments[-1:]
             remove(self._disk, sealed)
             self._disk.sync_dir(self.directory)
+
+
+def note_committed(log: WritableLog, high_watermark: Offset) -> None:
+    """Take note that records below are committed; on record with the next checkpoint."""
+    log.committed = max(log.committed, min(high_watermark, log.log_end_offset))
 
 
 def _with_txids(batches: Sequence[SealedBatch]) -> list[Written]:

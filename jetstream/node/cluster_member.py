@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Final
 
 from envelope.errors import NotLeader, StreamOffline
@@ -24,6 +25,7 @@ from jetstream.replica.settings import ReplicaSettings
 from jetstream.replica.throttle import Throttle
 from metadata.catalog.commands import ChangeLeader, RegisterNode
 from metadata.catalog.events import Events, NodeForgotten, NodeRegistered
+from metadata.catalog.nodes import lost_replicas
 from metadata.catalog.tables import Node as CatalogNode
 from metadata.node.membership import Membership
 from metadata.node.metadata_group import MetadataGroup
@@ -104,15 +106,22 @@ class ClusterMember:
                     tasks.create_task(self._steward.run())
                 tasks.create_task(self._sessions.run(self._group.member.server))
 
-    async def join(self, registration: RegisterNode) -> None:
-        """Register this start; who is alone leads all its streams anew, others are elected by the steward."""
+    async def join(self, registration: RegisterNode, held: frozenset[Incarnation]) -> None:
+        """Register this start, and which of the logs are gone that were created on its directory.
+
+        Who is alone leads all its streams anew, others are elected by the steward.
+
+        Args:
+            registration: as yet without what is lost.
+            held: the lives of streams that have a log.
+        """
         await self._group.led()
-        applied = await self._group.propose(registration, deadline_seconds=None)
-        while applied.events is None:
-            # It came inside a snapshot, which does not tell how it was answered; another start does no harm.
-            applied = await self._group.propose(registration, deadline_seconds=None)
-        registered = applied.answer()
-        assert isinstance(registered, NodeRegistered), f"a registration is answered by {registered}"
+        registered = None
+        while registered is None:
+            registered = await self._registered(registration, held)
+        for row in self._group.catalog.streams():
+            if row.incarnation not in held and self._node_id in row.blank:
+                _log.error("log is gone stream=%s: it is blank until it is copied runbook=RB-15", row.name)
         self.services.node_epoch = registered.node.node_epoch
         if self._sessions is not None:
             self._membership.begin(registered.node.node_epoch)
@@ -121,6 +130,25 @@ class ClusterMember:
         due = self._group.catalog.due_elections()
         for elected in await asyncio.gather(*map(self._group.propose, due)):
             elected.answer()
+
+    async def _registered(
+        self, registration: RegisterNode, held: frozenset[Incarnation]
+    ) -> NodeRegistered | None:
+        """Register; return the answer, None if it has to be done again: another start does no harm.
+
+        The answer may have come inside a snapshot, which does not tell it; and the catalogue may have been
+        behind here, so that something is lost that was not named.
+        """
+        lost = self._lost(held)
+        applied = await self._group.propose(replace(registration, lost=lost), deadline_seconds=None)
+        if applied.events is None or not set(lost).issuperset(self._lost(held)):
+            return None
+        registered = applied.answer()
+        assert isinstance(registered, NodeRegistered), f"a registration is answered by {registered}"
+        return registered
+
+    def _lost(self, held: frozenset[Incarnation]) -> tuple[Incarnation, ...]:
+        return lost_replicas(self._group.catalog.streams(), self._node_id, held)
 
     async def leave(self) -> None:
         """Have others lead what they can."""

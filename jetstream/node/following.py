@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, assert_never
 
-from envelope.errors import DiskFull, JetstreamError
+from envelope.errors import DiskFull, JetstreamError, StreamLost
 from envelope.types import NO_OFFSET, LeaderEpoch, NodeId, Offset
 from jetstream.node.disk_appends import FollowerAppend
 from jetstream.node.log_note import NOTHING_NOTED, decode_note, encode_note
@@ -25,6 +25,7 @@ from jetstream.replica.follower_events import (
     Connected,
     CutRefused,
     Disconnected,
+    Distrust,
     DivergingAnswer,
     EpochBegins,
     Event,
@@ -49,6 +50,7 @@ from jetstream.replica.wire import (
     RefusedMessage,
     StartOverMessage,
 )
+from metadata.catalog.tables import Stream
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class FollowingStream:
     Attributes:
         passed_by_all: a leader has said that every replica has on disk what lies below.
         failed: why it asks for nothing any more; None while it does.
+        problem: the same, or why it asks the present leader for nothing.
     """
 
     def __init__(self, parts: ReplicaParts, high_watermark: Offset, services: StreamServices) -> None:
@@ -79,6 +82,7 @@ class FollowingStream:
         self._lost = LostRecords(parts, cluster.node_id)
         self._settled: asyncio.Future[None] | None = None
         self.failed: JetstreamError | None = None
+        self.problem: JetstreamError | None = None
 
     @property
     def high_watermark(self) -> Offset:
@@ -97,9 +101,11 @@ class FollowingStream:
 
     # --- what happens ------------------------------------------------------------------------------
 
-    def follow(self, leader: NodeId | None, leader_epoch: LeaderEpoch) -> None:
-        """Follow a leader; nobody, if it is none or this node itself."""
-        self._tell(Reign(leader, leader_epoch))
+    def follow(self, leader: NodeId | None, leader_epoch: LeaderEpoch, row: Stream | None = None) -> None:
+        """Follow a leader, of whose election ``row`` tells; nobody, if it is none or this node itself."""
+        self.problem = self.failed
+        may_lack = row is not None and row.may_lack_committed(self._follower.log.epochs.last)
+        self._tell(Reign(leader, leader_epoch, may_lack))
 
     async def settled(self) -> None:
         """Return when the log is written to no more; whoever leads is to be this node."""
@@ -196,6 +202,12 @@ class FollowingStream:
                 self._cut(partial(_begin_anew, self._parts, offset, purged_end, self._note))
             case ReportLost(start, end):
                 self._lost.committed(start, end)
+            case Distrust(start, end):
+                text = (
+                    f"{self.leader} leads and lacks committed records from {start} to {end}: nothing is cut"
+                )
+                _log.error("leader distrusted stream=%s: %s runbook=RB-15", name, text)
+                self.problem = StreamLost(text)
             case _:
                 assert_never(action)
 
@@ -268,7 +280,7 @@ class FollowingStream:
     def _fail(self, error: JetstreamError) -> None:
         """Ask for nothing any more: this replica leaves the ISR, and the others go on without it."""
         _log.error("replica offline stream=%s error=%r runbook=RB-01", self._parts.name, error)
-        self.failed = error
+        self.failed = self.problem = error
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
 

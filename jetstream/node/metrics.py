@@ -13,6 +13,7 @@ from jetstream.node.metric_sources import Definition, Sample, Sources, of_stream
 from jetstream.node.nats_metrics import NATS_METRICS
 from jetstream.node.repairing import REPAIRED
 from jetstream.node.replica import StreamReplica
+from jetstream.node.replica_metrics import REPLICA_METRICS
 
 _OUTCOMES: Final = sorted((*CountKind, "acks_dropped"))
 
@@ -469,5 +470,6 @@ METRICS: Final = (
         (),
         one(lambda sources: sources.server.counters.ranges_warmed),
     ),
+    *REPLICA_METRICS,
 )
 """Every metric of a node; beside them stand those of its process (``process_…``)."""

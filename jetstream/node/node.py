@@ -192,7 +192,8 @@ class Node:
                     await shell.discovery.listen()
                 tasks_of_node += [tasks.create_task(work) for work in shell.work(self.config)]
                 _warn_of_a_second_answerer(shell.answers)
-                await shell.cluster.join(self._registration(parts))
+                held = await parts.disk_thread.call(shell.streams.files.held)
+                await shell.cluster.join(self._registration(parts), held)
                 parts.witness.registered()
                 is_registered = True
                 await shell.streams.begin()

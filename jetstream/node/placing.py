@@ -65,6 +65,7 @@ class Placing:
             leader=placed.replicas[0],
             api_prefix=self._prefix,
             read_replicas=placed.read_replicas,
+            begun=False,
         )
 
     async def read_replicas(self, request: UpdateStreamRequest) -> tuple[NodeId, ...] | None:

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from envelope.errors import DiskFull, JetstreamError, StreamOffline
+from envelope.errors import DiskFull, JetstreamError, StreamLost, StreamOffline
 from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName
 from jetstream.ingest.dedupe import window_us
 from jetstream.log.epochs import NO_EPOCH
 from jetstream.log.log import Log
+from jetstream.log.writable_log import note_committed
 from jetstream.node.following import FollowingStream
 from jetstream.node.gaps import Gap
 from jetstream.node.hand_over import forgo
@@ -75,7 +76,7 @@ class StreamReplica:
         self._parts: ReplicaParts | None = None
         self._does_not_open = False
         self._forgone = NO_EPOCH
-        self.put_off: DiskFull | None = None
+        self.put_off: JetstreamError | None = None
         self.tiered = TieredStream(row, services.tier, services.cluster)
         self.confirm = ReignCheck(row.incarnation, self.name, lambda: self.leader_epoch, services)
 
@@ -141,7 +142,7 @@ class StreamReplica:
             return self.problem
         if self.leading is not None:
             return self.log.failed or self.leading.problem
-        return self.log.failed or self.put_off or (self.following.failed if self.following else None)
+        return self.log.failed or self.put_off or (self.following.problem if self.following else None)
 
     def subscribe(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
         """Call ``callback`` with every new high watermark; returns the way to stop that."""
@@ -158,6 +159,7 @@ class StreamReplica:
             leader_epoch=role.leader_epoch if role is not None else NO_EPOCH,
             forgone=self._forgone,
             is_damaged=self._parts is not None and self._parts.log.failed is not None,
+            is_refused=isinstance(self.problem, StreamLost),
             is_put_off=self.put_off is not None,
         )
 
@@ -176,7 +178,8 @@ class StreamReplica:
         upkeep = Upkeep(opened.log, self._services.clock, lambda: self.high_watermark, lambda: opened.note)
         upkeep.is_tiered, upkeep.tier_end = row.config.tier, lambda: self.tiered.border
         self._parts = ReplicaParts(self.config, self.incarnation, opened, upkeep)
-        self.following = FollowingStream(self._parts, opened.log.log_start_offset, self._services)
+        known = max(opened.log.log_start_offset, opened.log.committed)
+        self.following = FollowingStream(self._parts, known, self._services)
         self.problem = None
         self._sync_timer.follow(self.config, opened.log)
 
@@ -297,6 +300,7 @@ class StreamReplica:
             self.following.follow(None, self.leader_epoch)
             await self.following.settled()
         log = self._parts.log
+        note_committed(log, self.high_watermark)
         is_well = log.failed is None
         try:
             await self._services.disk.call(log.close)

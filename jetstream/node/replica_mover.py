@@ -7,9 +7,22 @@ import asyncio
 from typing import assert_never
 
 from envelope.types import MonotonicNs
+from jetstream.node.beginning import begin_stream, refuse
 from jetstream.node.replica import StreamReplica
 from jetstream.node.replica_parts import StreamServices
-from jetstream.replica.duty import End, Follow, Open, Reconfigure, Repair, Resign, Step, TakeOver, next_step
+from jetstream.replica.duty import (
+    Begin,
+    End,
+    Follow,
+    Open,
+    Reconfigure,
+    Refuse,
+    Repair,
+    Resign,
+    Step,
+    TakeOver,
+    next_step,
+)
 from metadata.catalog.tables import Stream
 
 
@@ -61,7 +74,7 @@ class ReplicaMover:
         is_stuck = self.replica.following is None and self.replica.leading is None
         # A log that does not open is left alone until the stream is gone, or the node starts again; one for
         # which there was no space, for a while.
-        return None if is_stuck and not isinstance(step, Open | End | Reconfigure) else step
+        return None if is_stuck and not isinstance(step, Open | Refuse | End | Reconfigure) else step
 
     async def _take(self, step: Step) -> None:
         replica = self.replica
@@ -70,6 +83,8 @@ class ReplicaMover:
                 assert self._row is not None, "a stream that is gone is not opened"
                 await replica.open(self._row)
                 self._try_again_if_put_off()
+            case Refuse():
+                refuse(replica)
             case End():
                 self._has_ended = True
                 await replica.end()
@@ -79,13 +94,16 @@ class ReplicaMover:
                 await replica.reconfigure(config)
             case Resign():
                 await replica.resign()
+            case Begin(row):
+                await begin_stream(replica, row, self._services.cluster)
+                self._try_again_if_put_off()
             case TakeOver(row):
                 await replica.take_over(row, lambda: self._newest_of_reign(row))
                 self._try_again_if_put_off()
             case Follow(leader, leader_epoch):
                 assert replica.following is not None, "who does not lead follows"
                 replica.parts.last_unclean = None if self._row is None else self._row.last_unclean
-                replica.following.follow(leader, leader_epoch)
+                replica.following.follow(leader, leader_epoch, self._row)
             case _:
                 assert_never(step)
 

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from datetime import timedelta
 
-from envelope.errors import JetstreamError, NotLeader, NotReplica, StreamOffline
+from envelope.errors import JetstreamError, NotLeader, NotReplica, StreamLost, StreamOffline
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.compaction_plan import cleanable, dirty_ratio
 from jetstream.log.epochs import EpochHistory
@@ -42,6 +42,7 @@ def stream_info(stream: Stream, streams: Streams, interruption: Gap | None, now:
         "leader_epoch": stream.leader_epoch,
         "replicas": list(stream.replicas),
         "isr": list(stream.isr_nodes),
+        "blank": list(stream.blank),
         "read_replicas": list(stream.read_replicas),
         "last_unclean_election": _last_unclean(stream, replica),
         "target": None if stream.target is None else list(stream.target),
@@ -108,6 +109,8 @@ def _live(stream: Stream, streams: Streams) -> tuple[StreamReplica | None, Jetst
 
 
 def _not_led_here(stream: Stream) -> JetstreamError:
+    if stream.is_lost:
+        return StreamLost("it has no leader: all who were in sync have lost their logs")
     if stream.leader is None:
         return StreamOffline("it has no leader now: no replica in sync is alive")
     return NotLeader(f"{stream.leader} leads it", leader=stream.leader)

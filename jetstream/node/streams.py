@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from envelope.errors import JetstreamError, NotReplica, StreamOffline
+from envelope.errors import JetstreamError, NotReplica, StreamLost, StreamOffline
 from envelope.partition_errors import PartitionsMissing
 from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.gaps import Gap
@@ -46,6 +46,8 @@ class Streams:
     """The node's replicas; the socket server's `StreamDirectory`, and a `CatalogListener`.
 
     Attributes:
+        files: where they lie.
+        catalog: as far as it is applied here.
         traffic: what other nodes say to them.
         turns: of readers: short, and waited for, while one of the streams is appended to.
     """
@@ -67,8 +69,8 @@ class Streams:
             stream_gone: told of every deleted stream.
             reign_begun: told whenever this node begins to lead a stream.
         """
-        self._files = files
-        self._catalog = catalog
+        self.files = files
+        self.catalog = catalog
         self._services = services
         self.turns: TurnQueue = services.disk.turns
         self._node_id: NodeId = services.cluster.node_id
@@ -106,7 +108,7 @@ class Streams:
             NotReplica: other nodes have it.
             StreamOffline: its log is not open (yet), or the node does not know yet what streams there are.
         """
-        row = _row(self._catalog, name, knows_all=self._knows_all)
+        row = _row(self.catalog, name, knows_all=self._knows_all)
         if row is None:
             return None
         if self._node_id not in row.holders:
@@ -116,7 +118,8 @@ class Streams:
         if replica is None:
             raise StreamOffline(f"stream {name} is offline: it is being recovered")
         if replica.problem is not None:
-            raise StreamOffline(f"stream {name} is offline: {replica.problem.description}")
+            kind = StreamLost if isinstance(replica.problem, StreamLost) else StreamOffline
+            raise kind(f"stream {name} is offline: {replica.problem.description}")
         return replica
 
     def placement(self, name: str) -> Placement | None:
@@ -126,7 +129,7 @@ class Streams:
             StreamIsPartitioned: there are its partitions instead.
             StreamOffline: the node does not know yet what streams there are.
         """
-        row = _row(self._catalog, name, knows_all=self._knows_all)
+        row = _row(self.catalog, name, knows_all=self._knows_all)
         if row is None:
             return None
         return Placement(
@@ -135,14 +138,14 @@ class Streams:
 
     def names(self) -> Sequence[str]:
         """Return the names of all streams, ascending."""
-        return [stream.name for stream in self._catalog.streams()]
+        return [stream.name for stream in self.catalog.streams()]
 
     def problems(self) -> Iterator[tuple[StreamName, JetstreamError]]:
         """Yield every stream of this node that does not take or serve what it should, and why; ascending.
 
         Partitions that wait for others to be made do what they should.
         """
-        for row in self._catalog.streams():
+        for row in self.catalog.streams():
             if self._node_id not in row.holders:
                 continue
             replica = self._find(row.incarnation)
@@ -154,7 +157,7 @@ class Streams:
         """Return all nodes of the cluster."""
         return [
             NodeMetadata(id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-            for node in self._catalog.nodes()
+            for node in self.catalog.nodes()
         ]
 
     # --- what the catalogue says (CatalogListener) -------------------------------------------------
@@ -197,13 +200,13 @@ class Streams:
         """Learn that everything may have changed."""
         if not self._began:
             return
-        rows = {row.incarnation: row for row in self._catalog.streams()}
+        rows = {row.incarnation: row for row in self.catalog.streams()}
         for incarnation, mover in self._movers.items():
             if incarnation not in rows:
                 mover.changed(None)
         for row in rows.values():
             self._changed(row)
-        for removal in self._catalog.removals(self._node_id):
+        for removal in self.catalog.removals(self._node_id):
             self._begin_removal(removal)
         self._services.subscriptions.counts_changed()
 
@@ -214,7 +217,7 @@ class Streams:
         if mover is None:
             if self._node_id not in row.holders:
                 return
-            replica = StreamReplica(row, self._services, self._files, self._reign_begun)
+            replica = StreamReplica(row, self._services, self.files, self._reign_begun)
             mover = self._movers[row.incarnation] = ReplicaMover(replica, self._services)
         mover.replica.tiered.changed(row)
         mover.changed(row)
@@ -238,7 +241,7 @@ class Streams:
 
     def retry_removals(self) -> None:
         """Begin again what could not be removed; the object store may be back."""
-        for removal in self._catalog.removals(self._node_id) if self._began else ():
+        for removal in self.catalog.removals(self._node_id) if self._began else ():
             if removal.incarnation not in self._removals:
                 self._begin_removal(removal)
 
@@ -249,7 +252,7 @@ class Streams:
         """
         if earlier is not None:
             await asyncio.wait((earlier,))
-        if removal.incarnation not in {owed.incarnation for owed in self._catalog.removals(self._node_id)}:
+        if removal.incarnation not in {owed.incarnation for owed in self.catalog.removals(self._node_id)}:
             return
         mover = self._movers.get(removal.incarnation)
         if mover is not None:
@@ -258,7 +261,7 @@ class Streams:
             await mover.settled()
             self._movers.pop(removal.incarnation, None)
         try:
-            await self._services.disk.call(partial(self._files.remove, removal.name, removal.incarnation))
+            await self._services.disk.call(partial(self.files.remove, removal.name, removal.incarnation))
             if removal.is_tiered:
                 directory = directory_of(removal.name, removal.incarnation)
                 async with asyncio.timeout(_TIER_SECONDS):

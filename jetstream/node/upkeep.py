@@ -13,6 +13,7 @@ from jetstream.log.log import Log
 from jetstream.log.replacement import RewrittenSegment
 from jetstream.log.rewrite_plan import is_waiting
 from jetstream.log.segment import Segment
+from jetstream.log.writable_log import note_committed
 from jetstream.node.clock import Clock
 from jetstream.node.log_note import LogNote
 from jetstream.node.recovery import log_config
@@ -77,6 +78,7 @@ class Upkeep:
         self._unsaved = False  # before, so that an append that comes meanwhile is not forgotten
         try:
             self._log.sync()
+            note_committed(self._log, self._high_watermark())
             self._log.checkpoint()
         except JetstreamError:
             self._unsaved = True

@@ -29,6 +29,8 @@ class Standing:
     """The last reign that was given to this node and that it could not begin."""
     is_damaged: bool
     """Its log cannot be appended to as it is."""
+    is_refused: bool = False
+    """It was found that its log is lost, and that nothing is to be begun."""
     is_put_off: bool = False
     """What comes next waits for space on its disk: it is tried again a while later."""
 
@@ -36,6 +38,11 @@ class Standing:
 @dataclass(frozen=True, slots=True)
 class Open:
     """Open the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Serve nothing and begin nothing: the log is gone, and nobody else has for certain what it held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,13 @@ class Resign:
 
 
 @dataclass(frozen=True, slots=True)
+class Begin:
+    """Say that this node, which leads a stream that is new, has a log of it."""
+
+    row: Stream
+
+
+@dataclass(frozen=True, slots=True)
 class TakeOver:
     """Begin the reign that the row gives to this node, once nothing is being written any more."""
 
@@ -75,7 +89,7 @@ class Follow:
     leader_epoch: LeaderEpoch
 
 
-Step = Open | End | Repair | Reconfigure | Resign | TakeOver | Follow
+Step = Open | Refuse | End | Repair | Reconfigure | Resign | Begin | TakeOver | Follow
 
 
 def next_step(standing: Standing, row: Stream | None, node_id: NodeId) -> Step | None:
@@ -92,6 +106,8 @@ def next_step(standing: Standing, row: Stream | None, node_id: NodeId) -> Step |
     if row is None or node_id not in row.holders:
         return End()
     if not standing.is_open:
+        if row.is_lost_by(node_id):
+            return None if standing.is_refused else Refuse()
         return Open()
     if row.config != standing.config:
         return Reconfigure(row.config)
@@ -117,7 +133,8 @@ def _next_reign(standing: Standing, row: Stream, node_id: NodeId) -> Step | None
         is_same = is_mine and row.leader_epoch == standing.leader_epoch
         return None if is_same else Resign()
     if is_mine:
-        may_begin = row.leader_epoch > standing.forgone and not standing.is_put_off
-        return TakeOver(row) if may_begin else None
+        if standing.is_put_off or row.leader_epoch <= standing.forgone:
+            return None
+        return TakeOver(row) if row.begun else Begin(row)
     is_followed = (standing.leader, standing.leader_epoch) == (row.leader, row.leader_epoch)
     return None if is_followed else Follow(row.leader, row.leader_epoch)

@@ -15,7 +15,9 @@ batches are on their way while these are written and synced. Only ``synced_end``
 reported. A cut is waited for: what the disk reports of appends before it must not be taken for what comes
 after.
 
-A follower's own high watermark is behind the leader's, so it is no reason to cut anything (KIP-101).
+A follower's own high watermark is behind the leader's, so it is no reason to cut anything (KIP-101). But what
+lies below it a leader has that was in sync when it was elected. One that has not has lost its log, and is not
+obeyed: this log may be the last that has these records.
 
 Compaction removes tombstones. A log that has not got past one of them may hold the record that it deleted,
 and would keep it for ever if it went on with a log that has neither. So below the place up to which either
@@ -41,6 +43,7 @@ from jetstream.replica.follower_events import (
     Connected,
     CutRefused,
     Disconnected,
+    Distrust,
     DivergingAnswer,
     Event,
     Fetch,
@@ -79,6 +82,7 @@ class Follower:
             log is copied anew because tombstones are missing.
         H4: nothing is cut below what both histories are known to share.
         H5: while the log is being cut nothing is asked for and nothing appended; a cut changes the log.
+        H6: what is known to be committed is cut only for a leader that may lack it.
 
     Attributes:
         wake_at: when to give it a `Tick`, ns of the clock that ``now`` is of; `NEVER` while nothing is to be
@@ -110,6 +114,10 @@ class Follower:
         self._cut_from: tuple[LeaderEpoch, Offset, Offset] | None = None
         self._leaders_high_watermark = high_watermark
         self.wake_at = NEVER
+        self._may_lack_committed = False
+        """Whether the present leader may."""
+        self._distrusts = False
+        """The present leader has lost what it must have: nothing is asked of it."""
         self._owes_fetch = False
         """What comes next is asked for once the disk has done what is under way."""
         self._asks_when_synced = False
@@ -173,13 +181,14 @@ class Follower:
         # Who leads follows nobody; its log goes on without this machine.
         self.leader = None if reign.leader == self._node_id else reign.leader
         self.leader_epoch = reign.leader_epoch
+        self._may_lack_committed, self._distrusts = reign.may_lack_committed, False
         self._leaders_high_watermark = self.high_watermark
         self.wake_at, self._owes_fetch = NEVER, False
         return self._fetch(now)
 
     def _fetch(self, now: MonotonicNs, *, asks: bool = True) -> tuple[Action, ...]:
         """Ask for what comes next, unless an answer could not be used now; then it is asked for later."""
-        if self.leader is None:
+        if self.leader is None or self._distrusts:
             return ()
         self._owes_fetch = self._is_cutting or len(self._unwritten) >= APPENDS_IN_FLIGHT_MAX
         if self._owes_fetch:
@@ -204,7 +213,7 @@ class Follower:
 
     def _wait(self, now: MonotonicNs) -> tuple[Action, ...]:
         """Ask anew later, whatever was asked for before."""
-        if self.leader is not None:
+        if self.leader is not None and not self._distrusts:
             self.wake_at, self._owes_fetch = MonotonicNs(now + self._settings.retry_interval_ns), False
         return ()
 
@@ -212,7 +221,7 @@ class Follower:
 
     def _is_for_this_log(self, leader_epoch: LeaderEpoch, last_epoch: LeaderEpoch, log_end: Offset) -> bool:
         """Tell whether an answer is of this reign and about the log as it is now."""
-        if self.leader is None or self._is_cutting or leader_epoch != self.leader_epoch:
+        if self.leader is None or self._distrusts or self._is_cutting or leader_epoch != self.leader_epoch:
             return False
         return (last_epoch, log_end) == (self._log.epochs.last, self._log.log_end_offset)
 
@@ -262,6 +271,9 @@ class Follower:
 
     def _cut(self, cut: Truncate | Reset) -> tuple[Action, ...]:
         end = cut.end if isinstance(cut, Truncate) else cut.offset
+        if end < self.high_watermark and not self._may_lack_committed:
+            self._distrusts, self.wake_at = True, NEVER
+            return (Distrust(end, self.high_watermark),)
         self._cut_from = _identity(self._log)
         self._unwritten.clear()
         lost: tuple[Action, ...] = ()

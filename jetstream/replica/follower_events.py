@@ -18,6 +18,9 @@ class Reign:
 
     leader: NodeId | None
     leader_epoch: LeaderEpoch
+    may_lack_committed: bool = False
+    """The leader may lack what was committed in this log: its election was unclean, or one since this log's
+    last epoch, or the stream counts what nobody has forced to disk."""
 
 
 # --- events: answers of the leader; they repeat the fetch's ``last_epoch`` and ``log_end`` -------------
@@ -224,11 +227,22 @@ class AdvanceHighWatermark:
 class ReportLost:
     """Records that were committed are about to be removed because the leader does not have them: loud.
 
-    Does not happen with clean elections and intact disks.
+    Only for a leader that may lack them.
     """
 
     start: Offset
     end: Offset
 
 
-Action = Fetch | Append | Truncate | Reset | AdvanceHighWatermark | ReportLost
+@dataclass(frozen=True, slots=True)
+class Distrust:
+    """The leader lacks records that are committed, and cannot by rights: it has lost them. Loud.
+
+    Nothing is cut, and nothing more is asked of it in its reign.
+    """
+
+    start: Offset
+    end: Offset
+
+
+Action = Fetch | Append | Truncate | Reset | AdvanceHighWatermark | ReportLost | Distrust

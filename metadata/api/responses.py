@@ -149,6 +149,10 @@ class StreamInfo(ApiResponse):
     leader_epoch: int
     replicas: list[str]
     isr: list[str] = Field(description="replicas in sync")
+    blank: list[str] = Field(
+        default_factory=list,
+        description="replicas that may hold nothing on the disks that they have now, until they are copied",
+    )
     read_replicas: list[str] = Field(default_factory=list, description="nodes that only serve reads")
     last_unclean_election: UncleanElectionInfo | None = Field(
         default=None, description="the newest election that may have lost records; null: there was none"

@@ -16,6 +16,7 @@ from envelope.subjects import matches
 from envelope.types import LogIndex, NodeEpoch, NodeId, StreamName
 from metadata.catalog.commands import (
     AdvanceTier,
+    BeginStream,
     CancelReassignment,
     ChangeIsr,
     ChangeLeader,
@@ -32,11 +33,11 @@ from metadata.catalog.commands import (
     UpdateStream,
 )
 from metadata.catalog.events import Events
-from metadata.catalog.leadership import change_isr, change_leader, due_elections
+from metadata.catalog.leadership import begin_stream, change_isr, change_leader, due_elections
 from metadata.catalog.nodes import forget_node, register_node
 from metadata.catalog.reassignment import reassign
 from metadata.catalog.streams import confirm_removal, create_stream, delete_stream, update_stream
-from metadata.catalog.tables import Node, Removal, Stream, Tables
+from metadata.catalog.tables import InSyncReplica, Node, Removal, Stream, Tables
 from metadata.catalog.tiers import advance_tier
 from metadata.stream_config import partition_name
 
@@ -117,6 +118,10 @@ class Catalog:
         """Return all nodes that ever registered, ordered by id."""
         return tuple(sorted(self._tables.nodes.values(), key=lambda node: node.node_id))
 
+    def has_log(self, stream: Stream, member: InSyncReplica) -> bool:
+        """Tell whether a member of the ISR has, where its node runs now, what was in sync."""
+        return self._tables.has_log(stream, member)
+
     @property
     def forgotten_epoch(self) -> NodeEpoch:
         """The highest node_epoch of any node that was forgotten."""
@@ -152,6 +157,8 @@ def _decide(tables: Tables, command: Command) -> Events:
             return update_stream(tables, command)
         case DeleteStream():
             return delete_stream(tables, command)
+        case BeginStream():
+            return begin_stream(tables, command)
         case _:
             return _decide_rarer(tables, command)
 

@@ -40,6 +40,9 @@ class RegisterNode:
     """Where other nodes reach it, both or neither; None: it is alone."""
     rack: str | None = None
     """What it may fail together with."""
+    lost: tuple[Incarnation, ...] = ()
+    """Lives of streams whose logs should be in its directory, and are not. Of a stream that has not begun
+    none is missed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,21 @@ class CreateStream:
     """Of the first reign; above all that wrote what ``tier`` speaks of."""
     tier: TierMark | None = None
     """What an earlier life of the stream has left in the object store, from which this one goes on."""
+    begun: bool = True
+    """False: nothing is stored before `BeginStream`. Entries of before there was that are of streams that
+    store at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginStream:
+    """A stream's first leader has a log, and may store from now on: who has none is not a new replica."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    stream: StreamName
+    incarnation: Incarnation
+    leader: NodeId
+    leader_epoch: LeaderEpoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +231,7 @@ class ForgetNode:
 
 Reassignment = ReassignReplicas | FinishReassignment | CancelReassignment
 LedCommand = ChangeLeader | ChangeIsr | AdvanceTier
-StreamCommand = CreateStream | UpdateStream | DeleteStream | LedCommand | Reassignment
+StreamCommand = CreateStream | BeginStream | UpdateStream | DeleteStream | LedCommand | Reassignment
 Command = RegisterNode | ForgetNode | ConfirmRemoval | StreamCommand
 
 _KINDS: Final[dict[str, TypeAdapter[Command]]] = {
@@ -222,6 +240,7 @@ _KINDS: Final[dict[str, TypeAdapter[Command]]] = {
     "update_stream": TypeAdapter(UpdateStream),
     "delete_stream": TypeAdapter(DeleteStream),
     "confirm_removal": TypeAdapter(ConfirmRemoval),
+    "begin_stream": TypeAdapter(BeginStream),
     "change_leader": TypeAdapter(ChangeLeader),
     "change_isr": TypeAdapter(ChangeIsr),
     "advance_tier": TypeAdapter(AdvanceTier),
@@ -236,6 +255,7 @@ _KIND_OF: Final[dict[type, str]] = {
     UpdateStream: "update_stream",
     DeleteStream: "delete_stream",
     ConfirmRemoval: "confirm_removal",
+    BeginStream: "begin_stream",
     ChangeLeader: "change_leader",
     ChangeIsr: "change_isr",
     AdvanceTier: "advance_tier",

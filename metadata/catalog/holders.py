@@ -75,7 +75,7 @@ def put_holders(tables: Tables, before: Stream, after: Stream) -> HoldersPut | E
     """
     members = {member.node_id: member for member in before.isr}
     isr = tuple(members[node] for node in after.replicas if node in members)
-    if isr != before.isr and not any(map(tables.is_registered, isr)):
+    if isr != before.isr and not any(tables.has_log(before, member) for member in isr):
         return refused(
             InvalidConfig,
             f"stream {before.name!r} would be left without a replica in sync; in sync are "

@@ -8,8 +8,15 @@ from dataclasses import replace
 
 from envelope.errors import Fenced, InvalidConfig
 from envelope.types import LeaderEpoch, NodeEpoch, NodeId
-from metadata.catalog.commands import ChangeIsr, ChangeLeader, NodeAtEpoch
-from metadata.catalog.events import Events, IsrChanged, LeaderChanged, UncleanlyElected, refused
+from metadata.catalog.commands import BeginStream, ChangeIsr, ChangeLeader, NodeAtEpoch
+from metadata.catalog.events import (
+    Events,
+    IsrChanged,
+    LeaderChanged,
+    StreamUpdated,
+    UncleanlyElected,
+    refused,
+)
 from metadata.catalog.streams import living, unknown_stream
 from metadata.catalog.tables import InSyncReplica, Stream, Tables, UncleanElection
 
@@ -33,7 +40,7 @@ def change_leader(tables: Tables, command: ChangeLeader) -> Events:
     elected = replace(
         stream, leader=command.leader, leader_epoch=LeaderEpoch(stream.leader_epoch + 1), departed=()
     )
-    if member is not None and tables.is_registered(member):
+    if member is not None and tables.has_log(stream, member):
         tables.put(elected)
         return (LeaderChanged(elected),)
     if not command.unclean or command.leader not in stream.holders:
@@ -76,6 +83,19 @@ def _elect_uncleanly(tables: Tables, stream: Stream, command: ChangeLeader) -> E
     )
     tables.put(elected)
     return (LeaderChanged(elected), UncleanlyElected(elected, given_up=stream.isr))
+
+
+def begin_stream(tables: Tables, command: BeginStream) -> Events:
+    """Note that records may be stored from now on, in that reign; repeats are harmless."""
+    stream = living(tables, command.stream, command.incarnation)
+    if stream is None:
+        return unknown_stream(command.stream)
+    refusal = deposed(stream, command.leader, command.leader_epoch)
+    if refusal is not None:
+        return refusal
+    begun = replace(stream, begun=True)
+    tables.put(begun)
+    return (StreamUpdated(begun, before=stream),)
 
 
 def change_isr(tables: Tables, command: ChangeIsr) -> Events:
@@ -161,4 +181,4 @@ def due_elections(tables: Tables) -> tuple[ChangeLeader, ...]:
 
 
 def _first_eligible(tables: Tables, stream: Stream) -> InSyncReplica | None:
-    return next((member for member in stream.isr if tables.is_registered(member)), None)
+    return next((member for member in stream.isr if tables.has_log(stream, member)), None)

@@ -1,11 +1,12 @@
 """How nodes come and come back."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 from envelope.errors import ForeignReplica, InvalidConfig, InvalidName, LimitReached, NodeInUse, UnknownNode
-from envelope.types import NodeEpoch, NodeId, SyncMode
+from envelope.types import Incarnation, NodeEpoch, NodeId, SyncMode
 from metadata.catalog.commands import ForgetNode, RegisterNode
 from metadata.catalog.events import (
     Event,
@@ -44,21 +45,43 @@ def register_node(tables: Tables, command: RegisterNode) -> Events:
     tables.nodes[node.node_id] = node
     events: list[Event] = [NodeRegistered(node)]
     is_exchanged = known is not None and known.directory != node.directory
+    lost = set(command.lost)
     for stream in tuple(tables.streams.values()):
         if node.node_id in stream.holders:
-            row = _with_new_directory(tables, stream, node) if is_exchanged else stream
+            is_lost = stream.begun and stream.incarnation in lost
+            row = _with_what_is_there(tables, stream, node, is_lost=is_lost, is_exchanged=is_exchanged)
             events.extend(_start_anew(tables, row, node, unsynced_kept=command.unsynced_kept))
     return tuple(events)
 
 
-def _with_new_directory(tables: Tables, stream: Stream, node: Node) -> Stream:
-    """Note that a replica may hold nothing, unless this is the directory with which it is in sync."""
-    is_back = InSyncReplica(node.node_id, node.directory) in stream.isr
+def _with_what_is_there(
+    tables: Tables, stream: Stream, node: Node, *, is_lost: bool, is_exchanged: bool
+) -> Stream:
+    """Note whether a replica may hold nothing: what was in sync with this directory is there, or is back."""
+    is_there = not is_lost and InSyncReplica(node.node_id, node.directory) in stream.isr
+    was_blank = node.node_id in stream.blank
+    may_hold_nothing = not is_there and (was_blank or is_lost or is_exchanged)
+    is_blank = node.node_id in stream.replicas and may_hold_nothing
+    if is_blank == was_blank:
+        return stream
     others = tuple(name for name in stream.blank if name != node.node_id)
-    is_blank = node.node_id in stream.replicas and not is_back
     row = replace(stream, blank=(*others, node.node_id) if is_blank else others)
     tables.put(row)
     return row
+
+
+def lost_replicas(
+    streams: Iterable[Stream], node_id: NodeId, held: frozenset[Incarnation]
+) -> tuple[Incarnation, ...]:
+    """Return what a node that has the logs of ``held`` must name as lost when it registers.
+
+    In a stream that has not begun nobody has anything to lose.
+    """
+    return tuple(
+        row.incarnation
+        for row in streams
+        if row.begun and node_id in row.replicas and row.incarnation not in held
+    )
 
 
 def _refusal(tables: Tables, command: RegisterNode) -> Events | None:
@@ -101,9 +124,9 @@ def _start_anew(tables: Tables, stream: Stream, node: Node, *, unsynced_kept: bo
     """Take the consequences of a node's new start for one stream.
 
     Its reign ends, because a process never leads under an epoch granted to an earlier start. A member of the
-    ISR that came back with another directory lost what it held, and leaves; unless it is the last: then the
-    stream stays without a leader until that directory is back, as its records may be. A member that may have
-    lost what it counted as stored without a sync leaves too, unless nobody has more than it (KIP-966).
+    ISR that came back with another directory, or without the stream's log, lost what it held, and leaves;
+    unless it is the last: then the stream stays without a leader until what was lost is back. A member that
+    may have lost what it counted as stored without a sync leaves too, unless nobody has more (KIP-966).
 
     From now on it counts only what it syncs, if the stream says so.
     """
@@ -113,7 +136,7 @@ def _start_anew(tables: Tables, stream: Stream, node: Node, *, unsynced_kept: bo
         after = replace(after, leader=None)
         events.append(LeaderChanged(after))
     synced = stream.config.sync is SyncMode.ALWAYS and node.node_id not in stream.unsynced
-    keeps_all = unsynced_kept or synced
+    keeps_all = (unsynced_kept or synced) and node.node_id not in stream.blank
     lost = next((member for member in after.isr if _is_lost(member, node, keeps_all=keeps_all)), None)
     if lost is not None and len(after.isr) > 1:
         remaining = tuple(member for member in after.isr if member != lost)

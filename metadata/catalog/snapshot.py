@@ -25,11 +25,11 @@ from metadata.catalog.commands import canonical_json
 from metadata.catalog.tables import Node, Removal, Stream, Tables, partitions_of
 from metadata.limits import SNAPSHOT_BYTES_MAX
 
-FORMAT_VERSION: Final = 6
-READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, 6)
+FORMAT_VERSION: Final = 7
+READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7)
 """Format 1 knew no racks and no addresses for peers: its nodes have none. Format 2 knew no reassignments,
 format 3 neither read replicas nor what an unclean election leaves behind, and no forgotten nodes, format 4
-no object store, format 5 no partitions."""
+no object store, format 5 no partitions, format 6 not which streams have begun: all of its have."""
 
 MAGIC: Final = b"JSCS"
 

@@ -55,6 +55,7 @@ def create_stream(tables: Tables, command: CreateStream) -> Events:
         isr_version=1,
         read_replicas=command.read_replicas,
         tier=command.tier,
+        begun=command.begun,
     )
     count = _shared_by(tables, config)
     tables.put(stream)

@@ -7,7 +7,7 @@ Invariants (checked by `Tables.problems`, after every command in tests and after
     K3: a stream has as many replicas and read replicas as its configuration says, on distinct, registered
         nodes; while it is reassigned, behind the replicas those of its target that were none before.
     K4: the ISR is never empty, names distinct nodes, and only replicas; so no read replica.
-    K5: a leader is in the ISR with the directory that is registered now.
+    K5: a leader is in the ISR with the directory that is registered now, and is not blank.
     K6: every leader_epoch, isr_version and node_epoch is at least 1.
     K7: no directory is registered by two nodes.
     K8: a removal waits for at least one registered node.
@@ -27,6 +27,7 @@ from envelope.types import (
     Offset,
     PartitionBy,
     StreamName,
+    SyncMode,
     TimestampUs,
 )
 from metadata.catalog.partitions import PartitionSets
@@ -115,13 +116,17 @@ class Stream:
     read_replicas: tuple[NodeId, ...] = ()
     """They follow and serve reads, but are never in the ISR, and lead only if an operator says so."""
     blank: tuple[NodeId, ...] = ()
-    """Replicas that were never in sync with the directory that they have now: they may hold nothing."""
+    """Replicas that were never in sync with what is on their disks now: they may hold nothing. One that is
+    the last in the ISR has lost what nobody else has for certain."""
     unsynced: tuple[NodeId, ...] = ()
     """Who may count records that it has not forced to disk, though ``sync`` is ``always``: it was not when
     the node started."""
     last_unclean: UncleanElection | None = None
     tier: TierMark | None = None
     """None: nothing of it was ever in the object store."""
+    begun: bool = True
+    """A leader has said that it has a log, and so may have stored records; before, nobody can have any, and
+    a replica without a log has lost nothing."""
 
     @property
     def name(self) -> StreamName:
@@ -142,6 +147,24 @@ class Stream:
     def holders(self) -> tuple[NodeId, ...]:
         """All nodes that have files of the stream: replicas, then read replicas."""
         return self.replicas + self.read_replicas
+
+    def is_lost_by(self, node: NodeId) -> bool:
+        """Tell whether a node in the ISR has lost its log, so that none is to be begun there."""
+        return node in self.blank and node in self.isr_nodes
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether all who were in sync have lost their logs."""
+        return all(node in self.blank for node in self.isr_nodes)
+
+    def may_lack_committed(self, last_epoch: LeaderEpoch) -> bool:
+        """Tell whether the leader may lack what was committed in a log that ends in ``last_epoch``.
+
+        One that was elected cleanly may only where records count that nobody has forced to disk.
+        """
+        unclean = self.last_unclean
+        is_parted = unclean is not None and last_epoch < unclean.leader_epoch
+        return is_parted or self.config.sync is not SyncMode.ALWAYS or bool(self.unsynced)
 
     def is_unclean_from(self, last_epoch: LeaderEpoch) -> bool:
         """Tell whether a leader whose log ends in ``last_epoch`` begins what an unclean election gave it.
@@ -214,10 +237,11 @@ class Tables:
         """Tell whether there is room for another removal."""
         return stream.incarnation in self.removals or len(self.removals) < REMOVALS_MAX
 
-    def is_registered(self, member: InSyncReplica) -> bool:
-        """Tell whether the member's node runs on the member's directory now."""
+    def has_log(self, stream: Stream, member: InSyncReplica) -> bool:
+        """Tell whether the member's node runs on the member's directory now, with the stream's log in it."""
         node = self.nodes.get(member.node_id)
-        return node is not None and node.directory == member.directory
+        is_registered = node is not None and node.directory == member.directory
+        return is_registered and member.node_id not in stream.blank
 
     def problems(self) -> list[str]:
         """Return every broken invariant with its number and values; empty when all is well."""
@@ -269,9 +293,9 @@ class Tables:
         if not members or len(set(members)) != len(members) or not set(members) <= distinct:
             yield f"K4: isr {members} of replicas {stream.replicas}"
         if stream.leader is not None and not any(
-            member.node_id == stream.leader and self.is_registered(member) for member in stream.isr
+            member.node_id == stream.leader and self.has_log(stream, member) for member in stream.isr
         ):
-            yield f"K5: leader {stream.leader} is not in isr {members} with its registered directory"
+            yield f"K5: leader {stream.leader} is not in isr {members} with its registered directory and log"
         if stream.leader_epoch < 1 or stream.isr_version < 1:
             yield f"K6: leader_epoch {stream.leader_epoch}, isr_version {stream.isr_version}"
         if stream.tier is not None and not (

@@ -33,13 +33,12 @@ class Living:
         """Tell whether the node can take a reign now."""
         return node not in self.stopping and self.is_alive(node, now)
 
-    def has_directory(self, member: InSyncReplica) -> bool:
-        """Tell whether the member's node runs on the directory that is in sync."""
-        row = self._catalog.node(member.node_id)
-        return row is not None and row.directory == member.directory
+    def has_log(self, row: Stream, member: InSyncReplica) -> bool:
+        """Tell whether the member's node runs on the directory that is in sync, and has the log there."""
+        return self._catalog.has_log(row, member)
 
     def is_isr_dead(self, row: Stream, now: MonotonicNs) -> bool:
         """Tell whether nobody is left who has all that was committed."""
         return all(
-            self.leases.is_dead(member.node_id, now) or not self.has_directory(member) for member in row.isr
+            self.leases.is_dead(member.node_id, now) or not self.has_log(row, member) for member in row.isr
         )

@@ -305,7 +305,7 @@ class Controller:
             node = member.node_id
             if node == row.leader or not self._living.is_eligible(node, now):
                 continue
-            if not self._living.has_directory(member):
+            if not self._living.has_log(row, member):
                 continue
             if cause in (_Cause.SILENT, _Cause.PREFERRED) and self._reports.is_accused(row.name, node, now):
                 continue

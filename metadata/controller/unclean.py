@@ -1,7 +1,7 @@
 """Elections of who is not in sync: by the stream's configuration, or because an operator says so.
 
 Both need all of the ISR to be dead: the lease of each has run out, or its node has come back with another
-disk. Whoever is left lacks what only the ISR had.
+disk, or without the stream's log. Whoever is left lacks what only the ISR had.
 
 By itself only a replica is elected that has once been in sync with the directory that it has now. A read
 replica, or one that may hold nothing, must be named by the operator.
@@ -21,7 +21,7 @@ def last_choice(row: Stream, living: Living, now: MonotonicNs) -> NodeId | None:
     """Return who is to lead a stream without a living ISR; None if that is nobody, or the ISR lives."""
     if not row.config.unclean_election or not living.is_isr_dead(row, now):
         return None
-    passed_over = {*row.blank, *row.isr_nodes}  # a member that is alive is so with another disk
+    passed_over = {*row.blank, *row.isr_nodes}  # a member that is alive has lost its log
     return next(
         (node for node in row.replicas if node not in passed_over and living.is_eligible(node, now)), None
     )
@@ -36,7 +36,7 @@ def ordered_election(row: Stream, node: NodeId, living: Living, now: MonotonicNs
     present = row.leader
     if present is not None and living.is_alive(present, now):
         return Refused(StreamHasLeader, f"{present!r} leads {row.name!r}", (("leader", present),))
-    well = [one for one in row.isr if living.has_directory(one) and living.is_alive(one.node_id, now)]
+    well = [one for one in row.isr if living.has_log(row, one) and living.is_alive(one.node_id, now)]
     if well:
         name = well[0].node_id
         reason = f"{name!r} is in sync and alive: it is elected by itself, and nothing is lost"

@@ -39,10 +39,17 @@ from metadata.stream_patch import StreamPatch
 CREATED = TimestampUs(1_700_000_000_000_000)
 
 
-def register(node: str = "n1", directory: str | None = None, *, unsynced_kept: bool = False) -> RegisterNode:
-    """A start of ``node`` on its own directory, or on another."""
+def register(
+    node: str = "n1",
+    directory: str | None = None,
+    *,
+    unsynced_kept: bool = False,
+    lost: Sequence[str] = (),
+) -> RegisterNode:
+    """A start of ``node`` on its own directory, or on another, without the logs of these lives."""
     place = directory or f"disk-of-{node}"
-    return RegisterNode(NodeId(node), place, "127.0.0.1", 7000, 8000, "0.1.0", unsynced_kept)
+    gone = tuple(map(Incarnation, lost))
+    return RegisterNode(NodeId(node), place, "127.0.0.1", 7000, 8000, "0.1.0", unsynced_kept, lost=gone)
 
 
 def create(
@@ -50,6 +57,8 @@ def create(
     incarnation: str | None = None,
     nodes: Sequence[str] = ("n1",),
     read_replicas: Sequence[str] = (),
+    *,
+    begun: bool = True,
     **config: object,
 ) -> CreateStream:
     """A creation with one replica on each of ``nodes``, the first one leading, and these read replicas."""
@@ -63,6 +72,7 @@ def create(
         replicas=tuple(NodeId(node) for node in nodes),
         leader=NodeId(nodes[0]),
         read_replicas=tuple(NodeId(node) for node in read_replicas),
+        begun=begun,
     )
 
 
@@ -78,7 +88,7 @@ def partition(
     """A creation of one partition of ``of``, as one of so many."""
     fields: dict[str, object] = {"partition_of": of, "partition": number, "partitions": partitions}
     fields |= {"partition_by": by, "subject": f"{of.replace('/', '.')}.>"}
-    return create(f"{of}/{number}", incarnation, nodes, (), **(fields | config))
+    return create(f"{of}/{number}", incarnation, nodes, (), begun=True, **(fields | config))
 
 
 def update(name: str = "orders", /, **changes: object) -> UpdateStream:

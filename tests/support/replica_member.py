@@ -1,10 +1,12 @@
 """One node with a replica of a stream: its log, its machine, and a shell that does what the machine says."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, SyncMode
+from jetstream.log.epochs import NO_EPOCH
 from jetstream.replica import follower_events as following
 from jetstream.replica import leader_events as leading
 from jetstream.replica.follower import Follower
@@ -71,6 +73,7 @@ class Member:
         self.lease = unlimited()
         self.batches_max = 1000
         self.lost: list[following.ReportLost] = []
+        self.distrusts: list[following.Distrust] = []
         self.proposals: deque[leading.ProposeIsr] = deque()
         self.refusals: list[leading.RefuseFetch] = []
         self.high_watermark = Offset(0)
@@ -93,11 +96,11 @@ class Member:
 
     # --- life ---------------------------------------------------------------------------------------------
 
-    def start(self, *, on: str | None = None) -> None:
+    def start(self, *, on: str | None = None, lost: Sequence[str] = ()) -> None:
         """Register a new start, and begin with what is on disk; knows the catalogue as of now."""
         self.directory = on or self.directory
         kept = self._unsynced_kept
-        self.cluster.apply(register(self.name, self.directory, unsynced_kept=kept))
+        self.cluster.apply(register(self.name, self.directory, unsynced_kept=kept, lost=lost))
         node = self.cluster.catalog.node(self.name)
         assert node is not None
         self.node_epoch, self.is_up, self.high_watermark = node.node_epoch, True, Offset(0)
@@ -138,7 +141,9 @@ class Member:
         ):
             self.lead(leading.Deposed(row.leader_epoch))
             self._follow()
-        self.follow(following.Reign(row.leader, row.leader_epoch))
+        last_epoch = self.follower.log.epochs.last if self.follower is not None else NO_EPOCH
+        may_lack = row.may_lack_committed(last_epoch)
+        self.follow(following.Reign(row.leader, row.leader_epoch, may_lack))
 
     def _lead(self, row: Stream) -> None:
         if self.follower is not None:
@@ -279,6 +284,8 @@ class Member:
             case following.AdvanceHighWatermark(high_watermark):
                 self.high_watermark = high_watermark
                 self.cluster.committed_by(self, high_watermark)
+            case following.Distrust():
+                self.distrusts.append(action)
             case following.ReportLost():
                 self.high_watermark = action.start
                 self.lost.append(action)

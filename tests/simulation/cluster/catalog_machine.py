@@ -70,6 +70,7 @@ class CatalogMachine:
                 stream.departed,
                 stream.read_replicas,
                 stream.blank,
+                stream.begun,
             )
             for stream in self.catalog.streams()
         )

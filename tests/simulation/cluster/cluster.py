@@ -7,7 +7,7 @@ from typing import Final
 from tests.simulation.cluster.faults import Faults
 from tests.simulation.cluster.node import ClusterNode
 from tests.simulation.cluster.operator import Operator
-from tests.simulation.cluster.swarm import draw
+from tests.simulation.cluster.swarm import draw, with_lost_logs
 from tests.simulation.cluster.world import World
 from tests.simulation.outcome import Case, Outcome, Patience, run_case
 from tests.simulation.raft.voter import group_text, is_one_group
@@ -23,7 +23,7 @@ _PATIENCE: Final = Patience(100 * LEASE, steps_max=100_000, look_every=LEASE // 
 class _Run(Case):
     def __init__(self, seed: int, trace: Trace) -> None:
         rng = Random(seed)
-        self._world = world = World(rng, draw(rng), trace)
+        self._world = world = World(rng, with_lost_logs(draw(rng), Random(f"lost {seed}")), trace)
         super().__init__(world.timeline, world.swarm.replica.safety_end, SAFETY_STEPS_MAX, _PATIENCE)
         if trace.on:
             trace.line(0, "----", f"seed {seed}: {world.swarm}")

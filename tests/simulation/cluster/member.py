@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from envelope.types import NodeId
+from envelope.types import Incarnation, LeaderEpoch, NodeId
 from jetstream.replica.leader_events import ProposeIsr
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import ChangeIsr, Command, ConfirmRemoval
+from metadata.catalog.commands import BeginStream, ChangeIsr, Command, ConfirmRemoval
 from metadata.catalog.events import Events, NodeRegistered, Refused, RemovalConfirmed
 from metadata.catalog.tables import Stream
 from metadata.controller.events import RowsChanged, Tick
@@ -21,6 +21,7 @@ from metadata.raft.proposals import ProposalId
 from metadata.raft.wire import Forwarded
 from tests.simulation.cluster.proposals import Proposals
 from tests.simulation.cluster.steward import Steward
+from tests.simulation.replica.lost_logs import lost_by
 from tests.simulation.replica.messages import Ping, Row, ToMetadata
 from tests.simulation.replica.metadata_service import rows_of
 from tests.simulation.replica.swarm import LEASE
@@ -47,6 +48,7 @@ class Member:
         self._presence = Presence(life.name, life.lease, world.swarm.controller)
         self._unheard: set[NodeId] = set()
         self._rows_at = 0
+        self._begun: set[tuple[Incarnation, LeaderEpoch]] = set()
 
     @property
     def catalog(self) -> Catalog:
@@ -61,7 +63,18 @@ class Member:
 
     def begin(self) -> None:
         """Register this start, however long it takes."""
-        self._proposals.submit(register(self._name, self._life.node.directory), self._registered)
+        node = self._life.node
+        lost = lost_by(self._name, node.images, self.catalog)
+        command = register(self._name, node.directory, lost=lost)
+        self._proposals.submit(command, partial(self._registered, lost))
+
+    def begin_stream(self, row: Stream) -> None:
+        """Have the group know that a new stream's leader has a log, however long it takes."""
+        if (row.incarnation, row.leader_epoch) not in self._begun:
+            self._begun.add((row.incarnation, row.leader_epoch))
+            self._proposals.submit(
+                BeginStream(row.name, row.incarnation, self._name, row.leader_epoch), _no_outcome
+            )
 
     def propose(self, proposal: ProposeIsr, command: ChangeIsr) -> None:
         """Have the group decide on an ISR."""
@@ -132,14 +145,19 @@ class Member:
             self._world.timeline.after(0, self._life.hold, step)
         self._proposals.leader_changed()
 
-    def _registered(self, events: Events | None) -> None:
+    def _registered(self, lost: tuple[Incarnation, ...], events: Events | None) -> None:
         life = self._life
+        if not set(lost).issuperset(lost_by(self._name, life.node.images, self.catalog)):
+            self._world.trace.counts["registered_again"] += 1
+            self.begin()  # what is lost was not known here yet
+            return
         if events is None or not isinstance(events[0], NodeRegistered):
             # The answer is lost: the process ends, and the next one registers anew.
             self._world.trace.counts["registration_lost"] += 1
             life.node.superseded()
             return
         life.node_epoch = events[0].node.node_epoch
+        self._world.replicas.checks.told(life.node.directory)
         self._presence.begin(life.node_epoch)
         self._learn((*self.catalog.nodes(), *self.catalog.streams()))
 

@@ -135,5 +135,19 @@ _CATALOGUE: Final = (
         "        self._catalog = catalog",
     ),
 )
-_ALL: Final[tuple[Mutant, ...]] = (*_STEWARDS, *_CATALOGUE)
+_LOST: Final = (
+    _mutant(
+        "named_loss_is_ignored",
+        "metadata.catalog.nodes",
+        "is_lost = stream.begun and stream.incarnation in lost",
+        "is_lost = False",
+    ),
+    _mutant(
+        "new_stream_never_begins",
+        _LEADERSHIP,
+        "begun = replace(stream, begun=True)",
+        "begun = replace(stream, begun=stream.begun)",
+    ),
+)
+_ALL: Final[tuple[Mutant, ...]] = (*_STEWARDS, *_CATALOGUE, *_LOST)
 MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

@@ -19,6 +19,7 @@ class ClusterNode(SimulatedNode):
         super().__init__(world.replicas, name, died)
         self._whole = world
         self.voter = world.voters[name] = Voter(world.raft, name, died, self.clock, self.disk)
+        self.images.clear()  # a log is there once its stream is
         self.jumps = 0
         """How often its clock has skipped something."""
         self.disk.failed = self._sync_failed

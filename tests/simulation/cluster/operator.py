@@ -66,4 +66,5 @@ class Operator:
 
 
 def _creation(shape: StreamShape) -> Command:
-    return create(shape.name, nodes=shape.replicas, min_insync_replicas=shape.min_insync_replicas)
+    minimum = shape.min_insync_replicas
+    return create(shape.name, nodes=shape.replicas, begun=False, min_insync_replicas=minimum)

@@ -115,6 +115,14 @@ def draw(rng: Random) -> Swarm:
     )
 
 
+def with_lost_logs(swarm: Swarm, rng: Random) -> Swarm:
+    """Return the cluster with disks from which single logs vanish, in a minority of clusters."""
+    if rng.random() >= 0.15:
+        return swarm
+    share = len(swarm.faults) // rng.choice((6, 3, 1)) + 1
+    return replace(swarm, faults=swarm.faults + ("lose_log", "lose_log_in_the_dark") * share)
+
+
 def _slowed(rng: Random, replicas: replica.Swarm) -> replica.Swarm:
     """Leave enough time between two faults for a lease to run out, and do little meanwhile."""
     return replace(

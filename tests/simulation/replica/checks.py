@@ -22,6 +22,7 @@ from tests.simulation.replica.filling import misfit
 from tests.simulation.replica.log_image import Batch, LogImage
 from tests.simulation.replica.reading import damaged_batches
 from tests.simulation.replica.swarm import LEASE, Swarm
+from tests.simulation.violation import Violation
 
 
 class _Logs(dict[str, LogImage]):
@@ -56,6 +57,8 @@ class Checks:
         tolerance = LEASE * 3 * swarm.drift_ppm // 1_000_000
         self.leases, self.elections = Leases(tolerance), Elections(LEASE, tolerance)
         self.read_replicas = ReadReplicas()
+        self._gone: set[tuple[StreamName, str]] = set()
+        """Logs that are gone from their directories, and whose nodes have not said so yet."""
         self.catalog = Catalog()
 
     def new_image(self, directory: str, stream: StreamName) -> LogImage:
@@ -69,6 +72,17 @@ class Checks:
         logs = self.images[stream]
         logs[f"removed-{len(logs)}-{directory}"] = logs.pop(directory)
         self.new_image(directory, stream)
+
+    def log_gone(self, directory: str, stream: StreamName) -> None:
+        """A log is gone from a disk; what it held was held."""
+        self.removed(directory, stream)
+        self._gone.add((stream, directory))
+
+    def told(self, directory: str) -> None:
+        """The node on that disk has registered, and said what is gone: nobody may count on that now."""
+        self._gone = {gone for gone in self._gone if gone[1] != directory}
+        for name in self.images:
+            self._check_members(name)
 
     def written(self, image: LogImage, batch: Batch) -> None:
         """A batch is about to be written."""
@@ -121,6 +135,8 @@ class Checks:
         stream = self.catalog.stream(image.stream)
         if stream is None or not grows or truths.is_parting or committed is not truths.newest:
             return
+        if not stream.begun:
+            raise Violation(f"{name} commits in {stream.name}, which has not begun")
         counted = without(apart, self.images[image.stream].items())
         before = without(apart, self.power_losses.held(image.stream))
         check_count(stream, high_watermark, committed, dict(counted), before)
@@ -152,5 +168,14 @@ class Checks:
         stream = self.catalog.stream(name)
         truths = self.truths[name]
         if stream is not None and not truths.is_parting:
-            spared = self.power_losses.untold(stream)
+            untold = self.power_losses.untold(stream)
+            spared = {
+                member.directory
+                for member in stream.isr
+                if member.directory in untold
+                or (name, member.directory) in self._gone
+                or member.node_id in stream.blank
+            }
+            if len(stream.isr) > 1 and not set(stream.isr_nodes).isdisjoint(stream.blank):
+                raise Violation(f"{stream.isr_nodes} are in sync in {name}, and {stream.blank} are blank")
             check_members(stream, truths.newest, self.images[name], spared)

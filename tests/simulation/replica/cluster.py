@@ -14,6 +14,7 @@ from tests.simulation.replica.swarm import (
     LEASE,
     draw,
     with_damage,
+    with_lost_logs,
     with_promises,
     with_read_replicas,
     with_unclean_elections,
@@ -37,6 +38,7 @@ class _Run(Case):
             swarm = with_read_replicas(swarm, Random(f"readers {seed}"))
             swarm = with_unclean_elections(swarm, Random(f"unclean {seed}"))
             swarm = with_damage(swarm, Random(f"damage {seed}"))
+            swarm = with_lost_logs(swarm, Random(f"lost {seed}"))
         self._world = world = ServiceWorld(rng, swarm, trace)
         super().__init__(world.timeline, world.swarm.safety_end, SAFETY_STEPS_MAX, _PATIENCE)
         if trace.on:

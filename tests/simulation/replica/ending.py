@@ -38,7 +38,11 @@ class Ending:
         there has intact what the stream needs.
         """
         nodes = self._nodes
-        able = {(member.node_id, member.directory) for member in stream.isr}
+        able = {
+            (member.node_id, member.directory)
+            for member in stream.isr
+            if member.node_id not in stream.blank and stream.name in self._nodes[member.node_id].images
+        }
         if stream.config.unclean_election:
             able |= self._world.checks.elections.have_been_in_sync(stream)
         is_offline = not any(

@@ -50,6 +50,8 @@ def kinds_of_all(
         "pause_one": lambda: processes.pause(to.some()),
         "pause_leader": lambda: processes.pause(to.leaders()),
         "wipe": processes.wipe,
+        "lose_log": processes.lose_log,
+        "lose_log_in_the_dark": processes.lose_log_in_the_dark,
         "isolate_one": lambda: links.isolate("isolate_one", names(to.some())),
         "isolate_leader": lambda: links.isolate("isolate_leader", names(to.leaders())),
         "halves": lambda: links.isolate("halves", names(to.some(len(nodes) // 2))),

@@ -148,6 +148,8 @@ def _take_in(life: Life, row: Stream) -> None:
     replica = life.replicas.get(row.name)
     if life.name in row.holders:
         life.owed.discard(row.incarnation)
+        if replica is None and row.is_lost_by(life.name):
+            return  # nothing is begun where the last log is gone
         if replica is None:
             known = life.node.known_high_watermark(row.name)
             replica = life.replicas[row.name] = Replica(life, life.node.image(row.name), known)

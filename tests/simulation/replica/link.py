@@ -21,6 +21,9 @@ class Link(Protocol):
     def propose(self, proposal: ProposeIsr, command: ChangeIsr) -> None:
         """Have the group decide on an ISR."""
 
+    def begin_stream(self, row: Stream) -> None:
+        """Have the group know that a new stream's leader has a log."""
+
     def silent(self, row: Stream) -> None:
         """Report that the leader of a stream is not heard."""
 

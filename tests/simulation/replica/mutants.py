@@ -372,7 +372,7 @@ _CATALOGUE: Final = (
     _mutant(
         "any_directory_may_lead",
         _LEADERSHIP,
-        "if member is not None and tables.is_registered(member):",
+        "if member is not None and tables.has_log(stream, member):",
         "if member is not None:",
         first=105,
     ),

@@ -85,6 +85,33 @@ class ProcessFaults:
                 if self._world.rng.random() < 0.5:
                     self._world.timeline.after(self._world.delay(LEASE // 20), self.restart, node)
 
+    def lose_log(self) -> None:
+        """Remove one log from a disk, or all; the last of an ISR is mostly spared."""
+        for node in self._targets.some():
+            if self._may_lose(node):
+                if node.alive:
+                    self.died(node.name)
+                self._lose_logs(node)
+
+    def lose_log_in_the_dark(self) -> None:
+        """Let all machines lose power, and one of them a log; that one comes back before the others."""
+        for node in self._targets.some():
+            if self._may_lose(node):
+                self.kill(list(self._targets.nodes.values()))
+                self._lose_logs(node)
+                self.restart(node)
+
+    def _may_lose(self, node: SimulatedNode) -> bool:
+        spares = self._world.swarm.spares_the_last and self._world.rng.random() < 0.75
+        return not spares or self._targets.is_spare(node)
+
+    def _lose_logs(self, node: SimulatedNode) -> None:
+        names = sorted(node.images)
+        for name in names if self._world.rng.random() < 0.5 else names[:1]:
+            self._world.fault("lose_log", f"{node.name} of {name}")
+            del node.images[name]
+            self._world.checks.log_gone(node.directory, name)
+
     def jump(self) -> None:
         """Let a clock skip a moment."""
         victim, by = self._targets.some()[0], self._moment()

@@ -16,20 +16,24 @@ _REPAIR_SEARCH: Final = "jetstream.replica.repair_search"
 _LEADER: Final = "jetstream.replica.leader"
 _LEADERSHIP: Final = "metadata.catalog.leadership"
 _HOLDERS: Final = "metadata.catalog.holders"
+_FOLLOWER: Final = "jetstream.replica.follower"
 _NODES: Final = "metadata.catalog.nodes"
+_TABLES: Final = "metadata.catalog.tables"
 _LAST_CHOICE: Final = "metadata.controller.unclean"
 
 
-def _mutant(name: str, module: str, snippet: str, instead: str, first: int = FIRST) -> Mutant:
-    return Mutant(name, module, snippet, instead, first, "replica", None)
+def _mutant(
+    name: str, module: str, snippet: str, instead: str, first: int = FIRST, scenario: str | None = None
+) -> Mutant:
+    return Mutant(name, module, snippet, instead, first, "replica", scenario)
 
 
 _UNSYNCED: Final = (
     _mutant(
         "who_lost_power_stays_in_sync",
         _NODES,
-        "keeps_all = unsynced_kept or synced",
-        "keeps_all = True",
+        "keeps_all = (unsynced_kept or synced) and",
+        "keeps_all = True and",
     ),
     _mutant(
         "interval_counts_as_synced",
@@ -149,4 +153,31 @@ _DAMAGED: Final = (
         "return at is None",
     ),
 )
-PROMISE_MUTANTS: Final = (*_UNSYNCED, *_READ_REPLICAS, *_UNCLEAN, *_DAMAGED)
+_LOST: Final = (
+    _mutant(
+        "blank_replica_counts_as_created",
+        _NODES,
+        "is_lost = stream.begun and stream.incarnation in lost",
+        "is_lost = False",
+    ),
+    _mutant(
+        "lost_log_is_begun_anew",
+        _TABLES,
+        "return node in self.blank and node in self.isr_nodes",
+        "return False",
+    ),
+    _mutant(
+        "who_lost_its_log_is_elected",
+        _TABLES,
+        "return is_registered and member.node_id not in stream.blank",
+        "return is_registered",
+    ),
+    _mutant(
+        "empty_leader_is_obeyed",
+        _FOLLOWER,
+        "if end < self.high_watermark and not self._may_lack_committed:",
+        "if self._may_lack_committed and not self._may_lack_committed:",
+        scenario="tests/unit/replica/test_lost_logs.py::test_nobody_deletes_its_log_for_a_leader_that_lost_its_own",
+    ),
+)
+PROMISE_MUTANTS: Final = (*_UNSYNCED, *_READ_REPLICAS, *_UNCLEAN, *_DAMAGED, *_LOST)

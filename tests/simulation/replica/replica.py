@@ -76,7 +76,7 @@ class Replica:
             self.reign.end()
             self.reign = None
         if self.follower is not None:
-            self._follow(following.Reign(row.leader, row.leader_epoch))
+            self._follow(_reign_in(row, self.follower))
         self._looked_at = self.life.now()
         self._settle()
 
@@ -95,8 +95,11 @@ class Replica:
             return
         if self.follower is None:
             self.follower = self._new_follower()
-            self._follow(following.Reign(row.leader, row.leader_epoch))
+            self._follow(_reign_in(row, self.follower))
         if row.leader != self.life.name or not self.follower.is_settled:
+            return
+        if not row.begun:
+            self.life.link.begin_stream(row)
             return
         if self.image.epochs.last >= row.leader_epoch:
             raise Violation(
@@ -251,10 +254,16 @@ class Replica:
             case following.AdvanceHighWatermark(high_watermark):
                 self.watermark.is_at(high_watermark)
                 self._truths.of(epoch).by_follower(self.title, self.image, high_watermark)
+            case following.Distrust(start, end):
+                raise Violation(f"{self.title} is told to cut {start} to {end}, which are committed")
             case following.ReportLost(start, end):
                 self._truths.check_cut(self.title, start, end, epoch)
                 self.life.world.trace.counts["lost"] += 1
                 self.watermark.lost(start)
+
+
+def _reign_in(row: Stream, follower: Follower) -> following.Reign:
+    return following.Reign(row.leader, row.leader_epoch, row.may_lack_committed(follower.log.epochs.last))
 
 
 def refuse(life: "Life", message: ToReplica) -> None:

@@ -8,6 +8,7 @@ from jetstream.replica.leader_events import ProposeIsr
 from metadata.catalog.commands import ChangeIsr, ConfirmRemoval
 from metadata.catalog.events import NodeRegistered, Refused, RemovalConfirmed
 from metadata.catalog.tables import Node, Stream
+from tests.simulation.replica.lost_logs import lost_by
 from tests.simulation.replica.messages import (
     METADATA,
     Answer,
@@ -51,7 +52,8 @@ class ServiceLink:
         if life.over or life.node_epoch:
             return
         node = life.node
-        command = register(life.name, node.directory, unsynced_kept=node.unsynced_kept)
+        lost = lost_by(life.name, node.images, self._world.metadata.catalog)
+        command = register(life.name, node.directory, unsynced_kept=node.unsynced_kept, lost=lost)
         self._send(Request((life.name, life.number, 0), command))
         self._world.timeline.after(_REGISTRATION_RETRY, life.hold, self.begin)
 
@@ -61,6 +63,10 @@ class ServiceLink:
         request_id = (self._life.name, self._life.number, self._requests)
         self._proposals[request_id] = command.stream, proposal.leader_epoch, proposal.number
         self._send(Request(request_id, command))
+
+    def begin_stream(self, row: Stream) -> None:
+        """There are no new streams here."""
+        raise AssertionError(f"{row.name} has begun")
 
     def silent(self, row: Stream) -> None:
         """Report a leader once."""
@@ -146,6 +152,7 @@ class ServiceLink:
             return
         life.node_epoch = node.node_epoch
         life.node.unsynced_kept = True
+        self._world.checks.told(life.node.directory)
         self._index = answer.index
         life.learn(answer.rows)
 

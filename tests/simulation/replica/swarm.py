@@ -193,6 +193,14 @@ def with_promises(swarm: Swarm, rng: Random) -> Swarm:
     return _unsynced(swarm, rng) if rng.random() < 0.2 else swarm
 
 
+def with_lost_logs(swarm: Swarm, rng: Random) -> Swarm:
+    """Return the cluster with disks from which single logs vanish, in a minority of clusters."""
+    if rng.random() >= 0.15:
+        return swarm
+    share = len(swarm.faults) // rng.choice((6, 3, 1)) + 1
+    return replace(swarm, faults=swarm.faults + ("lose_log", "lose_log_in_the_dark") * share)
+
+
 def with_damage(swarm: Swarm, rng: Random) -> Swarm:
     """Return the cluster with disks that lose bits, in a minority of clusters."""
     if rng.random() >= 0.15:

@@ -47,7 +47,9 @@ class Targets:
             others = [
                 member
                 for member in stream.isr
-                if member.node_id != node.name and self.nodes[member.node_id].directory == member.directory
+                if member.node_id != node.name
+                and self.nodes[member.node_id].directory == member.directory
+                and stream.name in self.nodes[member.node_id].images
             ]
             if node.name in stream.replicas and (not others or self._has_alone(node, stream)):
                 return False

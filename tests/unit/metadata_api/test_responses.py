@@ -116,6 +116,7 @@ def test_a_stream_is_told_as_documented() -> None:
         "read_replicas": [],
         "last_unclean_election": None,
         "isr": ["n1"],
+        "blank": [],
         "replica_states": [],
         "log_start_offset": 0,
         "log_end_offset": 43,

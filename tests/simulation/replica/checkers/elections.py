@@ -80,7 +80,7 @@ class Elections:
         self._decided.add(command)
 
     def _check_dead(self, catalog: Catalog, row: Stream, member: InSyncReplica, now: MonotonicNs) -> None:
-        if not _is_registered(catalog, member):
+        if not _has_log(catalog, row, member):
             return
         name = member.node_id
         ends = max(self._heard.get(name, _NEVER), self._term_began) + self._lease_ns
@@ -116,6 +116,9 @@ class Elections:
     ) -> None:
         """The catalogue has applied a command, and it alone."""
         if isinstance(command, RegisterNode):
+            for stream in catalog.streams():
+                if stream.incarnation in command.lost:
+                    self._in_sync[stream.name].discard((command.node_id, command.directory))
             # A process that was replaced may be heard after the one on the new disk: it is not there.
             for known in self._in_sync.values():
                 known.difference_update(
@@ -154,17 +157,19 @@ class Elections:
         self._rows[row.name] = row
         known = self._in_sync.setdefault(row.name, set())
         known.difference_update([found for found in known if found[0] not in row.replicas])
-        known.update((member.node_id, member.directory) for member in row.isr)
+        known.update(
+            (member.node_id, member.directory) for member in row.isr if member.node_id not in row.blank
+        )
 
 
-def _is_registered(catalog: Catalog, member: InSyncReplica) -> bool:
-    row = catalog.node(member.node_id)
-    return row is not None and row.directory == member.directory
+def _has_log(catalog: Catalog, row: Stream, member: InSyncReplica) -> bool:
+    node = catalog.node(member.node_id)
+    return node is not None and node.directory == member.directory and member.node_id not in row.blank
 
 
 def _was_in_sync(catalog: Catalog, before: Stream, leader: NodeId) -> bool:
     """Tell whether the leader was in the ISR before, with the disk that it has now."""
-    return any(member.node_id == leader and _is_registered(catalog, member) for member in before.isr)
+    return any(member.node_id == leader and _has_log(catalog, before, member) for member in before.isr)
 
 
 def _part(row: Stream, truths: Truths, elected: LogImage) -> None:
