@@ -11,9 +11,9 @@ from typing import Final
 
 from tests.chaos.member_task import Task
 from tests.chaos.recorder import Recorder
+from tests.support.commands import REPOSITORY
 from tests.support.group_history import decode_group_event
 from tests.support.nats_server import stop_with_parent
-from tests.support.nodes import REPOSITORY
 
 STOP_SECONDS: Final = 20.0
 _LINE_BYTES_MAX: Final = 1 << 20

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.report import Report
-from tests.support.nodes import REPOSITORY
+from tests.support.commands import REPOSITORY
 
 
 @pytest.mark.deep

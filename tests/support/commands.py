@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import PIPE
 from types import TracebackType
 from typing import Any, Final, Self
 
 from typer.testing import CliRunner, Result
 
 from jetstream.cli.main import app
+from tests.support.forked_process import ForkedProcess
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 WAIT_SECONDS: Final = 60.0
@@ -40,17 +42,36 @@ def json_lines(text: str) -> list[dict[str, Any]]:
 class CommandProcess:
     """The command as a process of its own; stopped at the end of the block if it still runs."""
 
-    def __init__(self, *arguments: str, nats: str = "", environment: Mapping[str, str] | None = None) -> None:
-        """Start it; ``nats`` is the server, ``environment`` is added to ours."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "jetstream", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=REPOSITORY,
-            env=_environment({**({"JETSTREAM_NATS": nats} if nats else {}), **(environment or {})}),
-            bufsize=0,
-        )
+    def __init__(
+        self,
+        *arguments: str,
+        nats: str = "",
+        environment: Mapping[str, str] | None = None,
+        is_forked: bool = True,
+    ) -> None:
+        """Start it.
+
+        Args:
+            arguments: after ``jetstream``.
+            nats: the server.
+            environment: is added to ours.
+            is_forked: from a process that has imported what it needs; else it is started as users start it.
+        """
+        environment = _environment({**({"JETSTREAM_NATS": nats} if nats else {}), **(environment or {})})
+        if is_forked and arguments[0] != "pipeline":
+            self._process: subprocess.Popen[bytes] = ForkedProcess(
+                "jetstream", arguments, environment=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE
+            )
+        else:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "jetstream", *arguments],
+                cwd=REPOSITORY,
+                env=environment,
+                bufsize=0,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+            )
         self._rest = b""
 
     def line(self) -> str:

@@ -10,8 +10,6 @@ import contextlib
 import json
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +17,11 @@ from typing import Any, Final
 
 from metadata.node.peers import Address
 from metadata.node.stream_server import StreamServer
+from tests.support.forked_process import ForkedProcess
 from tests.support.metadata_members import listening
 from tests.support.metadata_process import LOOPBACK
 
 WAIT_SECONDS: Final = 60.0
-ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def free_port() -> int:
@@ -82,13 +80,14 @@ class Process:
 
     name: str
     settings: dict[str, Any]
-    popen: "subprocess.Popen[bytes] | None" = None
+    popen: ForkedProcess | None = None
     is_paused: bool = False
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "tests.support.metadata_process", json.dumps(self.settings)]
         with Path(self.settings["root"] + ".log").open("ab") as log:
-            self.popen = subprocess.Popen(command, cwd=ROOT, stderr=log)
+            self.popen = ForkedProcess(
+                "tests.support.metadata_process", [json.dumps(self.settings)], stderr=log
+            )
 
     def kill(self) -> None:
         assert self.popen is not None

@@ -8,7 +8,6 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +15,8 @@ from typing import Any, Final
 import nats.errors
 from nats.aio.client import Client
 
-from tests.support.nats_server import stop_with_parent
-from tests.support.nodes import REPOSITORY, WAIT_SECONDS
+from tests.support.forked_process import ForkedProcess
+from tests.support.nodes import WAIT_SECONDS
 from tests.support.pauses import pause
 
 NAMES: Final = ("a", "b", "c", "d", "e")
@@ -79,7 +78,7 @@ class ClusterNode:
         self._config = directory / "node.toml"
         directory.mkdir(parents=True, exist_ok=True)
         self._config.write_text(settings)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedProcess | None = None
 
     @property
     def pid(self) -> int:
@@ -94,13 +93,8 @@ class ClusterNode:
         """Start it; does not wait."""
         assert self._process is None
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "jetstream", "node", "--config", str(self._config), "--json"],
-                stdout=log,
-                stderr=log,
-                cwd=REPOSITORY,
-                env={**os.environ},
-                preexec_fn=stop_with_parent,  # noqa: PLW1509 - one prctl, takes no lock
+            self._process = ForkedProcess(
+                "jetstream", ["node", "--config", str(self._config), "--json"], stdout=log, stderr=log
             )
 
     def send(self, number: signal.Signals) -> None:

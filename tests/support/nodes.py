@@ -18,10 +18,10 @@ from jetstream.node.clock import Clock
 from jetstream.node.config import NodeConfig, load_config
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
+from tests.support.forked_process import REPOSITORY, ForkedProcess
 
 T = TypeVar("T")
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 WAIT_SECONDS = 60.0
 
 
@@ -74,32 +74,31 @@ class NodeProcess:
         self._data = data
         self._url = url
         self._environment: Mapping[str, str] = environment
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self.endpoints: dict[str, str] = {}
 
     def start(self) -> None:
         """Start it; returns once it says ready."""
-        self._process = subprocess.Popen(
-            [
-                *self._limits,
-                sys.executable,
-                "-m",
+        arguments = ["up", "--nats", self._url, "--data", str(self._data), "--port", "0", "--json"]
+        environment = {**os.environ, **self._environment}
+        if self._limits:
+            command = [*self._limits, sys.executable, "-m", "jetstream", *arguments]
+            self._process = subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env=environment,
+                bufsize=0,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        else:
+            self._process = ForkedProcess(
                 "jetstream",
-                "up",
-                "--nats",
-                self._url,
-                "--data",
-                str(self._data),
-                "--port",
-                "0",
-                "--json",
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            cwd=REPOSITORY,
-            env={**os.environ, **self._environment},
-        )
+                arguments,
+                environment=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
         assert self._process.stdout is not None
         for line in self._process.stdout:
             event = json.loads(line)
