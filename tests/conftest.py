@@ -16,6 +16,8 @@ settings.register_profile("default", _MANNERS)
 settings.register_profile("deep", _MANNERS, max_examples=5_000)
 settings.load_profile("default")
 
+_BENCHMARKS = Path(__file__).with_name("benchmarks")
+
 StartNatsServer = Callable[..., NatsServer]
 
 if TYPE_CHECKING:
@@ -30,6 +32,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "SparkTog
     from tests.support.spark_scheduling import SparkTogether  # noqa: PLC0415 - only with xdist is it needed
 
     return SparkTogether(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Take the benchmarks' own tests for slow: they start many servers, and no promise is theirs."""
+    for item in items:
+        if item.path.is_relative_to(_BENCHMARKS):
+            item.add_marker(pytest.mark.slow("tests/integration/test_bench_command.py"))
 
 
 @pytest.fixture
