@@ -79,8 +79,6 @@ def _run(request: dict[str, Any]) -> None:
     """Run the module as if it had been started by itself."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed test run leaves nothing behind
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.chdir(request["directory"])
-    sys.path[0] = request["directory"]  # as -m has it
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv = [request["module"], *request["arguments"]]

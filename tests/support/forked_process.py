@@ -17,7 +17,7 @@ from tests.support.fork_server import REQUEST_BYTES_MAX
 
 File = int | IO[bytes] | None
 
-REPOSITORY: Final = Path(__file__).resolve().parents[2]
+_REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _SHARED: Final = -1
 """What `subprocess.Popen` has in place of a file that the child shares with us."""
@@ -33,18 +33,16 @@ class ForkedProcess(subprocess.Popen[bytes]):
         module: str,
         arguments: Sequence[str],
         *,
-        directory: Path = REPOSITORY,
         environment: Mapping[str, str] | None = None,
         stdin: File = None,
         stdout: File = None,
         stderr: File = None,
     ) -> None:
-        """Start it in this directory; without an ``environment`` it has ours. It ends when we do.
+        """Start it in the repository; without an ``environment`` it has ours. It ends when we do.
 
         Args:
             module: what is run; it finds imported what a node imports.
             arguments: its own.
-            directory: its working directory.
             environment: all of it; ``PYTHON…`` in there has no effect.
             stdin: as for `subprocess.Popen`.
             stdout: the same.
@@ -53,7 +51,6 @@ class ForkedProcess(subprocess.Popen[bytes]):
         self._request = {
             "module": module,
             "arguments": list(arguments),
-            "directory": str(directory),
             "environment": dict(os.environ if environment is None else environment),
         }
         command = [sys.executable, "-m", module, *arguments]
@@ -82,8 +79,8 @@ class _ForkServer:
             command = [sys.executable, "-m", "tests.support.fork_server", str(theirs.fileno())]
             self._process = subprocess.Popen(
                 command,
-                cwd=REPOSITORY,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+                cwd=_REPOSITORY,
+                env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # buffered, as what is no terminal is
                 pass_fds=[theirs.fileno()],

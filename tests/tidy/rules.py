@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tests.tidy.source_tree import Finding, Module, purity
+from tests.tidy.source_tree import ROOT, Finding, Module, purity
 
 FUNCTION_LINES_MAX: Final = 70
 MODULE_LINES_MAX: Final = 500
@@ -165,13 +165,15 @@ def no_mocks(module: Module) -> Iterator[Finding]:
 
 def numbered_leftovers(module: Module) -> Iterator[Finding]:
     """What is left to do has a number: TODO(#12)."""
-    for comment in module.comments:
+    for comment in module.comments if _LEFTOVER.search(module.text) else ():
         if _LEFTOVER.search(comment.text):
             yield module.finding("numbered_leftovers", comment.line, comment.text)
 
 
 def explained_suppressions(module: Module) -> Iterator[Finding]:
     """A check is silenced by its code and with the reason, on the line or in the comment above it."""
+    if not _SUPPRESSION.search(module.text):
+        return
     by_line = {comment.line: comment.text for comment in module.comments}
     for comment in module.comments:
         if not _SUPPRESSION.search(comment.text):
@@ -205,6 +207,44 @@ def sentence_names(module: Module) -> Iterator[Finding]:
             words = [word for word in node.name.split("_")[1:] if word]
             if len(words) < TEST_NAME_WORDS_MIN or re.fullmatch(r"\d{1,2}", words[-1]):
                 yield module.finding("sentence_names", node.lineno, f"{node.name} is no sentence")
+
+
+def tests_apart(module: Module) -> Iterator[Finding]:
+    """A test module imports from no other: what two of them need is in tests/support."""
+    for node in module.nodes:
+        if module.inside("tests") and isinstance(node, ast.Import | ast.ImportFrom):
+            for name in _imported(node):
+                if re.match(r"tests\..*\btest_", name):
+                    yield module.finding("tests_apart", node.lineno, f"imports {name}")
+
+
+def slow_tests_have_a_stand_in(module: Module) -> Iterator[Finding]:
+    """A slow test names those of the test command that hold its promise meanwhile."""
+    named = {
+        node.func: [ast.literal_eval(argument) for argument in node.args]
+        for node in module.nodes
+        if isinstance(node, ast.Call) and _dotted(node.func) == "pytest.mark.slow"
+    }
+    for node in module.nodes:
+        if isinstance(node, ast.Attribute) and _dotted(node) == "pytest.mark.slow":
+            wrong = [name for name in named.get(node, ()) if not _is_in_the_test_command(name)]
+            if wrong or not named.get(node):
+                text = f"no test of the test command: {wrong}" if wrong else "names no test"
+                yield module.finding("slow_tests_have_a_stand_in", node.lineno, text)
+
+
+def _is_in_the_test_command(name: str) -> bool:
+    """Whether ``tests/…/test_MODULE.py::test_SENTENCE``, or a module, is a test and neither slow nor deep."""
+    path, _, test = name.partition("::")
+    if not (ROOT / path).is_file():
+        return False
+    return any(
+        isinstance(node, Function)
+        and node.name.startswith("test_")
+        and node.name == (test or node.name)
+        and not any(re.search(r"mark\.(slow|deep)", ast.unparse(mark)) for mark in node.decorator_list)
+        for node in ast.parse((ROOT / path).read_text()).body
+    )
 
 
 def registered_errors(module: Module) -> Iterator[Finding]:
@@ -304,5 +344,7 @@ RULES: Final[tuple[Rule, ...]] = (
     explained_suppressions,
     telling_module_names,
     sentence_names,
+    tests_apart,
+    slow_tests_have_a_stand_in,
     registered_errors,
 )

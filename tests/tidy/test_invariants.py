@@ -58,6 +58,8 @@ def _rows() -> list[Row]:
 
 def _ids(module: Module) -> set[str]:
     """Ids in the strings and comments of a module."""
+    if not _ID.search(module.text):
+        return set()
     texts = [comment.text for comment in module.comments]
     texts += [n.value for n in module.nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     return {match["id"] for text in texts for match in _ID.finditer(text)}

@@ -88,6 +88,17 @@ _VIOLATIONS: list[tuple[Rule, str, str]] = [
     (rules.telling_module_names, "jetstream/common/offsets.py", ""),
     (rules.sentence_names, "tests/unit/a.py", "def test_client_2(): ...\n"),
     (rules.sentence_names, "tests/unit/a.py", "def test_append(): ...\n"),
+    (rules.tests_apart, "tests/unit/a.py", "from tests.unit.log.test_log import opened\n"),
+    (rules.tests_apart, "tests/unit/a.py", "from tests.unit.log import test_log\n"),
+    (rules.tests_apart, "tests/spark/a.py", "import tests.unit.log.test_log as log\n"),
+    (rules.slow_tests_have_a_stand_in, "tests/unit/a.py", "@pytest.mark.slow\ndef test_a(): ...\n"),
+    (rules.slow_tests_have_a_stand_in, "tests/unit/a.py", "@pytest.mark.slow()\ndef test_a(): ...\n"),
+    (rules.slow_tests_have_a_stand_in, "tests/unit/a.py", "pytest.mark.slow('tests/tidy/test_none.py')\n"),
+    (
+        rules.slow_tests_have_a_stand_in,
+        "tests/unit/a.py",
+        "pytest.mark.slow('tests/crash/test_bit_flips.py::test_a_flip_of_any_bit_is_found')\n",
+    ),
     (rules.registered_errors, "jetstream/node/a.py", "class Odd(StorageError):\n    err_code = 'odd'\n"),
 ]
 
@@ -121,6 +132,8 @@ _FINE: list[tuple[Rule, str, str]] = [
     (rules.no_timed_sleeps, "tests/unit/a.py", "await asyncio.sleep(0)\n"),
     (rules.no_timed_sleeps, "tests/support/pauses.py", "await asyncio.sleep(0.1)\n"),
     (rules.no_timed_sleeps, "jetstream/node/a.py", "await asyncio.sleep(0.1)\n"),
+    (rules.tests_apart, "tests/unit/a.py", "from tests.support.logs import opened\n"),
+    (rules.slow_tests_have_a_stand_in, "tests/unit/a.py", "pytest.mark.slow('tests/tidy/test_rules.py')\n"),
     (rules.numbered_leftovers, "jetstream/node/a.py", "# TO" + "DO(#12): later\n"),
     (rules.explained_suppressions, "jetstream/node/a.py", "x = 1  # no" + "qa: S101 - loopback only\n"),
     (rules.explained_suppressions, "jetstream/a.py", "# Loopback only.\nx = 1  # no" + "qa: S101\n"),

@@ -4,67 +4,47 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from subprocess import PIPE
 
 import pytest
 
-from tests.support.commands import CommandProcess
+from tests.support.commands import REPOSITORY, CommandProcess
 from tests.support.forked_process import ForkedProcess
 
-_PROGRAM = "forked_program"
+_PROGRAM = "tests.unit.support.forked_program"
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """A module in a directory of its own, which is the process's too."""
-    (tmp_path / f"{_PROGRAM}.py").write_text(
-        "import os, random, signal, sys\n"
-        "match sys.argv[1]:\n"
-        "    case 'chance': print(random.random())\n"
-        "    case 'echo': print(os.getcwd(), os.environ['ONLY'], len(os.environ), sys.stdin.read())\n"
-        "    case 'exit': sys.exit(int(sys.argv[2]))\n"
-        "    case 'raise': raise ValueError('a mistake')\n"
-        "    case 'wait': print(os.getpid(), flush=True); signal.pause()\n"
-    )
-    return tmp_path
+def _forked(*arguments: str, environment: dict[str, str] | None = None) -> ForkedProcess:
+    return ForkedProcess(_PROGRAM, arguments, environment=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
 
-def _forked(program: Path, *arguments: str, environment: dict[str, str] | None = None) -> ForkedProcess:
-    return ForkedProcess(
-        _PROGRAM, arguments, directory=program, environment=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE
-    )
-
-
-def test_it_has_the_files_the_directory_and_only_the_environment_that_it_is_given(program: Path) -> None:
-    with _forked(program, "echo", environment={"ONLY": "this"}) as process:
+def test_it_has_the_files_the_directory_and_only_the_environment_that_it_is_given() -> None:
+    with _forked("echo", environment={"ONLY": "this"}) as process:
         output, error = process.communicate(b"given", timeout=60)
-    assert (output.decode(), error, process.returncode) == (f"{program} this 1 given\n", b"", 0)
+    assert (output.decode(), error, process.returncode) == (f"{REPOSITORY} this 1 given\n", b"", 0)
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_its_exit_code_is_the_modules(program: Path, code: int) -> None:
-    with _forked(program, "exit", str(code)) as process:
+def test_its_exit_code_is_the_modules(code: int) -> None:
+    with _forked("exit", str(code)) as process:
         assert process.wait(60) == code
 
 
-def test_what_it_raises_ends_it_with_a_traceback(program: Path) -> None:
-    with _forked(program, "raise") as process:
+def test_what_it_raises_ends_it_with_a_traceback() -> None:
+    with _forked("raise") as process:
         _, error = process.communicate(timeout=60)
     assert process.returncode == 1
     assert error.endswith(b"ValueError: a mistake\n")
 
 
-def test_two_of_them_draw_different_chance(program: Path) -> None:
-    with _forked(program, "chance") as one, _forked(program, "chance") as other:
+def test_two_of_them_draw_different_chance() -> None:
+    with _forked("chance") as one, _forked("chance") as other:
         assert one.communicate(timeout=60) != other.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_it_is_a_child_of_ours_that_stops_goes_on_and_ends_by_signals(
-    program: Path, number: signal.Signals
-) -> None:
-    with _forked(program, "wait") as process:
+def test_it_is_a_child_of_ours_that_stops_goes_on_and_ends_by_signals(number: signal.Signals) -> None:
+    with _forked("wait") as process:
         assert process.stdout is not None
         assert int(process.stdout.readline()) == process.pid
         assert process.poll() is None
@@ -86,15 +66,14 @@ def test_a_command_says_the_same_whether_it_is_forked_or_started() -> None:
     assert told[0][0] == 2
 
 
-def test_it_dies_with_the_process_that_asked_for_it(program: Path) -> None:
+def test_it_dies_with_the_process_that_asked_for_it() -> None:
     code = (
-        "import sys, os, signal\n"
-        "from pathlib import Path\n"
+        "import signal\n"
         "from tests.support.forked_process import ForkedProcess\n"
-        f"process = ForkedProcess({_PROGRAM!r}, ['wait'], directory=Path(sys.argv[1]))\n"
+        f"process = ForkedProcess({_PROGRAM!r}, ['wait'])\n"
         "signal.pause()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code, program], stdout=PIPE) as parent:
+    with subprocess.Popen([sys.executable, "-c", code], stdout=PIPE, cwd=REPOSITORY) as parent:
         assert parent.stdout is not None
         with open(f"/proc/{int(parent.stdout.readline())}/status", "rb") as status:
             assert status.read()
