@@ -8,9 +8,9 @@ import pytest
 from envelope.errors import DeadlinePassed, TierUnavailable
 from jetstream.tier.object_store import ObjectStore, without_secrets
 from jetstream.tier.restore import all_remains
-from tests.integration.test_tiers import check_life, next_of, tiered, tiered_node
 from tests.support.nodes import run
 from tests.support.sockets import until
+from tests.support.tiered_nodes import check_life, next_of, tiered, tiered_node
 
 
 def test_a_stream_lives_in_azure_and_comes_back_from_there(tmp_path: Path, place: str) -> None:

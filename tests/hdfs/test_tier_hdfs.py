@@ -12,8 +12,14 @@ from envelope.errors import InvalidConfig, TierUnavailable
 from jetstream.cli.exit_codes import ExitCode
 from jetstream.tier.object_store import ObjectStore
 from tests.hdfs.namenode import Namenode
-from tests.integration.test_tier_outages import check_outage, problem
-from tests.integration.test_tiers import (
+from tests.support.commands import REPOSITORY, json_lines, up
+from tests.support.commands import jetstream as jetstream_command
+from tests.support.nodes import run
+from tests.support.pauses import pause
+from tests.support.scene import a_scene
+from tests.support.sockets import until
+from tests.support.tier_outages import check_outage, problem
+from tests.support.tiered_nodes import (
     CONFIG,
     RECORDS,
     check_life,
@@ -24,12 +30,6 @@ from tests.integration.test_tiers import (
     tiered,
     tiered_node,
 )
-from tests.support.commands import REPOSITORY, json_lines, up
-from tests.support.commands import jetstream as jetstream_command
-from tests.support.nodes import run
-from tests.support.pauses import pause
-from tests.support.scene import a_scene
-from tests.support.sockets import until
 
 
 def test_a_stream_lives_in_hdfs_and_comes_back_from_there(tmp_path: Path, place: str) -> None:

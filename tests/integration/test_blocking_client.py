@@ -1,6 +1,5 @@
 """The client library without asyncio, against a real node."""
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -19,17 +18,7 @@ from envelope.errors import ConnectionLost, JetstreamError, RequestError, Unknow
 from jetstream.client import blocking
 from jetstream.client.publishing import PublishOptions
 from jetstream.log.schema import SCHEMA
-from tests.support.nodes import nats_and_node, run
-
-
-def against_a_node(directory: Path, scenario: Callable[[str], None]) -> None:
-    """Run a scenario in a thread that has no event loop."""
-
-    async def test() -> None:
-        async with nats_and_node(directory) as (url, _):
-            await asyncio.to_thread(scenario, url)
-
-    run(test())
+from tests.support.blocking_clients import against_a_node
 
 
 def test_streams_are_made_published_to_and_read(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from envelope.errors import RequestError
 from jetstream.client import blocking_consumer, lanes, loop_thread
 from jetstream.client.blocking import BlockingClient
 from jetstream.client.blocking_consumer import BlockingConsumer
-from tests.integration.test_blocking_reader import InterruptAtCall, Interrupted
+from tests.support.interrupts import InterruptAtCall, Interrupted
 from tests.support.nodes import nats_and_node, run
 from tests.support.pauses import pause_thread
 

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +12,10 @@ import pytest
 import jetstream
 from envelope.errors import UnknownStream
 from jetstream import ReadProgress
-from jetstream.client import blocking, loop_thread, records
+from jetstream.client import blocking, records
 from jetstream.client.blocking import BlockingClient, BlockingReader
-from tests.integration.test_blocking_client import against_a_node
+from tests.support.blocking_clients import against_a_node
+from tests.support.interrupts import InterruptAtCall, Interrupted
 
 BATCHES = 3
 BATCH_RECORDS = 4
@@ -23,14 +23,6 @@ EVERYTHING = list(range(BATCHES * BATCH_RECORDS))
 
 Way = Callable[[BlockingReader], Iterator[int]]
 """Yields the offsets of what is left, at each moment of what the reader has handed out just now."""
-
-
-WAITED_IN = ("asyncio.tasks", "concurrent.futures._base")
-"""Modules of Python's that the client hands its work to and waits in."""
-
-
-class Interrupted(Exception):
-    """What a signal handler raises."""
 
 
 @pytest.fixture(autouse=True)
@@ -123,32 +115,6 @@ def test_an_interrupt_at_any_call_loses_and_repeats_nothing(tmp_path: Path, way:
             assert calls > 10
 
     against_a_node(tmp_path, scenario)
-
-
-class InterruptAtCall:
-    """A profile function that raises at one of the calls that the client makes in this thread.
-
-    Python runs signal handlers when a call begins and when it has ended.
-    """
-
-    def __init__(
-        self, number: int, ours: tuple[str, ...] = (blocking.__name__, loop_thread.__name__)
-    ) -> None:
-        """``ours``: the client's modules in whose calls it may come."""
-        self._left = number
-        self._ours = ours
-        self.came = False
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        module = frame.f_globals.get("__name__")
-        caller = frame.f_back.f_globals.get("__name__") if frame.f_back else None
-        ours = self._ours
-        begins = event == "call" and (module in ours or (caller in ours and module in WAITED_IN))
-        if begins or (event in ("c_call", "c_return") and module in ours):
-            self._left -= 1
-            if self._left == 0:
-                self.came = True
-                raise Interrupted
 
 
 def handed_out(reader: BlockingReader, way: Way, interrupt: InterruptAtCall | None = None) -> list[int]:

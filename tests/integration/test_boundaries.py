@@ -41,11 +41,11 @@ from jetstream.protocol.responses import (
 from jetstream.tier.object_store import ObjectStore
 from jetstream.tier.restore import all_remains
 from jetstream.tier.tiered_log import TieredLog
-from tests.integration.test_replica_readers import damage_batch, led, placed, two_nodes
-from tests.integration.test_tiers import RECORDS, tiered, tiered_node
 from tests.support.log_life import added_up, batches_of
 from tests.support.nodes import nats_and_node
 from tests.support.sockets import WAIT_SECONDS, LiveStream, World, run, serving
+from tests.support.tiered_nodes import RECORDS, tiered, tiered_node
+from tests.support.two_nodes import damage_batch, led, placed, two_nodes
 
 HUGE = 2**63 - 1
 SMALL = LogConfig(segment_bytes=6000)

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,47 +16,7 @@ import pytest
 from envelope.types import NodeId
 from jetstream.cli.cluster_directory import cluster_directory
 from tests.support.commands import WAIT_SECONDS, CommandProcess, jetstream, json_lines, succeeded, up
-
-
-@dataclass(slots=True)
-class Cluster:
-    """A running ``jetstream up --nodes 3``."""
-
-    process: CommandProcess
-    nats: str
-    nodes: dict[str, dict[str, Any]]
-
-
-def start(data: Path, *arguments: str, nodes: str = "3") -> Cluster:
-    process = CommandProcess(
-        *(
-            "up",
-            "--nodes",
-            nodes,
-            "--data",
-            str(data),
-            "--port",
-            "0",
-            "--nats-port",
-            "0",
-            "--json",
-            *arguments,
-        )
-    )
-    cluster = Cluster(process, "", {})
-    while (event := next_event(process))["event"] != "ready":
-        if event["event"] == "node":
-            cluster.nodes[event["node"]] = event
-        elif event["endpoint"] == "nats":
-            cluster.nats = event["address"]
-    return cluster
-
-
-def next_event(process: CommandProcess) -> dict[str, Any]:
-    line = process.line()
-    assert line, process.finished()
-    event: dict[str, Any] = json.loads(line)
-    return event
+from tests.support.local_clusters import Cluster, next_event, start
 
 
 @pytest.fixture(scope="module")

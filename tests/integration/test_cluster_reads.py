@@ -15,6 +15,7 @@ from envelope.errors import UnavailableError, UnknownStream
 from jetstream.client.connection import JetstreamClient
 from jetstream.client.reader import BatchReader, RecordReader
 from jetstream.client.replica_choice import ReadFrom
+from tests.support.cluster_bytes import all_bytes
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import NodeCluster
 from tests.support.nodes import WAIT_SECONDS, run
@@ -96,18 +97,6 @@ async def metadata(peer: RawPeer, stream: str) -> dict[str, Any]:
     answer = await peer.ask(op="metadata", id=1, streams=[stream])
     [found] = answer["streams"]
     return dict(found)
-
-
-async def all_bytes(peer: RawPeer, stream: str, end: int) -> bytes:
-    """Read ``[0, end)``, waiting for it, a megabyte at a time."""
-    data, offset = b"", 0
-    while offset < end:
-        await peer.request(op="fetch", id=2, stream=stream, offset=offset, max_wait_ms=10_000, end=end)
-        header, body = await peer.response()
-        assert header["start_offset"] == offset, header
-        assert offset < header["next_offset"] <= header["high_watermark"]
-        offset, data = header["next_offset"], data + body
-    return data
 
 
 def node_of(reader: BatchReader | RecordReader) -> str:

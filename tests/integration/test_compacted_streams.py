@@ -7,7 +7,7 @@ import pytest
 
 import jetstream
 from jetstream.node.nats_server import EmbeddedNatsServer
-from tests.integration.test_compaction import CONFIG, published
+from tests.support.compacting_nodes import CONFIG, published
 from tests.support.keyed_streams import KeyedPublisher, check_session, publish_in_session
 from tests.support.nodes import WAIT_SECONDS, NodeProcess, nats_and_node, run
 from tests.support.pauses import pause

@@ -1,7 +1,5 @@
 """Compaction of streams on real nodes."""
 
-import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,37 +11,16 @@ import jetstream
 from envelope.errors import OffsetForgotten
 from envelope.types import TimestampUs
 from jetstream.client.connection import JetstreamClient
-from jetstream.client.records import Record
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.os_disk import OsDisk
 from jetstream.node.nats_server import EmbeddedNatsServer
 from tests.support import compaction
 from tests.support.cluster_scene import ClusterScene, three_nodes
+from tests.support.compacting_nodes import CONFIG, is_compacting, latest, published, until_compacted
 from tests.support.log_files import check_files_owned
 from tests.support.nodes import WAIT_SECONDS, NodeProcess, nats_and_node, request, run
-from tests.support.pauses import pause
 from tests.support.sockets import until
-
-CONFIG: dict[str, Any] = {
-    "compact": "key",
-    "compact_dirty_ratio": 0.01,
-    "tombstone_retention": 0.3,
-    "dedupe_window": 0,
-    "segment_bytes": 64 * 1024,
-}
-
-
-def latest(records: list[Record]) -> dict[bytes, bytes]:
-    """The last value of each key."""
-    found: dict[bytes, bytes] = {}
-    for record in records:
-        if record.key is None:
-            continue
-        found.pop(record.key, None)
-        if record.value is not None:
-            found[record.key] = record.value
-    return found
 
 
 def test_what_plain_clients_publish_is_compacted(tmp_path: Path) -> None:
@@ -70,14 +47,6 @@ def test_what_plain_clients_publish_is_compacted(tmp_path: Path) -> None:
             await client.close()
 
     run(scenario())
-
-
-def is_compacting(directory: Path) -> bool:
-    """Whether a segment is being written anew now, or in a moment: it is there under that name no longer."""
-    gives_up_at = time.monotonic() + 0.5
-    while not (is_seen := any(directory.glob("*.arrows.new"))) and time.monotonic() < gives_up_at:
-        pass
-    return is_seen
 
 
 def test_a_node_that_is_killed_while_it_compacts_loses_nothing(tmp_path: Path) -> None:
@@ -127,28 +96,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterScene]:
         yield scene
 
 
-async def published(js: JetstreamClient, stream: str, turns: range, keys: int = 7) -> None:
-    """Values of a few keys, a kilobyte each."""
-    await js.publish_all(
-        (f"{stream}.x", b"%d " % turn + b"x" * 1000, {"key": f"k{turn % keys}"}) for turn in turns
-    )
-
-
 async def deleted(js: JetstreamClient, stream: str, *keys: str) -> None:
     for key in keys:
         await js.publish(f"{stream}.x", None, key=key)
-
-
-async def until_compacted(
-    scene: ClusterScene, stream: str, nodes: str, *, cleaned: int = 0, purged: int = 0
-) -> None:
-    """Wait until these nodes have compacted a stream up to there."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        for node in nodes:
-            for name, wanted in (("compacted", cleaned), ("purged", purged)):
-                metric = f"jetstream_stream_{name}_offset"
-                while await asyncio.to_thread(scene.metric, node, metric, stream) < wanted:
-                    await pause()
 
 
 def stored(scene: ClusterScene, node: str, incarnation: str) -> dict[int, compaction.Stored]:

@@ -11,8 +11,8 @@ import pytest
 import jetstream
 from envelope.errors import OffsetOutOfRange, StreamReadOnly, UnavailableError
 from jetstream.client.batch_envelopes import batch_rows, envelopes
-from tests.integration.test_compaction import CONFIG, is_compacting, latest, published, until_compacted
 from tests.support.cluster_scene import ClusterScene, three_nodes
+from tests.support.compacting_nodes import CONFIG, is_compacting, latest, published, until_compacted
 from tests.support.keyed_streams import KeyedPublisher, check_session, publish_in_session
 from tests.support.node_cluster import asked
 from tests.support.nodes import WAIT_SECONDS, run

@@ -13,7 +13,7 @@ from jetstream.client.read_range import ReadRange
 from jetstream.client.reader import BatchReader, ReadSettings
 from jetstream.protocol.requests import Fetch
 from jetstream.protocol.responses import FetchResponse
-from tests.integration.test_reader_distrust import a_batch, a_response, listening
+from tests.support.forged_responses import a_batch, a_response, listening
 from tests.support.sockets import WAIT_SECONDS, World, run, serving
 
 

@@ -8,9 +8,9 @@ import pytest
 from envelope.errors import UnknownStream
 from envelope.partitions import partition_of
 from jetstream.node import api_operations
-from tests.integration.test_tiers import CONFIG, RECORDS, published, read, replica, tiered_node
 from tests.support.nodes import run
 from tests.support.sockets import until
+from tests.support.tiered_nodes import CONFIG, RECORDS, published, read, replica, tiered_node
 
 
 def test_partitions_are_restored_one_by_one_and_the_others_made_anew(

@@ -14,7 +14,7 @@ import jetstream
 from envelope.errors import DeadlinePassed, InvalidHeader, RecordTooLarge, RequestError
 from jetstream import JetstreamClient
 from jetstream.client.message_table import ACKS_SCHEMA, ArrowTable
-from tests.integration.test_blocking_client import against_a_node
+from tests.support.blocking_clients import against_a_node
 from tests.support.nodes import nats_and_node, run
 
 MESSAGES = pa.schema({"subject": pa.string()}).append(pa.field("value", pa.binary()))

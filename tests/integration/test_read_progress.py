@@ -9,7 +9,7 @@ import pytest
 import jetstream
 from envelope.types import Offset
 from jetstream import ReadProgress
-from tests.integration.test_blocking_client import against_a_node
+from tests.support.blocking_clients import against_a_node
 from tests.support.nodes import nats_and_node, run
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import jetstream
 from jetstream.client.connection import JetstreamClient
-from tests.integration.test_cluster_reads import all_bytes
+from tests.support.cluster_bytes import all_bytes
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.nodes import WAIT_SECONDS, request, run
 from tests.support.pauses import pause

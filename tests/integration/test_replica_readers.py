@@ -8,64 +8,17 @@ from pathlib import Path
 import pytest
 
 from envelope.errors import CorruptDataError, NotLeader, StreamRecreated, UnknownStream
-from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset
+from envelope.types import Offset
 from jetstream.client.fetch_pipeline import FetchSettings
 from jetstream.client.node_links import FixedAddresses, NodeLinks
 from jetstream.client.read_range import ReadRange
 from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.client.replica_choice import ReadFrom, ReadWish, Whereabouts
-from jetstream.node.socket_streams import Placement
 from jetstream.protocol.responses import NodeMetadata
-from tests.support.sockets import WAIT_SECONDS, LiveStream, RawPeer, World, asked, damage, run, serving, until
+from tests.support.sockets import WAIT_SECONDS, LiveStream, RawPeer, World, asked, run, serving, until
+from tests.support.two_nodes import damage_batch, led, placed, two_nodes
 
 FOLLOWING = ReadRange("s", follow=True)
-
-
-def placed(leader: str | None, epoch: int = 1, incarnation: str = "first") -> Placement:
-    """The stream is on both nodes, and this one leads it."""
-    both = (NodeId("n1"), NodeId("n2"))
-    led_by = None if leader is None else NodeId(leader)
-    return Placement(Incarnation(incarnation), led_by, LeaderEpoch(epoch), both, both)
-
-
-def led(leader: str, epoch: int, *worlds: World) -> None:
-    """Have these nodes know who leads."""
-    for world in worlds:
-        world.directory.placements["s"] = placed(leader, epoch)
-        stream = world.directory.streams["s"]
-        stream.leads = world.directory.node == leader
-
-
-@asynccontextmanager
-async def two_nodes(directory: Path) -> AsyncIterator[tuple[World, World]]:
-    """Nodes n1, which leads, and n2; each has ten records of stream s."""
-    async with serving(directory / "n1") as first, serving(directory / "n2", node="n2") as second:
-        worlds = (first, second)
-        nodes = [
-            NodeMetadata(
-                id=world.directory.node,
-                host="127.0.0.1",
-                port=world.port,
-                rack=f"{world.directory.node}-rack",
-            )
-            for world in worlds
-        ]
-        for world in worlds:
-            world.directory.known = nodes
-            world.stream("s").add([b"%d" % number for number in range(10)])
-        led("n1", 1, *worlds)
-        yield worlds
-
-
-def damage_batch(world: World, offset: Offset) -> LiveStream:
-    """Turn a bit of the batch at ``offset`` of stream s over, on the disk of a node that is started again."""
-    stream = world.directory.streams["s"]
-    found = stream.log.locate(offset)
-    stream.log.close()
-    damage(world.root / found.segment.path, found.entry.position + found.entry.length - 60)
-    again = world.stream("s")
-    again.leads = stream.leads
-    return again
 
 
 @asynccontextmanager

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tests.integration.test_tiers import check_life
 from tests.support.gcs_server import gcs_server
 from tests.support.nodes import run
+from tests.support.tiered_nodes import check_life
 
 
 def test_a_stream_lives_in_gcs_and_comes_back_from_there(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from envelope.errors import InvalidConfig, TierUnavailable
 from jetstream.tier.object_store import ObjectStore, without_secrets
-from tests.integration.test_tiers import check_life
 from tests.support.nodes import run
 from tests.support.s3_server import s3_server
+from tests.support.tiered_nodes import check_life
 
 
 @pytest.fixture(scope="module")

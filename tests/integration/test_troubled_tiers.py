@@ -9,10 +9,10 @@ import pytest
 
 from envelope.types import Offset
 from jetstream.tier.object_store import ObjectStore
-from tests.integration.test_tiers import CONFIG, RECORDS, published, read, replica, tiered_node
 from tests.support.nodes import run
 from tests.support.object_stores import HeldStore
 from tests.support.sockets import until
+from tests.support.tiered_nodes import CONFIG, RECORDS, published, read, replica, tiered_node
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from envelope.limits import MIB
 from envelope.types import Offset, TimestampUs
 from jetstream.ingest.batches import read_batch
 from tests.interop.golden_envelopes import ALL_FIELDS, DIRECTORY, ROWS, VECTORS, envelopes, vector
-from tests.interop.test_javascript import script
 from tests.support.commands import REPOSITORY
+from tests.support.javascript import script
 from tests.support.node_packages import EXAMPLES, NotInstallable, installed_examples
 from tests.support.nodes import nats_and_node, run
 

@@ -4,7 +4,6 @@ And the official NATS client of that language publishes to our streams with its 
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import nats
 import pytest
 
 import jetstream
+from tests.support.javascript import script
 from tests.support.node_packages import EXAMPLES, NotInstallable, installed_examples
 from tests.support.nodes import nats_and_node, request, run
 
@@ -25,21 +25,6 @@ def examples() -> Path:
         return installed_examples()
     except NotInstallable as missing:
         pytest.skip(str(missing))
-
-
-async def script(directory: Path, name: str, *arguments: str) -> tuple[int, list[dict[str, object]], str]:
-    """Run one of the examples; return its exit code, what it printed, and its complaints."""
-    process = await asyncio.create_subprocess_exec(
-        "node",
-        str(directory / name),
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(60):
-        printed, complaints = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, [json.loads(line) for line in printed.splitlines()], complaints.decode()
 
 
 def test_the_reader_is_short() -> None:

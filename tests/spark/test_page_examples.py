@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.integration.test_page_examples import python
 from tests.spark.conftest import Endpoints
+from tests.support.page_examples import python
 
 PRICES = """\
 +----------+

@@ -10,8 +10,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import jetstream
 from jetstream.client.blocking import BlockingClient
-from tests.integration.test_cli_cluster import start
 from tests.spark.conftest import Endpoints
+from tests.support.local_clusters import start
 from tests.support.pauses import pause_thread
 
 RECORDS = 60_000

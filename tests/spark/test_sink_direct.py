@@ -2,13 +2,10 @@
 
 import pickle
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from envelope.errors import (
@@ -28,6 +25,7 @@ from jetstream.spark.sink import JetstreamBatchWriter, JetstreamStreamWriter, Pu
 from jetstream.spark.sink_columns import GROUPED_ROWS
 from jetstream.spark.sink_options import parse_sink_options
 from tests.spark.conftest import Endpoints
+from tests.support.spark_sinks import schema_of, task
 
 ROWS = 12_000
 SPARK_ROWS = 10_000
@@ -36,22 +34,9 @@ SPARK_ROWS = 10_000
 VALUE = pa.schema([pa.field("value", pa.binary())])
 
 
-@contextmanager
-def task(partition: int = 0, *, query: str | None = None, batch: int = 0) -> Iterator[None]:
-    """Be a task of Spark for a block."""
-    streaming = {} if query is None else {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
-    TaskContext(partitionId=partition, localProperties=streaming)
-    yield
-    TaskContext._setTaskContext(None)
-
-
 def rows_of(count: int, first: int = 0, size: int = 100) -> pa.Table:
     values = [b"%08d" % number + bytes(size - 8) for number in range(first, first + count)]
     return pa.table({"value": pa.array(values, pa.binary())})
-
-
-def schema_of(table: pa.Table) -> StructType:
-    return from_arrow_schema(table.schema)
 
 
 def numbers(js: BlockingClient, stream: str) -> list[int]:

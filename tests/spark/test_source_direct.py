@@ -17,11 +17,11 @@ from jetstream.spark.columns import output_schema
 from jetstream.spark.options import parse_source_options
 from jetstream.spark.pieces import pieces_of
 from jetstream.spark.reading import batch_reader, read_schema, stream_reader
-from tests.integration.test_compaction import CONFIG as COMPACTED
-from tests.integration.test_tiers import CONFIG as TIERED
 from tests.spark.conftest import Endpoints
+from tests.support.compacting_nodes import CONFIG as COMPACTED
 from tests.support.pauses import pause_thread
 from tests.support.spark_reads import Query, against_a_node, batch_rows, numbers, rows_of, values_of
+from tests.support.tiered_nodes import CONFIG as TIERED
 
 # --- batch reads -------------------------------------------------------------------------------------
 

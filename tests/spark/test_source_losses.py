@@ -19,7 +19,7 @@ from jetstream.spark.columns import output_schema
 from jetstream.spark.options import parse_source_options
 from jetstream.spark.planning import OffsetRange, ReadPiece
 from jetstream.spark.range_reader import LogPiece, read_range
-from tests.integration.test_reader_distrust import Answer, a_batch, a_response, listening
+from tests.support.forged_responses import Answer, a_batch, a_response, listening
 from tests.support.nodes import run
 from tests.support.sockets import records_batch
 from tests.support.spark_reads import Query, against_a_node, numbers, values_of

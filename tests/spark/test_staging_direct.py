@@ -19,8 +19,8 @@ from jetstream.spark.staged_files import decoded_manifest, manifest_path
 from jetstream.spark.staging import MicroBatch, Staging, open_staging
 from jetstream.tier.object_store import ObjectStore
 from tests.spark.conftest import Endpoints
-from tests.spark.test_sink_direct import schema_of, task
 from tests.support.failing_store import Broken, FailingStore, When
+from tests.support.spark_sinks import schema_of, task
 
 SIZE = 300_000
 """Of a row: so large that each has an envelope of its own."""

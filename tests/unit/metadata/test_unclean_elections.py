@@ -16,7 +16,7 @@ from metadata.catalog.events import LeaderChanged, Refused, UncleanlyElected
 from metadata.catalog.tables import UncleanElection
 from metadata.controller.events import Elect, NodeStopping
 from tests.support.catalogs import CREATED, apply, catalog_of, create, refusal, register, update
-from tests.unit.metadata.test_controller import LEASE, ORDERS, A, B, C, Term, elections
+from tests.support.elections import LEASE, ORDERS, A, B, C, Term, elections
 
 D = NodeId("d")
 

@@ -12,12 +12,12 @@ from jetstream.node.log_note import read_note
 from jetstream.node.recovery import begin_reign
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.wire import Answer, BatchesMessage, DivergingMessage, StartOverMessage
+from tests.support.copy_acks import EPOCH, Replica, replica
 from tests.support.ingest_machine import IngestHarness
 from tests.support.logs import Record, append, records_batch
 from tests.support.messages import message
 from tests.support.replica_cluster import B
 from tests.support.sockets import until
-from tests.unit.node.test_acks_of_copies import EPOCH, Replica, replica
 
 
 def lead_alone(own: Replica, session: bytes) -> None:

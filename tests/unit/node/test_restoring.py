@@ -11,7 +11,7 @@ from jetstream.tier.restore import Remains
 from metadata.api.requests import RestoreStreamRequest
 from metadata.catalog.tables import Removal
 from metadata.stream_config import StreamConfig
-from tests.unit.tier.test_manifest import WHOLE
+from tests.support.manifests import WHOLE
 
 CONFIG = StreamConfig(
     name="orders", subject="orders.>", tier=True, replicas=3, min_insync_replicas=2, read_replicas=2

@@ -5,9 +5,9 @@ import pytest
 from envelope.types import LeaderEpoch, Offset
 from jetstream.replica.follower_events import Connected, Disconnected, Distrust, Reset, StartOverAnswer
 from jetstream.replica.settings import NEVER
+from tests.support.following import EPOCH, Following, diverging, fetch
 from tests.support.replica_cluster import A, B, C, ReplicaCluster, agree, come_together
 from tests.support.replica_log import ReplicaLog
-from tests.unit.replica.test_follower import EPOCH, Following, diverging, fetch
 
 
 def with_records() -> ReplicaCluster:

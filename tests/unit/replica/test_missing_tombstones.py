@@ -6,8 +6,8 @@ import pytest
 
 from envelope.types import LeaderEpoch, Offset
 from jetstream.replica.follower_events import Append, Batches, EpochBegins, LogCut, Reset, Synced, Written
+from tests.support.following import EPOCH, LOG, Following, fetch
 from tests.support.reigns import log
-from tests.unit.replica.test_follower import EPOCH, LOG, Following, fetch
 
 
 def without_tombstones(base: int, end: int, purged_end: int, log_start: int = 0) -> Batches:

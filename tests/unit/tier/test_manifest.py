@@ -5,37 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envelope.errors import CorruptDataError
-from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName, TimestampUs
+from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.epochs import EpochHistory, EpochStart
-from jetstream.tier.manifest import Manifest, TieredSegment, decode_manifest, encode_manifest, name_of
+from jetstream.tier.manifest import Manifest, decode_manifest, encode_manifest, name_of
 from jetstream.tier.object_names import ManifestName, SegmentName, parsed_name
 from metadata.catalog.tables import TierMark
-from metadata.stream_config import StreamConfig
 from tests.support.logs import flipped
-
-
-def segment(base: int, end: int, epoch: int = 1) -> TieredSegment:
-    return TieredSegment(
-        Offset(base), Offset(end), 100, "0" * 64, TimestampUs(end), LeaderEpoch(epoch), None, f"d/{base}"
-    )
-
-
-def manifest(*segments: TieredSegment, start: int = 0, end: int = 0) -> Manifest:
-    return Manifest(
-        StreamName("orders"),
-        Incarnation("life"),
-        3,
-        LeaderEpoch(2),
-        TimestampUs(5),
-        StreamConfig(name="orders", subject="orders.>", tier=True, labels={"a": "ä"}),
-        Offset(start),
-        Offset(end),
-        ((LeaderEpoch(1), Offset(0), TimestampUs(1)), (LeaderEpoch(2), Offset(20), TimestampUs(2))),
-        segments,
-    )
-
-
-WHOLE = manifest(segment(0, 10), segment(10, 30, 2), segment(25, 40, 2), start=4, end=40)
+from tests.support.manifests import WHOLE, manifest, segment
 
 
 def test_what_is_written_is_read() -> None:

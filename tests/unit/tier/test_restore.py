@@ -9,8 +9,8 @@ from envelope.types import Incarnation, StreamName, TimestampUs
 from jetstream.tier.restore import all_remains, remains_of
 from jetstream.tier.upload import upload_manifest
 from metadata.catalog.directories import directory_of
+from tests.support.manifests import manifest
 from tests.support.object_stores import MemoryStore
-from tests.unit.tier.test_manifest import manifest
 
 EMPTY = manifest()
 

@@ -18,8 +18,8 @@ from metadata.catalog.tables import TierMark
 from tests.support.compaction import COMPACTED, append_records, compact
 from tests.support.log_life import batches_of
 from tests.support.logs import NOW, SMALL, Record, append, begun, filled
+from tests.support.manifests import manifest, segment
 from tests.support.object_stores import MemoryStore
-from tests.unit.tier.test_manifest import manifest, segment
 
 LISTED = manifest(segment(0, 2), segment(2, 4), end=4)
 MARK = TierMark(3, Offset(1), Offset(4), LeaderEpoch(1), None, "m")

@@ -1,0 +1,91 @@
+"""A follower's machine, fed by hand."""
+
+from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset
+from jetstream.replica.follower import Follower
+from jetstream.replica.follower_events import (
+    Action,
+    DivergingAnswer,
+    Event,
+    Fetch,
+    Reign,
+    Synced,
+    Written,
+)
+from jetstream.replica.log_state import LogState
+from jetstream.replica.settings import ReplicaSettings
+from tests.support.reigns import log
+from tests.support.replica_cluster import START, A, B
+
+EPOCH = LeaderEpoch(7)
+
+
+SETTINGS = ReplicaSettings()
+
+
+LOG = log((3, 0), (5, 6), end=10)
+"""Ten records: six of epoch 3, four of epoch 5."""
+
+
+class Following:
+    """A follower b, of a if nothing else is said; and its time."""
+
+    def __init__(
+        self,
+        own_log: LogState = LOG,
+        known: int = 0,
+        *,
+        leader: NodeId | None = A,
+        settings: ReplicaSettings = SETTINGS,
+        may_lack_committed: bool = False,
+    ) -> None:
+        self.now = START
+        self.follower = Follower(B, NodeEpoch(2), own_log, Offset(known), settings)
+        if leader is not None:
+            self.begun = self.give(Reign(leader, EPOCH, may_lack_committed))
+
+    def give(self, event: Event) -> tuple[Action, ...]:
+        return self.follower.handle(event, self.now)
+
+    def after(self, duration_ns: int) -> "Following":
+        self.now = MonotonicNs(self.now + duration_ns)
+        return self
+
+    @property
+    def wakes_after(self) -> int:
+        """How long until it wants a tick."""
+        return self.follower.wake_at - self.now
+
+    def reign(self, leader: NodeId | None, epoch: int) -> tuple[Action, ...]:
+        return self.give(Reign(leader, LeaderEpoch(epoch)))
+
+    def written(self, end: int) -> tuple[Action, ...]:
+        return self.give(Written(Offset(end)))
+
+    def synced(self, end: int) -> tuple[Action, ...]:
+        return self.give(Synced(Offset(end)))
+
+
+def fetch(
+    last: int,
+    end: int,
+    synced: int | None = None,
+    *,
+    leader: NodeId = A,
+    epoch: int = EPOCH,
+    known: int = 0,
+    asks: bool = True,
+) -> Fetch:
+    return Fetch(
+        leader,
+        LeaderEpoch(epoch),
+        NodeEpoch(2),
+        LeaderEpoch(last),
+        Offset(end),
+        Offset(end if synced is None else synced),
+        Offset(known),
+        asks,
+    )
+
+
+def diverging(last: int, log_end: int, epoch: int, end: int) -> DivergingAnswer:
+    return DivergingAnswer(EPOCH, LeaderEpoch(last), Offset(log_end), LeaderEpoch(epoch), Offset(end))
