@@ -16,7 +16,11 @@ settings.register_profile("default", _MANNERS)
 settings.register_profile("deep", _MANNERS, max_examples=5_000)
 settings.load_profile("default")
 
-_BENCHMARKS = Path(__file__).with_name("benchmarks")
+_SLOW_FOLDERS = {
+    Path(__file__).with_name("benchmarks"): "tests/integration/test_bench_command.py",
+    Path(__file__).with_name("containers"): "tests/integration/test_cli.py",
+}
+"""With the tests that hold their promises in the test command."""
 
 StartNatsServer = Callable[..., NatsServer]
 
@@ -36,10 +40,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "SparkTog
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Take the benchmarks' own tests for slow: they start many servers, and no promise is theirs."""
+    """Take for slow what starts a dozen servers, and holds no promise that others do not."""
     for item in items:
-        if item.path.is_relative_to(_BENCHMARKS):
-            item.add_marker(pytest.mark.slow("tests/integration/test_bench_command.py"))
+        for folder, stand_in in _SLOW_FOLDERS.items():
+            if item.path.is_relative_to(folder):
+                item.add_marker(pytest.mark.slow(stand_in))
 
 
 @pytest.fixture

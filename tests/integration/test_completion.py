@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from tests.support.commands import REPOSITORY, WAIT_SECONDS, succeeded, up
+from tests.support.forked_process import ForkedProcess
 from tests.support.nats_server import NatsServer
 
 
@@ -25,27 +27,30 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert process.signalled(signal.SIGTERM)[0] == 0
 
 
+_JETSTREAM = (sys.executable, "-m", "jetstream")
+
+
 def program(*command: str, **environment: str) -> str:
     """Run a program that must succeed without a word on standard error; return what it printed."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("JETSTREAM_")}
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=False,
-        cwd=REPOSITORY,
-        env={**kept, "PYTHONPATH": str(REPOSITORY), **environment},
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    all_of_it = {**kept, "PYTHONPATH": str(REPOSITORY), **environment}
+    if command == _JETSTREAM:
+        process: subprocess.Popen[bytes] = ForkedProcess(
+            "jetstream", (), environment=all_of_it, stdout=PIPE, stderr=PIPE
+        )
+    else:
+        process = subprocess.Popen(command, cwd=REPOSITORY, env=all_of_it, stdout=PIPE, stderr=PIPE)
+    with process:
+        printed, complaint = process.communicate(timeout=WAIT_SECONDS)
+    assert (process.returncode, complaint) == (0, b"")
+    return printed.decode()
 
 
 def candidates(*words: str, nats: str = "") -> list[str]:
     """What bash is offered for the last of ``words``, which stand behind the command."""
     environment = {"JETSTREAM_NATS": nats} if nats else {}
     printed = program(
-        *(sys.executable, "-m", "jetstream"),
+        *_JETSTREAM,
         _JETSTREAM_COMPLETE="complete_bash",
         COMP_WORDS=" ".join(("jetstream", *words)),
         COMP_CWORD=str(len(words)),

@@ -14,11 +14,13 @@ from tests.simulation.search import fails_scenario
 _mutants = pytest.mark.parametrize("mutant", simulated(MUTANTS).values(), ids=simulated(MUTANTS))
 
 
+@pytest.mark.slow("tests/simulation/test_checkers.py")
 @_mutants
 def test_the_simulator_finds_the_mutant(mutant: Mutant) -> None:
     check_found(mutant)
 
 
+@pytest.mark.slow("tests/simulation/test_checkers.py")
 @pytest.mark.parametrize("mutant", directed(MUTANTS).values(), ids=directed(MUTANTS))
 def test_a_directed_test_finds_the_mutant_that_is_too_rare_for_seeds(mutant: Mutant) -> None:
     assert fails_scenario(mutant)
