@@ -1,4 +1,4 @@
-"""Strikes a cluster of real processes for a while, and judges what its clients saw; see docs/testing.md."""
+"""Strikes a cluster of real processes for a while, and judges what its clients saw; see docs/chaos.md."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""Runs the simulator; the three uses are in docs/testing.md."""
+"""Runs the simulator; the three uses are in docs/simulators.md."""
 
 import argparse
 import importlib

@@ -34,7 +34,7 @@ class Found:
         return median(later - earlier for earlier, later in pairwise(seeds))
 
     def row(self) -> str:
-        """Return a line of the table in docs/testing.md."""
+        """Return a line of the table in docs/simulators.md."""
         if not self.finds:
             return f"| `{self.mutant.name}` | 0 in {self.done} | - | - | - |"
         seed, problem = self.finds[0]

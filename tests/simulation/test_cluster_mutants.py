@@ -1,6 +1,6 @@
 """Every deliberate bug in what only clusters have is found: by the checkers alone, without assertions.
 
-What each takes, and how to look for other seeds, is in docs/testing.md.
+What each takes, and how to look for other seeds, is in docs/simulators.md.
 """
 
 import pytest

@@ -1,6 +1,6 @@
 """Every deliberate bug in the Raft core is found: by the checkers alone, with the product's assertions off.
 
-What each takes, and how to look for other seeds, is in docs/testing.md.
+What each takes, and how to look for other seeds, is in docs/simulators.md.
 """
 
 import pytest

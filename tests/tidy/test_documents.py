@@ -1,5 +1,6 @@
 """The pages are true where a test can tell: links, the error table, the dependencies, the index."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -103,10 +104,21 @@ def test_every_documented_test_exists() -> None:
     assert not missing, "\n".join(missing)
 
 
-def test_the_readme_names_the_test_command_that_the_check_script_runs_last() -> None:
+def test_the_check_script_runs_the_readmes_test_command_before_what_it_leaves_out() -> None:
     script = (ROOT / ".ci" / "run").read_text()
-    assert "python -m pytest" in (ROOT / "README.md").read_text()
-    assert script.rindex("\npython -m pytest") > script.rindex("\ncheck ")
+    [command] = re.findall(r"^python -m pytest.*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    commands = re.findall(r"^ *check .*?(python .*)$", script, re.MULTILINE)
+    assert commands[0] == command
+    assert f"{command} -m 'slow and not deep'" in commands[1:]
+
+
+def test_the_map_of_the_test_equipment_has_every_module_with_its_first_line() -> None:
+    lines = (ROOT / "tests" / "support" / "README.md").read_text().splitlines()
+    equipment = [m for m in modules() if re.fullmatch(r"tests/support/(?!__init__)\w+\.py", m.path)]
+    first_lines = {Path(m.path).stem: (ast.get_docstring(m.tree) or "").split("\n")[0] for m in equipment}
+    assert sorted(line for line in lines if line.startswith("- ")) == sorted(
+        f"- `{name}`: {line}" for name, line in first_lines.items()
+    )
 
 
 def test_every_runbook_entry_that_a_log_line_names_exists() -> None:
