@@ -17,8 +17,8 @@ settings.register_profile("deep", _MANNERS, max_examples=5_000)
 settings.load_profile("default")
 
 _SLOW_FOLDERS = {
-    Path(__file__).with_name("benchmarks"): "tests/integration/test_bench_command.py",
-    Path(__file__).with_name("containers"): "tests/integration/test_cli.py",
+    Path(__file__).with_name("benchmarks"): pytest.mark.slow("tests/integration/test_bench_command.py"),
+    Path(__file__).with_name("containers"): pytest.mark.slow("tests/integration/test_cli.py"),
 }
 """With the tests that hold their promises in the test command."""
 
@@ -42,9 +42,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "SparkTog
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Take for slow what starts a dozen servers, and holds no promise that others do not."""
     for item in items:
-        for folder, stand_in in _SLOW_FOLDERS.items():
+        for folder, mark in _SLOW_FOLDERS.items():
             if item.path.is_relative_to(folder):
-                item.add_marker(pytest.mark.slow(stand_in))
+                item.add_marker(mark)
 
 
 @pytest.fixture

@@ -34,7 +34,19 @@ def decided(scene: GroupScene, member: MemberProcess) -> list[Committed]:
     return [told for told in scene.answered(member) if told.code != "connection_lost"]
 
 
-@pytest.mark.parametrize(("is_library", "outcome"), [(False, "refused"), (True, "unknown")])
+@pytest.mark.parametrize(
+    ("is_library", "outcome"),
+    [
+        (False, "refused"),
+        pytest.param(
+            True,
+            "unknown",
+            marks=pytest.mark.slow(
+                "tests/chaos/test_group_faults.py", "tests/simulation/test_group_seeds.py"
+            ),
+        ),
+    ],
+)
 def test_a_member_that_stood_still_beyond_its_session_commits_nothing(
     ground: Stage, tmp_path: Path, is_library: bool, outcome: Outcome
 ) -> None:
@@ -65,6 +77,10 @@ def test_a_member_that_stood_still_beyond_its_session_commits_nothing(
     run(scenario())
 
 
+@pytest.mark.slow(
+    "tests/simulation/test_group_seeds.py",
+    "tests/unit/consumer_groups/test_fencing.py",
+)
 def test_requests_that_come_late_and_again_change_nothing(ground: Stage, tmp_path: Path) -> None:
     async def scenario() -> None:
         names = ("one", "two", "three")
@@ -107,7 +123,24 @@ async def reassign_shard(scene: GroupScene, leader: str) -> None:
     await scene.move(scene.shard, [name for name in scene.cluster.nodes if name != leader])
 
 
-@pytest.mark.parametrize("move", [kill_coordinator, stop_coordinator, reassign_shard])
+@pytest.mark.parametrize(
+    "move",
+    [
+        kill_coordinator,
+        pytest.param(
+            stop_coordinator,
+            marks=pytest.mark.slow(
+                "tests/chaos/test_group_faults.py", "tests/simulation/test_group_seeds.py"
+            ),
+        ),
+        pytest.param(
+            reassign_shard,
+            marks=pytest.mark.slow(
+                "tests/chaos/test_group_faults.py", "tests/simulation/test_group_seeds.py"
+            ),
+        ),
+    ],
+)
 def test_a_partition_is_handed_over_although_the_coordinator_moves(
     ground: Stage, tmp_path: Path, move: Callable[[GroupScene, str], Awaitable[None]]
 ) -> None:
@@ -141,6 +174,10 @@ def unanswered(member: str, node: str) -> list[Pair]:
     return [(node, member)]
 
 
+@pytest.mark.slow(
+    "tests/simulation/test_group_seeds.py",
+    "tests/unit/consumer_groups/test_fencing.py",
+)
 @pytest.mark.parametrize("cut", [cut_off, unanswered])
 def test_a_member_that_cannot_hear_its_coordinator_is_put_out_and_nothing_is_lost(
     ground: Stage, tmp_path: Path, cut: Callable[[str, str], list[Pair]]
@@ -173,6 +210,10 @@ def test_a_member_that_cannot_hear_its_coordinator_is_put_out_and_nothing_is_los
     run(scenario())
 
 
+@pytest.mark.slow(
+    "tests/simulation/test_group_seeds.py",
+    "tests/unit/consumer_groups/test_fencing.py",
+)
 def test_nothing_moves_while_the_shard_lacks_replicas(ground: Stage, tmp_path: Path) -> None:
     """Two of its three stand still, but a majority of the voters goes on, and the coordinator with them."""
 
@@ -212,6 +253,10 @@ def _without_outcome(scene: GroupScene, known: int) -> int:
     return sum(isinstance(event, Committed) and event.outcome == "unknown" for event in heard)
 
 
+@pytest.mark.slow(
+    "tests/simulation/test_group_seeds.py",
+    "tests/unit/consumer_groups/test_fencing.py",
+)
 def test_groups_go_on_without_nats(ground: Stage, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with group_scene(ground, tmp_path, "silent", ("one", "two")) as scene:

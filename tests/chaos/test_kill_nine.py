@@ -67,6 +67,10 @@ def verify_files(data: Path) -> None:
         assert report.problems == ()
 
 
+@pytest.mark.slow(
+    "tests/crash/test_power_loss.py",
+    "tests/chaos/test_restart_under_readers.py",
+)
 def test_ten_kills_under_load_lose_and_repeat_nothing(tmp_path: Path) -> None:
     run(kill_and_restart(tmp_path, rounds=10, seed=1))
 

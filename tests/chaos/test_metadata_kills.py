@@ -8,7 +8,10 @@ from tests.support.metadata_torture import torture
 from tests.support.sockets import run
 
 
-@pytest.mark.parametrize(("size", "proxied"), [(3, False), (5, True)])
+@pytest.mark.parametrize(
+    ("size", "proxied"),
+    [(3, False), pytest.param(5, True, marks=pytest.mark.slow("tests/chaos/test_metadata_kills.py"))],
+)
 def test_a_few_faults_lose_and_double_nothing(size: int, proxied: bool, tmp_path: Path) -> None:
     assert run(torture(size, tmp_path, seed=size, faults=8, proxied=proxied)) > 0
 

@@ -114,7 +114,14 @@ async def verify(js: JetstreamClient, witness: Witness, readers: Readers) -> Non
         assert got == stored[BEFORE:]
 
 
-@pytest.mark.parametrize("end", [NodeProcess.kill, NodeProcess.stop], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        NodeProcess.kill,
+        pytest.param(NodeProcess.stop, marks=pytest.mark.slow("tests/chaos/test_restart_under_readers.py")),
+    ],
+    ids=["killed", "stopped"],
+)
 def test_fifty_readers_go_on_at_their_record_when_the_node_comes_back(
     tmp_path: Path, end: Callable[[NodeProcess], object]
 ) -> None:

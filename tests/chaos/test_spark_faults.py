@@ -111,6 +111,10 @@ def check_archive(root: Path, records: int) -> None:
     assert set(numbers) == set(range(records))
 
 
+@pytest.mark.slow(
+    "tests/property/test_spark_planning.py",
+    "tests/crash/test_archive.py",
+)
 def test_two_kills_of_driver_and_java_lose_and_repeat_nothing(tmp_path: Path) -> None:
     kill_and_restart(tmp_path, kills=2, seed=1)
 

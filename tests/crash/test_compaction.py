@@ -206,11 +206,27 @@ def check_restart(disk: MemoryDisk, publisher: Publisher) -> None:
     ("kind", "survival", "first"),
     [
         (FaultKind.POWER_LOSS, nothing_survives, 1),
-        (FaultKind.POWER_LOSS_AFTER, random_survival(2), 1),  # as good as before the next call
+        # As good as before the next call.
+        pytest.param(
+            FaultKind.POWER_LOSS_AFTER,
+            random_survival(2),
+            1,
+            marks=pytest.mark.slow("tests/crash/test_compaction.py", "tests/property/test_compaction.py"),
+        ),
         (FaultKind.IO_ERROR, random_survival(3), 1),
-        (FaultKind.SHORT_WRITE, everything_survives, 2),
+        pytest.param(
+            FaultKind.SHORT_WRITE,
+            everything_survives,
+            2,
+            marks=pytest.mark.slow("tests/crash/test_compaction.py", "tests/property/test_compaction.py"),
+        ),
         (FaultKind.EXHAUSTED, everything_survives, 1),
-        (FaultKind.EXHAUSTED, everything_survives, 2),
+        pytest.param(
+            FaultKind.EXHAUSTED,
+            everything_survives,
+            2,
+            marks=pytest.mark.slow("tests/crash/test_compaction.py", "tests/property/test_compaction.py"),
+        ),
     ],
 )
 @pytest.mark.parametrize("run", CALLS)

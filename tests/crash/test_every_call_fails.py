@@ -64,7 +64,9 @@ def test_a_sync_that_fails_once_and_then_succeeds_is_not_believed() -> None:
         check_reopened_process(disk, oracle)
 
 
-@pytest.mark.parametrize("kept", [300, 2500])
+@pytest.mark.parametrize(
+    "kept", [300, pytest.param(2500, marks=pytest.mark.slow("tests/crash/test_every_call_fails.py"))]
+)
 def test_what_a_killed_process_left_in_the_cache_is_durable_before_it_is_served(kept: int) -> None:
     for number in range(1, len(CALLS) + 1):
         disk, oracle = strike(number, Fault(FaultKind.POWER_LOSS, kept))

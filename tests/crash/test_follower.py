@@ -254,8 +254,12 @@ def test_the_life_has_every_kind_of_call_and_of_batch() -> None:
     ("kind", "survival"),
     [
         (FaultKind.POWER_LOSS, nothing_survives),
-        (FaultKind.POWER_LOSS, everything_survives),
-        (FaultKind.POWER_LOSS, random_survival(1)),
+        pytest.param(
+            FaultKind.POWER_LOSS, everything_survives, marks=pytest.mark.slow("tests/crash/test_follower.py")
+        ),
+        pytest.param(
+            FaultKind.POWER_LOSS, random_survival(1), marks=pytest.mark.slow("tests/crash/test_follower.py")
+        ),
         (FaultKind.POWER_LOSS_AFTER, random_survival(2)),
     ],
 )

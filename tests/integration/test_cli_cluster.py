@@ -143,6 +143,7 @@ def test_a_number_of_nodes_that_is_of_no_use_is_refused(nodes: str) -> None:
     assert "choose 1, 3 or 5" in result.stderr
 
 
+@pytest.mark.slow("tests/integration/test_cli_cluster.py::test_a_node_that_dies_is_said_and_started_again")
 def test_a_node_that_does_not_live_is_given_up_and_the_others_are_stopped(tmp_path: Path) -> None:
     with cluster_directory(tmp_path, 3) as directory:
         taken = socket.create_server(("127.0.0.1", directory.peers[NodeId("c")]))

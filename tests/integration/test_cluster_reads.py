@@ -271,6 +271,9 @@ def test_a_reader_that_catches_up_goes_on_elsewhere_when_its_node_is_killed(
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/integration/test_cluster_reads.py::test_a_reader_that_catches_up_goes_on_elsewhere_when_its_node_is_killed"
+)
 def test_readers_follow_while_all_nodes_are_killed_one_after_the_other(scene: Scene) -> None:
     async def test() -> None:
         async with scene.client() as js, scene.client("a", "b", "c") as through:

@@ -287,6 +287,10 @@ async def copied(place: Path, kept: Path) -> None:
                 await pause()
 
 
+@pytest.mark.slow(
+    "tests/unit/tier/test_restore.py",
+    "tests/integration/test_tiers.py",
+)
 def test_a_deleted_stream_is_made_again_on_three_nodes_if_its_objects_were_kept(
     scene: ClusterScene, store: Path, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_what_plain_clients_publish_is_compacted(tmp_path: Path) -> None:
     run(scenario())
 
 
+@pytest.mark.slow("tests/crash/test_compaction.py")
 def test_a_node_that_is_killed_while_it_compacts_loses_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         data = tmp_path / "data"

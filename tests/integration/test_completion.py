@@ -120,6 +120,7 @@ def test_a_server_that_never_answers_completes_nothing() -> None:
         assert candidates("read", "ord", nats=f"nats://127.0.0.1:{silent.getsockname()[1]}") == []
 
 
+@pytest.mark.slow("tests/integration/test_completion.py::test_commands_and_options_are_completed")
 def test_bash_completes_by_the_script_that_the_command_shows_and_installs(nats: str, tmp_path: Path) -> None:
     command = tmp_path / "bin" / "jetstream"
     command.parent.mkdir()

@@ -118,6 +118,10 @@ async def until_logged(node: ClusterNode, word: str) -> None:
             await pause()
 
 
+@pytest.mark.slow(
+    "tests/simulation/test_cluster_seeds.py",
+    "tests/integration/test_killed_leaders.py",
+)
 def test_a_data_node_leads_is_killed_and_another_takes_over_without_loss(
     cluster: NodeCluster, nats_url: str
 ) -> None:
@@ -237,6 +241,9 @@ def test_a_drained_data_node_is_removed_and_comes_back_as_a_new_one(
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/integration/test_data_nodes.py::test_a_drained_data_node_is_removed_and_comes_back_as_a_new_one"
+)
 def test_a_dead_data_node_is_removed_once_its_replicas_are_elsewhere(
     cluster: NodeCluster, nats_url: str
 ) -> None:
@@ -258,6 +265,7 @@ def test_a_dead_data_node_is_removed_once_its_replicas_are_elsewhere(
     run(test())
 
 
+@pytest.mark.slow("tests/integration/test_bootstrap.py")
 def test_a_data_node_without_voters_waits_and_says_so(tmp_path: Path, nats_url: str) -> None:
     async def test() -> None:
         cluster = NodeCluster(tmp_path, nats_url, size=3, data=1, api_prefix='"waiting.api"')

@@ -23,6 +23,7 @@ SHA256_OF_ALL_VALUES = "74b2dd3d0cfbd19d4a0d9985b71f4b374440c90bad9f2952dca99725
 """Of the 336,776 values in order; ``csv``, ``json`` and ``hashlib`` alone give the same."""
 
 
+@pytest.mark.slow("tests/integration/test_demo.py::test_another_run_replaces_the_stream_or_appends_to_it")
 def test_every_flight_is_published_acked_stored_and_read_back(tmp_path: Path) -> None:
     with CommandProcess("demo", "--data", str(tmp_path), "--json") as process:
         code, output, error = process.finished()
@@ -98,6 +99,10 @@ def checked_cluster_report(data: Path, *arguments: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow(
+    "tests/integration/test_killed_leaders.py",
+    "tests/integration/test_cli_cluster.py::test_a_node_that_dies_is_said_and_started_again",
+)
 def test_the_demo_on_three_nodes_loses_nothing_when_the_leader_is_killed(tmp_path: Path) -> None:
     report = checked_cluster_report(tmp_path, "--rows", "15000")
     assert (report["records"], report["end_offset"]) == (15_000, 15_000)

@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from envelope.limits import FRAME_HEADER_BYTES_MAX, KIB, MIB, REQUESTS_IN_FLIGHT_MAX
 from jetstream.protocol.frames import PREFIX, encode_head
 from jetstream.protocol.responses import DESCRIPTION_CHARS_MAX
@@ -55,6 +57,10 @@ def test_peers_that_drip_are_cut_off_in_time(tmp_path: Path) -> None:
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/integration/test_socket_peers.py",
+    "tests/unit/fetch/test_parked.py",
+)
 def test_peers_that_are_gone_without_a_word_are_forgotten(tmp_path: Path) -> None:
     """Behind a line that has gone dead: one was idle, one waited for records, one had half of a body."""
 
@@ -164,6 +170,10 @@ def test_nonsense_in_sound_frames_is_refused_by_name_and_the_connection_lives(tm
 # --- greed ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(
+    "tests/integration/test_socket_peers.py",
+    "tests/unit/fetch/test_parked.py",
+)
 def test_ten_thousand_requests_in_flight_on_one_connection_are_refused_beyond_its_limit(
     tmp_path: Path,
 ) -> None:
@@ -199,6 +209,10 @@ def test_ten_thousand_requests_in_flight_on_one_connection_are_refused_beyond_it
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/integration/test_socket_peers.py",
+    "tests/unit/fetch/test_parked.py",
+)
 def test_ten_thousand_requests_in_flight_over_many_connections_are_all_answered(tmp_path: Path) -> None:
     async def test() -> None:
         async with a_scene(tmp_path) as scene:

@@ -97,6 +97,11 @@ async def until_start(scene: ClusterScene, stream: str, offset: int) -> None:
                 await pause()
 
 
+@pytest.mark.slow(
+    "tests/simulation/test_replica_seeds.py",
+    "tests/crash/test_follower.py",
+    "tests/integration/test_killed_leaders.py::test_a_session_goes_on_at_the_next_leader_though_its_records_are_gone",
+)
 def test_a_truncation_goes_on_at_the_next_leader(scene: ClusterScene) -> None:
     async def test() -> None:
         async with scene.client() as js, led(scene, js, "cut", segment_bytes=64 * 1024) as leader:
@@ -132,6 +137,11 @@ def test_a_truncation_goes_on_at_the_next_leader(scene: ClusterScene) -> None:
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/simulation/test_replica_seeds.py",
+    "tests/crash/test_follower.py",
+    "tests/integration/test_killed_leaders.py::test_a_session_goes_on_at_the_next_leader_though_its_records_are_gone",
+)
 def test_compaction_goes_on_at_the_next_leader(scene: ClusterScene) -> None:
     async def test() -> None:
         async with scene.client() as js, led(scene, js, "compacted", **CONFIG) as leader:
@@ -158,6 +168,11 @@ def test_compaction_goes_on_at_the_next_leader(scene: ClusterScene) -> None:
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/simulation/test_replica_seeds.py",
+    "tests/crash/test_follower.py",
+    "tests/integration/test_killed_leaders.py::test_a_session_goes_on_at_the_next_leader_though_its_records_are_gone",
+)
 def test_tables_of_a_compacted_stream_are_what_was_acked_when_its_leader_has_died(
     scene: ClusterScene,
 ) -> None:

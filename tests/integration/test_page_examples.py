@@ -214,6 +214,7 @@ def test_the_program_on_the_reading_page_runs(tmp_path: Path) -> None:
     run(scenario())
 
 
+@pytest.mark.slow("tests/integration/test_client_cursors.py::test_a_consumer_commits_reads_back_and_goes_on")
 def test_the_program_on_the_page_of_cursors_resumes(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
@@ -236,6 +237,7 @@ def test_the_program_on_the_page_of_groups_looks_after_one(tmp_path: Path) -> No
     run(scenario())
 
 
+@pytest.mark.slow("tests/integration/test_consumers.py")
 def test_the_program_on_the_page_of_consumers_goes_on_where_it_was(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
@@ -417,6 +419,7 @@ async def fill(js: JetstreamClient, number: int) -> None:
             _ = await publisher.publish("orders.eu", b"%d" % value)
 
 
+@pytest.mark.slow("tests/unit/ingest/test_dedupe.py")
 def test_message_ids_take_the_memory_that_the_operations_page_says() -> None:
     page = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
     (measure,) = [block for block in blocks("docs/operations.md", "sh") if "DedupeWindow" in block]

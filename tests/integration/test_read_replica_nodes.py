@@ -61,6 +61,7 @@ async def values(scene: ClusterScene, node: str, stream: str, end: int) -> list[
         return [int(record.value or b"") async for record in reader]
 
 
+@pytest.mark.slow("tests/simulation/test_replica_seeds.py")
 def test_read_replicas_come_and_go_serve_reads_die_and_never_lead(scene: ClusterScene) -> None:
     async def test() -> None:
         async with scene.client() as js:

@@ -242,6 +242,9 @@ def test_a_connection_that_is_cut_before_really_any_byte_is_resumed_there(tmp_pa
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/integration/test_reader_faults.py::test_a_connection_that_is_cut_before_any_byte_is_resumed_there"
+)
 def test_a_line_that_falls_silent_anywhere_is_given_up(tmp_path: Path) -> None:
     """Nobody is told: the client's own deadline ends it, as it waits for a hello, an offset or a record."""
 
@@ -254,6 +257,10 @@ def test_a_line_that_falls_silent_anywhere_is_given_up(tmp_path: Path) -> None:
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/integration/test_short_circuit_faults.py::test_a_flipped_bit_anywhere_is_never_a_wrong_record",
+    "tests/integration/test_reader_distrust.py",
+)
 def test_a_flipped_bit_in_any_byte_is_found(tmp_path: Path) -> None:
     """A sample of one bit of every byte, by lot, and of all bits of lengths and digits."""
 
@@ -282,6 +289,10 @@ def test_any_flipped_bit_is_found(tmp_path: Path, bit: int) -> None:
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/integration/test_short_circuit_faults.py::test_a_flipped_bit_anywhere_is_never_a_wrong_record",
+    "tests/integration/test_reader_distrust.py",
+)
 def test_a_flipped_digit_is_found_where_the_node_leaves_records_out(tmp_path: Path) -> None:
     async def test() -> None:
         async with a_small_stream(tmp_path) as (_, node):
@@ -296,6 +307,10 @@ def test_a_flipped_digit_is_found_where_the_node_leaves_records_out(tmp_path: Pa
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/integration/test_short_circuit_faults.py::test_a_flipped_bit_anywhere_is_never_a_wrong_record",
+    "tests/integration/test_reader_distrust.py",
+)
 def test_a_flipped_digit_is_found_where_a_reader_begins_or_ends_at_a_moment(tmp_path: Path) -> None:
     async def test() -> None:
         async with a_small_stream(tmp_path) as (js, node):

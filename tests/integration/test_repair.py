@@ -90,6 +90,11 @@ async def check_read(js: JetstreamClient, stream: str) -> None:
         assert found == list(range(COUNT))
 
 
+@pytest.mark.slow(
+    "tests/crash/test_repair.py",
+    "tests/simulation/test_replica_damage.py",
+    "tests/integration/test_repair.py::test_damage_is_repaired_before_anything_is_known_to_be_committed",
+)
 def test_all_replicas_repair_each_other_whoever_leads(scene: ClusterScene) -> None:
     """The first batch of a segment, neighbours, and one of the segment that is being written."""
 
@@ -146,6 +151,11 @@ def test_damage_is_repaired_before_anything_is_known_to_be_committed(scene: Clus
     run(scenario())
 
 
+@pytest.mark.slow(
+    "tests/crash/test_repair.py",
+    "tests/simulation/test_replica_damage.py",
+    "tests/integration/test_repair.py::test_damage_is_repaired_before_anything_is_known_to_be_committed",
+)
 def test_what_nobody_has_intact_stays_refused_and_the_rest_is_repaired(scene: ClusterScene) -> None:
     async def scenario() -> None:
         async with scene.client() as js:
@@ -172,6 +182,11 @@ def test_what_nobody_has_intact_stays_refused_and_the_rest_is_repaired(scene: Cl
     run(scenario())
 
 
+@pytest.mark.slow(
+    "tests/crash/test_repair.py",
+    "tests/simulation/test_replica_damage.py",
+    "tests/integration/test_repair.py::test_damage_is_repaired_before_anything_is_known_to_be_committed",
+)
 def test_a_stream_with_one_replica_has_nobody_to_ask(scene: ClusterScene) -> None:
     async def scenario() -> None:
         async with scene.client() as js:
@@ -189,6 +204,11 @@ def test_a_stream_with_one_replica_has_nobody_to_ask(scene: ClusterScene) -> Non
     run(scenario())
 
 
+@pytest.mark.slow(
+    "tests/crash/test_repair.py",
+    "tests/simulation/test_replica_damage.py",
+    "tests/integration/test_repair.py::test_damage_is_repaired_before_anything_is_known_to_be_committed",
+)
 def test_damage_in_what_nobody_reads_is_found_and_repaired_while_the_node_runs(scene: ClusterScene) -> None:
     async def scenario() -> None:
         async with scene.client() as js:

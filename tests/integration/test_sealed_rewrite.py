@@ -88,6 +88,10 @@ def test_single_records_that_plain_clients_publish_are_merged(tmp_path: Path) ->
     run(scenario())
 
 
+@pytest.mark.slow(
+    "tests/property/test_sealed_rewrite.py",
+    "tests/integration/test_sealed_rewrite.py::test_single_records_that_plain_clients_publish_are_merged",
+)
 def test_a_node_that_is_killed_while_it_rewrites_knows_every_message_and_id(
     tmp_path: Path,
 ) -> None:
@@ -156,6 +160,10 @@ async def until_rewritten(scene: ClusterScene, stream: str, nodes: str, end: int
                 await pause()
 
 
+@pytest.mark.slow(
+    "tests/property/test_sealed_rewrite.py",
+    "tests/integration/test_sealed_rewrite.py::test_single_records_that_plain_clients_publish_are_merged",
+)
 def test_a_replica_that_was_away_goes_on_inside_a_merged_batch(scene: ClusterScene) -> None:
     async def test() -> None:
         async with scene.client() as js:
@@ -188,6 +196,10 @@ def test_a_replica_that_was_away_goes_on_inside_a_merged_batch(scene: ClusterSce
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/property/test_sealed_rewrite.py",
+    "tests/integration/test_sealed_rewrite.py::test_single_records_that_plain_clients_publish_are_merged",
+)
 def test_a_leader_that_is_killed_while_it_rewrites_loses_nothing(scene: ClusterScene) -> None:
     """The last of the file: it ends the nodes."""
 

@@ -42,6 +42,9 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGESIZE")
 
 
+@pytest.mark.slow(
+    "tests/integration/test_socket_peers.py::test_a_reader_that_stops_reading_holds_only_itself"
+)
 def test_a_hundred_readers_that_stopped_hold_no_memory(tmp_path: Path) -> None:
     """What they asked for, 800 GiB, waits in files; the bystander and a reader of the same stream get on."""
 
@@ -68,6 +71,9 @@ def test_a_hundred_readers_that_stopped_hold_no_memory(tmp_path: Path) -> None:
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/integration/test_socket_peers.py::test_a_reader_that_stops_reading_holds_only_itself"
+)
 def test_a_hundred_readers_of_a_part_that_stopped_hold_little_memory(tmp_path: Path) -> None:
     """The body of a fetch that leaves something out is made in memory: of one fetch a connection."""
 

@@ -41,6 +41,10 @@ async def with_a_replica_left_behind(scene: ClusterScene, js: JetstreamClient, s
     await scene.until_alive(js.nats, "bc")
 
 
+@pytest.mark.slow(
+    "tests/unit/metadata/test_unclean_elections.py",
+    "tests/simulation/test_replica_seeds.py",
+)
 def test_an_operator_elects_and_everybody_is_told_what_is_lost(scene: ClusterScene) -> None:
     async def test() -> None:
         async with scene.client() as js:

@@ -53,13 +53,12 @@ def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProce
     )
 
 
-def check_determinism(simulator: str, seeds: Iterable[int] = (1, 2, 3)) -> None:
-    """Assert that each of some long runs is the same in two processes, event by event."""
-    for seed in seeds:
-        replay = ("-m", "tests.simulation", simulator, "--seed", str(seed), "--trace")
-        one, other = simulate(*replay, hash_seed="1"), simulate(*replay, hash_seed="2")
-        assert one.stdout == other.stdout
-        assert one.stdout.count("\n") > 500, one.stderr
+def check_determinism(simulator: str, seed: int) -> None:
+    """Assert that a long run is the same in two processes, event by event."""
+    replay = ("-m", "tests.simulation", simulator, "--seed", str(seed), "--trace")
+    one, other = simulate(*replay, hash_seed="1"), simulate(*replay, hash_seed="2")
+    assert one.stdout == other.stdout
+    assert one.stdout.count("\n") > 500, one.stderr
 
 
 def check_replay(simulator: str, mutant: str, seeds: int = 100) -> None:

@@ -6,6 +6,8 @@ from tests.simulation.cluster.cluster import run
 from tests.simulation.cluster.swarm import FAULTS
 from tests.simulation.seed_runs import DEEP, check_determinism, check_replay, counted, first_seed, run_all
 
+_SLOW = pytest.mark.slow("tests/simulation/test_cluster_seeds.py")
+_FEW_SEEDS = 25
 _SEEDS = 120
 _DEEP_SEEDS = 5_000
 _FIRST = first_seed(3)
@@ -20,6 +22,13 @@ _REPLICAS = ("reign", "diverging", "start_over", "fetch_other_leader_epoch", "fe
 _CLIENTS = ("acked", "read", "retried", "duplicate", "given_up", "refused", "history")
 
 
+def test_a_few_new_seeds_of_clusters_keep_every_law_and_converge() -> None:
+    assert run_all("cluster", run, range(_FIRST, _FIRST + _FEW_SEEDS))
+
+
+@pytest.mark.slow(
+    "tests/simulation/test_cluster_seeds.py::test_a_few_new_seeds_of_clusters_keep_every_law_and_converge"
+)
 def test_new_seeds_of_clusters_keep_every_law_and_converge_and_go_through_every_fault() -> None:
     outcomes = run_all("cluster", run, range(_FIRST, _FIRST + _SEEDS))
     counts = counted(outcomes)
@@ -38,8 +47,9 @@ def test_thousands_of_new_seeds_of_clusters_keep_every_law_and_converge() -> Non
     assert run_all("cluster", run, range(_FIRST + DEEP, _FIRST + DEEP + _DEEP_SEEDS))
 
 
-def test_a_seed_of_a_cluster_is_the_same_run_in_every_process_event_by_event() -> None:
-    check_determinism("cluster")
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=_SLOW), pytest.param(3, marks=_SLOW)])
+def test_a_seed_of_a_cluster_is_the_same_run_in_every_process_event_by_event(seed: int) -> None:
+    check_determinism("cluster", seed)
 
 
 def test_a_failing_seed_of_clusters_prints_the_one_command_that_replays_it_with_a_trace() -> None:

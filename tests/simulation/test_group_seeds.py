@@ -6,6 +6,8 @@ from tests.simulation.groups.cluster import run
 from tests.simulation.groups.swarm import FAULTS
 from tests.simulation.seed_runs import DEEP, check_determinism, check_replay, counted, first_seed, run_all
 
+_SLOW = pytest.mark.slow("tests/simulation/test_group_seeds.py")
+_FEW_SEEDS = 30
 _SEEDS = 80
 _DEEP_SEEDS = 10_000
 _FIRST = first_seed(4)
@@ -22,6 +24,13 @@ _SAID = (
 )
 
 
+def test_a_few_new_seeds_of_groups_keep_every_law_and_come_to_rest() -> None:
+    assert run_all("groups", run, range(_FIRST, _FIRST + _FEW_SEEDS))
+
+
+@pytest.mark.slow(
+    "tests/simulation/test_group_seeds.py::test_a_few_new_seeds_of_groups_keep_every_law_and_come_to_rest"
+)
 def test_new_seeds_of_groups_keep_every_law_and_come_to_rest_and_go_through_every_fault() -> None:
     outcomes = run_all("groups", run, range(_FIRST, _FIRST + _SEEDS))
     counts = counted(outcomes)
@@ -34,8 +43,9 @@ def test_thousands_of_new_seeds_of_groups_keep_every_law_and_come_to_rest() -> N
     assert run_all("groups", run, range(_FIRST + DEEP, _FIRST + DEEP + _DEEP_SEEDS))
 
 
-def test_a_seed_of_groups_is_the_same_run_in_every_process_event_by_event() -> None:
-    check_determinism("groups", (3, 5, 10))
+@pytest.mark.parametrize("seed", [3, pytest.param(5, marks=_SLOW), pytest.param(10, marks=_SLOW)])
+def test_a_seed_of_groups_is_the_same_run_in_every_process_event_by_event(seed: int) -> None:
+    check_determinism("groups", seed)
 
 
 def test_a_failing_seed_of_groups_prints_the_one_command_that_replays_it_with_a_trace() -> None:

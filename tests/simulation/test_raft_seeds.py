@@ -6,6 +6,8 @@ from tests.simulation.raft.cluster import run
 from tests.simulation.raft.swarm import FAULTS
 from tests.simulation.seed_runs import DEEP, check_determinism, check_replay, counted, first_seed, run_all
 
+_SLOW = pytest.mark.slow("tests/simulation/test_raft_seeds.py")
+_FEW_SEEDS = 150
 _SEEDS = 600
 _DEEP_SEEDS = 20_000
 _FIRST = first_seed(1)
@@ -16,6 +18,11 @@ _VOTERS = ("elected", "truncated", "compacted", "restored", "transfer")
 _CLIENTS = ("written", "read", "retried", "refused_not_leader", "refused_handing_over", "refused_overloaded")
 
 
+def test_a_few_new_seeds_keep_every_law_and_converge() -> None:
+    assert run_all("raft", run, range(_FIRST, _FIRST + _FEW_SEEDS))
+
+
+@pytest.mark.slow("tests/simulation/test_raft_seeds.py::test_a_few_new_seeds_keep_every_law_and_converge")
 def test_new_seeds_keep_every_law_and_converge_and_go_through_every_fault() -> None:
     outcomes = run_all("raft", run, range(_FIRST, _FIRST + _SEEDS))
     counts = counted(outcomes)
@@ -30,8 +37,9 @@ def test_tens_of_thousands_of_new_seeds_keep_every_law_and_converge() -> None:
     assert run_all("raft", run, range(_FIRST + DEEP, _FIRST + DEEP + _DEEP_SEEDS))
 
 
-def test_a_seed_is_the_same_run_in_every_process_event_by_event() -> None:
-    check_determinism("raft")
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=_SLOW), pytest.param(3, marks=_SLOW)])
+def test_a_seed_is_the_same_run_in_every_process_event_by_event(seed: int) -> None:
+    check_determinism("raft", seed)
 
 
 def test_a_failing_seed_prints_the_one_command_that_replays_it_with_a_trace() -> None:

@@ -6,6 +6,8 @@ from tests.simulation.replica.cluster import run
 from tests.simulation.replica.swarm import FAULTS
 from tests.simulation.seed_runs import DEEP, check_determinism, check_replay, counted, first_seed, run_all
 
+_SLOW = pytest.mark.slow("tests/simulation/test_replica_seeds.py")
+_FEW_SEEDS = 60
 _SEEDS = 300
 _DEEP_SEEDS = 20_000
 _FIRST = first_seed(2)
@@ -24,6 +26,13 @@ _DAMAGED = ("flip", "repaired", "not_repaired", "fetch_cannot_read")
 _CLIENTS = ("acked", "read", "retried", "duplicate", "given_up", "refused", "history")
 
 
+def test_a_few_new_seeds_of_replicas_keep_every_law_and_converge() -> None:
+    assert run_all("replica", run, range(_FIRST, _FIRST + _FEW_SEEDS))
+
+
+@pytest.mark.slow(
+    "tests/simulation/test_replica_seeds.py::test_a_few_new_seeds_of_replicas_keep_every_law_and_converge"
+)
 def test_new_seeds_of_replicas_keep_every_law_and_converge_and_go_through_every_fault() -> None:
     outcomes = run_all("replica", run, range(_FIRST, _FIRST + _SEEDS))
     counts = counted(outcomes)
@@ -48,8 +57,9 @@ def test_tens_of_thousands_of_new_seeds_of_replicas_keep_every_law_and_converge(
     assert run_all("replica", run, range(_FIRST + DEEP, _FIRST + DEEP + _DEEP_SEEDS))
 
 
-def test_a_seed_of_replicas_is_the_same_run_in_every_process_event_by_event() -> None:
-    check_determinism("replica")
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=_SLOW), pytest.param(3, marks=_SLOW)])
+def test_a_seed_of_replicas_is_the_same_run_in_every_process_event_by_event(seed: int) -> None:
+    check_determinism("replica", seed)
 
 
 def test_a_failing_seed_of_replicas_prints_the_one_command_that_replays_it_with_a_trace() -> None:

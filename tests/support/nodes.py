@@ -18,7 +18,8 @@ from jetstream.node.clock import Clock
 from jetstream.node.config import NodeConfig, load_config
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
-from tests.support.forked_process import REPOSITORY, ForkedProcess
+from tests.support.commands import REPOSITORY
+from tests.support.forked_process import ForkedProcess
 
 T = TypeVar("T")
 
