@@ -1,5 +1,6 @@
 """Every house rule holds in the whole tree, and every rule bites."""
 
+import functools
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ def _allowances() -> list[Allowance]:
     return [Allowance(**row) for row in tomllib.loads(_ALLOWANCES.read_text())["allowance"]]
 
 
+@functools.cache
 def _findings(rule: Rule) -> list[Finding]:
     return [finding for module in modules() for finding in rule(module)]
 
