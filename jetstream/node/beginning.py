@@ -24,4 +24,4 @@ async def begin_stream(replica: StreamReplica, row: Stream, cluster: ClusterServ
 def refuse(replica: StreamReplica) -> None:
     """Serve nothing, and say so, until the log is back or an operator decides."""
     replica.problem = StreamLost("its log is gone from the disk, and no other replica was in sync")
-    _log.error("stream lost stream=%s: %s runbook=RB-15", replica.name, replica.problem)
+    _log.error("stream lost stream=%s: %s runbook=RB-13", replica.name, replica.problem)

@@ -121,7 +121,7 @@ class ClusterMember:
             registered = await self._registered(registration, held)
         for row in self._group.catalog.streams():
             if row.incarnation not in held and self._node_id in row.blank:
-                _log.error("log is gone stream=%s: it is blank until it is copied runbook=RB-15", row.name)
+                _log.error("log is gone stream=%s: it is blank until it is copied runbook=RB-13", row.name)
         self.services.node_epoch = registered.node.node_epoch
         if self._sessions is not None:
             self._membership.begin(registered.node.node_epoch)

@@ -206,7 +206,7 @@ class FollowingStream:
                 text = (
                     f"{self.leader} leads and lacks committed records from {start} to {end}: nothing is cut"
                 )
-                _log.error("leader distrusted stream=%s: %s runbook=RB-15", name, text)
+                _log.error("leader distrusted stream=%s: %s runbook=RB-13", name, text)
                 self.problem = StreamLost(text)
             case _:
                 assert_never(action)

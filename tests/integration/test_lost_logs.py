@@ -77,7 +77,7 @@ def test_after_a_power_cut_who_lost_its_log_copies_it_from_the_others(
             assert await values(js, stream) == list(range(RECORDS))
             await scene.cluster.until_whole(js.nats, "__cursors")
             assert (await js.cursors.get("reader", stream)).offset == 7
-            assert scene.logged("a", " ERROR ", "log is gone", f"stream={stream}:", "RB-15")
+            assert scene.logged("a", " ERROR ", "log is gone", f"stream={stream}:", "RB-13")
             assert not scene.logged("b", " ERROR ", stream)
             await published(js, stream, range(RECORDS, RECORDS + 5))
 
@@ -131,7 +131,7 @@ def test_a_stream_whose_only_replica_is_lost_goes_on_when_an_operator_says_so(sc
             await scene.until_alive(js.nats, "abc")
             info = await scene.until(js.nats, "sole", lambda info: info["blank"] == ["c"])
             assert (info["leader"], info["isr"]) == (None, ["c"])
-            assert scene.logged("c", " ERROR ", "stream lost", "stream=sole", "RB-15")
+            assert scene.logged("c", " ERROR ", "stream lost", "stream=sole", "RB-13")
             await scene.until_elected(js.nats, "sole", "c")
             info = await scene.until(js.nats, "sole", lambda info: info["state"] == "online")
             assert (info["last_unclean_election"]["leader"], info["blank"]) == ("c", [])
