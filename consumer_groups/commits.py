@@ -15,7 +15,8 @@ from consumer_groups.group_cursors import NewCursor
 from consumer_groups.group_table import GroupTable
 from consumer_groups.partitions import GroupName, MemberId, Partition
 from consumer_groups.shard_events import CommitCursors, QuestionId
-from envelope.errors import CorruptDataError, CursorBehind, InvalidCursor, JetstreamError, LimitReached
+from envelope.errors import CorruptDataError, InvalidCursor, JetstreamError, LimitReached
+from envelope.group_errors import CursorBehind
 from envelope.limits import GROUP_CURSORS_MAX, SHARD_CURSORS_MAX
 
 

@@ -3,7 +3,7 @@
 from consumer_groups.coordinator_events import CommitRequested, Refusal
 from consumer_groups.group_state import GroupState
 from consumer_groups.partitions import Generation, InstanceId, MemberId
-from envelope.errors import IllegalGeneration, InstanceFenced, MemberFenced, PartitionNotOwned
+from envelope.group_errors import IllegalGeneration, InstanceFenced, MemberFenced, PartitionNotOwned
 
 
 def member_refusal(state: GroupState, member_id: MemberId, instance_id: InstanceId | None) -> Refusal | None:

@@ -42,7 +42,8 @@ from consumer_groups.shard_events import (
     ResetCursors,
     error_of,
 )
-from envelope.errors import CorruptDataError, GroupInUse, JetstreamError, RequestError, UnknownGroup
+from envelope.errors import CorruptDataError, JetstreamError, RequestError
+from envelope.group_errors import GroupInUse, UnknownGroup
 from envelope.types import MonotonicNs, StreamName, TimestampUs
 
 QueuedRequest = Join | Release | Leave | CommitCursors | ResetCursors | DeleteGroup

@@ -55,7 +55,8 @@ from consumer_groups.member_events import (
     Subscribed,
 )
 from consumer_groups.partitions import Claim, InstanceId, MemberId, Partition
-from envelope.errors import Fenced, InstanceFenced, NotLeader
+from envelope.errors import Fenced, NotLeader
+from envelope.group_errors import InstanceFenced
 from envelope.types import MonotonicNs, NodeId, StreamName
 
 CLAIMS_NAMED_MAX: Final = 1_000

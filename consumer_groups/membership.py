@@ -8,7 +8,8 @@ from consumer_groups.group_state import NO_GENERATION, Grant, GroupState, Member
 from consumer_groups.join_limits import value_refusal
 from consumer_groups.partitions import Claim, Generation, MemberId
 from consumer_groups.succession import without
-from envelope.errors import InvalidConfig, LimitReached, MemberFenced
+from envelope.errors import InvalidConfig, LimitReached
+from envelope.group_errors import MemberFenced
 from envelope.limits import GROUP_MEMBERS_MAX, GROUP_NAMES_BYTES_MAX
 
 

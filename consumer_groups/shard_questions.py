@@ -6,7 +6,8 @@ from consumer_groups.group_state import GroupState
 from consumer_groups.group_table import GroupTable
 from consumer_groups.partitions import GroupName, Partition
 from consumer_groups.shard_events import Cursors, GroupDescription, Groups, GroupSummary
-from envelope.errors import CorruptDataError, UnknownGroup
+from envelope.errors import CorruptDataError
+from envelope.group_errors import UnknownGroup
 
 
 def fetched(table: GroupTable, group: GroupName, partitions: Iterable[Partition]) -> Cursors:

@@ -17,10 +17,10 @@ from envelope.errors import (
     RequestError,
     StreamOffline,
     UnavailableError,
-    UnknownGroup,
     UnknownNode,
     UnknownStream,
 )
+from envelope.group_errors import UnknownGroup
 
 
 class ExitCode(IntEnum):

@@ -9,14 +9,8 @@ from consumer_groups.coordinator_events import CommitRequested, MemberRefused
 from consumer_groups.cursors import Place
 from consumer_groups.member_commits import Commit, Commits
 from consumer_groups.partitions import Claim
-from envelope.errors import (
-    ConnectionLost,
-    IllegalGeneration,
-    InstanceFenced,
-    JetstreamError,
-    MemberFenced,
-    PartitionNotOwned,
-)
+from envelope.errors import ConnectionLost, JetstreamError
+from envelope.group_errors import IllegalGeneration, InstanceFenced, MemberFenced, PartitionNotOwned
 from jetstream.client.group_member import GroupMember
 from jetstream.client.group_wire import commit_request, refusal_of
 from jetstream.protocol.requests import Request

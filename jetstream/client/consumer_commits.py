@@ -8,7 +8,8 @@ from typing import Final
 from consumer_groups.cursors import CURSOR_OFFSET_MAX, Place
 from consumer_groups.member_commits import Consequence, consequence_of
 from consumer_groups.partitions import Claim
-from envelope.errors import Fenced, JetstreamError, MemberFenced, RequestError
+from envelope.errors import Fenced, JetstreamError, RequestError
+from envelope.group_errors import MemberFenced
 from envelope.types import Offset
 from jetstream.client.committer import Committer
 from jetstream.client.consume_options import ConsumeSettings

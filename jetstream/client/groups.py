@@ -8,7 +8,8 @@ from typing import Final, TypedDict, TypeVar, Unpack
 
 from pydantic import RootModel
 
-from envelope.errors import UnavailableError, UnknownGroup, UnknownStream
+from envelope.errors import UnavailableError, UnknownStream
+from envelope.group_errors import UnknownGroup
 from jetstream.client.group_places import (
     CursorMove,
     GroupLag,

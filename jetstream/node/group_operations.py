@@ -14,7 +14,8 @@ from consumer_groups.group_cursors import NewCursor
 from consumer_groups.group_state import Member, Share
 from consumer_groups.partitions import Claim, MemberId, Partition
 from consumer_groups.shard_events import GroupDescription, Groups
-from envelope.errors import JetstreamError, NotLeader, StreamOffline, UnavailableError, UnknownGroup
+from envelope.errors import JetstreamError, NotLeader, StreamOffline, UnavailableError
+from envelope.group_errors import UnknownGroup
 from envelope.internal_streams import INTERNAL_STREAMS, group_shard, is_group_shard
 from envelope.types import NodeId, StreamName
 from jetstream.node.clock import Clock

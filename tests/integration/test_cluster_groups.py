@@ -14,13 +14,13 @@ from nats.aio.client import Client
 
 from envelope.errors import (
     ConnectionLost,
-    CursorBehind,
     DeadlinePassed,
     Fenced,
     JetstreamError,
     NotEnoughReplicas,
     UnavailableError,
 )
+from envelope.group_errors import CursorBehind
 from envelope.internal_streams import group_shard
 from jetstream.client.socket_access import SocketAccess
 from jetstream.client.socket_link import SocketLink

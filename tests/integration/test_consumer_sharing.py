@@ -7,12 +7,8 @@ from typing import Unpack
 import pytest
 
 import jetstream
-from envelope.errors import (
-    ConnectionLost,
-    InstanceFenced,
-    InvalidConfig,
-    RequestError,
-)
+from envelope.errors import ConnectionLost, InvalidConfig, RequestError
+from envelope.group_errors import InstanceFenced
 from jetstream.client.connection import JetstreamClient
 from jetstream.client.consume_options import ConsumeOptions
 from jetstream.client.consumer import Consumer

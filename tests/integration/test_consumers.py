@@ -6,12 +6,8 @@ from typing import Unpack
 
 import pytest
 
-from envelope.errors import (
-    MemberFenced,
-    OffsetOutOfRange,
-    RequestError,
-    StreamRecreated,
-)
+from envelope.errors import OffsetOutOfRange, RequestError, StreamRecreated
+from envelope.group_errors import MemberFenced
 from jetstream.client.connection import JetstreamClient
 from jetstream.client.consume_options import ConsumeOptions
 from jetstream.client.consumer import Consumer

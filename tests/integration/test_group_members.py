@@ -8,16 +8,13 @@ from pathlib import Path
 import pytest
 
 import jetstream
-from envelope.errors import (
+from envelope.errors import InvalidName, JetstreamError, NotLeader, StreamOffline
+from envelope.group_errors import (
     CursorBehind,
     IllegalGeneration,
     InstanceFenced,
-    InvalidName,
-    JetstreamError,
     MemberFenced,
-    NotLeader,
     PartitionNotOwned,
-    StreamOffline,
 )
 from envelope.internal_streams import group_shard
 from jetstream.client.connection import JetstreamClient

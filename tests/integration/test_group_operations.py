@@ -10,16 +10,14 @@ import pytest
 
 import jetstream
 from envelope.errors import (
-    GroupInUse,
     InvalidCursor,
     InvalidName,
     JetstreamError,
-    MemberFenced,
     OffsetOutOfRange,
     RequestError,
-    UnknownGroup,
     UnknownStream,
 )
+from envelope.group_errors import GroupInUse, MemberFenced, UnknownGroup
 from envelope.internal_streams import group_shard
 from envelope.types import Offset
 from jetstream.client.connection import JetstreamClient

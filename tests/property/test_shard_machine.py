@@ -38,7 +38,7 @@ from consumer_groups.shard_events import (
     ResetCursors,
     ShardEvent,
 )
-from envelope.errors import IllegalGeneration
+from envelope.group_errors import IllegalGeneration
 from envelope.types import MonotonicNs, StreamName
 from tests.support.group_coordination import REBALANCE, SECOND, SESSION
 from tests.support.shard_at_work import ShardAtWork, audit, joining

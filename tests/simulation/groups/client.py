@@ -14,7 +14,8 @@ from consumer_groups.shard_events import (
     FetchCursors,
     GroupRequest,
 )
-from envelope.errors import CursorBehind, Fenced, IllegalGeneration, InstanceFenced, JetstreamError
+from envelope.errors import Fenced, JetstreamError
+from envelope.group_errors import CursorBehind, IllegalGeneration, InstanceFenced
 from envelope.types import StreamName
 from tests.simulation.groups.reading import Readings
 from tests.simulation.groups.world import World

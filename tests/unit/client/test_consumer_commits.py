@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from envelope.errors import MemberFenced
+from envelope.group_errors import MemberFenced
 from envelope.types import Offset
 from jetstream.client.committer import Committer
 from jetstream.client.consume_options import consume_settings

@@ -8,16 +8,8 @@ from consumer_groups.cursors import CURSOR_OFFSET_MAX, Place
 from consumer_groups.group_cursors import NewCursor
 from consumer_groups.partitions import Claim, MemberId, Partition
 from consumer_groups.shard_events import Committed, DeleteGroup, Done, ResetCursors
-from envelope.errors import (
-    CursorBehind,
-    IllegalGeneration,
-    InvalidCursor,
-    JetstreamError,
-    LimitReached,
-    MemberFenced,
-    NotEnoughReplicas,
-    PartitionNotOwned,
-)
+from envelope.errors import InvalidCursor, JetstreamError, LimitReached, NotEnoughReplicas
+from envelope.group_errors import CursorBehind, IllegalGeneration, MemberFenced, PartitionNotOwned
 from envelope.limits import CURSOR_METADATA_BYTES_MAX
 from envelope.types import StreamName
 from tests.support.group_coordination import SECOND

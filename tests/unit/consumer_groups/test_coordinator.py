@@ -16,7 +16,7 @@ from consumer_groups.coordinator_events import (
     Tick,
 )
 from consumer_groups.partitions import Claim, Generation, MemberId, Partition, StreamPartitions
-from envelope.errors import IllegalGeneration, MemberFenced
+from envelope.group_errors import IllegalGeneration, MemberFenced
 from envelope.types import MonotonicNs, StreamName
 from tests.support.group_coordination import (
     NAME,

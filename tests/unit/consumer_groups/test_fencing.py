@@ -13,16 +13,8 @@ from consumer_groups.coordinator_events import (
 )
 from consumer_groups.partitions import InstanceId, MemberId
 from envelope import limits
-from envelope.errors import (
-    IllegalGeneration,
-    InstanceFenced,
-    InvalidConfig,
-    InvalidName,
-    JetstreamError,
-    LimitReached,
-    MemberFenced,
-    PartitionNotOwned,
-)
+from envelope.errors import InvalidConfig, InvalidName, JetstreamError, LimitReached
+from envelope.group_errors import IllegalGeneration, InstanceFenced, MemberFenced, PartitionNotOwned
 from envelope.types import StreamName
 from tests.support.group_coordination import SECOND, SESSION, Group, assigned, join, of_type
 

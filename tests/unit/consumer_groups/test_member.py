@@ -19,15 +19,8 @@ from consumer_groups.member_events import (
     StopReading,
 )
 from consumer_groups.partitions import Generation, MemberId, Partition
-from envelope.errors import (
-    IllegalGeneration,
-    InstanceFenced,
-    InvalidConfig,
-    JetstreamError,
-    MemberFenced,
-    NotLeader,
-    UnavailableError,
-)
+from envelope.errors import InvalidConfig, JetstreamError, NotLeader, UnavailableError
+from envelope.group_errors import IllegalGeneration, InstanceFenced, MemberFenced
 from envelope.types import StreamName
 from tests.support.group_membership import Members, Reader, claim, refusal, subscribed
 

@@ -5,16 +5,8 @@ import pytest
 from consumer_groups.cursors import Place
 from consumer_groups.member_commits import Commit, Commits, Consequence, consequence_of
 from consumer_groups.partitions import Claim
-from envelope.errors import (
-    ConnectionLost,
-    CursorBehind,
-    IllegalGeneration,
-    JetstreamError,
-    MemberFenced,
-    NotEnoughReplicas,
-    NotLeader,
-    PartitionNotOwned,
-)
+from envelope.errors import ConnectionLost, JetstreamError, NotEnoughReplicas, NotLeader
+from envelope.group_errors import CursorBehind, IllegalGeneration, MemberFenced, PartitionNotOwned
 from tests.support.group_membership import claim
 
 A, B = claim(0, 1), claim(1, 1)

@@ -20,11 +20,8 @@ from consumer_groups.shard_events import (
     WriteNumber,
     Written,
 )
-from envelope.errors import (
-    MemberFenced,
-    NotEnoughReplicas,
-    Overloaded,
-)
+from envelope.errors import NotEnoughReplicas, Overloaded
+from envelope.group_errors import MemberFenced
 from envelope.types import MonotonicNs, StreamName, TimestampUs
 from tests.support.group_coordination import SECOND, SESSION, names
 from tests.support.shard_at_work import (

@@ -22,15 +22,8 @@ from consumer_groups.shard_events import (
     QuestionId,
     ResetCursors,
 )
-from envelope.errors import (
-    CorruptDataError,
-    GroupInUse,
-    InvalidName,
-    LimitReached,
-    MemberFenced,
-    NotEnoughReplicas,
-    UnknownGroup,
-)
+from envelope.errors import CorruptDataError, InvalidName, LimitReached, NotEnoughReplicas
+from envelope.group_errors import GroupInUse, MemberFenced, UnknownGroup
 from tests.support.group_coordination import SECOND
 from tests.support.shard_at_work import (
     READERS,

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from consumer_groups.assignors import Assignor
-from envelope.errors import CursorBehind, MemberFenced, RequestError, Unsupported
+from envelope.errors import RequestError, Unsupported
+from envelope.group_errors import CursorBehind, MemberFenced
 from jetstream.protocol.group_requests import (
     CommitCursors,
     FetchCursors,
