@@ -84,12 +84,21 @@ def nats(tmp_path_factory: pytest.TempPathFactory, store: str) -> Iterator[str]:
         assert process.signalled(signal.SIGTERM)[0] == 0
 
 
+QUICK = {"publish_and_read.py", "existing_service.py"}
+"""In the test command; the others are slow."""
+
+
 def test_every_example_is_tested() -> None:
     in_spark = {"flights_spark.py"}  # tests/spark/test_flights_example.py
     assert {path.name for path in EXAMPLES.glob("*.py")} == {*OUTPUTS, *in_spark}
 
 
-@pytest.mark.parametrize("name", sorted(OUTPUTS))
+_SLOW = pytest.mark.slow("tests/integration/test_examples.py", "tests/integration/test_page_examples.py")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else _SLOW) for name in sorted(OUTPUTS)]
+)
 def test_the_example_prints_what_it_should(nats: str, store: str, name: str) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), nats],

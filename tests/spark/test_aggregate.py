@@ -153,6 +153,10 @@ def test_a_window_may_slide(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted((row.window_start.hour, row.n) for row in rows) == [(0, 1), (1, 2), (2, 1)]
 
 
+@pytest.mark.slow(
+    "tests/spark/test_aggregate.py::test_a_window_may_slide",
+    "tests/spark/test_sink.py",
+)
 def test_windows_are_records_of_a_stream_once_also_when_their_batch_is_repeated(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient, checkpoint: str, tmp_path: Path
 ) -> None:

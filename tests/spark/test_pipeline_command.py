@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
@@ -68,6 +69,10 @@ def rows_until(told: Iterator[dict[str, Any]], rows: int) -> None:
     assert rows == 0
 
 
+@pytest.mark.slow(
+    "tests/unit/cli/test_pipeline_signals.py",
+    "tests/spark/test_pipeline_runs.py",
+)
 def test_a_pipeline_is_stopped_by_a_signal_and_goes_on_with_its_checkpoint(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient, tmp_path: Path
 ) -> None:

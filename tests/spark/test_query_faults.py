@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -62,6 +63,10 @@ def copied(js: BlockingClient, name: str) -> list[int]:
     return [int(value[:6]) for value in values if value is not None]
 
 
+@pytest.mark.slow(
+    "tests/spark/test_source_failover.py",
+    "tests/property/test_spark_planning.py",
+)
 def test_a_leader_that_is_killed_during_a_micro_batch_loses_and_repeats_nothing(
     spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:
@@ -77,6 +82,10 @@ def test_a_leader_that_is_killed_during_a_micro_batch_loses_and_repeats_nothing(
         assert copied(js, "numbers") == list(range(RECORDS))
 
 
+@pytest.mark.slow(
+    "tests/property/test_spark_planning.py",
+    "tests/spark/test_sink.py",
+)
 def test_a_checkpoint_that_another_query_takes_over_loses_and_repeats_nothing(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient, checkpoint: str
 ) -> None:

@@ -80,7 +80,14 @@ async def publish_singly(servers: str, subject: str, count: int) -> None:
         await connection.close()
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    "count",
+    [
+        2_000,
+        pytest.param(20_000, marks=pytest.mark.slow("tests/spark/test_source.py")),
+        pytest.param(1_000_000, marks=pytest.mark.deep),
+    ],
+)
 def test_each_of_a_million_tiny_batches_is_read_once(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient, count: int
 ) -> None:
