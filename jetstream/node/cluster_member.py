@@ -25,7 +25,8 @@ from jetstream.replica.settings import ReplicaSettings
 from jetstream.replica.throttle import Throttle
 from metadata.catalog.commands import ChangeLeader, RegisterNode
 from metadata.catalog.events import Events, NodeForgotten, NodeRegistered
-from metadata.catalog.nodes import lost_replicas
+from metadata.catalog.nodes import lost_replicas, restored_replicas
+from metadata.catalog.tables import InSyncReplica
 from metadata.catalog.tables import Node as CatalogNode
 from metadata.node.membership import Membership
 from metadata.node.metadata_group import MetadataGroup
@@ -137,18 +138,23 @@ class ClusterMember:
         """Register; return the answer, None if it has to be done again: another start does no harm.
 
         The answer may have come inside a snapshot, which does not tell it; and the catalogue may have been
-        behind here, so that something is lost that was not named.
+        behind here, so that something is lost, or is back, that was not named.
         """
-        lost = self._lost(held)
-        applied = await self._group.propose(replace(registration, lost=lost), deadline_seconds=None)
-        if applied.events is None or not set(lost).issuperset(self._lost(held)):
+        named = self._on_disk(registration, held)
+        applied = await self._group.propose(named, deadline_seconds=None)
+        now = self._on_disk(registration, held)
+        if applied.events is None or not set(named.lost).issuperset(now.lost) or now.restored:
             return None
         registered = applied.answer()
         assert isinstance(registered, NodeRegistered), f"a registration is answered by {registered}"
         return registered
 
-    def _lost(self, held: frozenset[Incarnation]) -> tuple[Incarnation, ...]:
-        return lost_replicas(self._group.catalog.streams(), self._node_id, held)
+    def _on_disk(self, registration: RegisterNode, held: frozenset[Incarnation]) -> RegisterNode:
+        """Return the registration with what is lost and restored, as far as the catalogue is known here."""
+        rows = tuple(self._group.catalog.streams())
+        lost = lost_replicas(rows, self._node_id, held)
+        own = InSyncReplica(self._node_id, registration.directory)
+        return replace(registration, lost=lost, restored=restored_replicas(rows, own, held))
 
     async def leave(self) -> None:
         """Have others lead what they can."""

@@ -43,6 +43,9 @@ class RegisterNode:
     lost: tuple[Incarnation, ...] = ()
     """Lives of streams whose logs should be in its directory, and are not. Of a stream that has not begun
     none is missed."""
+    restored: tuple[Incarnation, ...] = ()
+    """Lives of streams whose logs are there again, and of which it is a blank member of the ISR. A node that
+    does not know yet that it is blank names none, and stays so."""
 
 
 @dataclass(frozen=True, slots=True)

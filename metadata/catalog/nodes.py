@@ -45,22 +45,23 @@ def register_node(tables: Tables, command: RegisterNode) -> Events:
     tables.nodes[node.node_id] = node
     events: list[Event] = [NodeRegistered(node)]
     is_exchanged = known is not None and known.directory != node.directory
-    lost = set(command.lost)
+    lost, restored = set(command.lost), set(command.restored)
     for stream in tuple(tables.streams.values()):
         if node.node_id in stream.holders:
             is_lost = stream.begun and stream.incarnation in lost
-            row = _with_what_is_there(tables, stream, node, is_lost=is_lost, is_exchanged=is_exchanged)
+            is_kept = not is_lost and (node.node_id not in stream.blank or stream.incarnation in restored)
+            row = _with_what_is_there(tables, stream, node, is_kept=is_kept, is_lost=is_lost or is_exchanged)
             events.extend(_start_anew(tables, row, node, unsynced_kept=command.unsynced_kept))
     return tuple(events)
 
 
 def _with_what_is_there(
-    tables: Tables, stream: Stream, node: Node, *, is_lost: bool, is_exchanged: bool
+    tables: Tables, stream: Stream, node: Node, *, is_kept: bool, is_lost: bool
 ) -> Stream:
     """Note whether a replica may hold nothing: what was in sync with this directory is there, or is back."""
-    is_there = not is_lost and InSyncReplica(node.node_id, node.directory) in stream.isr
+    is_there = is_kept and InSyncReplica(node.node_id, node.directory) in stream.isr
     was_blank = node.node_id in stream.blank
-    may_hold_nothing = not is_there and (was_blank or is_lost or is_exchanged)
+    may_hold_nothing = not is_there and (was_blank or is_lost)
     is_blank = node.node_id in stream.replicas and may_hold_nothing
     if is_blank == was_blank:
         return stream
@@ -81,6 +82,17 @@ def lost_replicas(
         row.incarnation
         for row in streams
         if row.begun and node_id in row.replicas and row.incarnation not in held
+    )
+
+
+def restored_replicas(
+    streams: Iterable[Stream], member: InSyncReplica, held: frozenset[Incarnation]
+) -> tuple[Incarnation, ...]:
+    """Return what a node that has the logs of ``held`` must name as restored when it registers."""
+    return tuple(
+        row.incarnation
+        for row in streams
+        if member.node_id in row.blank and member in row.isr and row.incarnation in held
     )
 
 

@@ -45,11 +45,21 @@ def register(
     *,
     unsynced_kept: bool = False,
     lost: Sequence[str] = (),
+    restored: Sequence[str] = (),
 ) -> RegisterNode:
-    """A start of ``node`` on its own directory, or on another, without the logs of these lives."""
+    """A start of ``node`` on its own directory, or on another, without some logs, or with some that were."""
     place = directory or f"disk-of-{node}"
-    gone = tuple(map(Incarnation, lost))
-    return RegisterNode(NodeId(node), place, "127.0.0.1", 7000, 8000, "0.1.0", unsynced_kept, lost=gone)
+    return RegisterNode(
+        NodeId(node),
+        place,
+        "127.0.0.1",
+        7000,
+        8000,
+        "0.1.0",
+        unsynced_kept,
+        lost=tuple(map(Incarnation, lost)),
+        restored=tuple(map(Incarnation, restored)),
+    )
 
 
 def create(

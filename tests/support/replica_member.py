@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, SyncMode
+from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, SyncMode
 from jetstream.log.epochs import NO_EPOCH
 from jetstream.replica import follower_events as following
 from jetstream.replica import leader_events as leading
@@ -16,7 +16,8 @@ from jetstream.replica.settings import ReplicaSettings
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command
 from metadata.catalog.events import Events, Refused
-from metadata.catalog.tables import Stream
+from metadata.catalog.nodes import restored_replicas
+from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.lease import unlimited
 from tests.support.catalogs import register
 from tests.support.replica_log import Batch, ReplicaLog
@@ -100,7 +101,12 @@ class Member:
         """Register a new start, and begin with what is on disk; knows the catalogue as of now."""
         self.directory = on or self.directory
         kept = self._unsynced_kept
-        self.cluster.apply(register(self.name, self.directory, unsynced_kept=kept, lost=lost))
+        own = InSyncReplica(self.name, self.directory)
+        rows = self.cluster.catalog.streams()
+        held = frozenset(row.incarnation for row in rows) - set(map(Incarnation, lost))
+        restored = restored_replicas(rows, own, held)
+        command = register(self.name, self.directory, unsynced_kept=kept, lost=lost, restored=restored)
+        self.cluster.apply(command)
         node = self.cluster.catalog.node(self.name)
         assert node is not None
         self.node_epoch, self.is_up, self.high_watermark = node.node_epoch, True, Offset(0)

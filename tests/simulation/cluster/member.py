@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from envelope.types import Incarnation, LeaderEpoch, NodeId
 from jetstream.replica.leader_events import ProposeIsr
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import BeginStream, ChangeIsr, Command, ConfirmRemoval
+from metadata.catalog.commands import BeginStream, ChangeIsr, Command, ConfirmRemoval, RegisterNode
 from metadata.catalog.events import Events, NodeRegistered, Refused, RemovalConfirmed
 from metadata.catalog.tables import Stream
 from metadata.controller.events import RowsChanged, Tick
@@ -21,11 +21,10 @@ from metadata.raft.proposals import ProposalId
 from metadata.raft.wire import Forwarded
 from tests.simulation.cluster.proposals import Proposals
 from tests.simulation.cluster.steward import Steward
-from tests.simulation.replica.lost_logs import lost_by
+from tests.simulation.replica.lost_logs import registration
 from tests.simulation.replica.messages import Ping, Row, ToMetadata
 from tests.simulation.replica.metadata_service import rows_of
 from tests.simulation.replica.swarm import LEASE
-from tests.support.catalogs import register
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World
@@ -63,10 +62,12 @@ class Member:
 
     def begin(self) -> None:
         """Register this start, however long it takes."""
+        command = self._registration()
+        self._proposals.submit(command, partial(self._registered, command))
+
+    def _registration(self) -> RegisterNode:
         node = self._life.node
-        lost = lost_by(self._name, node.images, self.catalog)
-        command = register(self._name, node.directory, lost=lost)
-        self._proposals.submit(command, partial(self._registered, lost))
+        return registration(self._name, node.directory, node.images, self.catalog)
 
     def begin_stream(self, row: Stream) -> None:
         """Have the group know that a new stream's leader has a log, however long it takes."""
@@ -145,11 +146,11 @@ class Member:
             self._world.timeline.after(0, self._life.hold, step)
         self._proposals.leader_changed()
 
-    def _registered(self, lost: tuple[Incarnation, ...], events: Events | None) -> None:
-        life = self._life
-        if not set(lost).issuperset(lost_by(self._name, life.node.images, self.catalog)):
+    def _registered(self, command: RegisterNode, events: Events | None) -> None:
+        life, now = self._life, self._registration()
+        if not set(command.lost).issuperset(now.lost) or now.restored:
             self._world.trace.counts["registered_again"] += 1
-            self.begin()  # what is lost was not known here yet
+            self.begin()  # what is lost, or back, was not known here yet
             return
         if events is None or not isinstance(events[0], NodeRegistered):
             # The answer is lost: the process ends, and the next one registers anew.

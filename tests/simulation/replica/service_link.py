@@ -8,7 +8,7 @@ from jetstream.replica.leader_events import ProposeIsr
 from metadata.catalog.commands import ChangeIsr, ConfirmRemoval
 from metadata.catalog.events import NodeRegistered, Refused, RemovalConfirmed
 from metadata.catalog.tables import Node, Stream
-from tests.simulation.replica.lost_logs import lost_by
+from tests.simulation.replica.lost_logs import registration
 from tests.simulation.replica.messages import (
     METADATA,
     Answer,
@@ -24,7 +24,6 @@ from tests.simulation.replica.messages import (
     ToMetadata,
 )
 from tests.simulation.replica.swarm import LEASE
-from tests.support.catalogs import register
 
 if TYPE_CHECKING:
     from tests.simulation.replica.life import Life
@@ -52,8 +51,13 @@ class ServiceLink:
         if life.over or life.node_epoch:
             return
         node = life.node
-        lost = lost_by(life.name, node.images, self._world.metadata.catalog)
-        command = register(life.name, node.directory, unsynced_kept=node.unsynced_kept, lost=lost)
+        command = registration(
+            life.name,
+            node.directory,
+            node.images,
+            self._world.metadata.catalog,
+            unsynced_kept=node.unsynced_kept,
+        )
         self._send(Request((life.name, life.number, 0), command))
         self._world.timeline.after(_REGISTRATION_RETRY, life.hold, self.begin)
 

@@ -104,7 +104,8 @@ def test_the_last_replica_waits_for_its_own_directory_instead_of_starting_empty(
     assert orders(catalog).isr_nodes == ("n1",)
     assert catalog.due_elections() == ()
     assert isinstance(refusal(apply(catalog, elect(catalog, "n1", node_epoch=2))), InvalidConfig)
-    apply(catalog, register("n1"))
+    life = orders(catalog).incarnation
+    apply(catalog, register("n1", restored=[life]))
     assert [election.node_epoch for election in catalog.due_elections()] == [3]
 
 

@@ -68,6 +68,8 @@ def test_the_last_one_is_whole_again_once_its_log_is_back() -> None:
     lose(catalog, "a")
     assert lose(catalog, "a").is_lost, "it is still gone"
     apply(catalog, register("a"))
+    assert row(catalog).is_lost, "a start with an old catalogue knows nothing of it"
+    apply(catalog, register("a", restored=[LIFE]))
     assert not row(catalog).is_lost
     assert [command.leader for command in catalog.due_elections()] == [A]
 

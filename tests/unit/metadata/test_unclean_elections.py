@@ -81,6 +81,8 @@ def test_a_disk_counts_again_once_it_was_in_sync_or_is_the_one_that_is() -> None
     term.apply(register("a", directory="other"))
     assert list(term.row.blank) == [B, A]
     term.apply(register("a"))
+    assert list(term.row.blank) == [B, A], "it did not know that it is blank"
+    term.apply(register("a", restored=[term.row.incarnation]))
     assert list(term.row.blank) == [B], "the directory that is in sync is back"
 
 
