@@ -92,6 +92,7 @@ def test_power_loss_at_every_call_leaves_every_row_exactly_once(kind: FaultKind,
         check_restart(struck(number, Fault(kind, bytes_kept=300)).power_loss(survival))
 
 
+@pytest.mark.slow("tests/crash/test_archive.py::test_power_loss_at_every_call_leaves_every_row_exactly_once")
 @pytest.mark.parametrize("kind", [FaultKind.DISK_FULL, FaultKind.IO_ERROR, FaultKind.SYNC_ERROR])
 def test_a_call_that_fails_leaves_every_row_exactly_once(kind: FaultKind) -> None:
     for number in range(1, len(CALLS) + 1):

@@ -110,6 +110,10 @@ def check_flips(pristine: MemoryDisk, step: int, *, full: bool) -> None:
         check_flip(pristine, path, position, full=full)
 
 
+@pytest.mark.slow(
+    "tests/crash/test_bit_flips.py::test_after_a_crash_a_read_finds_a_flip_in_any_byte",
+    "tests/crash/test_misleading_index.py",
+)
 def test_after_a_clean_close_opening_in_full_and_inspection_find_a_flip_in_any_byte() -> None:
     check_flips(closed_cleanly(), SAMPLED, full=True)
     check_flips(closed_cleanly(), 29, full=False)
@@ -401,6 +405,10 @@ def test_losing_any_derived_files_loses_no_data(situation: Callable[[], MemoryDi
         check_all_there(disk, full=full)
 
 
+@pytest.mark.slow(
+    "tests/crash/test_bit_flips.py::test_after_a_crash_a_read_finds_a_flip_in_any_byte",
+    "tests/crash/test_misleading_index.py",
+)
 @pytest.mark.parametrize("situation", [closed_cleanly, crashed_after_checkpoint])
 def test_damage_to_any_byte_of_a_derived_file_loses_no_data(situation: Callable[[], MemoryDisk]) -> None:
     pristine = situation()

@@ -280,6 +280,10 @@ def test_power_loss_at_every_call_with_any_sectors_surviving_loses_nothing_repor
             check_restart(disk.power_loss(random_survival(seed * 1000 + number)), copy)
 
 
+@pytest.mark.slow(
+    "tests/crash/test_follower.py::test_power_loss_at_every_call_loses_nothing_reported_as_synced",
+    "tests/crash/test_every_call_fails.py",
+)
 def test_an_io_error_at_every_call_loses_nothing_reported_as_synced() -> None:
     for number in range(1, len(calls()) + 1):
         disk, copy = strike(number, Fault(FaultKind.IO_ERROR, bytes_kept=700 * (number % 5)))
@@ -287,6 +291,10 @@ def test_an_io_error_at_every_call_loses_nothing_reported_as_synced() -> None:
             check_restart(disk.power_loss(survival), copy)
 
 
+@pytest.mark.slow(
+    "tests/crash/test_follower.py::test_power_loss_at_every_call_loses_nothing_reported_as_synced",
+    "tests/crash/test_every_call_fails.py",
+)
 def test_a_full_disk_at_every_call_refuses_and_goes_on() -> None:
     for number in range(1, len(calls()) + 1):
         disk, copy = strike(number, Fault(FaultKind.SHORT_WRITE, (0, 1, 700, 2500)[number % 4]))
@@ -309,6 +317,10 @@ def test_no_descriptor_for_any_calls_refuses_and_goes_on(exhausted: int) -> None
     assert 0 < given_up < len(calls()) / 4
 
 
+@pytest.mark.slow(
+    "tests/crash/test_follower.py::test_power_loss_at_every_call_loses_nothing_reported_as_synced",
+    "tests/crash/test_every_call_fails.py",
+)
 def test_a_process_that_is_killed_at_every_call_is_followed_by_one_that_serves_what_is_durable() -> None:
     for number in range(1, len(calls()) + 1):
         disk, copy = strike(number, Fault(FaultKind.POWER_LOSS, 2500))

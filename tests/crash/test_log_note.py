@@ -376,6 +376,10 @@ def after_each_failure(
             yield Life(disk.power_loss(survival), config(segment_bytes=SMALL_SEGMENTS)), told, sent
 
 
+@pytest.mark.slow(
+    "tests/crash/test_log_note.py::test_the_search_ends_where_a_note_was_made",
+    "tests/crash/test_every_call_fails.py",
+)
 def test_no_failure_at_any_call_makes_a_repeat_new_or_a_new_one_a_repeat() -> None:
     for after, told, sent in after_each_failure(session_life):
         sequence = 0 if after.session is None else after.session[0]
@@ -425,6 +429,10 @@ def whole_life(disk: MemoryDisk, told: list[int], sent: list[int]) -> None:
         life.log.close()
 
 
+@pytest.mark.slow(
+    "tests/crash/test_log_note.py::test_the_search_ends_where_a_note_was_made",
+    "tests/crash/test_every_call_fails.py",
+)
 def test_no_failure_at_any_call_makes_a_lower_txid_good() -> None:
     for after, told, sent in after_each_failure(whole_life):
         assert after.last_txid in (max(told, default=None), *sent[len(told) :])

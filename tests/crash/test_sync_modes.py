@@ -216,6 +216,7 @@ def outcomes(mode: SyncMode, survivals: Sequence[Survival], bytes_kept: int = 30
 SURVIVALS = (nothing_survives, everything_survives, random_survival(1))
 
 
+@pytest.mark.slow("tests/crash/test_power_loss.py")
 def test_always_loses_nothing_that_was_acked() -> None:
     found = outcomes(SyncMode.ALWAYS, SURVIVALS)
     assert max(outcome.acked for outcome in found) == 22, "the life was lived to its end"
