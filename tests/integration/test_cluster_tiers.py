@@ -153,9 +153,11 @@ async def check_local_files(scene: ClusterScene, node: str, incarnation: str) ->
     async with asyncio.timeout(WAIT_SECONDS):
         while len(local_segments(scene, node, incarnation)) > 3:
             await pause()
-    [directory] = scene.files(node, incarnation)
-    names = {Path(name) for name in os.listdir(directory)}
-    assert not [name for name in names if name.suffix == ".new"]
+        [directory] = scene.files(node, incarnation)
+        names = {Path(name) for name in os.listdir(directory)}
+        while any(name.suffix == ".new" for name in names):  # a state file that is being written
+            await pause()
+            names = {Path(name) for name in os.listdir(directory)}
     indexes = {name.stem for name in names if name.suffix == ".index"}
     assert indexes <= local_segments(scene, node, incarnation)
 

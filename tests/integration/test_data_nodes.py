@@ -276,11 +276,11 @@ def test_a_data_node_without_voters_waits_and_says_so(tmp_path: Path, nats_url: 
             await until_logged(data, "waiting for a voter of the metadata log")
             cluster.start("a")
             await until_health_says(data, "the voters of the metadata log have no leader")
-            cluster.start("b")
+            cluster.start("bc")
             async with asyncio.timeout(WAIT_SECONDS):
                 while not (await asyncio.to_thread(health, data)).get("ready"):
                     pass
-            for name in "ab":
+            for name in "abc":
                 cluster[name].kill()
             await until_health_says(data, "no voter of the metadata log answers")
             data.kill()
