@@ -62,12 +62,9 @@ class Member:
 
     def begin(self) -> None:
         """Register this start, however long it takes."""
-        command = self._registration()
-        self._proposals.submit(command, partial(self._registered, command))
-
-    def _registration(self) -> RegisterNode:
         node = self._life.node
-        return registration(self._name, node.directory, node.images, self.catalog)
+        command = registration(self._name, node.directory, node.images, self.catalog)
+        self._proposals.submit(command, partial(self._registered, command))
 
     def begin_stream(self, row: Stream) -> None:
         """Have the group know that a new stream's leader has a log, however long it takes."""
@@ -147,7 +144,8 @@ class Member:
         self._proposals.leader_changed()
 
     def _registered(self, command: RegisterNode, events: Events | None) -> None:
-        life, now = self._life, self._registration()
+        life = self._life
+        now = registration(self._name, life.node.directory, life.node.images, self.catalog)
         if not set(command.lost).issuperset(now.lost) or now.restored:
             self._world.trace.counts["registered_again"] += 1
             self.begin()  # what is lost, or back, was not known here yet

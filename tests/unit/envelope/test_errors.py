@@ -7,6 +7,7 @@ from envelope.errors import OWN_ACK_CODES, RequestError, UnavailableError, regis
 GIVEN_BY_NATS = {
     "bad_request": 10003,
     "unavailable": 10008,
+    "out_of_resources": 10023,
     "limit_reached": 10027,
     "disk_full": 10047,
     "invalid_config": 10052,
@@ -57,6 +58,7 @@ GIVEN_BY_US = {
     "invalid_envelope": 60030,
     "offset_forgotten": 60031,
     "invalid_cursor": 60033,
+    "stream_lost": 60034,
     "member_fenced": 60040,
     "instance_fenced": 60041,
     "illegal_generation": 60042,
@@ -69,6 +71,7 @@ GIVEN_BY_US = {
     "partitions_missing": 60052,
     "invalid_option": 60053,
     "data_loss": 60054,
+    "subscription_refused": 60055,
 }
 
 

@@ -98,6 +98,8 @@ def test_recovery_rebuilds_the_window_from_batches() -> None:
     history = History(window)
     for base, timestamp, message_id in ((0, 1000, b"a"), (2, 1050, b"b"), (4, 1120, b"c")):
         absorb(history, stored(base, timestamp, None, message_id))
+        history.committed(Offset(base + 2), TimestampUs(timestamp))
+    history.expire(TimestampUs(1120))
     assert window.lookup(b"a") is None
     assert window.lookup(b"b") == 3
     assert window.lookup(b"c") == 5
