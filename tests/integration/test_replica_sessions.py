@@ -31,6 +31,7 @@ from jetstream.replica.wire import (
     encode,
 )
 from tests.support.nats_identities import TlsFiles
+from tests.support.page_cache import empty_page_cache
 from tests.support.replica_session_process import body_for
 from tests.support.replica_sessions import (
     LIFE,
@@ -191,14 +192,14 @@ def test_a_body_of_many_mebibytes_arrives_as_it_is_in_the_file(tmp_path: Path, l
 
 
 def test_a_body_that_is_not_in_the_page_cache_is_read_on_a_thread_and_the_order_is_kept(
-    tmp_path: Path, loop: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
+    empty_page_cache(monkeypatch)
+
     async def test() -> None:
         with CountingExecutor(1) as executor:
             a, b = SessionNode(A), SessionNode(B, executor=executor)
             stream, found, data = stored(tmp_path, os.urandom(3 * MIB))
-            with found.segment.leased() as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             async with connected(a, b):
                 b.story.on_fetch = answering(b, lambda fetch: b"" if fetch.log_end else found)
                 for number in range(3):
@@ -366,14 +367,16 @@ def test_leases_of_answers_that_nobody_takes_are_given_back_with_the_connection(
     run(test(), loop)
 
 
-def test_a_lease_is_kept_while_a_thread_reads_for_a_connection_that_is_gone(tmp_path: Path) -> None:
+def test_a_lease_is_kept_while_a_thread_reads_for_a_connection_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty_page_cache(monkeypatch)
+
     async def test() -> None:
         go_on = threading.Event()
         with ThreadPoolExecutor(1) as executor:
             b = SessionNode(B, executor=executor)
             stream, found, _ = stored(tmp_path, os.urandom(3 * MIB))
-            with found.segment.leased() as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             executor.submit(go_on.wait)
             b.story.on_fetch = answering(b, lambda fetch: found)
             b.start({A: NOWHERE})

@@ -23,6 +23,7 @@ from jetstream.log.log import LogConfig
 from jetstream.node import socket_requests
 from jetstream.protocol.requests import Fetch
 from tests.support.held_threads import HeldThreads
+from tests.support.page_cache import empty_page_cache
 from tests.support.scene import a_scene, large_records
 from tests.support.short_circuit import BY_SOCKET, SEGMENTS, all_of, collect, fill, here, values, values_of
 from tests.support.sockets import run, serving, until
@@ -235,14 +236,6 @@ def test_a_reader_is_told_of_no_more_than_it_would_fetch_ahead(tmp_path: Path) -
 # --- whoever does not wait ----------------------------------------------------------------------------------
 
 
-def dropped(directory: Path) -> None:
-    """Take the segments out of the page cache."""
-    for path in directory.rglob("*.arrows"):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 async def _next(reader: BatchReader) -> pa.RecordBatch | None:
     return await anext(reader, None)
 
@@ -252,12 +245,11 @@ def _is_at_it(task: asyncio.Task[pa.RecordBatch | None], threads: HeldThreads, b
 
 
 async def waits(
-    group: asyncio.TaskGroup, threads: HeldThreads, reader: BatchReader, seen: list[bytes], root: Path
+    group: asyncio.TaskGroup, threads: HeldThreads, reader: BatchReader, seen: list[bytes]
 ) -> asyncio.Task[pa.RecordBatch | None]:
     """Read until the next batch is waited for: a thread reads it, and is held."""
     threads.let_go.clear()
     while True:
-        dropped(root)
         before = threads.begun
         task = group.create_task(_next(reader))
         await until(partial(_is_at_it, task, threads, before))
@@ -270,9 +262,10 @@ async def waits(
 
 @pytest.mark.parametrize("is_let_go", [True, False])
 def test_a_wait_that_is_cancelled_while_a_thread_reads_loses_nothing(
-    tmp_path: Path, loop: str, is_let_go: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str, is_let_go: bool
 ) -> None:
     """The thread may come to its end before the next wait begins, or after it."""
+    empty_page_cache(monkeypatch)
 
     async def test() -> None:
         threads = HeldThreads()
@@ -282,7 +275,7 @@ def test_a_wait_that_is_cancelled_while_a_thread_reads_loses_nothing(
             reader = world.batches(ReadRange("s"), max_bytes=64 * KIB)
             seen: list[bytes] = []
             for _ in range(4):
-                task = await waits(group, threads, reader, seen, tmp_path)
+                task = await waits(group, threads, reader, seen)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
@@ -299,7 +292,11 @@ def test_a_wait_that_is_cancelled_while_a_thread_reads_loses_nothing(
     run(test(), loop)
 
 
-def test_a_reader_that_is_closed_while_a_thread_reads_ends_at_once(tmp_path: Path, loop: str) -> None:
+def test_a_reader_that_is_closed_while_a_thread_reads_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    empty_page_cache(monkeypatch)
+
     async def test() -> None:
         threads = HeldThreads()
         asyncio.get_running_loop().set_default_executor(threads)
@@ -307,7 +304,7 @@ def test_a_reader_that_is_closed_while_a_thread_reads_ends_at_once(tmp_path: Pat
             fill(world.stream("s", SEGMENTS))
             settings = ReadSettings(FetchSettings(max_bytes=64 * KIB), retry_s=0)
             reader = BatchReader(world.links(), ReadRange("s"), settings)
-            task = await waits(group, threads, reader, [], tmp_path)
+            task = await waits(group, threads, reader, [])
             await reader.aclose()
             threads.let_go.set()
             assert await task is None

@@ -22,6 +22,7 @@ from jetstream.client.socket_access import SocketAccess
 from jetstream.protocol.frames import encode_head
 from jetstream.protocol.liveness import Patience
 from tests.support.nats_identities import TlsFiles
+from tests.support.page_cache import empty_page_cache
 from tests.support.sockets import RawPeer, World, asked, run, serving, until
 from tests.support.tls_sockets import TlsPeer, context, settings, tls_peer
 
@@ -57,14 +58,14 @@ def test_a_range_is_read_exactly_over_tls(tmp_path: Path, tls_files: TlsFiles, l
 
 
 def test_what_is_not_in_the_page_cache_is_read_on_a_thread_over_tls_too(
-    tmp_path: Path, tls_files: TlsFiles, loop: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls_files: TlsFiles, loop: str
 ) -> None:
+    empty_page_cache(monkeypatch)
+
     async def test() -> None:
         async with serving(tmp_path / "data", settings(tls_files)) as world:
             stream = world.stream("s")
             stream.add(*([os.urandom(1000)] * 1000 for _ in range(4)))
-            with stream.log.locate(Offset(0)).segment.leased() as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             assert len(await values(reader(world, SocketAccess(tls=context(tls_files))))) == 4000
             assert world.server.counters.ranges_warmed > 0
 

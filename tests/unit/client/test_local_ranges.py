@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,6 +16,7 @@ from envelope.limits import KIB
 from jetstream.client.local_ranges import LocalRanges, RangeAway
 from jetstream.protocol.responses import StoredRangeResponse
 from tests.support.held_threads import HeldThreads
+from tests.support.page_cache import empty_page_cache
 from tests.support.scene import open_files
 from tests.support.sockets import run, until
 
@@ -39,7 +39,7 @@ def told(path: Path, position: int = 0, length: int | None = None) -> StoredRang
     )
 
 
-def dropped(path: Path, start: int = 0, length: int = 0) -> None:
+def dropped(path: Path, start: int, length: int) -> None:
     """Take pages out of the page cache, as far as the kernel follows."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
@@ -59,22 +59,14 @@ async def read_or_away(ranges: LocalRanges, where: StoredRangeResponse) -> bytes
         return away
 
 
-def _is_at_it(task: asyncio.Task[bytes | RangeAway], threads: HeldThreads, before: int) -> bool:
-    return task.done() or threads.given > before
-
-
 async def held(
     group: asyncio.TaskGroup, ranges: LocalRanges, where: StoredRangeResponse, threads: HeldThreads
 ) -> asyncio.Task[bytes | RangeAway]:
-    """A read that waits for its thread, which is held."""
+    """A read that waits for its thread, which is held; nothing is in the page cache."""
     given_before = threads.given
-    for _ in range(10):
-        dropped(Path(where.path))
-        reading = group.create_task(read_or_away(ranges, where))
-        await until(partial(_is_at_it, reading, threads, given_before))
-        if not reading.done():
-            return reading
-    pytest.skip("everything stays in the page cache here")
+    reading = group.create_task(read_or_away(ranges, where))
+    await until(lambda: threads.given > given_before)
+    return reading
 
 
 async def with_threads() -> HeldThreads:
@@ -100,14 +92,14 @@ def test_what_is_in_the_page_cache_is_read_without_a_thread(tmp_path: Path) -> N
     run(test())
 
 
-def test_what_is_not_in_the_page_cache_is_read_by_a_thread(tmp_path: Path) -> None:
+def test_what_is_not_in_the_page_cache_is_read_by_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty_page_cache(monkeypatch)
+
     async def test() -> None:
         threads, path = await with_threads(), a_file(tmp_path)
-        for _ in range(10):  # the kernel need not follow an advice
-            dropped(path)
-            assert await read(LocalRanges(usable=True), told(path, 7, 200_000)) == CONTENT[7:200_007]
-            if threads.given:
-                break
+        assert await read(LocalRanges(usable=True), told(path, 7, 200_000)) == CONTENT[7:200_007]
         assert threads.given == 1
         assert not open_files(tmp_path)
 
@@ -242,8 +234,10 @@ def test_nothing_is_read_but_the_file_that_is_meant(
 
 @pytest.mark.parametrize("spoil", [shorter, removed, a_copy], ids=lambda spoil: spoil.__name__)
 def test_what_changes_before_the_thread_begins_is_noticed_by_it(
-    tmp_path: Path, spoil: Callable[[Path], StoredRangeResponse]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], StoredRangeResponse]
 ) -> None:
+    empty_page_cache(monkeypatch)
+
     async def test() -> None:
         threads, path = await with_threads(), a_file(tmp_path)
         ranges, where = LocalRanges(usable=True), told(path)
@@ -290,8 +284,11 @@ def test_what_has_worked_once_is_tried_again_after_a_failure(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
-def test_a_read_that_is_cancelled_leaves_nothing_open(tmp_path: Path, has_begun: bool) -> None:
+def test_a_read_that_is_cancelled_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
     """The thread may be at it by then, or have other work before it and never come to it."""
+    empty_page_cache(monkeypatch)
 
     async def test() -> None:
         threads, path = await with_threads(), a_file(tmp_path)
