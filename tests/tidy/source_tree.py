@@ -68,8 +68,9 @@ class Module:
     def folder(self) -> str:
         return self.path.split("/", 1)[0]
 
-    def inside(self, *folders: str) -> bool:
-        return any(self.path.startswith(f"{folder}/") for folder in folders)
+    def inside(self, *places: str) -> bool:
+        """Tell whether this is one of the modules, or in one of the folders, without suffix."""
+        return any(self.path.startswith((f"{place}/", f"{place}.py")) for place in places)
 
     def finding(self, rule: str, line: int, text: str) -> Finding:
         return Finding(rule, self.path, line, self.symbols.get(line, "<module>"), text)
@@ -117,7 +118,7 @@ def table(*keys: str) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class PurityContract:
-    """Which folders are pure, and what that forbids: the import-linter contract is the one source."""
+    """Which folders and modules are pure, and what that forbids: the import contract is the one source."""
 
     folders: tuple[str, ...]
     forbidden: frozenset[str]

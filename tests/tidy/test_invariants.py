@@ -1,7 +1,7 @@
 """docs/invariants.md lists every invariant of the code, where it is asserted and what tests it; and no other.
 
 An invariant is an id such as ``L1:`` in a docstring, a comment or an assert's message, unique within its
-folder. The test compares, per folder and id, the set of modules that name it with the page's tables.
+package. The test compares, per package and id, the set of modules that name it with the page's tables.
 """
 
 import ast
@@ -18,11 +18,13 @@ _ROW = re.compile(r"\|\s*(?P<id>[A-Z]{1,3}\d+)\s*\|(?P<text>[^|]+)\|(?P<places>[
 _CODE = re.compile(r"`([^`]+)`")
 
 Key = tuple[str, str]
-"""Folder and id."""
+"""Package and id."""
 
 
-def _folder(path: str) -> str:
-    return path.rpartition("/")[0]
+def _package(path: str) -> str:
+    """The folder below `jetstream` or `metadata`; another package has one set of ids."""
+    folders = path.split("/")[:-1]
+    return "/".join(folders[:2] if folders[0] in ("jetstream", "metadata") else folders[:1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,10 @@ class Row:
 
     @property
     def key(self) -> Key:
-        """The id with its folder; the places of one row lie in one folder."""
-        folders = {_folder(place) for place in self.places}
-        assert len(folders) == 1, f"{self.id} lies in {sorted(folders)}: one row for each folder"
-        return folders.pop(), self.id
+        """The id with its package; the places of one row lie in one."""
+        packages = {_package(place) for place in self.places}
+        assert len(packages) == 1, f"{self.id} lies in {sorted(packages)}: one row for each package"
+        return packages.pop(), self.id
 
 
 def _rows() -> list[Row]:
@@ -70,7 +72,7 @@ def _places() -> dict[Key, frozenset[str]]:
     for module in modules():
         if module.inside("envelope", "metadata", "consumer_groups", "jetstream"):
             for found in _ids(module):
-                places[_folder(module.path), found].add(module.path)
+                places[_package(module.path), found].add(module.path)
     return {key: frozenset(paths) for key, paths in places.items()}
 
 
