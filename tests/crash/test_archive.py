@@ -6,16 +6,6 @@ import pytest
 
 from envelope.errors import JetstreamError, StorageError
 from jetstream.log.disk import Disk
-from jetstream.log.memory_disk import (
-    Fault,
-    FaultKind,
-    MemoryDisk,
-    PowerLostError,
-    Survival,
-    everything_survives,
-    nothing_survives,
-    random_survival,
-)
 from jetstream.log.os_disk import OsDisk
 from jetstream.spark.pipelines.archive_store import read_manifest
 from tests.support.archives import (
@@ -25,6 +15,16 @@ from tests.support.archives import (
     rows_by_manifest,
     rows_of,
     run_query,
+)
+from tests.support.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    PowerLostError,
+    Survival,
+    everything_survives,
+    nothing_survives,
+    random_survival,
 )
 
 BATCHES = batches_of([{"orders": 4, "sales/0": 3}, {"sales/0": 1, "sales/1": 2}, {"orders": 5}])

@@ -15,7 +15,13 @@ from jetstream.ingest.machine import (
     Received,
     StreamIngest,
 )
-from jetstream.log.memory_disk import (
+from jetstream.log.plain_batch import encode_records
+from jetstream.node.recovery import OpenedLog
+from metadata.stream_config import StreamConfig
+from tests.support.envelopes import arrow, binary
+from tests.support.logs import DIRECTORY, NOW, stored_values
+from tests.support.lone_streams import open_led
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -24,12 +30,6 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
-from jetstream.log.plain_batch import encode_records
-from jetstream.node.recovery import OpenedLog
-from metadata.stream_config import StreamConfig
-from tests.support.envelopes import arrow, binary
-from tests.support.logs import DIRECTORY, NOW, stored_values
-from tests.support.lone_streams import open_led
 from tests.support.messages import PublishedMessage, appends, block_of, message, published
 
 CONFIG = StreamConfig(name="orders", subject="orders.>", segment_bytes=64 * 1024)

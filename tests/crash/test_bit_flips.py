@@ -10,7 +10,6 @@ from jetstream.log.batch import BatchFlags, encode
 from jetstream.log.batch_index import decode_index
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import MemoryDisk, everything_survives, nothing_survives
 from jetstream.log.segment import segment_path
 from tests.support.logs import (
     DIRECTORY,
@@ -24,6 +23,7 @@ from tests.support.logs import (
     stored_values,
     values_batch,
 )
+from tests.support.memory_disk import MemoryDisk, everything_survives, nothing_survives
 
 CONFIG = LogConfig(segment_bytes=3000)
 FIRST = segment_path(DIRECTORY, Offset(0))

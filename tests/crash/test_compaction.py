@@ -17,7 +17,10 @@ from envelope.errors import DiskFull, JetstreamError
 from envelope.types import LeaderEpoch, Offset
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import Log
-from jetstream.log.memory_disk import (
+from tests.support.compaction import COMPACTED, EAGER, append_records, compact, stored_records
+from tests.support.log_files import check_files_owned
+from tests.support.logs import DIRECTORY, NOW, Record, begun, opened
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -27,9 +30,6 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
-from tests.support.compaction import COMPACTED, EAGER, append_records, compact, stored_records
-from tests.support.log_files import check_files_owned
-from tests.support.logs import DIRECTORY, NOW, Record, begun, opened
 from tests.support.rewriting import rewrite
 
 CONFIG = replace(COMPACTED, segment_bytes=3000)

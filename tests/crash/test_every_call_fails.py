@@ -8,7 +8,9 @@ from envelope.errors import DiskFull, JetstreamError, OutOfResources, StorageErr
 from envelope.types import Offset
 from jetstream.log.batch import encode
 from jetstream.log.inspection import inspect_stream
-from jetstream.log.memory_disk import (
+from tests.support.log_workload import CALLS, CONFIG, Oracle, check_restart, strike, workload
+from tests.support.logs import DIRECTORY, NOW, append, begun, opened, stored_values, values_batch
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -16,8 +18,6 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
-from tests.support.log_workload import CALLS, CONFIG, Oracle, check_restart, strike, workload
-from tests.support.logs import DIRECTORY, NOW, append, begun, opened, stored_values, values_batch
 
 
 def test_the_workload_covers_every_kind_of_call() -> None:

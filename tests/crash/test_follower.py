@@ -17,7 +17,9 @@ from envelope.types import NO_OFFSET, LeaderEpoch, Offset
 from jetstream.log.batch import BatchHeader, decode, iter_frames, read_header, verified_batches
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import (
+from tests.support.log_files import check_files_owned
+from tests.support.logs import DIRECTORY, NOW, append, begun, file_content, opened, stored_values
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -27,8 +29,6 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
-from tests.support.log_files import check_files_owned
-from tests.support.logs import DIRECTORY, NOW, append, begun, file_content, opened, stored_values
 
 T = TypeVar("T")
 

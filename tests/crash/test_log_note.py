@@ -13,7 +13,14 @@ from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.ingest.sessions import StoredPlace
 from jetstream.log.batch import encode
-from jetstream.log.memory_disk import (
+from jetstream.log.state_file import Json, write_state
+from jetstream.node.clock import SystemClock
+from jetstream.node.log_note import NOTE_FILE, SEARCHED_BATCHES
+from jetstream.node.upkeep import Upkeep
+from metadata.stream_config import Retention, StreamConfig
+from tests.support.logs import DIRECTORY, NOW, Record, file_content, flipped, overwrite, records_batch
+from tests.support.lone_streams import open_led
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -22,13 +29,6 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
-from jetstream.log.state_file import Json, write_state
-from jetstream.node.clock import SystemClock
-from jetstream.node.log_note import NOTE_FILE, SEARCHED_BATCHES
-from jetstream.node.upkeep import Upkeep
-from metadata.stream_config import Retention, StreamConfig
-from tests.support.logs import DIRECTORY, NOW, Record, file_content, flipped, overwrite, records_batch
-from tests.support.lone_streams import open_led
 
 PATH = f"{DIRECTORY}/{NOTE_FILE}"
 SMALL_SEGMENTS = 64 * 1024

@@ -15,7 +15,6 @@ from envelope.headers import MESSAGE_ID
 from envelope.types import LeaderEpoch, LogIndex, NodeId, Offset, StreamName, SyncMode, Term
 from jetstream.log.batch import BatchFlags, encode, verified_batches
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk, everything_survives, nothing_survives
 from jetstream.log.segment import segment_path
 from jetstream.node.recovery import begin_reign, open_log
 from jetstream.replica.duty import Repair, Standing, next_step
@@ -39,6 +38,7 @@ from tests.support.logs import (
     records_batch,
     stored_values,
 )
+from tests.support.memory_disk import Fault, FaultKind, MemoryDisk, everything_survives, nothing_survives
 
 SMALL = LogConfig(segment_bytes=1_000)
 VALUES = [b"zero", b"one", b"two", b"three"]

@@ -7,7 +7,14 @@ import pytest
 
 from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, JetstreamError, StorageError
 from envelope.types import LogIndex, StreamName
-from jetstream.log.memory_disk import (
+from metadata.catalog.catalog import Catalog
+from metadata.catalog.commands import Command, DeleteStream
+from metadata.node import voter_disk
+from metadata.node.file_storage import MARK_NAME, FileStorage
+from metadata.node.replicated_catalog import ReplicatedCatalog
+from metadata.node.storage import Stored
+from tests.support.catalogs import create, register, update
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -16,14 +23,7 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
-from jetstream.log.memory_tree import Survival
-from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import Command, DeleteStream
-from metadata.node import voter_disk
-from metadata.node.file_storage import MARK_NAME, FileStorage
-from metadata.node.replicated_catalog import ReplicatedCatalog
-from metadata.node.storage import Stored
-from tests.support.catalogs import create, register, update
+from tests.support.memory_tree import Survival
 from tests.support.metadata_logs import DIRECTORY, OPERATIONS, Append, Compact, History, Operation
 from tests.support.single_voters import opened, rows
 from tests.support.sockets import run

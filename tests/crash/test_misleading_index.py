@@ -7,7 +7,6 @@ import pytest
 from envelope.types import LeaderEpoch, Offset
 from jetstream.log.batch_index import BatchIndex, decode_index
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.readable_log import IndexRebuilt
 from jetstream.log.segment import segment_path
 from jetstream.log.txid_search import offset_for_txid
@@ -22,6 +21,7 @@ from tests.support.logs import (
     overwrite,
     stored_values,
 )
+from tests.support.memory_disk import MemoryDisk
 
 VALUES = {0: b"zero", 1: b"one", 2: b"two", 3: b"three"}
 

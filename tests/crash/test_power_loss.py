@@ -4,7 +4,10 @@ import pytest
 
 from envelope.types import Offset, SyncMode
 from jetstream.log.log import LogConfig
-from jetstream.log.memory_disk import (
+from jetstream.log.segment import segment_path
+from tests.support.log_workload import CALLS, check_restart, strike
+from tests.support.logs import DIRECTORY, append, begun, file_content, opened, stored_values
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -13,9 +16,6 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
-from jetstream.log.segment import segment_path
-from tests.support.log_workload import CALLS, check_restart, strike
-from tests.support.logs import DIRECTORY, append, begun, file_content, opened, stored_values
 
 SEGMENT = segment_path(DIRECTORY, Offset(0))
 SURVIVALS = (nothing_survives, everything_survives, random_survival(1), random_survival(2))

@@ -9,15 +9,6 @@ from envelope.types import LeaderEpoch, Offset
 from jetstream.log.batch import BatchFlags, SealedBatch, encode, verified_batches
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import (
-    Fault,
-    FaultKind,
-    MemoryDisk,
-    MemoryFile,
-    PowerLostError,
-    everything_survives,
-    nothing_survives,
-)
 from jetstream.log.repair import Hole
 from jetstream.log.scan import FIRST_BATCH
 from jetstream.log.segment import PlanAgain, segment_path
@@ -34,6 +25,15 @@ from tests.support.logs import (
     records_batch,
     stored_values,
     values_batch,
+)
+from tests.support.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    MemoryFile,
+    PowerLostError,
+    everything_survives,
+    nothing_survives,
 )
 
 CONFIG = LogConfig(segment_bytes=3000)

@@ -16,16 +16,6 @@ from envelope.types import LeaderEpoch, SyncMode
 from jetstream.log.batch import iter_frames, read_header
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import LogConfig
-from jetstream.log.memory_disk import (
-    Fault,
-    FaultKind,
-    MemoryDisk,
-    PowerLostError,
-    Survival,
-    everything_survives,
-    nothing_survives,
-    random_survival,
-)
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
@@ -36,6 +26,16 @@ from jetstream.replica.leader import sole_replica
 from jetstream.replica.leader_events import Synced
 from tests.support.log_workload import check_files
 from tests.support.logs import DIRECTORY, NOW, append, batch_for, begun, opened, stored_values
+from tests.support.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    PowerLostError,
+    Survival,
+    everything_survives,
+    nothing_survives,
+    random_survival,
+)
 
 MODES = list(SyncMode)
 

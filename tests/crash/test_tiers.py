@@ -17,7 +17,10 @@ from envelope.types import Offset
 from jetstream.log.checkpoint import CHECKPOINT_FILE
 from jetstream.log.epochs import EPOCHS_FILE
 from jetstream.log.log import Log
-from jetstream.log.memory_disk import (
+from jetstream.node.tier_turn import TierProgress, TierTurn, truncate_before
+from jetstream.tier.restore import all_remains
+from metadata.catalog.catalog import Catalog
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -26,9 +29,6 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
-from jetstream.node.tier_turn import TierProgress, TierTurn, truncate_before
-from jetstream.tier.restore import all_remains
-from metadata.catalog.catalog import Catalog
 from tests.support.object_stores import MemoryStore, StoreFault
 from tests.support.tier_world import TierWorld, catalog, next_reign, tier_world
 

@@ -21,15 +21,6 @@ from envelope.types import LeaderEpoch
 from jetstream.ingest.messages import MessageBlock
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import LogConfig
-from jetstream.log.memory_disk import (
-    Fault,
-    FaultKind,
-    MemoryDisk,
-    PowerLostError,
-    everything_survives,
-    nothing_survives,
-    random_survival,
-)
 from jetstream.log.segment import SEGMENT_SUFFIX
 from jetstream.log.short_commits import ShortCommits
 from jetstream.log.sync_scheduler import SyncScheduler
@@ -42,6 +33,15 @@ from metadata.stream_config import StreamConfig
 from tests.support.ingest_machine import outcomes
 from tests.support.logs import DIRECTORY, stored_values
 from tests.support.lone_streams import lead, lone_services, open_led
+from tests.support.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    PowerLostError,
+    everything_survives,
+    nothing_survives,
+    random_survival,
+)
 from tests.support.messages import answers_in, block_of, message
 from tests.support.sockets import until
 

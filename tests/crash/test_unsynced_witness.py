@@ -6,7 +6,9 @@ from itertools import count
 
 import pytest
 
-from jetstream.log.memory_disk import (
+from jetstream.node.unsynced_witness import WITNESS_FILE, UnsyncedWitness, present_kernel
+from tests.support.logs import file_content, flipped, overwrite
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -16,8 +18,6 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
-from jetstream.node.unsynced_witness import WITNESS_FILE, UnsyncedWitness, present_kernel
-from tests.support.logs import file_content, flipped, overwrite
 
 SURVIVALS: tuple[Callable[[], Survival], ...] = (
     lambda: everything_survives,

@@ -11,10 +11,10 @@ from typing import Final
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import encode
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.segment import segment_path
 from tests.support.logs import DIRECTORY as LOG_DIRECTORY
 from tests.support.logs import NOW, Record, file_content, opened, records_batch
+from tests.support.memory_disk import MemoryDisk
 
 DIRECTORY: Final = Path(__file__).parent / "golden"
 EXPECTED: Final = DIRECTORY / "records.json"

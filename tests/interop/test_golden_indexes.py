@@ -8,11 +8,11 @@ from envelope.types import Offset
 from jetstream.log.batch_index import decode_index
 from jetstream.log.inspection import ProblemKind, inspect_segment
 from jetstream.log.log import Log
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.segment import segment_path
 from jetstream.log.txid_search import offset_for_txid
 from tests.interop.golden_segments import INDEX, INDEXED, golden, indexed_log
 from tests.support.logs import DIRECTORY, file_content, opened
+from tests.support.memory_disk import MemoryDisk
 
 SEGMENT = segment_path(DIRECTORY, Offset(0))
 INDEX_PATH = SEGMENT.replace(".arrows", ".index")

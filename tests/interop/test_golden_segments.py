@@ -14,7 +14,6 @@ import pytest
 from envelope.types import Compression, Offset
 from jetstream.log.batch import decode, iter_frames
 from jetstream.log.inspection import inspect_stream
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.schema import END_OF_STREAM, SCHEMA, SCHEMA_MESSAGE
 from jetstream.log.segment import segment_path
 from jetstream.log.txid_column import last_txid_in
@@ -31,6 +30,7 @@ from tests.interop.golden_segments import (
 )
 from tests.support.logs import DIRECTORY as LOG_DIRECTORY
 from tests.support.logs import opened
+from tests.support.memory_disk import MemoryDisk
 
 REPOSITORY: Final = Path(__file__).parents[2]
 OTHER_PYARROWS: Final = ("18", "20", "22", "24")

@@ -6,10 +6,10 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk, PowerLostError, random_survival
 from jetstream.spark.pipelines.archive_files import ArchivedFile
 from jetstream.spark.pipelines.archive_merges import FAN, Merge, due_merges, final_merges
 from tests.support.archives import batches_of, rows_by_listing, rows_by_manifest, rows_of, run_query
+from tests.support.memory_disk import Fault, FaultKind, MemoryDisk, PowerLostError, random_survival
 
 TARGET = 1000
 STREAMS = st.sampled_from(("orders", "sales/0", "sales/1"))

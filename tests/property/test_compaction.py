@@ -22,7 +22,6 @@ from jetstream.log.batch import iter_frames
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.latest_offsets import ENTRY_BYTES
 from jetstream.log.log import Log
-from jetstream.log.memory_disk import MemoryDisk, everything_survives, nothing_survives, random_survival
 from tests.support.compaction import (
     COMPACTED,
     EAGER,
@@ -35,6 +34,7 @@ from tests.support.compaction import (
 )
 from tests.support.log_files import check_files_owned
 from tests.support.logs import DIRECTORY, NOW, Record, opened
+from tests.support.memory_disk import MemoryDisk, everything_survives, nothing_survives, random_survival
 from tests.support.rewriting import rewrite
 
 KEYS = (None, b"", b"a", b"b", b"c", b"d" * 300)

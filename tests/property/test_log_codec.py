@@ -8,20 +8,12 @@ from hypothesis import strategies as st
 
 from envelope.errors import CorruptDataError, Unsupported
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import (
-    BatchFlags,
-    decode,
-    encode,
-    encode_group,
-    iter_frames,
-    read_header,
-    verify,
-)
-from jetstream.log.memory_disk import MemoryDisk
+from jetstream.log.batch import BatchFlags, decode, encode, encode_group, iter_frames, read_header, verify
 from jetstream.log.message import ENTRY_KEY, find_frame
 from jetstream.log.scan import scan_segment
 from jetstream.log.schema import END_OF_STREAM, SCHEMA, SCHEMA_MESSAGE
 from tests.support.logs import Record, flipped, records_batch
+from tests.support.memory_disk import MemoryDisk
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 BYTES = st.binary(max_size=60) | st.binary(min_size=500, max_size=600)

@@ -14,7 +14,8 @@ from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.log.batch import decode, iter_frames
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import (
+from tests.support.logs import DIRECTORY, NOW, append, begun, opened, stored_values
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -22,7 +23,6 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
-from tests.support.logs import DIRECTORY, NOW, append, begun, opened, stored_values
 
 SEGMENT_BYTES = 4000
 

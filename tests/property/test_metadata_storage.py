@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from envelope.errors import DiskFull
-from jetstream.log.memory_disk import (
+from metadata.node.file_storage import FileStorage
+from metadata.node.storage import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Stored
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -15,8 +17,6 @@ from jetstream.log.memory_disk import (
     everything_survives,
     random_survival,
 )
-from metadata.node.file_storage import FileStorage
-from metadata.node.storage import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Stored
 from tests.support.metadata_logs import DIRECTORY, Append, Compact, Operation
 
 

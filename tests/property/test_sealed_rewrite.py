@@ -10,10 +10,10 @@ from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import BatchFlags, BatchHeader, decode, encode, iter_frames
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.sealed_rewrite import rewritten
 from tests.support.compaction import no_pace
 from tests.support.logs import DIRECTORY, NOW, Record, begun, opened, records_batch
+from tests.support.memory_disk import MemoryDisk
 
 PARTS = st.none() | st.binary(max_size=20)
 HEADERS = st.none() | st.lists(

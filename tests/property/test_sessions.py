@@ -17,13 +17,13 @@ from jetstream.ingest.machine import (
     StreamIngest,
 )
 from jetstream.log.batch import verified_batches
-from jetstream.log.memory_disk import MemoryDisk, nothing_survives
 from jetstream.log.plain_batch import encode_records
 from jetstream.node.clock import SystemClock
 from jetstream.node.recovery import OpenedLog, begin_reign, open_log
 from jetstream.node.upkeep import Upkeep
 from metadata.stream_config import StreamConfig
 from tests.support.logs import DIRECTORY, NOW
+from tests.support.memory_disk import MemoryDisk, nothing_survives
 from tests.support.messages import Answer, PublishedMessage, appends, block_of, published
 
 DEDUPE_US, SESSION_US = 30, 80

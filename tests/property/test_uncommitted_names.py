@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from envelope.types import LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
 from jetstream.ingest.machine import Action, Appended, HighWatermarkAdvanced, Received, StreamIngest
 from jetstream.log.batch import verified_batches
-from jetstream.log.memory_disk import MemoryDisk, nothing_survives
 from jetstream.log.plain_batch import arrow_records, encode_records
 from jetstream.node.disk_appends import FollowerAppend
 from jetstream.node.recovery import begin_reign, open_log
 from jetstream.node.upkeep import Upkeep
 from metadata.stream_config import StreamConfig
 from tests.support.logs import DIRECTORY, NOW
+from tests.support.memory_disk import MemoryDisk, nothing_survives
 from tests.support.messages import appends, block_of, message, published
 
 WINDOW_US = 640

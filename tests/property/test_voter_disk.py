@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from envelope.errors import DiskFull, FsyncFailed
 from envelope.types import LogIndex, NodeId, Term
-from jetstream.log.memory_disk import MemoryDisk, nothing_survives
 from metadata.node import voter_disk
 from metadata.node.file_storage import FileStorage
 from metadata.node.storage import INITIAL_SNAPSHOT, Storage, Stored
@@ -18,6 +17,7 @@ from metadata.node.voter_disk import VoterDisk
 from metadata.raft.events import Persist
 from metadata.raft.state import Entry, HardState, Snapshot
 from tests.support.faulty_storage import FaultyStorage
+from tests.support.memory_disk import MemoryDisk, nothing_survives
 from tests.support.sockets import run
 
 

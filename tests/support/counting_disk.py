@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from jetstream.log.disk import File
-from jetstream.log.memory_disk import MemoryDisk, MemoryFile
-from jetstream.log.memory_tree import file_at
+from tests.support.memory_disk import MemoryDisk, MemoryFile
+from tests.support.memory_tree import file_at
 
 
 class CountingDisk(MemoryDisk):

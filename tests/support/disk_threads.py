@@ -8,7 +8,6 @@ from envelope.errors import JetstreamError
 from envelope.headers import MESSAGE_ID
 from envelope.types import LeaderEpoch, Offset
 from jetstream.log.batch import BatchFlags, encode
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.short_commits import ShortCommits
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.crash import Crash
@@ -17,6 +16,7 @@ from jetstream.node.disk_thread import DiskThread
 from jetstream.node.recovery import OpenedLog, open_log
 from metadata.stream_config import StreamConfig
 from tests.support.logs import DIRECTORY, NOW, Record, filled, records_batch
+from tests.support.memory_disk import MemoryDisk
 
 
 class OursError(Exception):

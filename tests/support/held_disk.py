@@ -4,8 +4,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from jetstream.log.memory_disk import Fault, MemoryDisk
 from jetstream.log.segment import SEGMENT_SUFFIX
+from tests.support.memory_disk import Fault, MemoryDisk
 
 
 class HeldDisk(MemoryDisk):

@@ -10,9 +10,9 @@ from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import decode, iter_frames
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import MemoryDisk, everything_survives, nothing_survives, random_survival
 from tests.support.compaction import EAGER, append_records, compact
 from tests.support.logs import DIRECTORY, NOW, Record, opened
+from tests.support.memory_disk import MemoryDisk, everything_survives, nothing_survives, random_survival
 from tests.support.rewriting import rewrite
 
 CONFIG = LogConfig(segment_bytes=3500, compaction=EAGER)

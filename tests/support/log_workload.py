@@ -11,14 +11,9 @@ from envelope.errors import DiskFull, JetstreamError
 from envelope.types import LeaderEpoch, Offset
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import (
-    Fault,
-    MemoryDisk,
-    PowerLostError,
-    nothing_survives,
-)
 from tests.support.log_files import check_files_owned
 from tests.support.logs import DIRECTORY, NOW, append, begun, file_content, opened, stored_values
+from tests.support.memory_disk import Fault, MemoryDisk, PowerLostError, nothing_survives
 
 CONFIG = LogConfig(segment_bytes=4000)
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, StreamName, TimestampUs
 from jetstream.log.disk import Disk
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.node.clock import Clock
 from jetstream.node.config import NatsConfig
 from jetstream.node.crash import Crash
@@ -26,6 +25,7 @@ from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.lease import unlimited
 from metadata.node.replicated_catalog import Applied
 from metadata.stream_config import StreamConfig
+from tests.support.memory_disk import MemoryDisk
 
 SOLE = NodeId("sole")
 LONE_ROW = Stream(

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from envelope.errors import DiskFull
 from envelope.types import LogIndex, NodeId, Term
-from jetstream.log.memory_disk import MemoryDisk
 from metadata.node.file_storage import FileStorage
 from metadata.node.storage import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Stored
 from metadata.raft.state import Entry, HardState, Snapshot
+from tests.support.memory_disk import MemoryDisk
 
 DIRECTORY = "metadata"
 

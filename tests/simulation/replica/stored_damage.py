@@ -8,9 +8,9 @@ from typing import Protocol
 
 from envelope.types import Offset, StreamName
 from jetstream.log.corrupt_ranges import CorruptRanges
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.ranges import OffsetRange, above, below
 from jetstream.log.segment import Segment
+from tests.support.memory_disk import MemoryDisk
 
 
 class _Batch(Protocol):

@@ -14,11 +14,11 @@ from jetstream.log.compaction_state import COMPACTION_FILE, CompactionState
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.latest_offsets import ENTRY_BYTES
 from jetstream.log.log import Log
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.readable_log import read_tail
 from jetstream.log.segment import SegmentReplaced
 from tests.support.compaction import COMPACTED, append_records, compact, latest, stored_records
 from tests.support.logs import DIRECTORY, NOW, Record, begun, file_content, flipped, opened, overwrite
+from tests.support.memory_disk import MemoryDisk
 
 
 def keyed(disk: MemoryDisk, count: int = 30, keys: int = 3) -> Log:

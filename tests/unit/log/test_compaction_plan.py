@@ -9,8 +9,8 @@ from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.compaction_plan import CompactionBounds, CompactionPlan, plan_compaction
 from jetstream.log.compaction_state import CompactionState, decode_compaction
 from jetstream.log.log_config import CompactionConfig
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.segment import Segment
+from tests.support.memory_disk import MemoryDisk
 
 DAY = 1000
 CONFIG = CompactionConfig(dirty_ratio=0.5, age_us=DAY, tombstone_retention_us=DAY)

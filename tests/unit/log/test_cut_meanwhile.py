@@ -6,12 +6,12 @@ from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.compaction import CompactionPass
 from jetstream.log.compaction_plan import CompactionBounds, plan_compaction
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.sealed_rewrite import rewritten
 from jetstream.log.segment import PlanAgain, SegmentReplaced
 from jetstream.log.segment_chunks import chunks_of
 from tests.support.compaction import COMPACTED, EAGER, append_records, latest, no_pace, stored_records
 from tests.support.logs import DIRECTORY, NOW, Record, append, begun, filled, opened, stored_values
+from tests.support.memory_disk import MemoryDisk
 
 CONFIG = LogConfig(segment_bytes=12_000)
 COUNT = 45

@@ -13,7 +13,10 @@ import pytest
 from envelope.errors import DiskFull, FsyncFailed, OutOfResources, StorageError
 from jetstream.log.disk import Disk, make_directories
 from jetstream.log.log import LogConfig
-from jetstream.log.memory_disk import (
+from jetstream.log.os_disk import OsDisk
+from tests.support.descriptors import no_more_files
+from tests.support.logs import append, begun, file_content, opened, stored_values
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -22,9 +25,6 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
-from jetstream.log.os_disk import OsDisk
-from tests.support.descriptors import no_more_files
-from tests.support.logs import append, begun, file_content, opened, stored_values
 
 
 @pytest.fixture(params=["memory", "real"])

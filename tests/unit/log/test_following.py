@@ -9,15 +9,6 @@ from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import BatchFlags, encode, iter_frames, read_header, verified_batches
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import (
-    Fault,
-    FaultKind,
-    MemoryDisk,
-    PowerLostError,
-    everything_survives,
-    nothing_survives,
-    random_survival,
-)
 from jetstream.log.scan import FOLLOWED_GROUPS_MAX
 from tests.support.logs import (
     DIRECTORY,
@@ -33,6 +24,15 @@ from tests.support.logs import (
     records_batch,
     stored_values,
     values_batch,
+)
+from tests.support.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    PowerLostError,
+    everything_survives,
+    nothing_survives,
+    random_survival,
 )
 
 # --- following -------------------------------------------------------------------------------------------

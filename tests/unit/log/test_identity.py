@@ -5,9 +5,9 @@ import pytest
 from envelope.errors import CorruptDataError, StorageError
 from jetstream.log.disk import Disk
 from jetstream.log.identity import IDENTITY_FILE, DirectoryIdentity
-from jetstream.log.memory_disk import MemoryDisk, nothing_survives
 from jetstream.log.os_disk import OsDisk
 from tests.support.logs import file_content, flipped, overwrite
+from tests.support.memory_disk import MemoryDisk, nothing_survives
 
 
 @pytest.fixture(params=["memory", "real"])

@@ -6,7 +6,6 @@ from jetstream.log.batch import BatchFlags, encode
 from jetstream.log.batch_index import BatchIndex, decode_index
 from jetstream.log.inspection import ProblemKind, inspect_segment, inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import MemoryDisk, everything_survives
 from jetstream.log.schema import SCHEMA_MESSAGE
 from jetstream.log.segment import segment_path
 from tests.support.logs import (
@@ -20,6 +19,7 @@ from tests.support.logs import (
     records_batch,
     values_batch,
 )
+from tests.support.memory_disk import MemoryDisk, everything_survives
 
 CONFIG = LogConfig(segment_bytes=2500)
 FIRST = segment_path(DIRECTORY, Offset(0))

@@ -2,9 +2,9 @@
 
 from envelope.types import Offset
 from jetstream.log.loaded_indexes import LOADED_MAX, LoadedIndexes
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.segment import Segment
 from tests.support.logs import SMALL, filled, opened
+from tests.support.memory_disk import MemoryDisk
 
 COUNT = 3 * LOADED_MAX
 

@@ -3,23 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from envelope.errors import (
-    DiskFull,
-    StorageError,
-    StreamOffline,
-    UnavailableError,
-)
+from envelope.errors import DiskFull, StorageError, StreamOffline, UnavailableError
 from envelope.types import LeaderEpoch, Offset, SyncMode
 from jetstream.log.batch import BatchFlags, encode_group, iter_frames, read_header
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import (
-    Fault,
-    FaultKind,
-    MemoryDisk,
-    PowerLostError,
-    everything_survives,
-    nothing_survives,
-)
 from jetstream.log.schema import END_OF_STREAM, SCHEMA_MESSAGE
 from tests.support.logs import (
     DIRECTORY,
@@ -33,6 +20,14 @@ from tests.support.logs import (
     opened,
     stored_values,
     values_batch,
+)
+from tests.support.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    PowerLostError,
+    everything_survives,
+    nothing_survives,
 )
 
 

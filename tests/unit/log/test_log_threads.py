@@ -11,11 +11,11 @@ from jetstream.log.batch import decode, iter_frames
 from jetstream.log.corrupt_ranges import CorruptRanges
 from jetstream.log.loaded_indexes import LoadedIndexes
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.ranges import OffsetRange
 from jetstream.log.readable_log import FileRange
 from jetstream.log.segment import Segment
 from tests.support.logs import DIRECTORY, NOW, SMALL, append, begun, file_content, filled, opened, overwrite
+from tests.support.memory_disk import MemoryDisk
 
 BATCHES = 600
 

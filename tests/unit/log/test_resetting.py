@@ -5,7 +5,9 @@ import pytest
 from envelope.errors import DiskFull, StorageError
 from envelope.types import LeaderEpoch, Offset
 from jetstream.log.inspection import ProblemKind, inspect_stream
-from jetstream.log.memory_disk import (
+from jetstream.log.reset import RESET_FILE
+from tests.support.logs import DIRECTORY, NOW, SMALL, append, filled, opened, stored_values
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -13,8 +15,6 @@ from jetstream.log.memory_disk import (
     nothing_survives,
     random_survival,
 )
-from jetstream.log.reset import RESET_FILE
-from tests.support.logs import DIRECTORY, NOW, SMALL, append, filled, opened, stored_values
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -4,21 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from envelope.errors import (
-    OffsetOutOfRange,
-    UnavailableError,
-)
+from envelope.errors import OffsetOutOfRange, UnavailableError
 from envelope.types import Offset, TimestampUs
 from jetstream.log.batch import decode, iter_frames
 from jetstream.log.log import LogConfig
-from jetstream.log.memory_disk import (
-    Fault,
-    FaultKind,
-    MemoryDisk,
-    PowerLostError,
-    everything_survives,
-    nothing_survives,
-)
 from tests.support.log_files import check_files_owned
 from tests.support.logs import (
     DIRECTORY,
@@ -31,6 +20,14 @@ from tests.support.logs import (
     opened,
     overwrite,
     stored_values,
+)
+from tests.support.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    PowerLostError,
+    everything_survives,
+    nothing_survives,
 )
 
 # --- removing --------------------------------------------------------------------------------------------

@@ -5,10 +5,10 @@ import pytest
 from envelope.limits import KIB
 from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch_index import BatchIndex, IndexEntry
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.rewrite_plan import RewriteBounds, due_segments, has_paid, is_waiting, may_pay
 from jetstream.log.scan import Damage
 from jetstream.log.segment import Segment
+from tests.support.memory_disk import MemoryDisk
 
 AFTER = 100
 

@@ -5,11 +5,11 @@ import pytest
 from envelope.errors import CorruptDataError, FsyncFailed, StreamOffline, UnavailableError
 from envelope.types import Offset
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.segment import Segment
 from jetstream.log.segment_chunks import check_segment
 from tests.support.compaction import no_pace
 from tests.support.logs import append, file_content, filled, flipped, overwrite, stored_values
+from tests.support.memory_disk import Fault, FaultKind, MemoryDisk
 
 COUNT = 9
 

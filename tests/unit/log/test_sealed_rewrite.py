@@ -24,7 +24,6 @@ from jetstream.log.batch import (
 )
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import MemoryDisk, nothing_survives
 from jetstream.log.message import find_frame, record_batch_fields
 from jetstream.log.plain_batch import PlainRecords, encode_plain
 from jetstream.log.rewrite_state import REWRITTEN_FILE
@@ -45,6 +44,7 @@ from tests.support.logs import (
     stored_values,
     values_batch,
 )
+from tests.support.memory_disk import MemoryDisk, nothing_survives
 from tests.support.rewriting import rewrite
 
 CONFIG = LogConfig(segment_bytes=12_000)

@@ -4,8 +4,8 @@ import pytest
 
 from envelope.errors import UnavailableError
 from envelope.types import Offset
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.segment import Segment, base_of, segment_path
+from tests.support.memory_disk import MemoryDisk
 
 
 def segment_on(disk: MemoryDisk) -> Segment:

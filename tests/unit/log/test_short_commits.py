@@ -10,7 +10,6 @@ from envelope.errors import CorruptDataError, DiskFull
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import verified_batches
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.scan import FOLLOWED_GROUPS_MAX
 from jetstream.log.short_commits import (
     ALONE_BYTES_MAX,
@@ -22,6 +21,7 @@ from jetstream.log.short_commits import (
     ShortCommits,
 )
 from tests.support.logs import NOW, SMALL, append, batch_for, begun, filled, opened
+from tests.support.memory_disk import Fault, FaultKind, MemoryDisk
 
 
 def test_short_is_what_is_small_and_goes_to_few_logs() -> None:

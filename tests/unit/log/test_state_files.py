@@ -8,15 +8,9 @@ from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.checkpoint import Checkpoint, decode_checkpoint
 from jetstream.log.checksum import crc32c
 from jetstream.log.epochs import EpochHistory, EpochStart, decode_epochs, is_followed
-from jetstream.log.memory_disk import (
-    Fault,
-    FaultKind,
-    MemoryDisk,
-    PowerLostError,
-    nothing_survives,
-)
 from jetstream.log.state_file import Json, decode_state, encode_state, read_whole, write_state
 from tests.support.logs import flipped
+from tests.support.memory_disk import Fault, FaultKind, MemoryDisk, PowerLostError, nothing_survives
 
 CHECKPOINT = Checkpoint(Offset(5), Offset(20), Offset(10), FilePosition(900), LeaderEpoch(2), clean=True)
 

@@ -9,12 +9,12 @@ from envelope.types import FilePosition, LeaderEpoch, Offset
 from jetstream.log.batch_index import ENTRY_BYTES, HEADER_BYTES, StoredBatches
 from jetstream.log.byte_search import batches_within, joined
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.plain_batch import PlainRecords, encode_plain
 from jetstream.log.schema import END_OF_STREAM
 from tests.support.counting_disk import CountingDisk
 from tests.support.log_life import added_up, batches_of
 from tests.support.logs import NOW, SMALL, append, begun, file_content, filled, flipped, opened, overwrite
+from tests.support.memory_disk import MemoryDisk
 
 END = 9
 HUGE = 2**63 - 1

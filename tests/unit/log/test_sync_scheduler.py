@@ -7,9 +7,9 @@ from envelope.errors import FsyncFailed
 from envelope.types import LeaderEpoch, TimestampUs
 from jetstream.log.disk import Disk
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk, nothing_survives
 from jetstream.log.sync_scheduler import SYNC_ALL_LOGS_MIN, SyncScheduler
 from tests.support.logs import NOW, append, stored_values
+from tests.support.memory_disk import Fault, FaultKind, MemoryDisk, nothing_survives
 
 
 def logs_on(disk: Disk, count: int) -> list[Log]:

@@ -10,7 +10,6 @@ from envelope.types import Offset
 from jetstream.log.batch import encode
 from jetstream.log.batch_index import ENTRY_BYTES, HEADER_BYTES
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.plain_batch import PlainRecords, encode_plain
 from jetstream.log.schema import END_OF_STREAM
 from jetstream.log.txid_search import offset_for_txid
@@ -27,6 +26,7 @@ from tests.support.logs import (
     overwrite,
     records_batch,
 )
+from tests.support.memory_disk import MemoryDisk
 
 Txids = list[list[int | None]]
 

@@ -6,12 +6,12 @@ import pytest
 
 from envelope.errors import CorruptDataError, DiskFull, StorageError
 from envelope.types import LogIndex, NodeId, Term
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.os_disk import OsDisk
 from metadata.node.disk_port import MetadataDisk
 from metadata.node.file_storage import FileStorage
 from metadata.node.storage import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Storage, Stored
 from metadata.raft.state import Entry, HardState, Snapshot
+from tests.support.memory_disk import MemoryDisk
 
 VOTE = HardState(Term(1), NodeId("n1"))
 

@@ -19,7 +19,6 @@ from envelope.errors import (
     UnknownStream,
 )
 from envelope.types import LogIndex, NodeId, StreamName, Term
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.os_disk import OsDisk
 from metadata.catalog import snapshot
 from metadata.catalog.catalog import Catalog
@@ -34,6 +33,7 @@ from metadata.node.storage import Storage, Stored
 from metadata.raft.state import Entry, HardState, Snapshot
 from tests.support.catalogs import create, register, update
 from tests.support.faulty_storage import FaultyStorage
+from tests.support.memory_disk import MemoryDisk
 from tests.support.metadata_members import WAIT_SECONDS
 from tests.support.single_voters import (
     DIRECTORY,

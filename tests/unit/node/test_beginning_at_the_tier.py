@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import count
 
 from envelope.types import NO_OFFSET, Incarnation, LeaderEpoch, NodeId, Offset
-from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
@@ -20,6 +19,7 @@ from metadata.catalog.tables import InSyncReplica, Stream, TierMark, UncleanElec
 from metadata.stream_config import StreamConfig
 from tests.support.logs import NOW, append
 from tests.support.lone_streams import lone_services
+from tests.support.memory_disk import Fault, FaultKind, MemoryDisk
 from tests.support.recorded_sessions import RecordedSessions
 
 ME, OTHER = NodeId("sole"), NodeId("c")

@@ -4,9 +4,9 @@ from consumer_groups.cursors import plain_key
 from envelope.types import Offset
 from jetstream.log.batch import encode
 from jetstream.log.log import Log
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.node.cursor_store import _read
 from tests.support.logs import Record, begun, records_batch
+from tests.support.memory_disk import MemoryDisk
 
 
 def stored(log: Log, *values: tuple[str, int | None]) -> None:

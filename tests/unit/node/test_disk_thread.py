@@ -9,7 +9,6 @@ from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, StorageErro
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, Turns
 from jetstream.log.batch import BatchFlags, encode, verified_batches
-from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
@@ -29,6 +28,7 @@ from tests.support.disk_threads import (
 )
 from tests.support.held_disk import HeldDisk
 from tests.support.logs import NOW, batch_for, begun, values_batch
+from tests.support.memory_disk import Fault, FaultKind, MemoryDisk
 from tests.support.sockets import until
 
 

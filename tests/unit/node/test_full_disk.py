@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from envelope.errors import DiskFull
 from envelope.types import LeaderEpoch
-from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.crash import Crash
 from jetstream.node.disk_thread import DiskThread
@@ -17,6 +16,7 @@ from jetstream.node.replica_mover import ReplicaMover
 from jetstream.node.stream_files import StreamFiles
 from tests.support.clocks import ForwardClock
 from tests.support.lone_streams import LONE_ROW, SOLE, lone_services
+from tests.support.memory_disk import Fault, FaultKind, MemoryDisk
 from tests.support.messages import block_of, message
 from tests.support.sockets import until
 

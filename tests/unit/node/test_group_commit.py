@@ -5,12 +5,12 @@ import socket
 
 from envelope.errors import StreamOffline
 from jetstream.log.log import Log
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.node.crash import Crash
 from jetstream.node.disk_appends import GroupAppend
 from jetstream.node.group_commit import GroupCommit
 from tests.support.disk_threads import running
 from tests.support.logs import NOW, batch_for, begun
+from tests.support.memory_disk import MemoryDisk
 from tests.support.sockets import run, until
 
 

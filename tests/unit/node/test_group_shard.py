@@ -25,7 +25,6 @@ from consumer_groups.shard_events import (
 from envelope.errors import DiskFull, NotEnoughReplicas, NotLeader
 from envelope.internal_streams import group_shard
 from envelope.types import LeaderEpoch, StreamName
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
@@ -36,6 +35,7 @@ from jetstream.node.leading import LeadingStream
 from jetstream.node.replica_parts import StreamServices
 from metadata.stream_config import StreamConfig
 from tests.support.lone_streams import lead, lone_services, open_led
+from tests.support.memory_disk import MemoryDisk
 from tests.support.nodes import run
 
 GROUP = GroupName("billing")

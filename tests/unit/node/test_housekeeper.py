@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 
 from envelope.errors import FsyncFailed, JetstreamError
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
@@ -21,6 +20,7 @@ from jetstream.node.stream_files import StreamFiles
 from jetstream.node.unsynced_witness import WITNESS_FILE, UnsyncedWitness
 from jetstream.node.upkeep import Upkeep
 from tests.support.lone_streams import LONE_ROW, lone_services
+from tests.support.memory_disk import MemoryDisk
 from tests.support.sockets import until
 
 

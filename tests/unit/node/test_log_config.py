@@ -7,11 +7,11 @@ import pytest
 
 from envelope.limits import KIB
 from envelope.types import Compact
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.node.recovery import log_config
 from metadata.stream_config import StreamConfig
 from tests.support.compaction import append_records, compact, latest, stored_records
 from tests.support.logs import NOW, Record, begun
+from tests.support.memory_disk import MemoryDisk
 
 HOUR = timedelta(hours=1)
 HOUR_US = 3_600 * 10**6

@@ -13,14 +13,6 @@ from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.ingest.history import History
 from jetstream.ingest.sessions import Session, Sessions
 from jetstream.log.batch import BatchFlags, encode, verified_batches
-from jetstream.log.memory_disk import (
-    Fault,
-    FaultKind,
-    MemoryDisk,
-    PowerLostError,
-    nothing_survives,
-    random_survival,
-)
 from jetstream.log.message import record_batch_fields
 from jetstream.node.clock import SystemClock
 from jetstream.node.disk_appends import FollowerAppend
@@ -31,6 +23,14 @@ from jetstream.replica.wire import StartOverMessage, WireReader
 from jetstream.replica.wire import encode as encode_message
 from metadata.stream_config import StreamConfig
 from tests.support.logs import DIRECTORY, NOW, Record, file_content, records_batch
+from tests.support.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    PowerLostError,
+    nothing_survives,
+    random_survival,
+)
 
 WINDOW_US = 1000
 CONFIG = StreamConfig(

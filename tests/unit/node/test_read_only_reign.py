@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 from envelope.errors import StreamReadOnly
 from envelope.types import Incarnation, LeaderEpoch, NodeId, TimestampUs
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash
@@ -20,6 +19,7 @@ from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.stream_config import StreamConfig
 from tests.support.ingest_machine import outcomes
 from tests.support.lone_streams import lead, lone_services, open_led
+from tests.support.memory_disk import MemoryDisk
 from tests.support.messages import answers_in, block_of, message
 
 EPOCH = LeaderEpoch(3)

@@ -9,7 +9,6 @@ from typing import cast
 from envelope.errors import UnavailableError
 from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName
 from jetstream.log.batch import SealedBatch, verified_batches
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.repair import Hole
 from jetstream.log.segment import segment_path
 from jetstream.log.sync_scheduler import SyncScheduler
@@ -22,6 +21,7 @@ from jetstream.node.repairing import REPAIRED, Repairing
 from jetstream.node.replica import StreamReplica
 from metadata.stream_config import StreamConfig
 from tests.support.logs import append, file_content, flipped, overwrite
+from tests.support.memory_disk import MemoryDisk
 from tests.support.sockets import until
 
 COUNT = 50

@@ -9,11 +9,11 @@ import pytest
 
 from envelope.errors import TierUnavailable
 from envelope.types import MonotonicNs
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.node.tiering import Tiering
 from jetstream.tier.manifest import TieredSegment
 from jetstream.tier.retries import failed_again
 from jetstream.tier.tiered_log import SegmentAway
+from tests.support.memory_disk import MemoryDisk
 from tests.support.object_stores import MemoryStore
 from tests.support.sockets import until
 from tests.support.tier_world import TierWorld, catalog, next_reign, tier_world

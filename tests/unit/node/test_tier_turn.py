@@ -8,11 +8,11 @@ import pytest
 
 from envelope.errors import StreamOffline
 from envelope.types import MonotonicNs, Offset
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.node.tier_turn import SILENT_NS, TierTurn, silence, truncate_before
 from jetstream.tier.tiered_log import SegmentAway
 from metadata.catalog.catalog import Catalog
 from tests.support.catalogs import apply, update
+from tests.support.memory_disk import MemoryDisk
 from tests.support.object_stores import HeldStore
 from tests.support.sockets import until
 from tests.support.tier_world import TierWorld, catalog, next_reign, tier_world

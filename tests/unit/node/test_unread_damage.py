@@ -12,7 +12,6 @@ from typing import cast
 import pytest
 
 from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.segment import segment_path
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
@@ -30,6 +29,7 @@ from jetstream.replica.wire import BatchesMessage, RefusedMessage, RepairAnswer,
 from metadata.stream_config import StreamConfig
 from tests.support.logs import append, file_content, flipped, overwrite
 from tests.support.lone_streams import lone_services
+from tests.support.memory_disk import MemoryDisk
 from tests.support.recorded_sessions import RecordedSessions
 from tests.support.sockets import until
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from envelope.types import MonotonicNs, Offset, TimestampUs
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.node.upkeep import CHECKPOINT_QUIET_NS, Upkeep
 from tests.support.logs import NOW, append, begun, filled
+from tests.support.memory_disk import MemoryDisk
 
 
 @dataclass(slots=True)

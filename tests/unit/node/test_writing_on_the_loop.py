@@ -11,7 +11,6 @@ from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, StorageErro
 from envelope.types import LeaderEpoch, SyncMode
 from jetstream.log.batch import encode
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.short_commits import ALONE_BYTES_MAX, FOLLOWED_BYTES_MAX, SYNC_SECONDS_MAX, ShortCommits
 from jetstream.log.sync_scheduler import SYNC_ALL_LOGS_MIN, SyncScheduler
 from jetstream.node.crash import Crash
@@ -31,6 +30,7 @@ from tests.support.disk_threads import (
     with_id,
 )
 from tests.support.logs import NOW, batch_for, begun, values_batch
+from tests.support.memory_disk import Fault, FaultKind, MemoryDisk
 from tests.support.sockets import until
 
 OS = LogConfig(sync=SyncMode.OS)

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from envelope.errors import CorruptDataError, RequestError, StorageError
-from jetstream.log.memory_disk import Fault, FaultKind, MemoryDisk
 from jetstream.log.os_disk import OsDisk
 from jetstream.spark.pipelines.archive_files import MANIFEST_PATH, Span, Writer
 from jetstream.spark.pipelines.archive_store import held_archive, read_manifest
@@ -23,6 +22,7 @@ from tests.support.archives import (
     stage,
     write_file,
 )
+from tests.support.memory_disk import Fault, FaultKind, MemoryDisk
 
 BATCHES = batches_of([{"orders": 4}, {"orders": 2, "sales/1": 3}])
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.os_disk import OsDisk
 from jetstream.spark.pipelines.table_merge import (
     TOMBSTONE,
@@ -15,6 +14,7 @@ from jetstream.spark.pipelines.table_merge import (
     read_bucket,
 )
 from jetstream.spark.pipelines.table_version import FILES_DIRECTORY
+from tests.support.memory_disk import MemoryDisk
 from tests.support.spark_tables import KeyedRecord, bucket_rows
 
 

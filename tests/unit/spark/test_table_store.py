@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from envelope.errors import CorruptDataError, DiskFull, JetstreamError, RequestError, StorageError
 from envelope.types import TimestampUs
-from jetstream.log.memory_disk import (
+from jetstream.spark.pipelines.table_store import bring_in, read_version
+from jetstream.spark.pipelines.table_version import (
+    LOCK_PATH,
+    VERSION_PATH,
+    MergedBucket,
+    TableVersion,
+    Writer,
+)
+from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
@@ -19,14 +27,6 @@ from jetstream.log.memory_disk import (
     everything_survives,
     nothing_survives,
     random_survival,
-)
-from jetstream.spark.pipelines.table_store import bring_in, read_version
-from jetstream.spark.pipelines.table_version import (
-    LOCK_PATH,
-    VERSION_PATH,
-    MergedBucket,
-    TableVersion,
-    Writer,
 )
 from tests.support.spark_tables import (
     GRACE_US,

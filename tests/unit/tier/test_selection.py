@@ -3,12 +3,12 @@ from dataclasses import replace
 from envelope.types import LeaderEpoch, Offset
 from jetstream.log.compaction_plan import CompactionBounds, cleanable, plan_compaction
 from jetstream.log.compaction_state import CompactionState
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.node.recovery import needs_tier
 from jetstream.tier.selection import UploadBounds, damage_in_the_way, due_segments
 from metadata.catalog.tables import TierMark
 from tests.support.compaction import EAGER
 from tests.support.logs import NOW, filled
+from tests.support.memory_disk import MemoryDisk
 
 
 def test_sealed_committed_and_intact_segments_are_due_in_order() -> None:

@@ -6,7 +6,6 @@ import pytest
 from envelope.errors import DivergedHistory, OffsetOutOfRange, TierUnavailable
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.fetch.planner import FetchQuery, Refuse, StreamView, plan_fetch
-from jetstream.log.memory_disk import MemoryDisk
 from jetstream.log.os_disk import OsDisk
 from jetstream.log.readable_log import ReadableLog
 from jetstream.tier.download import download_segment
@@ -19,6 +18,7 @@ from tests.support.compaction import COMPACTED, append_records, compact
 from tests.support.log_life import batches_of
 from tests.support.logs import NOW, SMALL, Record, append, begun, filled
 from tests.support.manifests import manifest, segment
+from tests.support.memory_disk import MemoryDisk
 from tests.support.object_stores import MemoryStore
 
 LISTED = manifest(segment(0, 2), segment(2, 4), end=4)

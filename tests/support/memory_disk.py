@@ -20,7 +20,7 @@ from typing import Final
 from envelope.errors import DiskFull, FsyncFailed, OutOfResources, StorageError
 from jetstream.log.batch import Buffer
 from jetstream.log.disk import File
-from jetstream.log.memory_tree import (
+from tests.support.memory_tree import (
     DirectoryNode,
     FileNode,
     PowerLoss,

@@ -27,7 +27,7 @@ def everything_survives(length: int) -> int:
 
 def random_survival(seed: int) -> Survival:
     """Keep about half of the pieces; one in eight is torn."""
-    chance = random.Random(seed)  # noqa: S311 (reproducible on purpose)
+    chance = random.Random(seed)  # reproducible on purpose
 
     def survive(length: int) -> int:
         if chance.random() < 0.125:
