@@ -35,6 +35,8 @@ TimestampUs = NewType("TimestampUs", int)
 MonotonicNs = NewType("MonotonicNs", int)
 """Monotonic clock, nanoseconds since an arbitrary start."""
 
+Buffer = bytes | bytearray | memoryview
+
 NO_OFFSET: Final = Offset(0)
 """The first offset of every stream; also the high watermark of an empty log."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jetstream.client.blocking import BlockingClient, connect_blocking
     from jetstream.client.blocking_consumer import BlockingConsumer
     from jetstream.client.blocking_session import BlockingSession
+    from jetstream.client.blocking_table import BlockingTable
     from jetstream.client.connection import JetstreamClient, ReadOptions, connect
     from jetstream.client.consume_options import ConsumeOptions
     from jetstream.client.consumer import Consumer
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from jetstream.client.records import Record
     from jetstream.client.session_messages import SessionAck, SessionOptions
     from jetstream.client.session_publisher import SessionPublisher
-    from jetstream.client.stream_table import BlockingTable, StreamTable
+    from jetstream.client.stream_table import StreamTable
 
 __all__ = [
     "BatchOptions",

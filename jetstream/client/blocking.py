@@ -20,6 +20,7 @@ from envelope.types import LeaderEpoch, Offset
 from jetstream.client.blocking_consumer import BlockingConsumer, relayed_options
 from jetstream.client.blocking_requests import BlockingCursors, BlockingGroups, BlockingStreams
 from jetstream.client.blocking_session import BlockingSession
+from jetstream.client.blocking_table import BlockingTable
 from jetstream.client.boundaries import RETRY_S_DEFAULT as BOUNDARY_RETRY_S_DEFAULT
 from jetstream.client.connection import JetstreamClient, ReadOptions, connect
 from jetstream.client.consume_options import ConsumeOptions
@@ -48,7 +49,6 @@ from jetstream.client.session_messages import (
 from jetstream.client.session_publisher import SessionPublisher
 from jetstream.client.socket_access import SocketTls
 from jetstream.client.stream_ranges import PATIENCE_S_DEFAULT
-from jetstream.client.stream_table import BlockingTable
 from jetstream.log.schema import NO_RECORDS, SCHEMA
 from metadata.stream_config import API_PREFIX_DEFAULT
 

@@ -29,10 +29,11 @@ from jetstream.client.read_progress import ReadProgressTold
 from jetstream.client.read_range import End, ReadRange, Start
 from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.client.replica_choice import ReadFrom, ReadWish, Whereabouts
+from jetstream.client.request_api import NatsRequests
 from jetstream.client.socket_access import SocketTls, socket_access
 from jetstream.client.stream_ranges import PATIENCE_S_DEFAULT, ranges_of
 from jetstream.client.stream_table import StreamTable, following
-from jetstream.client.streams import NatsRequests, Streams
+from jetstream.client.streams import Streams
 from jetstream.protocol.requests import Column
 from metadata.api.responses import CursorInfo
 from metadata.stream_config import API_PREFIX_DEFAULT

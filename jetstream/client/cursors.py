@@ -7,7 +7,7 @@ from envelope.errors import NoResponders
 from envelope.internal_streams import cursor_subject
 from jetstream.client.publishing import PublishAck
 from jetstream.client.read_range import Start
-from jetstream.client.streams import NatsRequests
+from jetstream.client.request_api import NatsRequests
 from metadata.api.responses import CursorInfo, ListCursorsResponse
 
 Publish = Callable[[str, bytes | None], Awaitable[PublishAck]]

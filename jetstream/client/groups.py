@@ -22,8 +22,8 @@ from jetstream.client.group_places import (
 )
 from jetstream.client.node_links import NodeLinks
 from jetstream.client.publishing import refuse_unknown
+from jetstream.client.request_api import NatsRequests
 from jetstream.client.stream_ranges import PATIENCE_S_DEFAULT, range_of
-from jetstream.client.streams import NatsRequests
 from metadata.api.group_responses import (
     DeleteGroupResponse,
     GroupInfo,

@@ -14,19 +14,8 @@ from envelope.errors import RequestError
 from jetstream.client.ack_inbox import AckFuture, AckInbox, AckOfEach, OneAck
 from jetstream.client.background import sending
 from jetstream.client.batch_envelopes import BATCH_WINDOW_DEFAULT, batch_rows, checked_ack, envelopes
-from jetstream.client.batch_publisher import (
-    BATCH_BYTES_DEFAULT,
-    LINGER_S_DEFAULT,
-    BatchPublisher,
-    Transmit,
-)
-from jetstream.client.message_table import (
-    ACKS_SCHEMA,
-    ArrowTable,
-    message_batches,
-    pieces_of,
-    publish_piece,
-)
+from jetstream.client.batch_publisher import BATCH_BYTES_DEFAULT, LINGER_S_DEFAULT, BatchPublisher, Transmit
+from jetstream.client.message_table import ACKS_SCHEMA, ArrowTable, message_batches, pieces_of, publish_piece
 from jetstream.client.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message, Publisher, send
 from jetstream.client.publishing import (
     PublishAck,
@@ -35,9 +24,9 @@ from jetstream.client.publishing import (
     header_block_bytes,
     refuse_unknown,
 )
+from jetstream.client.request_api import NatsRequests
 from jetstream.client.session_messages import SessionOptions, SessionSettings
 from jetstream.client.session_publisher import SessionPublisher
-from jetstream.client.streams import NatsRequests
 
 
 class BatchOptions(TypedDict, total=False):

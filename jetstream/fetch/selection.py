@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from envelope.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX
 from envelope.subjects import matches
-from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import BatchHeader, Buffer, encode_selected
+from envelope.types import Buffer, LeaderEpoch, Offset, TimestampUs
+from jetstream.log.batch import BatchHeader, encode_selected
 from jetstream.log.batch_run import merged_batches
 from jetstream.log.schema import SCHEMA
 from jetstream.protocol.requests import Column

@@ -30,12 +30,10 @@ import pyarrow as pa
 
 from envelope.errors import CorruptDataError, Unsupported
 from envelope.limits import BATCH_BYTES_MAX, KIB
-from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
+from envelope.types import Buffer, Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.checksum import crc32c
 from jetstream.log.message import ENTRY_DIGITS, ENTRY_KEY, Frame, find_frame
 from jetstream.log.schema import SCHEMA
-
-Buffer = bytes | bytearray | memoryview
 
 FORMAT_VERSION: Final = 1
 COMPRESSION_BYTES_MIN: Final = 4 * KIB

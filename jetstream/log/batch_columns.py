@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from envelope.limits import KIB
-from jetstream.log.batch import Buffer
+from envelope.types import Buffer
 from jetstream.log.plain_batch import TEMPLATE, no_headers
 from jetstream.log.schema import SCHEMA
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import sliding_window_view
 
 from envelope.limits import KIB, MIB
-from envelope.types import LeaderEpoch, Offset, TimestampUs
+from envelope.types import Buffer, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import (
     CRC_AT,
     FORMAT_VERSION,
@@ -28,7 +28,6 @@ from jetstream.log.batch import (
     ZEROS,
     BatchFlags,
     BatchHeader,
-    Buffer,
     FoundBatch,
     next_batch,
 )

@@ -15,7 +15,7 @@ Paths are relative to the disk's root, "/"-separated. Errors are typed and raise
 from collections.abc import Sequence
 from typing import Protocol
 
-from jetstream.log.batch import Buffer
+from envelope.types import Buffer
 
 
 class File(Protocol):

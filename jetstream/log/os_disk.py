@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from envelope.errors import DiskFull, FsyncFailed, OutOfResources, StorageError
-from jetstream.log.batch import Buffer
+from envelope.types import Buffer
 from jetstream.log.disk import File
 
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))

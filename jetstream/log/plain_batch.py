@@ -28,12 +28,11 @@ import numpy as np
 import pyarrow as pa
 
 from envelope.limits import BATCH_BYTES_MAX
-from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
+from envelope.types import Buffer, Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.batch import (
     FORMAT_VERSION,
     BatchFlags,
     BatchHeader,
-    Buffer,
     UnsealedBatch,
     digits_of,
     encode,

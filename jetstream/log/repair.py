@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from envelope.errors import CorruptDataError, StorageError
 from envelope.limits import MIB
-from envelope.types import FilePosition, LeaderEpoch, Offset
-from jetstream.log.batch import BatchFlags, BatchHeader, Buffer, SealedBatch
+from envelope.types import Buffer, FilePosition, LeaderEpoch, Offset
+from jetstream.log.batch import BatchFlags, BatchHeader, SealedBatch
 from jetstream.log.batch_index import BatchIndex, IndexEntry
 from jetstream.log.disk import File
 from jetstream.log.epochs import EpochHistory

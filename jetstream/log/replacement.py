@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from envelope.errors import JetstreamError, StorageError
 from envelope.limits import MIB
-from envelope.types import Compression
-from jetstream.log.batch import BatchHeader, Buffer, encode_kept, with_header
+from envelope.types import Buffer, Compression
+from jetstream.log.batch import BatchHeader, encode_kept, with_header
 from jetstream.log.batch_index import IndexEntry
 from jetstream.log.disk import Disk, File
 from jetstream.log.scan import FIRST_BATCH

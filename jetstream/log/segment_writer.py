@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from envelope.errors import DiskFull, StorageError
-from envelope.types import Offset, TimestampUs
-from jetstream.log.batch import BatchFlags, Buffer
+from envelope.types import Buffer, Offset, TimestampUs
+from jetstream.log.batch import BatchFlags
 from jetstream.log.batch_index import Covered, IndexEntry
 from jetstream.log.disk import Disk, File
 from jetstream.log.index_file import remove_index

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from envelope.errors import CorruptDataError
-from jetstream.log.batch import Buffer
+from envelope.types import Buffer
 from jetstream.log.message import txid_buffers, txid_nulls
 
 

@@ -45,6 +45,18 @@ TOKEN_CHARS_MAX: Final = 1024
 
 PEER_PORT: Final = 9294
 
+
+_EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - what is listened on, and no address to dial
+
+CATCH_UP_BYTES_DEFAULT: Final = 100 * MIB
+"""A second, of most a gigabit network; what is published meanwhile needs the rest."""
+
+
+TIER_CACHE_BYTES_DEFAULT: Final = 2048 * MIB
+"""Eight segments of the default size."""
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
 Port = Annotated[int, Field(ge=0, le=65_535)]
 PositiveDuration = Annotated[timedelta, Field(gt=timedelta(0))]
 Token = Annotated[SecretStr, Field(min_length=1, max_length=TOKEN_CHARS_MAX)]
@@ -190,15 +202,6 @@ class PeerTlsConfig(BaseModel):
     ca: Path
     """PEM file of the authorities that vouch for nodes, and for nothing else."""
 
-
-_EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - what is listened on, and no address to dial
-
-CATCH_UP_BYTES_DEFAULT: Final = 100 * MIB
-"""A second, of most a gigabit network; what is published meanwhile needs the rest."""
-
-
-TIER_CACHE_BYTES_DEFAULT: Final = 2048 * MIB
-"""Eight segments of the default size."""
 
 Voters = Annotated[dict[Name, Annotated[Address, BeforeValidator(_address)]], Field(min_length=2)]
 """Where each is dialled."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from envelope.errors import DiskFull, JetstreamError
-from envelope.types import NO_OFFSET, Offset, TimestampUs
-from jetstream.log.batch import Buffer, SealedBatch, UnsealedBatch, verified_batches
+from envelope.types import NO_OFFSET, Buffer, Offset, TimestampUs
+from jetstream.log.batch import SealedBatch, UnsealedBatch, verified_batches
 from jetstream.log.log import Log
 from jetstream.node.log_note import decode_note
 from jetstream.node.recovery import OpenedLog

@@ -7,8 +7,8 @@ nor a lease on the segment nor a read; whoever is further behind is served from 
 from collections import deque
 from collections.abc import Iterable
 
-from envelope.types import Offset
-from jetstream.log.batch import Buffer, UnsealedBatch
+from envelope.types import Buffer, Offset
+from jetstream.log.batch import UnsealedBatch
 
 
 class HotBatches:

@@ -10,9 +10,8 @@ from pydantic import SecretStr
 
 from envelope.errors import UnavailableError
 from envelope.types import NodeId
-from jetstream.node.config import NodeConfig, PeersConfig
+from jetstream.node.config import LOOPBACK, NodeConfig, PeersConfig
 from jetstream.node.credentials import client_side, load_authorities, load_certificate, server_side, token_in
-from jetstream.node.socket_settings import LOOPBACK
 from metadata.node.peers import Address, PeerIdentity
 
 _log = logging.getLogger(__name__)

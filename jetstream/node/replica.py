@@ -77,7 +77,7 @@ class StreamReplica:
         self._does_not_open = False
         self._forgone = NO_EPOCH
         self.put_off: JetstreamError | None = None
-        self.tiered = TieredStream(row, services.tier, services.cluster)
+        self.tiered = TieredStream(row, services.tier, services.cluster.node_id, services.cluster.propose)
         self.confirm = ReignCheck(row.incarnation, self.name, lambda: self.leader_epoch, services)
 
     # --- what others see -------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import Final, TypeVar, assert_never
 
 from envelope.errors import JetstreamError, UnavailableError
 from envelope.limits import MIB
-from envelope.types import LeaderEpoch, NodeId, Offset
-from jetstream.log.batch import BatchHeader, Buffer
+from envelope.types import Buffer, LeaderEpoch, NodeId, Offset
+from jetstream.log.batch import BatchHeader
 from jetstream.log.epochs import NO_EPOCH
 from jetstream.log.readable_log import FileRange, IndexUnloaded, read_tail
 from jetstream.log.segment import PlanAgain
@@ -17,13 +17,7 @@ from jetstream.node.hot_batches import HotBatches
 from jetstream.node.log_note import LastTxid, Noted, encode_note, sessions_of
 from jetstream.node.replica_parts import ReplicaParts, StreamServices
 from jetstream.replica.leader_events import Diverging, FetchRefusal, RefuseFetch, Serve, StartOver
-from jetstream.replica.wire import (
-    Answer,
-    BatchesMessage,
-    DivergingMessage,
-    RefusedMessage,
-    StartOverMessage,
-)
+from jetstream.replica.wire import Answer, BatchesMessage, DivergingMessage, RefusedMessage, StartOverMessage
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

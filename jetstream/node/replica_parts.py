@@ -6,8 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName
-from jetstream.log.batch import Buffer
+from envelope.types import Buffer, Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName
 from jetstream.log.log import Log
 from jetstream.log.readable_log import FileRange
 from jetstream.node.catch_up import CatchUp

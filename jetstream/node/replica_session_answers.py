@@ -12,10 +12,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from envelope.errors import StorageError
-from jetstream.log.batch import Buffer
+from envelope.types import Buffer
 from jetstream.log.readable_log import FileRange
+from jetstream.node.leased_range import Body
 from jetstream.node.replica_session_line import SessionLine
-from jetstream.node.socket_output import Body
 from jetstream.replica.leader_events import FetchRefusal
 from jetstream.replica.wire import Answer, RefusedMessage, RepairAnswer, encode
 from metadata.node.descriptors import Share

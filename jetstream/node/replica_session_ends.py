@@ -13,8 +13,7 @@ from typing import Final, Protocol
 
 from envelope.errors import RemoteProtocolError
 from envelope.limits import STREAMS_MAX
-from envelope.types import Incarnation, NodeId, StreamName
-from jetstream.log.batch import Buffer
+from envelope.types import Buffer, Incarnation, NodeId, StreamName
 from jetstream.log.readable_log import FileRange
 from jetstream.node.replica_session_answers import Answers
 from jetstream.node.replica_session_line import SessionLine

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Final
 
-from envelope.types import Incarnation, NodeId, StreamName
-from jetstream.log.batch import Buffer
+from envelope.types import Buffer, Incarnation, NodeId, StreamName
 from jetstream.log.readable_log import FileRange
 from jetstream.node.replica_session_ends import FollowerEnd, LeaderEnd, SessionHost, SessionSettings
 from jetstream.node.replica_session_pulse import Verdict

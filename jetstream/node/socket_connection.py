@@ -25,8 +25,9 @@ from jetstream.fetch.cursors import CursorPlace, Cursors
 from jetstream.fetch.turns import TURN_BYTES
 from jetstream.log.segment import Segment
 from jetstream.node.clock import Clock
+from jetstream.node.leased_range import Body
 from jetstream.node.socket_line import SocketLine
-from jetstream.node.socket_output import Body, Output
+from jetstream.node.socket_output import Output
 from jetstream.node.turn_queue import ReaderTurn, TurnQueue
 from jetstream.protocol.connection import (
     ConnectionBroken,

@@ -6,112 +6,11 @@ before each turn (``preadv`` with ``RWF_NOWAIT``), because ``sendfile`` would st
 read.
 """
 
-import os
 from collections import deque
-from dataclasses import dataclass
-from typing import Final
 
-from envelope.errors import OutOfResources, StorageError
-from envelope.limits import KIB
-from jetstream.log.readable_log import FileRange
+from envelope.errors import StorageError
+from jetstream.node.leased_range import Body
 from jetstream.node.socket_line import SocketLine
-from metadata.node.descriptors import Share, may_keep
-
-_PROBE_STEP: Final = 128 * KIB
-"""The kernel's default read-ahead: pages come and go in about this grain."""
-
-_INLINE_BYTES_MAX: Final = 16 * KIB
-"""Below it a copy costs less than the calls that save it."""
-
-_PROBE_BUFFER: Final = bytearray(1)
-
-
-@dataclass(slots=True, eq=False)
-class Body:
-    """A leased file range on its way out; ``position`` moves."""
-
-    file_range: FileRange
-    fileno: int
-    position: int
-    end: int
-    warm_end: int
-    """The page cache held everything below this position a moment ago."""
-    catches_up: bool
-    """There is more behind it: whoever it is for waits for its turns while something is stored."""
-
-    @classmethod
-    def leased(
-        cls, file_range: FileRange, *, catches_up: bool = False, share: Share = Share.READERS
-    ) -> "Body":
-        """Take a lease on the segment, whose file is one of ``share``'s; `release` gives it back.
-
-        Raises:
-            UnavailableError: the segment was removed in the meantime.
-            OutOfResources: there is no descriptor left for it.
-        """
-        segment = file_range.segment
-        was_open = segment.is_open
-        fileno = segment.acquire().fileno()
-        if not was_open and not may_keep(share, fileno):
-            segment.release()
-            raise OutOfResources("no descriptor is left for another segment that is read")
-        start = file_range.position
-        return cls(file_range, fileno, start, start + file_range.length, start, catches_up)
-
-    def release(self) -> None:
-        """Give the segment back."""
-        self.file_range.segment.release()
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it had better go out with its header."""
-        return self.end - self.position <= _INLINE_BYTES_MAX
-
-    def taken(self) -> bytes | None:
-        """Return all of it from the page cache and release it, if it is small: one call sends it then."""
-        if not self.is_small:
-            return None
-        length = self.end - self.position
-        room = bytearray(length)
-        try:
-            count = os.preadv(self.fileno, [room], self.position, os.RWF_NOWAIT)
-        except OSError:  # as in `_cached`
-            return None
-        if count < length:
-            return None
-        self.release()
-        return bytes(room)
-
-    def is_warm(self, length: int) -> bool:
-        """Tell whether the next ``length`` bytes are in the page cache, as far as probes can see."""
-        end = min(self.end, self.position + length)
-        if end <= self.warm_end:
-            return True
-        if not all(self._cached(place) for place in (*range(self.position, end, _PROBE_STEP), end - 1)):
-            return False
-        self.warm_end = end
-        return True
-
-    def warm(self, length: int) -> None:
-        """Read the next ``length`` bytes into the page cache; blocks, for a thread, with a lease of its own.
-
-        Raises:
-            OSError: the disk cannot read them.
-        """
-        end = min(self.end, self.position + length)
-        scratch = bytearray(_PROBE_STEP)
-        place = self.position
-        while place < end and (count := os.preadv(self.fileno, [scratch], place)):
-            place += count
-        self.warm_end = end
-
-    def _cached(self, place: int) -> bool:
-        try:
-            os.preadv(self.fileno, [_PROBE_BUFFER], place, os.RWF_NOWAIT)
-        except OSError:
-            # EAGAIN: not in memory. EOPNOTSUPP: this file system cannot tell, so a thread goes first.
-            return False
-        return True
 
 
 class Output:

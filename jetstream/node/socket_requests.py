@@ -38,6 +38,7 @@ from jetstream.log.batch_index import StoredBatches
 from jetstream.log.readable_log import FileRange, IndexUnloaded, ReadableLog
 from jetstream.log.segment import PlanAgain
 from jetstream.node.clock import Clock
+from jetstream.node.leased_range import Body
 from jetstream.node.socket_answers import (
     boundary_response,
     empty_response,
@@ -48,7 +49,6 @@ from jetstream.node.socket_answers import (
 from jetstream.node.socket_connection import Pending, SocketConnection, SocketCounters
 from jetstream.node.socket_long_polls import LongPolls
 from jetstream.node.socket_metadata import find_stream, metadata_page
-from jetstream.node.socket_output import Body
 from jetstream.node.socket_streams import ReadableStream, StreamDirectory
 from jetstream.node.socket_tier_waits import TierWaits
 from jetstream.node.stored_range import stored_range

@@ -2,15 +2,12 @@
 
 import logging
 import ssl
-from typing import Final
 
-from jetstream.node.config import SocketConfig, SocketTlsConfig
+from jetstream.node.config import LOOPBACK, SocketConfig, SocketTlsConfig
 from jetstream.node.credentials import load_authorities, load_certificate, server_side, token_in
 from jetstream.node.socket_server import SocketSettings
 
 _log = logging.getLogger(__name__)
-
-LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def socket_settings(config: SocketConfig) -> SocketSettings:

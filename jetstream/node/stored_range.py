@@ -8,7 +8,7 @@ import os
 
 from pydantic import ValidationError
 
-from jetstream.node.socket_output import Body
+from jetstream.node.leased_range import Body
 from jetstream.protocol.responses import StoredRangeResponse
 
 

@@ -2,24 +2,27 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from envelope.errors import JetstreamError, TierUnavailable
-from envelope.types import LeaderEpoch, Offset
+from envelope.types import LeaderEpoch, NodeId, Offset
 from jetstream.log.batch_index import StoredBatches
 from jetstream.log.byte_search import batches_within
 from jetstream.log.log import Log
 from jetstream.log.txid_search import offset_for_txid
-from jetstream.node.replica_parts import ClusterServices
 from jetstream.node.tier import Tier
 from jetstream.tier.manifest import Manifest
 from jetstream.tier.retries import Failed
 from jetstream.tier.tiered_log import SegmentAway, TieredLog
-from metadata.catalog.commands import AdvanceTier
+from metadata.catalog.commands import AdvanceTier, Command
 from metadata.catalog.tables import Stream, TierMark
+from metadata.node.replicated_catalog import Applied
 
 _log = logging.getLogger(__name__)
 
 Readable = Log | TieredLog
+Propose = Callable[[Command], Awaitable[Applied]]
+"""Has a command applied by the catalogue."""
 
 
 class TieredStream:
@@ -32,14 +35,15 @@ class TieredStream:
         is_over: this node's replica is to be removed: its objects may be, and no more are to come.
     """
 
-    def __init__(self, row: Stream, tier: Tier, cluster: ClusterServices) -> None:
+    def __init__(self, row: Stream, tier: Tier, node_id: NodeId, propose: Propose) -> None:
         self.mark: TierMark | None = row.tier
         self.manifest: Manifest | None = None
         self.problem: JetstreamError | None = None
         self.is_over = False
         self._tier = tier
         self._row = row
-        self._cluster = cluster
+        self._node_id = node_id
+        self._propose = propose
         self._loading: asyncio.Task[None] | None = None
         self._failed: Failed | None = None
 
@@ -63,10 +67,8 @@ class TieredStream:
             Fenced: this node leads no more, or another mark came first.
             JetstreamError: nobody knows whether it is in force.
         """
-        command = AdvanceTier(
-            self._row.name, self._row.incarnation, self._cluster.node_id, leader_epoch, mark
-        )
-        (await self._cluster.propose(command)).answer()
+        command = AdvanceTier(self._row.name, self._row.incarnation, self._node_id, leader_epoch, mark)
+        (await self._propose(command)).answer()
         self._heard_of(mark)
         return mark
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from envelope.errors import CorruptDataError, InvalidConfig
 from envelope.spark_errors import InvalidOption
-from jetstream.log.batch import Buffer
+from envelope.types import Buffer
 from jetstream.spark.staged_files import (
     Manifest,
     StagedFile,

@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from envelope.errors import InvalidConfig, TierUnavailable
 from envelope.limits import MIB
-from jetstream.log.batch import Buffer
+from envelope.types import Buffer
 from jetstream.tier import hdfs
 from jetstream.tier.lookups import ArrowLookups, Lookups
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envelope.errors import CorruptDataError, StorageError, TierUnavailable
-from envelope.types import FilePosition, LeaderEpoch
-from jetstream.log.batch import Buffer
+from envelope.types import Buffer, FilePosition, LeaderEpoch
 from jetstream.log.disk import File
 from jetstream.log.scan import scan_segment
 from jetstream.log.segment import Segment

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from jetstream.log.batch import Buffer
+from envelope.types import Buffer
 from jetstream.tier.object_store import ObjectStore
 
 When = Literal["before", "after", "torn"]

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final
 
 from envelope.errors import DiskFull, FsyncFailed, OutOfResources, StorageError
-from jetstream.log.batch import Buffer
+from envelope.types import Buffer
 from jetstream.log.disk import File
 from tests.support.memory_tree import (
     DirectoryNode,

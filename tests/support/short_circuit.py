@@ -14,7 +14,7 @@ from jetstream.client.records import Record
 from jetstream.client.socket_access import SocketAccess
 from jetstream.log.log import LogConfig
 from jetstream.log.machine_id import machine_id
-from jetstream.node.socket_output import Body
+from jetstream.node.leased_range import Body
 from jetstream.node.stored_range import stored_range
 from jetstream.protocol.responses import StoredRangeResponse
 from tests.support.sockets import LiveStream, World, serving

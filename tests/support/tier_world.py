@@ -218,7 +218,7 @@ async def tier_world(
     async with asyncio.TaskGroup() as tasks:
         tier = Tier(store, disk, clock, tasks, held_bytes_max)
         try:
-            tiered = TieredStream(row, tier, cluster)
+            tiered = TieredStream(row, tier, cluster.node_id, cluster.propose)
             world = TierWorld(catalog, log, tier, clock, tiered, row.leader_epoch)
             yield world
         finally:

@@ -12,7 +12,7 @@ from envelope.limits import KIB
 from envelope.types import FilePosition, Offset
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.os_disk import OsDisk
-from jetstream.node.socket_output import Body
+from jetstream.node.leased_range import Body
 from jetstream.node.stored_range import stored_range
 from tests.support.logs import NOW, batch_for
 
