@@ -8,7 +8,8 @@ with the version of the format::
 ``offset`` is the next one to read; the others are absent if they are not set. The key says whose it is:
 ``plain/<consumer>/<stream>``, written by the consumer itself. Names have namespaces separated by ``/``, so a
 ``/`` inside a name is written as ``.``, which no name has: otherwise ``a/b`` in ``c`` and ``a`` in ``b/c``
-would share a cursor. Keys that begin with ``group/`` are those of consumer groups (`group_cursors`).
+would share a cursor. Keys that begin with ``group/`` are those of consumer groups
+(`consumer_groups.shard.records`).
 """
 
 import json

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from consumer_groups.coordinator_events import CommitRequested, MemberRefused
+from consumer_groups.assignment.partitions import Claim
+from consumer_groups.coordinator.events import CommitRequested, MemberRefused
 from consumer_groups.cursors import Place
-from consumer_groups.member_commits import Commit, Commits
-from consumer_groups.partitions import Claim
+from consumer_groups.member.commits import Commit, Commits
 from envelope.errors import ConnectionLost, JetstreamError
 from envelope.group_errors import IllegalGeneration, InstanceFenced, MemberFenced, PartitionNotOwned
 from jetstream.client.group_member import GroupMember

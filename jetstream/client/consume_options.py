@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypedDict, TypeVar, get_args
 
-from consumer_groups.assignors import Assignor
-from consumer_groups.group_state import ClientId
-from consumer_groups.member import Terms
-from consumer_groups.partitions import InstanceId
+from consumer_groups.assignment.assignors import Assignor
+from consumer_groups.assignment.partitions import InstanceId
+from consumer_groups.coordinator.group_state import ClientId
+from consumer_groups.member.member import Terms
 from envelope.errors import RequestError
 from envelope.limits import (
     MEMBER_STREAMS_MAX,

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from consumer_groups.assignment.partitions import Claim
 from consumer_groups.cursors import CURSOR_OFFSET_MAX, Place
-from consumer_groups.member_commits import Consequence, consequence_of
-from consumer_groups.partitions import Claim
+from consumer_groups.member.commits import Consequence, consequence_of
 from envelope.errors import Fenced, JetstreamError, RequestError
 from envelope.group_errors import MemberFenced
 from envelope.types import Offset

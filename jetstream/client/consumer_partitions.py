@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from consumer_groups.assignment.partitions import Claim
 from consumer_groups.cursors import Place
-from consumer_groups.member_events import StoppedReading
-from consumer_groups.partitions import Claim
+from consumer_groups.member.events import StoppedReading
 from envelope.errors import JetstreamError
 from envelope.types import Offset
 from jetstream.client.committer import Committer

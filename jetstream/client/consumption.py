@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
-from consumer_groups.member_events import Closed, Resumed, Stalled, Subscribed
+from consumer_groups.member.events import Closed, Resumed, Stalled, Subscribed
 from envelope.errors import ConnectionLost, JetstreamError
 from jetstream.client.consume_options import ConsumeSettings
 from jetstream.client.consumer_partitions import ConsumerPartitions, ConsumerServices

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from consumer_groups.coordinator_events import ConnectionId
+from consumer_groups.coordinator.events import ConnectionId
 from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError, NotLeader
 from envelope.limits import FETCH_WAIT_MS_MAX
 from jetstream.client.background import Background

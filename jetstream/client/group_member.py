@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, assert_never
 
-from consumer_groups.coordinator_events import (
+from consumer_groups.assignment.partitions import Claim, Partition
+from consumer_groups.coordinator.events import (
     Assigned,
     CommitRequested,
     ConnectionId,
@@ -23,8 +24,7 @@ from consumer_groups.coordinator_events import (
     SetTimer,
     Tick,
 )
-from consumer_groups.member import Member, Terms
-from consumer_groups.member_events import (
+from consumer_groups.member.events import (
     CoordinatorFound,
     CoordinatorLost,
     CoordinatorRefused,
@@ -37,7 +37,7 @@ from consumer_groups.member_events import (
     StartReading,
     StopReading,
 )
-from consumer_groups.partitions import Claim, Partition
+from consumer_groups.member.member import Member, Terms
 from envelope.errors import JetstreamError
 from envelope.types import MonotonicNs
 from jetstream.client.group_link import GroupLink, GroupLinks, has_lost

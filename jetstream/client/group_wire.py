@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import assert_never
 
-from consumer_groups.coordinator_events import (
+from consumer_groups.assignment.partitions import Claim, Generation, MemberId, Partition
+from consumer_groups.coordinator.events import (
     Assignment,
     Beat,
     CommitRequested,
@@ -14,9 +15,8 @@ from consumer_groups.coordinator_events import (
     Release,
 )
 from consumer_groups.cursors import Place
-from consumer_groups.member_commits import Commit
-from consumer_groups.member_events import MemberRequest
-from consumer_groups.partitions import Claim, Generation, MemberId, Partition
+from consumer_groups.member.commits import Commit
+from consumer_groups.member.events import MemberRequest
 from envelope.errors import JetstreamError, RemoteProtocolError
 from envelope.types import StreamName
 from jetstream.protocol.group_requests import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from consumer_groups.partitions import Claim
+from consumer_groups.assignment.partitions import Claim
 from envelope.errors import JetstreamError, RequestError
 from envelope.types import LeaderEpoch, Offset
 from jetstream.client.records import RECORDS_AT_ONCE, Record, records_from

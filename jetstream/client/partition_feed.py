@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from consumer_groups.partitions import Claim
+from consumer_groups.assignment.partitions import Claim
 from envelope.errors import JetstreamError, OffsetOutOfRange, StreamRecreated, UnknownStream
 from envelope.limits import KIB
 from envelope.types import Offset

@@ -8,16 +8,9 @@ from functools import partial
 from itertools import count
 from typing import Final, assert_never
 
-from consumer_groups.coordinator_events import Assignment, Beat, ConnectionId, Left
-from consumer_groups.partitions import GroupName, MemberId
-from consumer_groups.shard_events import (
-    Answer,
-    Committed,
-    Cursors,
-    Failed,
-    HeartbeatAnswer,
-    error_of,
-)
+from consumer_groups.assignment.partitions import GroupName, MemberId
+from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, Left
+from consumer_groups.shard.events import Answer, Committed, Cursors, Failed, HeartbeatAnswer, error_of
 from envelope.errors import InternalError, JetstreamError, LimitReached
 from envelope.limits import FRAME_HEADER_BYTES_MAX
 from jetstream.node.group_service import GroupService

@@ -8,12 +8,12 @@ from heapq import merge
 from itertools import islice
 from typing import Final, Protocol, assert_never
 
+from consumer_groups.assignment.partitions import Claim, MemberId, Partition
+from consumer_groups.coordinator.group_state import Member, Share
 from consumer_groups.cursors import Place
-from consumer_groups.group_cursors import GroupCursor as StoredCursor
-from consumer_groups.group_cursors import NewCursor
-from consumer_groups.group_state import Member, Share
-from consumer_groups.partitions import Claim, MemberId, Partition
-from consumer_groups.shard_events import GroupDescription, Groups
+from consumer_groups.shard.events import GroupDescription, Groups
+from consumer_groups.shard.records import GroupCursor as StoredCursor
+from consumer_groups.shard.records import NewCursor
 from envelope.errors import JetstreamError, NotLeader, StreamOffline, UnavailableError
 from envelope.group_errors import UnknownGroup
 from envelope.internal_streams import INTERNAL_STREAMS, group_shard, is_group_shard

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from consumer_groups.coordinator_events import ConnectionId
-from consumer_groups.group_cursors import NewCursor
-from consumer_groups.partitions import GroupName
-from consumer_groups.shard_events import (
+from consumer_groups.assignment.partitions import GroupName
+from consumer_groups.coordinator.events import ConnectionId
+from consumer_groups.shard.events import (
     Answer,
     DeleteGroup,
     DescribeGroup,
@@ -18,6 +17,7 @@ from consumer_groups.shard_events import (
     Groups,
     ResetCursors,
 )
+from consumer_groups.shard.records import NewCursor
 from envelope.errors import InvalidName, NotLeader, UnavailableError
 from envelope.internal_streams import group_shard, is_group_shard
 from envelope.subjects import validated_stream_name

@@ -14,12 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, assert_never
 
-from consumer_groups.coordinator_events import Beat, ConnectionId, Join, SetTimer, Tick
-from consumer_groups.group_cursors import read_group_record
-from consumer_groups.group_table import GroupTable
-from consumer_groups.partitions import GroupName, StreamPartitions
-from consumer_groups.shard import Shard
-from consumer_groups.shard_events import (
+from consumer_groups.assignment.partitions import GroupName, StreamPartitions
+from consumer_groups.coordinator.events import Beat, ConnectionId, Join, SetTimer, Tick
+from consumer_groups.shard.events import (
     Answer,
     Asked,
     Beats,
@@ -38,6 +35,9 @@ from consumer_groups.shard_events import (
     WriteRefused,
     Written,
 )
+from consumer_groups.shard.group_table import GroupTable
+from consumer_groups.shard.records import read_group_record
+from consumer_groups.shard.shard import Shard
 from envelope.errors import JetstreamError, NotLeader, Overloaded, UnavailableError
 from envelope.types import Offset, StreamName
 from jetstream.ingest.own_writes import Committed, Outcome, Refused

@@ -2,16 +2,10 @@
 
 from collections.abc import Iterator
 
-from consumer_groups.partitions import Holder, StreamPartitions
+from consumer_groups.assignment.partitions import Holder, StreamPartitions
 from envelope.types import StreamName
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.events import (
-    Events,
-    ReplicasReassigned,
-    StreamCreated,
-    StreamDeleted,
-    StreamUpdated,
-)
+from metadata.catalog.events import Events, ReplicasReassigned, StreamCreated, StreamDeleted, StreamUpdated
 from metadata.catalog.tables import Stream
 
 

@@ -4,13 +4,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from consumer_groups.coordinator_events import Assignment, Beat, ConnectionId, Join, Leave, Release
+from consumer_groups.assignment.partitions import (
+    Claim,
+    Generation,
+    GroupName,
+    InstanceId,
+    MemberId,
+    Partition,
+)
+from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, Join, Leave, Release
+from consumer_groups.coordinator.group_state import ClientId
 from consumer_groups.cursors import Place
-from consumer_groups.group_cursors import GroupCursor, NewCursor
-from consumer_groups.group_state import ClientId
-from consumer_groups.partitions import Claim, Generation, GroupName, InstanceId, MemberId, Partition
-from consumer_groups.shard_events import CommitCursors as CommitToStore
-from consumer_groups.shard_events import FetchCursors as CursorsWanted
+from consumer_groups.shard.events import CommitCursors as CommitToStore
+from consumer_groups.shard.events import FetchCursors as CursorsWanted
+from consumer_groups.shard.records import GroupCursor, NewCursor
 from envelope.errors import JetstreamError
 from envelope.types import NodeId, StreamName
 from jetstream.protocol.group_requests import (
@@ -22,12 +29,7 @@ from jetstream.protocol.group_requests import (
     ReleasePartitions,
     StreamClaims,
 )
-from jetstream.protocol.group_responses import (
-    AssignedStream,
-    MemberAssignment,
-    MemberRefusal,
-    StoredCursor,
-)
+from jetstream.protocol.group_responses import AssignedStream, MemberAssignment, MemberRefusal, StoredCursor
 from jetstream.protocol.responses import error_body
 
 _NS_PER_MS: Final = 1_000_000

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from consumer_groups.assignors import Assignor
+from consumer_groups.assignment.assignors import Assignor
 from consumer_groups.cursors import CURSOR_OFFSET_MAX
 from envelope.limits import (
     CURSOR_INCARNATION_CHARS_MAX,

@@ -79,7 +79,7 @@ def test_a_member_that_stood_still_beyond_its_session_commits_nothing(
 
 @pytest.mark.slow(
     "tests/simulation/test_group_seeds.py",
-    "tests/unit/consumer_groups/test_fencing.py",
+    "tests/unit/consumer_groups/coordinator/test_fencing.py",
 )
 def test_requests_that_come_late_and_again_change_nothing(ground: Stage, tmp_path: Path) -> None:
     async def scenario() -> None:
@@ -176,7 +176,7 @@ def unanswered(member: str, node: str) -> list[Pair]:
 
 @pytest.mark.slow(
     "tests/simulation/test_group_seeds.py",
-    "tests/unit/consumer_groups/test_fencing.py",
+    "tests/unit/consumer_groups/coordinator/test_fencing.py",
 )
 @pytest.mark.parametrize("cut", [cut_off, unanswered])
 def test_a_member_that_cannot_hear_its_coordinator_is_put_out_and_nothing_is_lost(
@@ -212,7 +212,7 @@ def test_a_member_that_cannot_hear_its_coordinator_is_put_out_and_nothing_is_los
 
 @pytest.mark.slow(
     "tests/simulation/test_group_seeds.py",
-    "tests/unit/consumer_groups/test_fencing.py",
+    "tests/unit/consumer_groups/coordinator/test_fencing.py",
 )
 def test_nothing_moves_while_the_shard_lacks_replicas(ground: Stage, tmp_path: Path) -> None:
     """Two of its three stand still, but a majority of the voters goes on, and the coordinator with them."""
@@ -255,7 +255,7 @@ def _without_outcome(scene: GroupScene, known: int) -> int:
 
 @pytest.mark.slow(
     "tests/simulation/test_group_seeds.py",
-    "tests/unit/consumer_groups/test_fencing.py",
+    "tests/unit/consumer_groups/coordinator/test_fencing.py",
 )
 def test_groups_go_on_without_nats(ground: Stage, tmp_path: Path) -> None:
     async def scenario() -> None:

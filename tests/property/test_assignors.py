@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer_groups.assignors import Assignor, Owners, assign
-from consumer_groups.partitions import (
+from consumer_groups.assignment.assignors import Assignor, Owners, assign
+from consumer_groups.assignment.partitions import (
     Claim,
     Generation,
     Holder,

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer_groups.coordinator_events import Tick
-from consumer_groups.member_events import Closed, CoordinatorLost, Resumed, Stalled
-from consumer_groups.partitions import Partition
+from consumer_groups.assignment.partitions import Partition
+from consumer_groups.coordinator.events import Tick
+from consumer_groups.member.events import Closed, CoordinatorLost, Resumed, Stalled
 from envelope.errors import JetstreamError
 from envelope.types import StreamName
 from tests.support.group_coordination import SESSION

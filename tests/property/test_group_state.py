@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer_groups.coordinator_events import PartitionsChanged, Persist
-from consumer_groups.group_json import from_json, to_json
-from consumer_groups.group_state import GroupState
-from consumer_groups.partitions import InstanceId, MemberId
+from consumer_groups.assignment.partitions import InstanceId, MemberId
+from consumer_groups.coordinator.events import PartitionsChanged, Persist
+from consumer_groups.coordinator.group_state import GroupState
+from consumer_groups.shard.group_json import from_json, to_json
 from envelope.errors import CorruptDataError
 from envelope.types import StreamName
 from tests.support.group_coordination import SECOND, Group, join

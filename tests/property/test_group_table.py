@@ -3,8 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumer_groups.assignment.partitions import Generation, GroupName, Partition
+from consumer_groups.coordinator.group_state import GroupState
 from consumer_groups.cursors import CURSOR_OFFSET_MAX, Place
-from consumer_groups.group_cursors import (
+from consumer_groups.shard.group_table import GroupTable
+from consumer_groups.shard.records import (
     GroupKey,
     NewCursor,
     StoredGroup,
@@ -16,9 +19,6 @@ from consumer_groups.group_cursors import (
     read_group_record,
     state_record,
 )
-from consumer_groups.group_state import GroupState
-from consumer_groups.group_table import GroupTable
-from consumer_groups.partitions import Generation, GroupName, Partition
 from envelope.errors import CorruptDataError
 from envelope.types import Offset, StreamName, TimestampUs
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer_groups.partitions import Claim
+from consumer_groups.assignment.partitions import Claim
 from envelope.errors import OffsetOutOfRange
 from envelope.types import LeaderEpoch, Offset
 from jetstream.client.lanes import Chunk, Delivery, Lane, Lanes

@@ -8,21 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from consumer_groups.coordinator_events import (
-    Assignment,
-    Beat,
-    ConnectionId,
-    Leave,
-    Left,
-    Release,
-    Tick,
-)
+from consumer_groups.assignment.partitions import Generation, GroupName, InstanceId, MemberId, Partition
+from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, Leave, Left, Release, Tick
+from consumer_groups.coordinator.group_state import Share
+from consumer_groups.coordinator.sessions import NEVER
 from consumer_groups.cursors import Place
-from consumer_groups.group_cursors import NewCursor
-from consumer_groups.group_state import Share
-from consumer_groups.partitions import Generation, GroupName, InstanceId, MemberId, Partition
-from consumer_groups.sessions import NEVER
-from consumer_groups.shard_events import (
+from consumer_groups.shard.events import (
     Answer,
     Asked,
     Beats,
@@ -38,6 +29,7 @@ from consumer_groups.shard_events import (
     ResetCursors,
     ShardEvent,
 )
+from consumer_groups.shard.records import NewCursor
 from envelope.group_errors import IllegalGeneration
 from envelope.types import MonotonicNs, StreamName
 from tests.support.group_coordination import REBALANCE, SECOND, SESSION

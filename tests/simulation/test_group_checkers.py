@@ -6,9 +6,13 @@ from random import Random
 
 import pytest
 
-from consumer_groups.coordinator_events import Assignment, ConnectionId, ExpiryCause, Release
+from consumer_groups.assignment.partitions import Claim, Generation, MemberId, Partition
+from consumer_groups.coordinator.events import Assignment, ConnectionId, ExpiryCause, Release
+from consumer_groups.coordinator.group_state import Grant, GroupState
 from consumer_groups.cursors import Place
-from consumer_groups.group_cursors import (
+from consumer_groups.shard.events import CommitCursors, WriteNumber
+from consumer_groups.shard.group_json import to_json
+from consumer_groups.shard.records import (
     GroupCursor,
     GroupRecord,
     NewCursor,
@@ -16,10 +20,6 @@ from consumer_groups.group_cursors import (
     cursor_record,
     group_key,
 )
-from consumer_groups.group_json import to_json
-from consumer_groups.group_state import Grant, GroupState
-from consumer_groups.partitions import Claim, Generation, MemberId, Partition
-from consumer_groups.shard_events import CommitCursors, WriteNumber
 from envelope.types import StreamName, TimestampUs
 from tests.simulation.groups.checks import Checks
 from tests.simulation.groups.cursor_checks import OPERATOR, CursorChecks, Origin

@@ -4,8 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from consumer_groups.coordinator import Coordinator
-from consumer_groups.coordinator_events import (
+from consumer_groups.assignment.partitions import (
+    Claim,
+    Generation,
+    GroupName,
+    MemberId,
+    Partition,
+    StreamPartitions,
+)
+from consumer_groups.coordinator.coordinator import Coordinator
+from consumer_groups.coordinator.events import (
     Action,
     Assigned,
     Assignment,
@@ -26,17 +34,9 @@ from consumer_groups.coordinator_events import (
     SetTimer,
     Tick,
 )
-from consumer_groups.group_json import from_json, to_json
-from consumer_groups.group_state import ClientId, GroupState
-from consumer_groups.partitions import (
-    Claim,
-    Generation,
-    GroupName,
-    MemberId,
-    Partition,
-    StreamPartitions,
-)
-from consumer_groups.sessions import NEVER
+from consumer_groups.coordinator.group_state import ClientId, GroupState
+from consumer_groups.coordinator.sessions import NEVER
+from consumer_groups.shard.group_json import from_json, to_json
 from envelope.types import MonotonicNs, StreamName
 
 SECOND = 1_000_000_000

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from consumer_groups.coordinator_events import (
+from consumer_groups.assignment.partitions import Claim, Generation, InstanceId, MemberId, Partition
+from consumer_groups.coordinator.events import (
     Answer,
     Assigned,
     Assignment,
@@ -21,9 +22,9 @@ from consumer_groups.coordinator_events import (
     SetTimer,
     Tick,
 )
-from consumer_groups.group_state import ClientId
-from consumer_groups.member import Member, Terms
-from consumer_groups.member_events import (
+from consumer_groups.coordinator.group_state import ClientId
+from consumer_groups.coordinator.sessions import NEVER
+from consumer_groups.member.events import (
     CoordinatorFound,
     Ended,
     FindCoordinator,
@@ -36,8 +37,7 @@ from consumer_groups.member_events import (
     StopReading,
     Subscribed,
 )
-from consumer_groups.partitions import Claim, Generation, InstanceId, MemberId, Partition
-from consumer_groups.sessions import NEVER
+from consumer_groups.member.member import Member, Terms
 from envelope.errors import JetstreamError
 from envelope.types import MonotonicNs, StreamName
 from tests.support.group_coordination import REBALANCE, SECOND, SESSION, Group

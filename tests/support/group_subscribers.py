@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from consumer_groups.assignors import Owners
-from consumer_groups.partitions import (
+from consumer_groups.assignment.assignors import Owners
+from consumer_groups.assignment.partitions import (
     Claim,
     Generation,
     Holder,

@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import TypeVar
 
-from consumer_groups.coordinator_events import (
+from consumer_groups.assignment.partitions import (
+    Claim,
+    Generation,
+    GroupName,
+    MemberId,
+    Partition,
+    StreamPartitions,
+)
+from consumer_groups.coordinator.events import (
     Assignment,
     Beat,
     ConnectionId,
@@ -15,14 +23,10 @@ from consumer_groups.coordinator_events import (
     SetTimer,
     Tick,
 )
+from consumer_groups.coordinator.group_state import GroupState
+from consumer_groups.coordinator.sessions import NEVER
 from consumer_groups.cursors import Place
-from consumer_groups.group_cursors import GroupCursor, GroupRecord, NewCursor, read_group_record
-from consumer_groups.group_state import GroupState
-from consumer_groups.group_table import GroupTable
-from consumer_groups.partitions import Claim, Generation, GroupName, MemberId, Partition, StreamPartitions
-from consumer_groups.sessions import NEVER
-from consumer_groups.shard import Shard
-from consumer_groups.shard_events import (
+from consumer_groups.shard.events import (
     Answer,
     Asked,
     Beats,
@@ -40,6 +44,9 @@ from consumer_groups.shard_events import (
     WriteRefused,
     Written,
 )
+from consumer_groups.shard.group_table import GroupTable
+from consumer_groups.shard.records import GroupCursor, GroupRecord, NewCursor, read_group_record
+from consumer_groups.shard.shard import Shard
 from envelope.errors import JetstreamError, NotEnoughReplicas
 from envelope.types import MonotonicNs, Offset, StreamName, TimestampUs
 from tests.support.group_coordination import SECOND, join

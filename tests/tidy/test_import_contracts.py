@@ -69,6 +69,11 @@ _BAD_IMPORTS = [
         "jetstream/client/__init__.py",
         "import jetstream.fetch",
     ),
+    (
+        "inside consumer groups",
+        "consumer_groups/assignment/__init__.py",
+        "import consumer_groups.coordinator",
+    ),
 ]
 
 

@@ -1,10 +1,10 @@
 """The laws of a group, checked from outside: what becomes durable, and what is said."""
 
-from consumer_groups.coordinator_events import Assignment, ExpiryCause, Join, Release
-from consumer_groups.group_json import from_json
-from consumer_groups.group_state import ClientId, GroupState, Member
-from consumer_groups.partitions import Claim, MemberId
-from consumer_groups.shard_events import GroupRequest
+from consumer_groups.assignment.partitions import Claim, MemberId
+from consumer_groups.coordinator.events import Assignment, ExpiryCause, Join, Release
+from consumer_groups.coordinator.group_state import ClientId, GroupState, Member
+from consumer_groups.shard.events import GroupRequest
+from consumer_groups.shard.group_json import from_json
 from envelope.errors import CorruptDataError
 from tests.simulation.groups.messages import Heartbeat
 from tests.simulation.timeline import Timeline

@@ -2,10 +2,17 @@
 
 from typing import Protocol
 
-from consumer_groups.coordinator_events import Assignment, Beat, ConnectionId, Join, Leave, Left, Release
-from consumer_groups.group_state import ClientId
-from consumer_groups.partitions import Claim, Generation, GroupName, InstanceId, MemberId, Partition
-from consumer_groups.shard_events import (
+from consumer_groups.assignment.partitions import (
+    Claim,
+    Generation,
+    GroupName,
+    InstanceId,
+    MemberId,
+    Partition,
+)
+from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, Join, Leave, Left, Release
+from consumer_groups.coordinator.group_state import ClientId
+from consumer_groups.shard.events import (
     Answer,
     CommitCursors,
     Committed,

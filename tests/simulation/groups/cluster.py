@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Final
 
-from consumer_groups.partitions import GroupName
+from consumer_groups.assignment.partitions import GroupName
 from tests.simulation.groups.client import Client
 from tests.simulation.groups.coordinators import Coordinators
 from tests.simulation.groups.faults import Faults

@@ -4,11 +4,9 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 
-from consumer_groups.coordinator_events import Assignment, ConnectionId, Join, SetTimer, Tick
-from consumer_groups.group_cursors import read_group_key
-from consumer_groups.partitions import GroupName, MemberId
-from consumer_groups.shard import Shard
-from consumer_groups.shard_events import (
+from consumer_groups.assignment.partitions import GroupName, MemberId
+from consumer_groups.coordinator.events import Assignment, ConnectionId, Join, SetTimer, Tick
+from consumer_groups.shard.events import (
     Answer,
     Asked,
     Beats,
@@ -29,6 +27,8 @@ from consumer_groups.shard_events import (
     WriteRefused,
     Written,
 )
+from consumer_groups.shard.records import read_group_key
+from consumer_groups.shard.shard import Shard
 from envelope.errors import NotEnoughReplicas, NotLeader, UnavailableError
 from envelope.types import MonotonicNs, TimestampUs
 from tests.simulation.groups.cursor_checks import Floors

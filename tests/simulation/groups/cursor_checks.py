@@ -6,9 +6,9 @@ A commit says in its metadata whose it is, which number it has, and whether it i
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from consumer_groups.group_cursors import GroupCursor, read_group_key
-from consumer_groups.partitions import MemberId, Partition
-from consumer_groups.shard_events import CommitCursors
+from consumer_groups.assignment.partitions import MemberId, Partition
+from consumer_groups.shard.events import CommitCursors
+from consumer_groups.shard.records import GroupCursor, read_group_key
 from tests.simulation.groups.checks import Checks
 from tests.simulation.groups.shard_log import Entry
 from tests.simulation.groups.streams import Streams

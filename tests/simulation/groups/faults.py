@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from consumer_groups.coordinator_events import ConnectionId
+from consumer_groups.assignment.partitions import GroupName, Partition
+from consumer_groups.coordinator.events import ConnectionId
 from consumer_groups.cursors import Place
-from consumer_groups.group_cursors import NewCursor
-from consumer_groups.partitions import GroupName, Partition
-from consumer_groups.shard_events import DeleteGroup, ResetCursors
+from consumer_groups.shard.events import DeleteGroup, ResetCursors
+from consumer_groups.shard.records import NewCursor
 from tests.simulation.groups.coordinators import Coordinators
 from tests.simulation.groups.cursor_checks import OPERATOR, Origin
 from tests.simulation.groups.messages import Question

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from consumer_groups.coordinator_events import Beat, ConnectionId
-from consumer_groups.partitions import GroupName
-from consumer_groups.shard_events import Answer, GroupRequest
+from consumer_groups.assignment.partitions import GroupName
+from consumer_groups.coordinator.events import Beat, ConnectionId
+from consumer_groups.shard.events import Answer, GroupRequest
 
 
 @dataclass(frozen=True, slots=True)

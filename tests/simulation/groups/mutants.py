@@ -4,16 +4,16 @@ from typing import Final
 
 from tests.simulation.mutation import Mutant
 
-_CHANGES: Final = "consumer_groups.group_changes"
-_COMMITS: Final = "consumer_groups.commits"
-_COORDINATOR: Final = "consumer_groups.coordinator"
-_DESK: Final = "consumer_groups.group_desk"
-_FENCING: Final = "consumer_groups.fencing"
-_MEMBERSHIP: Final = "consumer_groups.membership"
-_QUESTIONS: Final = "consumer_groups.shard_questions"
-_RUN: Final = "consumer_groups.group_run"
-_SESSIONS: Final = "consumer_groups.sessions"
-_SUCCESSION: Final = "consumer_groups.succession"
+_CHANGES: Final = "consumer_groups.shard.group_table"
+_COMMITS: Final = "consumer_groups.shard.commits"
+_COORDINATOR: Final = "consumer_groups.coordinator.coordinator"
+_DESK: Final = "consumer_groups.shard.group_requests"
+_FENCING: Final = "consumer_groups.coordinator.fencing"
+_MEMBERSHIP: Final = "consumer_groups.coordinator.membership"
+_QUESTIONS: Final = "consumer_groups.shard.shard"
+_RUN: Final = "consumer_groups.shard.group_queue"
+_SESSIONS: Final = "consumer_groups.coordinator.sessions"
+_SUCCESSION: Final = "consumer_groups.coordinator.succession"
 
 
 def _mutant(
@@ -166,7 +166,7 @@ _ALL: Final = (
         _COMMITS,
         "if self._newest[partition][1] is commit:\n                del self._newest[partition]",
         "self._newest.pop(partition, None)",
-        scenario="tests/unit/consumer_groups/test_commits.py::"
+        scenario="tests/unit/consumer_groups/shard/test_commits.py::"
         "test_a_commit_that_is_stored_does_not_hide_one_that_is_still_under_way",
     ),
     _mutant(

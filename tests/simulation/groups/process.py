@@ -1,8 +1,8 @@
 """A process with some members on one connection: it is killed, stands still, and starts again."""
 
-from consumer_groups.coordinator_events import ConnectionId
-from consumer_groups.partitions import GroupName, InstanceId
-from consumer_groups.shard_events import Failed, GroupRequest, HeartbeatAnswer, error_of
+from consumer_groups.assignment.partitions import GroupName, InstanceId
+from consumer_groups.coordinator.events import ConnectionId
+from consumer_groups.shard.events import Failed, GroupRequest, HeartbeatAnswer, error_of
 from envelope.errors import NotLeader
 from tests.simulation.groups.client import Client
 from tests.simulation.groups.messages import Heartbeat, Message, Question, Told

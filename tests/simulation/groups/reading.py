@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from consumer_groups.assignment.partitions import Claim, Generation, GroupName, MemberId, Partition
 from consumer_groups.cursors import Place
-from consumer_groups.group_cursors import GroupCursor, NewCursor
-from consumer_groups.partitions import Claim, Generation, GroupName, MemberId, Partition
+from consumer_groups.shard.records import GroupCursor, NewCursor
 from tests.simulation.groups.cursor_checks import Origin
 from tests.simulation.groups.world import World
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from consumer_groups.group_cursors import GroupRecord, read_group_record
-from consumer_groups.group_table import GroupTable
-from consumer_groups.shard_events import WriteNumber
+from consumer_groups.shard.events import WriteNumber
+from consumer_groups.shard.group_table import GroupTable
+from consumer_groups.shard.records import GroupRecord, read_group_record
 from envelope.types import Offset, TimestampUs
 from tests.simulation.timeline import Timeline
 

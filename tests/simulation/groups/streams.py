@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from random import Random
 
-from consumer_groups.partitions import Partition, StreamPartitions
-from consumer_groups.shard_events import StreamsChanged
+from consumer_groups.assignment.partitions import Partition, StreamPartitions
+from consumer_groups.shard.events import StreamsChanged
 from envelope.types import StreamName
 from tests.simulation.groups.swarm import Swarm
 

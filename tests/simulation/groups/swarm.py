@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from consumer_groups.assignors import Assignor
-from consumer_groups.partitions import GroupName
+from consumer_groups.assignment.assignors import Assignor
+from consumer_groups.assignment.partitions import GroupName
 from envelope.types import StreamName
 from tests.simulation.network import Weather
 

@@ -2,9 +2,9 @@
 
 from random import Random
 
-from consumer_groups.coordinator_events import ConnectionId
-from consumer_groups.group_cursors import GroupCursor, StoredGroup, StoredGroupCursor, read_group_record
-from consumer_groups.group_state import GroupState
+from consumer_groups.coordinator.events import ConnectionId
+from consumer_groups.coordinator.group_state import GroupState
+from consumer_groups.shard.records import GroupCursor, StoredGroup, StoredGroupCursor, read_group_record
 from envelope.types import Offset, TimestampUs
 from tests.simulation.groups.checks import Checks
 from tests.simulation.groups.cursor_checks import CursorChecks

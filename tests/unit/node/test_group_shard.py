@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from consumer_groups.coordinator_events import Assignment, Beat, ConnectionId, Join
+from consumer_groups.assignment.partitions import Generation, GroupName, MemberId, Partition, StreamPartitions
+from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, Join
+from consumer_groups.coordinator.group_state import ClientId
 from consumer_groups.cursors import Place
-from consumer_groups.group_cursors import NewCursor
-from consumer_groups.group_state import ClientId
-from consumer_groups.partitions import Generation, GroupName, MemberId, Partition, StreamPartitions
-from consumer_groups.shard_events import (
+from consumer_groups.shard.events import (
     Answer,
     CommitCursors,
     Committed,
@@ -22,6 +21,7 @@ from consumer_groups.shard_events import (
     FetchCursors,
     HeartbeatAnswer,
 )
+from consumer_groups.shard.records import NewCursor
 from envelope.errors import DiskFull, NotEnoughReplicas, NotLeader
 from envelope.internal_streams import group_shard
 from envelope.types import LeaderEpoch, StreamName

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from consumer_groups.assignors import Assignor
+from consumer_groups.assignment.assignors import Assignor
 from envelope.errors import RequestError, Unsupported
 from envelope.group_errors import CursorBehind, MemberFenced
 from jetstream.protocol.group_requests import (

@@ -1,0 +1,1 @@
+"""Who is to own which partition: the assignors and the words that they share."""

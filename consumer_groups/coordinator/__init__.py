@@ -1,0 +1,1 @@
+"""The coordinator of one consumer group: members, generations and fencing."""

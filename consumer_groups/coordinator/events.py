@@ -1,0 +1,290 @@
+"""What a group's coordinator is told, and what it wants done. Times are ns of the monotonic clock."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NewType
+
+from consumer_groups.assignment.assignors import Assignor
+from consumer_groups.assignment.partitions import (
+    Claim,
+    Generation,
+    InstanceId,
+    MemberId,
+    Partition,
+    StreamPartitions,
+)
+from consumer_groups.coordinator.group_state import ClientId, GroupState
+from envelope.errors import JetstreamError
+from envelope.types import MonotonicNs, NodeId, StreamName
+
+ConnectionId = NewType("ConnectionId", str)
+"""Where an answer goes; it may lead nowhere by then."""
+
+
+# --- events -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The group as it is durable, or None if it is new: the first event, and only that."""
+
+    state: GroupState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A client wants to be a member, or its member to subscribe to something else.
+
+    A client counts its joins; repeating one, it sends the same number. One whose number is not above the last
+    that was taken in changes nothing.
+    """
+
+    connection: ConnectionId
+    client: ClientId
+    request: int
+    fresh_id: MemberId
+    """For a new member; unique, and never the id of another."""
+    streams: frozenset[StreamName]
+    session_timeout_ns: int
+    rebalance_timeout_ns: int
+    member_id: MemberId | None = None
+    """The member that it is; None for the first time, and after it was fenced."""
+    instance_id: InstanceId | None = None
+    assignor: Assignor = Assignor.STICKY
+    """Chosen by the first member; those who join it must want the same."""
+    node: NodeId | None = None
+    rack: str | None = None
+    owned: tuple[Claim, ...] = ()
+    """What it has of a former membership: a wish, where partitions move to it anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One member of a connection is alive."""
+
+    member_id: MemberId
+    generation: Generation
+    """Of the newest assignment that it has heard."""
+    instance_id: InstanceId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A connection, with all of its members, is alive."""
+
+    connection: ConnectionId
+    beats: tuple[Beat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A member does not read these any more, and will commit nothing more for them."""
+
+    connection: ConnectionId
+    member_id: MemberId
+    claims: tuple[Claim, ...]
+    instance_id: InstanceId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A member stops, and has given up everything."""
+
+    connection: ConnectionId
+    member_id: MemberId
+    instance_id: InstanceId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequested:
+    """A member wants to commit for these partitions, all or none.
+
+    It numbers its commits; repeating one, it sends the same number. What is written under which number is
+    not the coordinator's business.
+    """
+
+    connection: ConnectionId
+    member_id: MemberId
+    request: int
+    generation: Generation
+    """Of the newest assignment that it has heard."""
+    partitions: tuple[Partition, ...]
+    instance_id: InstanceId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsChanged:
+    """These streams exist now, with so many partitions; those have been deleted.
+
+    To be given before the first join to a stream that the machine was not told of, and after `Loaded` for all
+    that changed meanwhile. What has not changed may be told again.
+    """
+
+    changed: tuple[StreamPartitions, ...]
+    deleted: tuple[StreamName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time of `SetTimer` has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutOut:
+    """An operator wants the group to have no members; it has some."""
+
+
+Event = Loaded | Join | Heartbeat | Release | Leave | CommitRequested | PartitionsChanged | PutOut | Tick
+
+# --- answers ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why not."""
+
+    error: type[JetstreamError]
+    description: str
+    detail: tuple[tuple[str, int | str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """All that a member owns.
+
+    A member leaves out one of an older generation than it has heard. It reads what it keeps, from the cursor
+    on if the claim is new to it; it stops reading what it gives up, commits, and says so by `Release`.
+    """
+
+    member_id: MemberId
+    generation: Generation
+    keeps: tuple[Claim, ...]
+    gives_up: tuple[Claim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Answer a join."""
+
+    connection: ConnectionId
+    client: ClientId
+    request: int
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRefused:
+    """Answer a join: it changes nothing."""
+
+    connection: ConnectionId
+    client: ClientId
+    request: int
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """Tell a member what it owns: unasked for, or as the answer to its release."""
+
+    connection: ConnectionId
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswered:
+    """Answer a heartbeat."""
+
+    connection: ConnectionId
+    assignments: tuple[Assignment, ...] = ()
+    """Of members that have not heard of theirs."""
+    refused: tuple[tuple[MemberId, Refusal], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRefused:
+    """Answer a release."""
+
+    connection: ConnectionId
+    member_id: MemberId
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Answer a leave: the member is gone, by this or before."""
+
+    connection: ConnectionId
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAllowed:
+    """Append the commit before any later event's actions, and answer it once it is durable."""
+
+    connection: ConnectionId
+    member_id: MemberId
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRefused:
+    """Answer a commit: nothing is to be written."""
+
+    connection: ConnectionId
+    member_id: MemberId
+    request: int
+    refusal: Refusal
+
+
+class ExpiryCause(Enum):
+    """Why a member was put out."""
+
+    SILENT = "not heard for its session timeout"
+    HELD_ON = "did not give up within its rebalance timeout"
+    FORCED = "put out by an operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """A member was put out; its partitions are others'."""
+
+    member_id: MemberId
+    cause: ExpiryCause
+
+
+Answer = (
+    Joined
+    | JoinRefused
+    | Assigned
+    | HeartbeatAnswered
+    | MemberRefused
+    | Left
+    | CommitAllowed
+    | CommitRefused
+    | Expire
+)
+
+# --- actions ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make this durable, then do ``then``, in order; no event may be given before, except for heartbeats.
+
+    The answer to a heartbeat that is given meanwhile speaks of what is not durable: it may not leave.
+
+    If that fails, or it is not known whether it did, nothing of ``then`` may leave and the machine is over.
+    """
+
+    state: GroupState
+    then: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Give a `Tick` then; replaces the time set before."""
+
+    at: MonotonicNs
+
+
+Action = Persist | SetTimer | Answer

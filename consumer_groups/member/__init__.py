@@ -1,0 +1,1 @@
+"""One member of a consumer group: its claims, its commits and its requests."""
