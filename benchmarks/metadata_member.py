@@ -24,9 +24,9 @@ from benchmarks.helper_process import announce
 from envelope.types import NodeId
 from jetstream.log.os_disk import OsDisk
 from metadata.catalog.commands import RegisterNode
-from metadata.node.file_storage import FileStorage
-from metadata.node.metadata_group import MetadataGroup
-from metadata.node.peers import Address, PeerIdentity
+from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.peers.dialling import Address, PeerIdentity
+from metadata.node.storage.file_storage import FileStorage
 from metadata.raft.settings import RaftSettings
 
 HOST: Final = "127.0.0.1"
@@ -106,7 +106,7 @@ class _Member:
 async def _run(arguments: argparse.Namespace) -> None:
     ports: dict[str, int] = json.loads(arguments.voters)
     leaders = _Leaders()
-    logger = logging.getLogger("metadata.node.voter")
+    logger = logging.getLogger("metadata.node.voter.voter")
     logger.addHandler(leaders)
     logger.setLevel(logging.INFO)
     group = MetadataGroup.voting(

@@ -21,7 +21,7 @@ from jetstream.node.config import NodeConfig, load_config
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from metadata.formation.notices import EXPECTED_MAX
-from metadata.node.descriptors import raise_limit
+from metadata.node.admission.descriptors import raise_limit
 
 NATS_PORT_DEFAULT: Final = 4222
 

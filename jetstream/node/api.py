@@ -10,13 +10,7 @@ import logging
 from typing import Final
 
 from envelope.acks import publish_command
-from envelope.errors import (
-    JetstreamError,
-    NoResponders,
-    NotLeader,
-    Overloaded,
-    UnavailableError,
-)
+from envelope.errors import JetstreamError, NoResponders, NotLeader, Overloaded, UnavailableError
 from envelope.types import NodeId
 from jetstream.node.api_operations import (
     LOOK_SECONDS,
@@ -45,7 +39,7 @@ from metadata.api.wire import (
     reported_error,
     request_too_large,
 )
-from metadata.node.metadata_group import MetadataGroup
+from metadata.node.catalogue.group import MetadataGroup
 
 _log = logging.getLogger(__name__)
 

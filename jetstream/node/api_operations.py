@@ -6,12 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from envelope.errors import (
-    InternalError,
-    JetstreamError,
-    StreamOffline,
-    UnknownStream,
-)
+from envelope.errors import InternalError, JetstreamError, StreamOffline, UnknownStream
 from envelope.internal_streams import CURSORS, is_internal
 from envelope.partition_errors import PartitionsMissing
 from envelope.types import NodeId, Offset, StreamName
@@ -69,7 +64,7 @@ from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, DeleteStream, UpdateStream
 from metadata.catalog.events import Event, StreamCreated, StreamDeleted, StreamFound, StreamUpdated
 from metadata.catalog.tables import Stream
-from metadata.node.metadata_group import MetadataGroup
+from metadata.node.catalogue.group import MetadataGroup
 from metadata.partitioning import is_partition, refuse_lone_change
 
 _log = logging.getLogger(__name__)

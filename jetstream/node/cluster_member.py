@@ -28,10 +28,10 @@ from metadata.catalog.events import Events, NodeForgotten, NodeRegistered
 from metadata.catalog.nodes import lost_replicas, restored_replicas
 from metadata.catalog.tables import InSyncReplica
 from metadata.catalog.tables import Node as CatalogNode
-from metadata.node.membership import Membership
-from metadata.node.metadata_group import MetadataGroup
-from metadata.node.peers import Address
-from metadata.node.steward import Steward
+from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.leases.presence import Membership
+from metadata.node.leases.steward import Steward
+from metadata.node.peers.dialling import Address
 
 _log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from envelope.subjects import is_literal, validated_pattern
 from envelope.types import NodeId
 from jetstream.fetch.turns import CATCH_UP_SHARE_DEFAULT
 from metadata.formation.notices import EXPECTED_MAX
-from metadata.node.peers import Address
+from metadata.node.peers.dialling import Address
 
 ENV_PREFIX: Final = "JETSTREAM_NODE_"
 

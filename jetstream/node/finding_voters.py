@@ -21,7 +21,7 @@ from jetstream.node.peer_settings import PeerSettings, peer_token
 from jetstream.node.task_group import task_group
 from metadata.formation.machine import Formation, FormationRecord
 from metadata.formation.notices import Candidate, FormedVoter, FormedVoters
-from metadata.node.peers import Address
+from metadata.node.peers.dialling import Address
 
 METADATA_DIRECTORY: Final = "metadata"
 """Of a voter: where its metadata log is."""

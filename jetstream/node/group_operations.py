@@ -46,7 +46,7 @@ from metadata.api.routing import node_subject
 from metadata.api.wire import decode_response, encode_request
 from metadata.catalog.tables import Stream
 from metadata.limits import LIST_PAGE_MAX
-from metadata.node.metadata_group import MetadataGroup
+from metadata.node.catalogue.group import MetadataGroup
 
 _NS_PER_MS: Final = 1_000_000
 _SHARD_SECONDS: Final = 0.8

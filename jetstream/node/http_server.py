@@ -13,9 +13,9 @@ from typing import Final
 import h11
 
 from envelope.limits import KIB
-from metadata.node.descriptors import Share
-from metadata.node.door import Door
-from metadata.node.stream_server import StreamServer, listeners
+from metadata.node.admission.descriptors import Share
+from metadata.node.admission.door import Door
+from metadata.node.peers.accepting import StreamServer, listeners
 
 _log = logging.getLogger(__name__)
 

@@ -6,17 +6,12 @@ from datetime import timedelta
 from typing import Final
 
 from envelope.errors import NotEnoughReplicas, StreamExists
-from envelope.internal_streams import (
-    INTERNAL_STREAMS,
-    cursors_pattern,
-    group_shard_subject,
-    is_group_shard,
-)
+from envelope.internal_streams import INTERNAL_STREAMS, cursors_pattern, group_shard_subject, is_group_shard
 from envelope.limits import CURSOR_RECORD_BYTES_MAX, GROUP_RECORD_BYTES_MAX, MIB
 from envelope.types import AckPolicy, Compact, NodeId, StreamName, SyncMode
 from jetstream.node.placing import Placing
 from metadata.catalog.catalog import Catalog
-from metadata.node.metadata_group import MetadataGroup
+from metadata.node.catalogue.group import MetadataGroup
 from metadata.stream_config import StreamConfig
 
 INTERNAL_REPLICAS_MAX: Final = 3

@@ -11,7 +11,7 @@ from typing import Final
 from envelope.errors import OutOfResources
 from envelope.limits import KIB
 from jetstream.log.readable_log import FileRange
-from metadata.node.descriptors import Share, may_keep
+from metadata.node.admission.descriptors import Share, may_keep
 
 _PROBE_STEP: Final = 128 * KIB
 """The kernel's default read-ahead: pages come and go in about this grain."""

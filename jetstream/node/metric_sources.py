@@ -15,7 +15,7 @@ from jetstream.node.scrubber import ScrubCounters
 from jetstream.node.socket_server import SocketServer
 from jetstream.node.streams import Streams
 from jetstream.node.tier import Tier
-from metadata.node.door import Door
+from metadata.node.admission.door import Door
 
 
 @dataclass(frozen=True, slots=True)

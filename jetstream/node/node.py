@@ -67,8 +67,8 @@ from jetstream.node.version import VERSION
 from jetstream.tier.object_store import ObjectStore
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import RegisterNode
-from metadata.node.descriptors import DescriptorBudget, Share, budget
-from metadata.node.metadata_group import MetadataGroup
+from metadata.node.admission.descriptors import DescriptorBudget, Share, budget
+from metadata.node.catalogue.group import MetadataGroup
 from metadata.stream_config import partition_name
 
 _log = logging.getLogger(__name__)

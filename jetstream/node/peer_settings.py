@@ -12,7 +12,7 @@ from envelope.errors import UnavailableError
 from envelope.types import NodeId
 from jetstream.node.config import LOOPBACK, NodeConfig, PeersConfig
 from jetstream.node.credentials import client_side, load_authorities, load_certificate, server_side, token_in
-from metadata.node.peers import Address, PeerIdentity
+from metadata.node.peers.dialling import Address, PeerIdentity
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.clock import Clock
 from metadata.api.requests import UpdateStreamRequest
 from metadata.catalog.commands import CreateStream
-from metadata.node.metadata_group import MetadataGroup
+from metadata.node.catalogue.group import MetadataGroup
 from metadata.placement import Candidate, Placed, loads, place_partitions, place_stream, read_replicas_beside
 from metadata.stream_config import StreamConfig
 

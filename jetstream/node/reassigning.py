@@ -11,18 +11,13 @@ from typing import Final, assert_never
 
 from envelope.errors import InternalError, NodeInUse, NotLeader, RemovalPending, UnknownNode, UnknownStream
 from envelope.types import NodeId, StreamName
-from metadata.api.requests import (
-    DrainNodeRequest,
-    ReassignStreamRequest,
-    RebalanceRequest,
-    RemoveNodeRequest,
-)
+from metadata.api.requests import DrainNodeRequest, ReassignStreamRequest, RebalanceRequest, RemoveNodeRequest
 from metadata.api.responses import MovesResponse, RemoveNodeResponse, ReplicaMove
 from metadata.catalog.commands import CancelReassignment, ForgetNode, ReassignReplicas, UpdateStream
 from metadata.catalog.events import Event, ReplicasReassigned
 from metadata.catalog.tables import Stream
 from metadata.limits import LIST_PAGE_MAX
-from metadata.node.metadata_group import MetadataGroup
+from metadata.node.catalogue.group import MetadataGroup
 from metadata.rebalancing import Move, emptied, evened_out, planned
 
 _log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from jetstream.replica.wire import Answer, Question, RepairAnswer
 from metadata.catalog.commands import Command
 from metadata.catalog.tables import UncleanElection
 from metadata.lease import Lease
-from metadata.node.replicated_catalog import Applied
+from metadata.node.catalogue.replicated_catalog import Applied
 from metadata.stream_config import StreamConfig
 
 _UNREGISTERED: Final = NodeEpoch(0)

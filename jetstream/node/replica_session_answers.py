@@ -18,7 +18,7 @@ from jetstream.node.leased_range import Body
 from jetstream.node.replica_session_line import SessionLine
 from jetstream.replica.leader_events import FetchRefusal
 from jetstream.replica.wire import Answer, RefusedMessage, RepairAnswer, encode
-from metadata.node.descriptors import Share
+from metadata.node.admission.descriptors import Share
 
 _log = logging.getLogger(__name__)
 

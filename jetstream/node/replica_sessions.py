@@ -19,8 +19,8 @@ from jetstream.log.readable_log import FileRange
 from jetstream.node.replica_session_ends import FollowerEnd, LeaderEnd, SessionHost, SessionSettings
 from jetstream.node.replica_session_pulse import Verdict
 from jetstream.replica.wire import Answer, Question, RepairAnswer
-from metadata.node.peer_server import PeerServer, Refusal
-from metadata.node.peers import Address, Callers, PeerIdentity, keep_link
+from metadata.node.peers.dialling import Address, Callers, PeerIdentity, keep_link
+from metadata.node.peers.listening import PeerServer, Refusal
 
 REPLICATION: Final = "replication"
 """Purpose of the connections."""

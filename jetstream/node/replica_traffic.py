@@ -13,7 +13,7 @@ from jetstream.replica.leader_events import Event, FetchArrived, FetchRefusal, F
 from jetstream.replica.wire import Answer, FetchMessage, RefusedMessage, RepairAnswer, RepairMessage
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.tables import Stream
-from metadata.node.membership import Membership
+from metadata.node.leases.presence import Membership
 
 _log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from jetstream.node.socket_requests import GroupRequests, NoGroups, RequestDispa
 from jetstream.node.socket_streams import StreamDirectory
 from jetstream.node.socket_tls import TlsLine
 from jetstream.protocol.liveness import Patience
-from metadata.node.descriptors import Share
-from metadata.node.door import Door, Verdict
-from metadata.node.stream_server import Acceptor, listeners
+from metadata.node.admission.descriptors import Share
+from metadata.node.admission.door import Door, Verdict
+from metadata.node.peers.accepting import Acceptor, listeners
 
 _log = logging.getLogger(__name__)
 

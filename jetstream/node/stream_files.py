@@ -12,7 +12,7 @@ from jetstream.node.clock import Clock
 from jetstream.node.recovery import OpenedLog, open_log
 from metadata.catalog.directories import directory_of, incarnation_of
 from metadata.catalog.tables import Stream
-from metadata.node.descriptors import Share, has_room
+from metadata.node.admission.descriptors import Share, has_room
 
 STREAMS_DIRECTORY: Final = "streams"
 

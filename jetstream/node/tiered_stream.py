@@ -16,7 +16,7 @@ from jetstream.tier.retries import Failed
 from jetstream.tier.tiered_log import SegmentAway, TieredLog
 from metadata.catalog.commands import AdvanceTier, Command
 from metadata.catalog.tables import Stream, TierMark
-from metadata.node.replicated_catalog import Applied
+from metadata.node.catalogue.replicated_catalog import Applied
 
 _log = logging.getLogger(__name__)
 

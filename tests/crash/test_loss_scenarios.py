@@ -19,9 +19,9 @@ from jetstream.log.segment import segment_path
 from jetstream.node.recovery import begin_reign, open_log
 from jetstream.replica.duty import Repair, Standing, next_step
 from metadata.catalog.commands import DeleteStream
-from metadata.node.file_storage import FileStorage
-from metadata.node.replicated_catalog import ReplicatedCatalog
-from metadata.node.storage import INITIAL_SNAPSHOT
+from metadata.node.catalogue.replicated_catalog import ReplicatedCatalog
+from metadata.node.storage.file_storage import FileStorage
+from metadata.node.storage.port import INITIAL_SNAPSHOT
 from metadata.raft.state import Entry, HardState, Snapshot
 from metadata.stream_config import StreamConfig
 from tests.support.catalogs import apply, catalog_of, create, register

@@ -9,10 +9,10 @@ from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, JetstreamEr
 from envelope.types import LogIndex, StreamName
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, DeleteStream
-from metadata.node import voter_disk
-from metadata.node.file_storage import MARK_NAME, FileStorage
-from metadata.node.replicated_catalog import ReplicatedCatalog
-from metadata.node.storage import Stored
+from metadata.node.catalogue.replicated_catalog import ReplicatedCatalog
+from metadata.node.storage.file_storage import MARK_NAME, FileStorage
+from metadata.node.storage.port import Stored
+from metadata.node.voter import voter_disk
 from tests.support.catalogs import create, register, update
 from tests.support.memory_disk import (
     Fault,

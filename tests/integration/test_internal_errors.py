@@ -11,7 +11,7 @@ from envelope.errors import FsyncFailed
 from jetstream.ingest.parser import MessageParser
 from jetstream.log.log import Log
 from jetstream.node.node import Node
-from metadata.node.file_storage import FileStorage
+from metadata.node.storage.file_storage import FileStorage
 from tests.support.nats_server import NatsServer
 from tests.support.nodes import node_config, request, run
 

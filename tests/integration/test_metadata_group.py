@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envelope.errors import FsyncFailed, NotLeader
-from metadata.node.storage import Storage
+from metadata.node.storage.port import Storage
 from metadata.raft.state import Entry
 from tests.support.faulty_storage import FaultyStorage
 from tests.support.metadata_members import Members, members, named

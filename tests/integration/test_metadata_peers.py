@@ -11,10 +11,10 @@ import pytest
 from pydantic import SecretStr
 
 from envelope.types import LogIndex, NodeId, Term
-from metadata.node import peers
-from metadata.node.peer_network import PeerNetwork
-from metadata.node.peers import Address, PeerIdentity
-from metadata.node.stream_server import StreamServer
+from metadata.node.peers import dialling as peers
+from metadata.node.peers.accepting import StreamServer
+from metadata.node.peers.dialling import Address, PeerIdentity
+from metadata.node.peers.voter_links import PeerNetwork
 from metadata.raft.messages import Heartbeat, SnapshotRequest
 from metadata.raft.state import Snapshot
 from metadata.raft.wire import Sent, encode

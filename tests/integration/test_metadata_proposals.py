@@ -10,7 +10,7 @@ import pytest
 from envelope.errors import DeadlinePassed, NotLeader, RequestError
 from envelope.types import NodeId
 from metadata.catalog.events import NodeRegistered, Refused, StreamCreated
-from metadata.node import metadata_group
+from metadata.node.catalogue import group as metadata_group
 from tests.support.catalogs import create, register
 from tests.support.group_members import Member
 from tests.support.metadata_members import WAIT_SECONDS

@@ -9,7 +9,7 @@ import pytest
 
 from envelope.errors import Fenced, StreamOffline
 from envelope.types import LogIndex, NodeEpoch, NodeId
-from metadata.node.wake_up import now
+from metadata.node.timers.wake_up import now
 from metadata.raft.node_messages import LeaseGranted
 from tests.support.catalogs import create, register
 from tests.support.metadata_members import MS
@@ -312,7 +312,7 @@ def test_an_unclean_election_is_told_loudly(tmp_path: Path, caplog: pytest.LogCa
             await cluster.node(A).stop()
             await cluster.until(lambda: cluster.row().leader == B)
 
-    with caplog.at_level(logging.ERROR, "metadata.node.steward"):
+    with caplog.at_level(logging.ERROR, "metadata.node.leases.steward"):
         run(test())
     [told] = caplog.messages
     assert "stream=orders leader=b" in told

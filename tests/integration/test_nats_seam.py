@@ -21,7 +21,7 @@ from jetstream.ingest.parser import MessageParser, ParsedItem
 from jetstream.node import nats_transport
 from jetstream.node.crash import Crash
 from jetstream.node.nats_seam import BatchingParser, Deliver, subscription_id
-from metadata.node.stream_server import StreamServer, listeners
+from metadata.node.peers.accepting import StreamServer, listeners
 
 INFO = b'INFO {"server_id":"x","version":"2.10","proto":1,"max_payload":1048576,"headers":true}\r\n'
 PAYLOAD = b"A" * 100 + b"MSG orders.phantom 1 7\r\nphantom\r\n"

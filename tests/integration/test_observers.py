@@ -12,7 +12,7 @@ import pytest
 from envelope.errors import CorruptDataError, NotLeader
 from envelope.types import LogIndex, NodeId, StreamName, Term
 from metadata.catalog.events import NodeRegistered
-from metadata.node.peers import Address
+from metadata.node.peers.dialling import Address
 from metadata.raft.messages import Heartbeat
 from metadata.raft.observer_messages import Committed, Observe, VoterStatus
 from metadata.raft.wire import MessageReader, Sent, encode

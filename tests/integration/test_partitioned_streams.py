@@ -18,8 +18,8 @@ from envelope.partitions import partition_of
 from jetstream.node.streams import Streams
 from metadata.catalog.commands import Command, CreateStream, DeleteStream, UpdateStream
 from metadata.catalog.events import Events, PartitionCountChanged
-from metadata.node.metadata_group import DEADLINE_SECONDS, MetadataGroup
-from metadata.node.replicated_catalog import Applied
+from metadata.node.catalogue.group import DEADLINE_SECONDS, MetadataGroup
+from metadata.node.catalogue.replicated_catalog import Applied
 from tests.support.nodes import WAIT_SECONDS, nats_and_node, request, run
 from tests.support.pauses import pause
 

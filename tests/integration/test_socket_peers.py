@@ -19,7 +19,7 @@ from jetstream.log.log import LogConfig
 from jetstream.node.socket_server import SocketSettings
 from jetstream.protocol.liveness import Patience
 from jetstream.protocol.requests import Fetch
-from metadata.node.stream_server import StreamServer, listeners
+from metadata.node.peers.accepting import StreamServer, listeners
 from tests.support.sockets import WAIT_SECONDS, RawPeer, World, asked, run, serving, until
 
 MILLISECOND = 1_000_000

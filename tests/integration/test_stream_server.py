@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from metadata.node import stream_server
-from metadata.node.stream_server import StreamServer, listeners
+from metadata.node.peers import accepting as stream_server
+from metadata.node.peers.accepting import StreamServer, listeners
 from tests.support.descriptors import no_more_files
 from tests.support.nats_identities import TlsFiles
 from tests.support.sockets import run, until

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from envelope.errors import DiskFull
-from metadata.node.file_storage import FileStorage
-from metadata.node.storage import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Stored
+from metadata.node.storage.file_storage import FileStorage
+from metadata.node.storage.port import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Stored
 from tests.support.memory_disk import (
     Fault,
     FaultKind,

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from envelope.errors import DiskFull, FsyncFailed
 from envelope.types import LogIndex, NodeId, Term
-from metadata.node import voter_disk
-from metadata.node.file_storage import FileStorage
-from metadata.node.storage import INITIAL_SNAPSHOT, Storage, Stored
-from metadata.node.voter_disk import VoterDisk
+from metadata.node.storage.file_storage import FileStorage
+from metadata.node.storage.port import INITIAL_SNAPSHOT, Storage, Stored
+from metadata.node.voter import voter_disk
+from metadata.node.voter.voter_disk import VoterDisk
 from metadata.raft.events import Persist
 from metadata.raft.state import Entry, HardState, Snapshot
 from tests.support.faulty_storage import FaultyStorage

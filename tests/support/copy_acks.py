@@ -18,7 +18,7 @@ from jetstream.node.replica_parts import ReplicaParts, StreamServices, log_state
 from jetstream.node.upkeep import Upkeep
 from jetstream.replica.leader import Appointment, Leader
 from metadata.catalog.commands import Command
-from metadata.node.replicated_catalog import Applied
+from metadata.node.catalogue.replicated_catalog import Applied
 from metadata.stream_config import StreamConfig
 from tests.support.held_disk import HeldDisk
 from tests.support.ingest_machine import outcomes

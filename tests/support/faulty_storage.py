@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from envelope.errors import DiskFull, FsyncFailed
-from metadata.node.storage import Storage, Stored
+from metadata.node.storage.port import Storage, Stored
 from metadata.raft.state import Entry, HardState, Snapshot
 
 

@@ -5,9 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain, repeat
 
-from envelope.errors import (
-    JetstreamError,
-)
+from envelope.errors import JetstreamError
 from envelope.types import LeaderEpoch, Offset
 from jetstream.client.node_links import Address
 from jetstream.log.batch import BatchFlags, encode
@@ -21,7 +19,7 @@ from jetstream.protocol.responses import (
     Response,
     StreamMetadata,
 )
-from metadata.node.stream_server import StreamServer, listeners
+from metadata.node.peers.accepting import StreamServer, listeners
 from tests.support.sockets import records_batch
 
 Answer = Callable[[Fetch, int], tuple[FetchResponse, bytes]]

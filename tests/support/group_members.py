@@ -8,9 +8,9 @@ from pydantic import SecretStr
 
 from envelope.types import NodeId
 from jetstream.log.os_disk import OsDisk
-from metadata.node.file_storage import FileStorage
-from metadata.node.metadata_group import MetadataGroup
-from metadata.node.peers import Address, PeerIdentity
+from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.peers.dialling import Address, PeerIdentity
+from metadata.node.storage.file_storage import FileStorage
 from tests.support.metadata_members import FAST, listening
 
 TOKEN: Final = "s"

@@ -23,7 +23,7 @@ from jetstream.replica.leader import sole_replica
 from metadata.catalog.commands import Command
 from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.lease import unlimited
-from metadata.node.replicated_catalog import Applied
+from metadata.node.catalogue.replicated_catalog import Applied
 from metadata.stream_config import StreamConfig
 from tests.support.memory_disk import MemoryDisk
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from envelope.errors import DiskFull
 from envelope.types import LogIndex, NodeId, Term
-from metadata.node.file_storage import FileStorage
-from metadata.node.storage import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Stored
+from metadata.node.storage.file_storage import FileStorage
+from metadata.node.storage.port import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Stored
 from metadata.raft.state import Entry, HardState, Snapshot
 from tests.support.memory_disk import MemoryDisk
 

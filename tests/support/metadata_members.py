@@ -11,11 +11,11 @@ from typing import Final
 from envelope.errors import NotLeader
 from envelope.types import LogIndex, NodeId, Term
 from jetstream.log.os_disk import OsDisk
-from metadata.node.file_storage import FileStorage
-from metadata.node.group_member import GroupMember
-from metadata.node.peers import Address, PeerIdentity
-from metadata.node.storage import Storage
-from metadata.node.voter import Voter
+from metadata.node.members.voting_member import GroupMember
+from metadata.node.peers.dialling import Address, PeerIdentity
+from metadata.node.storage.file_storage import FileStorage
+from metadata.node.storage.port import Storage
+from metadata.node.voter.voter import Voter
 from metadata.raft.proposals import AppliedProposals, ProposalId, decode_proposal, encode_proposal
 from metadata.raft.settings import RaftSettings
 from metadata.raft.state import Entry, Snapshot

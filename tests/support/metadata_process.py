@@ -18,9 +18,9 @@ from typing import Any
 from envelope.errors import NotLeader, Overloaded
 from envelope.types import LogIndex, NodeId
 from jetstream.log.os_disk import OsDisk
-from metadata.node.file_storage import FileStorage
-from metadata.node.group_member import GroupMember
-from metadata.node.peers import Address, PeerIdentity
+from metadata.node.members.voting_member import GroupMember
+from metadata.node.peers.dialling import Address, PeerIdentity
+from metadata.node.storage.file_storage import FileStorage
 from tests.support.metadata_members import FAST, Words, listening, named
 
 LOOPBACK = "127.0.0.1"

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from metadata.node.peers import Address
-from metadata.node.stream_server import StreamServer
+from metadata.node.peers.accepting import StreamServer
+from metadata.node.peers.dialling import Address
 from tests.support.forked_process import ForkedProcess
 from tests.support.metadata_members import listening
 from tests.support.metadata_process import LOOPBACK

@@ -1,10 +1,13 @@
-"""A server of asyncio protocols that loses no connection when it stops: see `metadata.node.stream_server`."""
+"""A server of asyncio protocols that loses no connection when it stops.
+
+See `metadata.node.peers.accepting`.
+"""
 
 import asyncio
 import socket
 from collections.abc import Callable
 
-from metadata.node.stream_server import Acceptor
+from metadata.node.peers.accepting import Acceptor
 
 
 class ProtocolServer:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
-from metadata.node.frames import FrameContents
-from metadata.node.storage import StoredLog
+from metadata.node.storage.frames import FrameContents
+from metadata.node.storage.port import StoredLog
 from metadata.raft.election import ElectionMessage, Role
 from metadata.raft.events import (
     Action,

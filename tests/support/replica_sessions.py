@@ -27,9 +27,9 @@ from jetstream.replica.wire import (
     WireMessage,
     WireReader,
 )
-from metadata.node.peer_network import PeerNetwork
-from metadata.node.peers import Address, PeerIdentity
-from metadata.node.stream_server import StreamServer
+from metadata.node.peers.accepting import StreamServer
+from metadata.node.peers.dialling import Address, PeerIdentity
+from metadata.node.peers.voter_links import PeerNetwork
 from metadata.raft.wire import Sent
 from tests.support.metadata_members import WAIT_SECONDS, listening
 

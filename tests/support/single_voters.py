@@ -11,11 +11,11 @@ from envelope.limits import MIB
 from envelope.types import Incarnation, NodeId, StreamName
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, ConfirmRemoval, DeleteStream
-from metadata.node.disk_port import MetadataDisk
-from metadata.node.file_storage import FileStorage
-from metadata.node.metadata_group import MetadataGroup
-from metadata.node.peers import Address, PeerIdentity
-from metadata.node.storage import Storage
+from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.peers.dialling import Address, PeerIdentity
+from metadata.node.storage.disk_port import MetadataDisk
+from metadata.node.storage.file_storage import FileStorage
+from metadata.node.storage.port import Storage
 from metadata.raft.settings import RaftSettings
 from tests.support.catalogs import apply, create, register, update
 

@@ -12,14 +12,14 @@ from metadata.catalog.commands import ChangeIsr, NodeAtEpoch
 from metadata.catalog.events import NodeRegistered
 from metadata.catalog.tables import Stream
 from metadata.controller.settings import ControllerSettings
-from metadata.node.file_storage import FileStorage
-from metadata.node.group_member import GroupMember
-from metadata.node.membership import Membership
-from metadata.node.metadata_group import MetadataGroup
-from metadata.node.peers import Address, PeerIdentity
-from metadata.node.steward import Steward
-from metadata.node.voter import Voter
-from metadata.node.wake_up import now
+from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.leases.presence import Membership
+from metadata.node.leases.steward import Steward
+from metadata.node.members.voting_member import GroupMember
+from metadata.node.peers.dialling import Address, PeerIdentity
+from metadata.node.storage.file_storage import FileStorage
+from metadata.node.timers.wake_up import now
+from metadata.node.voter.voter import Voter
 from metadata.raft.node_messages import LeaseGranted, NodeMessage, NodeUnheard
 from tests.support.catalogs import create, register
 from tests.support.metadata_members import FAST, MS, WAIT_SECONDS, listening

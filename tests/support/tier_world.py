@@ -32,7 +32,7 @@ from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import ChangeLeader, Command
 from metadata.catalog.tables import Stream
 from metadata.lease import unlimited
-from metadata.node.replicated_catalog import Applied
+from metadata.node.catalogue.replicated_catalog import Applied
 from metadata.stream_config import StreamConfig
 from tests.support.catalogs import catalog_of, create, register
 from tests.support.logs import NOW, append

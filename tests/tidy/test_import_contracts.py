@@ -74,6 +74,7 @@ _BAD_IMPORTS = [
         "consumer_groups/assignment/__init__.py",
         "import consumer_groups.coordinator",
     ),
+    ("inside the metadata shell", "metadata/node/storage/__init__.py", "import metadata.node.voter"),
 ]
 
 

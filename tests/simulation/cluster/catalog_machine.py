@@ -5,8 +5,8 @@ from typing import Protocol
 from envelope.types import LogIndex, NodeId, Term
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.events import Events
-from metadata.node.replicated_catalog import ReplicatedCatalog
-from metadata.node.storage import INITIAL_SNAPSHOT
+from metadata.node.catalogue.replicated_catalog import ReplicatedCatalog
+from metadata.node.storage.port import INITIAL_SNAPSHOT
 from metadata.raft.proposals import ProposalId, decode_proposal
 from metadata.raft.state import Entry, Snapshot
 from tests.simulation.raft.state_machine import State
@@ -109,12 +109,12 @@ class CatalogMachine:
     # --- the CatalogListener ----------------------------------------------------------------------------
 
     def applied(self, events: Events) -> None:
-        """See `metadata.node.replicated_catalog.CatalogListener`."""
+        """See `metadata.node.catalogue.replicated_catalog.CatalogListener`."""
         self._events = events
         if self.listener is not None:
             self.listener.applied(events)
 
     def restored(self) -> None:
-        """See `metadata.node.replicated_catalog.CatalogListener`."""
+        """See `metadata.node.catalogue.replicated_catalog.CatalogListener`."""
         if self.listener is not None:
             self.listener.restored()

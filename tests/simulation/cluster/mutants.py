@@ -14,7 +14,7 @@ _TENURE: Final = "metadata.controller.tenure"
 _LEASES: Final = "metadata.controller.leases"
 _LEADERSHIP: Final = "metadata.catalog.leadership"
 _SNAPSHOT: Final = "metadata.catalog.snapshot"
-_REPLICATED: Final = "metadata.node.replicated_catalog"
+_REPLICATED: Final = "metadata.node.catalogue.replicated_catalog"
 
 
 def _mutant(

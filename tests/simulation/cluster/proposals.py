@@ -1,6 +1,6 @@
 """Commands of one process to the metadata group: sent to whoever leads, and again under the same name.
 
-As `metadata.node.metadata_group` does it.
+As `metadata.node.catalogue.group` does it.
 """
 
 from collections.abc import Callable

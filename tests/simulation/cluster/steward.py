@@ -1,6 +1,6 @@
 """One process as the steward, whenever its voter leads the metadata log.
 
-As `metadata.node.steward` does it: asks, tells and proposes what `Stewardship` decides, in order.
+As `metadata.node.leases.steward` does it: asks, tells and proposes what `Stewardship` decides, in order.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,9 +1,9 @@
-"""What one voter's disk holds, by the promises of `metadata.node.storage`."""
+"""What one voter's disk holds, by the promises of `metadata.node.storage.port`."""
 
 from collections.abc import Sequence
 
 from envelope.types import LogIndex, Term
-from metadata.node.storage import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Stored
+from metadata.node.storage.port import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Stored
 from metadata.raft.events import Persist
 from metadata.raft.state import Entry, HardState, Snapshot
 from tests.simulation.violation import Violation

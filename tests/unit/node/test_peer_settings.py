@@ -13,8 +13,8 @@ from envelope.errors import InvalidConfig, UnavailableError
 from envelope.types import NodeId
 from jetstream.node.config import NodeConfig, load_config
 from jetstream.node.peer_settings import PeerSettings, peer_settings
-from metadata.node.metadata_group import MetadataGroup
-from metadata.node.peers import Address
+from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.peers.dialling import Address
 from tests.support.memory_disk import MemoryDisk
 from tests.support.metadata_members import FAST
 from tests.support.nats_identities import TlsFiles, make_tls_files

@@ -1,0 +1,1 @@
+"""Admission at the ports, and the shares of the descriptors of this process."""

@@ -1,0 +1,1 @@
+"""The metadata log applied to the catalogue, and the group that holds both."""

@@ -1,0 +1,174 @@
+"""A node as a member of the cluster: keeps its lease, says whom it does not hear, and says when it stops.
+
+What is said when, and what an answer is worth, is decided elsewhere (`metadata.controller.presence`); here
+are timers and messages.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from envelope.errors import Fenced, StreamOffline
+from envelope.types import LogIndex, MonotonicNs, NodeEpoch, NodeId
+from metadata.catalog.events import Events
+from metadata.controller.presence import Presence
+from metadata.controller.settings import ControllerSettings
+from metadata.controller.tenure import streams_to_hand_over
+from metadata.lease import Lease, unlimited
+from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.timers.bell import Bell
+from metadata.node.timers.wake_up import now
+from metadata.raft.node_messages import LeaseGranted, LeaseRefused, NodeMessage
+
+_log = logging.getLogger(__name__)
+
+_HAND_OVER_LOOK_SECONDS: Final = 0.01
+"""How often a node that stops looks at all streams while they change."""
+
+CONFIRM_SECONDS_MAX: Final = 1.0
+"""How long `Membership.confirmed` waits: an election of the metadata leader is over by then."""
+
+_DEFAULT_SETTINGS: Final = ControllerSettings()
+
+
+class Membership:
+    """See the module; one on every node, made on the event loop it runs on.
+
+    Attributes:
+        lease: this node's, for all its leaders; without limit if the group has no other voter.
+        on_resumed: called on the loop when a lease that had lapsed, or was never there, is valid again.
+    """
+
+    def __init__(
+        self, group: MetadataGroup, node_id: NodeId, settings: ControllerSettings = _DEFAULT_SETTINGS
+    ) -> None:
+        """Listen to ``group``; `run` speaks, and `begin` lets it speak of leases.
+
+        Args:
+            group: this node's; made, and not stopped before this.
+            node_id: this node.
+            settings: the same on all nodes.
+        """
+        self.lease: Lease = unlimited() if group.member.is_alone else Lease()
+        self.on_resumed: Callable[[], None] = lambda: None
+        self._group = group
+        self._node_id = node_id
+        self._presence = Presence(node_id, self.lease, settings)
+        self._answers: list[LeaseGranted | LeaseRefused] = []
+        self._waiting: set[tuple[MonotonicNs, asyncio.Future[LogIndex]]] = set()
+        self._bell = Bell()
+        self._changed = asyncio.Event()
+        group.subscribe(self)
+        group.member.attend(self._told)
+
+    def begin(self, node_epoch: NodeEpoch) -> None:
+        """Ask for a lease from now on, as the start of the node that is registered so."""
+        self._presence.begin(node_epoch)
+        self._bell.ring()
+
+    def unheard(self, node: NodeId) -> None:
+        """Report that this node does not hear ``node``, now and again, until it is `heard`."""
+        self._presence.unheard(node)
+        self._bell.ring()
+
+    def heard(self, node: NodeId) -> None:
+        """Report no more that this node does not hear ``node``."""
+        self._presence.heard(node)
+
+    async def confirmed(self) -> None:
+        """Return when the catalogue here has all that was decided before this call.
+
+        One round to the metadata leader and its majority, shared by all who wait.
+
+        Raises:
+            StreamOffline: the metadata leader has not answered within `CONFIRM_SECONDS_MAX`.
+        """
+        if self._group.member.is_alone:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        waiting = (now(), waiter)
+        self._waiting.add(waiting)
+        self._presence.ask()
+        self._bell.ring()
+        try:
+            async with asyncio.timeout(CONFIRM_SECONDS_MAX):
+                await self._group.reached(await waiter)
+        except TimeoutError:
+            raise StreamOffline("nobody confirms that this node still leads") from None
+        finally:
+            self._waiting.discard(waiting)
+
+    async def stop(self, deadline_seconds: float) -> bool:
+        """Have others lead the streams that are led here; this node is elected for none any more.
+
+        `run`, the group, and the steward if it is here, are to go on until this returns. It returns as soon
+        as nothing is led here that another could lead, or at the deadline.
+
+        Returns:
+            Whether it was not the deadline.
+        """
+        self._presence.stop()
+        self._bell.ring()
+        try:
+            async with asyncio.timeout(deadline_seconds):
+                while streams_to_hand_over(self._group.catalog, self._node_id):
+                    self._changed.clear()
+                    await self._changed.wait()
+                    await asyncio.sleep(_HAND_OVER_LOOK_SECONDS)  # each look costs as much as all streams
+        except TimeoutError:
+            left = streams_to_hand_over(self._group.catalog, self._node_id)
+            _log.warning("stops as the leader of streams=%d after %s s", len(left), deadline_seconds)
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Speak until cancelled.
+
+        Raises:
+            Fenced: a newer start of this node has registered; this process is to stop.
+        """
+        while True:
+            self._take_in()
+            for message in self._presence.say(self._group.leader, self._group.term, now()):
+                self._group.member.tell(message)
+            await self._bell.heard(self._presence.say_at, self._group.next_leader())
+
+    # --- the CatalogListener ----------------------------------------------------------------------
+
+    def applied(self, events: Events) -> None:
+        """See `CatalogListener.applied`."""
+        self._changed.set()
+
+    def restored(self) -> None:
+        """See `CatalogListener.restored`."""
+        self._changed.set()
+
+    # --- what is said and heard -------------------------------------------------------------------
+
+    def _told(self, message: NodeMessage) -> None:
+        if isinstance(message, LeaseGranted | LeaseRefused):
+            self._answers.append(message)
+            self._bell.ring()
+
+    def _take_in(self) -> None:
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            match answer:
+                case LeaseGranted():
+                    self._confirm(answer)
+                    if self._presence.granted(answer, now()):
+                        _log.info("node=%s has a lease again", self._node_id)
+                        self.on_resumed()
+                case LeaseRefused(node_epoch=node_epoch):
+                    if self._presence.is_over(answer):
+                        raise Fenced(
+                            f"node {self._node_id!r} has started again, as node_epoch {node_epoch}",
+                            node_epoch=node_epoch,
+                        )
+
+    def _confirm(self, grant: LeaseGranted) -> None:
+        """Tell those who wait what the catalogue has to have, if it was asked for after they came."""
+        for since, waiter in self._waiting:
+            if since <= grant.asked_at and not waiter.done():
+                waiter.set_result(grant.index)

@@ -1,0 +1,147 @@
+"""The observers that are connected to a voter: told who leads, and given what was applied here.
+
+An observer dials, and both sides speak on its connection (`metadata.raft.observer_messages`). What is kept of
+one is its last question; an answer leaves only where the one before it has been taken, so that an observer
+that is slow, or does not read, costs one answer and a few messages about who leads. What observers say to the
+metadata leader, of leases and commands, is handed on like what voters say.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Final
+
+from envelope.errors import RemoteProtocolError
+from envelope.limits import MIB
+from envelope.types import NodeId, Term
+from metadata.limits import ENTRY_BYTES_MAX, NODES_MAX
+from metadata.node.peers.dialling import OBSERVER
+from metadata.node.peers.listening import PeerServer, Refusal
+from metadata.node.peers.voter_links import RECEIVE_BYTES, Listener, Outlets
+from metadata.raft.node_messages import LeaseAsked, NodeUnheard, StopAnnounced
+from metadata.raft.observer_messages import Observe, ObserverAnswer, VoterStatus
+from metadata.raft.wire import Forwarded, MessageReader, Sent
+
+_NS_PER_SECOND: Final = 1_000_000_000
+_MESSAGE_BYTES_MAX: Final = ENTRY_BYTES_MAX + MIB
+"""Observers say nothing larger than a command."""
+
+_HandedOn = Forwarded | LeaseAsked | NodeUnheard | StopAnnounced
+
+
+class Observers:
+    """See the module; made on the event loop it runs on."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        voters: Collection[NodeId],
+        answer: Callable[[Observe], ObserverAnswer | None],
+        led: Callable[[], tuple[NodeId | None, Term]],
+        status_interval_ns: int,
+    ) -> None:
+        """Know of none.
+
+        Args:
+            node_id: this voter.
+            voters: all voters, none of which observes.
+            answer: gives what an observer lacks, None while that is nothing.
+            led: tells who leads, and the term.
+            status_interval_ns: how often observers are told so, while nothing changes.
+        """
+        self._node_id = node_id
+        self._voters = frozenset(voters)
+        self._answer = answer
+        self._led = led
+        self._status_seconds = status_interval_ns / _NS_PER_SECOND
+        self._outlets = Outlets()
+        self._questions: dict[NodeId, Observe] = {}
+        self._told = led()
+        self._is_due = False
+
+    @contextlib.contextmanager
+    def served(self, server: PeerServer, listener: Listener) -> Iterator[None]:
+        """Let observers in for the block.
+
+        Args:
+            server: where they come.
+            listener: is told what is not for this class.
+        """
+        with server.serve(OBSERVER, partial(self._talk, listener), self._objection):
+            yield
+
+    async def run(self) -> None:
+        """Say who leads at short intervals, until cancelled."""
+        while True:
+            await asyncio.sleep(self._status_seconds)
+            self._tell_all()
+            self._answer_all()
+
+    def moved(self) -> None:
+        """Learn that something was applied, or who leads has changed."""
+        if not self._is_due and len(self._outlets):
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._tell_news)
+
+    def send(self, message: Sent) -> None:
+        """Send to an observer, now or never."""
+        self._outlets.send(message)
+
+    def _tell_news(self) -> None:
+        self._is_due = False
+        if self._led() != self._told:
+            self._tell_all()
+        self._answer_all()
+
+    def _tell_all(self) -> None:
+        self._told = self._led()
+        for observer in self._outlets.nodes:
+            self._tell(observer)
+
+    def _tell(self, observer: NodeId) -> None:
+        leader, term = self._led()
+        self._outlets.send(VoterStatus(self._node_id, observer, term, leader or NodeId("")))
+
+    def _answer_all(self) -> None:
+        for question in tuple(self._questions.values()):
+            self._answer_if_possible(question)
+
+    def _answer_if_possible(self, question: Observe) -> None:
+        answer = self._answer(question)
+        if answer is not None and self._outlets.send(answer):
+            del self._questions[question.source]
+
+    # --- one observer -----------------------------------------------------------------------------
+
+    def _objection(self, source: NodeId) -> Refusal | None:
+        if source in self._voters:
+            return Refusal(f"{source} is a voter of this cluster, and does not observe")
+        if len(self._outlets) >= NODES_MAX:
+            return Refusal(f"{NODES_MAX} observers are connected", later=True)
+        return None
+
+    async def _talk(
+        self, listener: Listener, source: NodeId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Serve an observer until its connection ends; a newer one of the same node takes its place."""
+        self._outlets.put(source, writer)
+        self._questions.pop(source, None)
+        self._tell(source)
+        try:
+            messages = MessageReader(source, self._node_id, _MESSAGE_BYTES_MAX)
+            while data := await reader.read(RECEIVE_BYTES):
+                for message in messages.feed(data):
+                    self._received(message, listener)
+        finally:
+            if self._outlets.remove(source, writer):
+                self._questions.pop(source, None)
+
+    def _received(self, message: Sent, listener: Listener) -> None:
+        if isinstance(message, Observe):
+            self._questions[message.source] = message
+            self._answer_if_possible(message)
+        elif isinstance(message, _HandedOn):
+            listener.received(message)
+        else:
+            raise RemoteProtocolError(f"an observer does not say {type(message).__name__}")

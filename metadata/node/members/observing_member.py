@@ -1,0 +1,236 @@
+"""A node without a vote as a member of the metadata group: an observer, and its connections to the voters.
+
+It needs nothing on disk: what it knows was given to it by voters, and is given again at every start
+(`metadata.raft.observer`). Commands, and what the node says of leases, go to the metadata leader; as commands
+have names, a repeated one is applied once.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+
+from envelope.errors import CorruptDataError, DiskFull, RemoteProtocolError
+from envelope.types import LogIndex, NodeId, Term
+from metadata.node.peers.dialling import OBSERVER, Address, PeerIdentity, keep_link
+from metadata.node.peers.listening import PeerServer, Refusal
+from metadata.node.peers.voter_links import RECEIVE_BYTES, Outlets
+from metadata.node.timers.wake_up import WakeUp, now
+from metadata.node.voter.pending_reads import not_leader
+from metadata.node.voter.voter import StateMachine
+from metadata.raft.events import Apply, LeaderChanged, Restore
+from metadata.raft.node_messages import NodeMessage
+from metadata.raft.observer import (
+    Ask,
+    Connected,
+    Disconnected,
+    Heard,
+    Observer,
+    ObserverAction,
+    ObserverEvent,
+    TimePassed,
+)
+from metadata.raft.observer_messages import ObserverMessage
+from metadata.raft.settings import RaftSettings
+from metadata.raft.wire import Forwarded, MessageReader
+
+_log = logging.getLogger(__name__)
+
+
+class ObserverMember:
+    """A `Member` without a vote. Made on the event loop it runs on.
+
+    Attributes:
+        server: lets other nodes in.
+        voters: all voters.
+        is_alone: False: there are voters.
+        disk_full: None: it writes nothing.
+    """
+
+    def __init__(
+        self,
+        identity: PeerIdentity,
+        voters: Mapping[NodeId, Address],
+        machine: StateMachine,
+        settings: RaftSettings,
+    ) -> None:
+        """Know of nothing; `run` connects it.
+
+        Args:
+            identity: this member's; none of ``voters``.
+            voters: all of them, with their addresses.
+            machine: holds nothing.
+            settings: of the voters.
+        """
+        self.server = PeerServer(identity)
+        self.voters = frozenset(voters)
+        self.is_alone = False
+        self.disk_full: DiskFull | None = None
+        self._identity = identity
+        self._addresses = dict(voters)
+        self._machine = machine
+        self._observer = Observer(identity.node_id, voters, settings)
+        self._outlets = Outlets()
+        self._attendants: list[Callable[[NodeMessage], None]] = []
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wake_up = WakeUp(lambda: self.handle(TimePassed()))
+        self._heard_voters = True  # so that the first look tells that none is heard
+
+    @property
+    def leader(self) -> NodeId | None:
+        """See `Member.leader`."""
+        return self._observer.leader
+
+    @property
+    def term(self) -> Term:
+        """See `Member.term`."""
+        return self._observer.term
+
+    @property
+    def problem(self) -> str | None:
+        """See `Member.problem`."""
+        if not self._observer.hears_voters:
+            return f"no voter of the metadata log answers: {', '.join(sorted(self.voters))}"
+        return None if self.leader is not None else "the voters of the metadata log have no leader"
+
+    async def run(self, listening: socket.socket | None) -> None:
+        """See `Member.run`."""
+        assert listening is not None, "other nodes dial an observer"
+        try:
+            with self.server.serve(OBSERVER, _converse_with_nobody, self._objection):
+                async with self.server.listening(listening), asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._fail())
+                    for voter, address in self._addresses.items():
+                        link = _VoterLink(voter, self._identity.node_id, self, self._outlets)
+                        tasks.create_task(
+                            keep_link(self._identity, voter, address, OBSERVER, link, self.server.callers)
+                        )
+                    self._look_for_voters()
+        finally:
+            await self.stop()
+
+    async def stop(self) -> None:
+        """See `Member.stop`: there is nothing to finish."""
+        self._wake_up.cancel()
+        self._failure.cancel()
+
+    def forward(self, payloads: tuple[bytes, ...]) -> None:
+        """See `Member.forward`."""
+        leader = self.leader
+        if leader is not None:
+            self._outlets.send(Forwarded(self._identity.node_id, leader, payloads))
+
+    def attend(self, told: Callable[[NodeMessage], None]) -> None:
+        """See `Member.attend`."""
+        self._attendants.append(told)
+
+    def tell(self, message: NodeMessage) -> None:
+        """See `Member.tell`: only voters are spoken to."""
+        self._outlets.send(message)
+
+    async def read(self) -> LogIndex:
+        """See `Member.read`.
+
+        Raises:
+            NotLeader: always: an observer never leads.
+        """
+        raise not_leader(self.leader)
+
+    # --- what voters say --------------------------------------------------------------------------
+
+    def handle(self, event: ObserverEvent) -> None:
+        """Take in what has happened on a connection, or that time has passed.
+
+        Raises:
+            RemoteProtocolError: a voter says what makes no sense; its connection is to be closed.
+        """
+        if self._failure.done():
+            return
+        try:
+            for action in self._observer.handle(event, now()):
+                self._perform(action)
+        except CorruptDataError as error:
+            _log.error("the observer of the metadata log stops error=%r", error)
+            self._failure.set_exception(error)
+            return
+        self._wake_up.at(self._observer.wake_at)
+        self._look_for_voters()
+
+    def told(self, message: NodeMessage) -> None:
+        """Hand on what the metadata leader says to the node."""
+        for told in self._attendants:
+            told(message)
+
+    def _perform(self, action: ObserverAction) -> None:
+        match action:
+            case Ask(question):
+                if not self._outlets.send(question):
+                    _log.debug("a question for peer=%s was lost with its connection", question.target)
+            case Apply(entries):
+                self._machine.apply(entries)
+            case Restore(snapshot):
+                self._machine.restore(snapshot)
+            case LeaderChanged(leader, term):
+                _log.info("metadata leader=%s term=%s", leader, term)
+                self._machine.leader_changed(leader, term)
+
+    def _look_for_voters(self) -> None:
+        """Log that no voter is heard, and that one is heard again; once each."""
+        if self._observer.hears_voters == self._heard_voters:
+            return
+        self._heard_voters = not self._heard_voters
+        if self._heard_voters:
+            _log.info("a voter of the metadata log answers: %s", self._observer)
+        else:
+            _log.warning("waiting for a voter of the metadata log voters=%s", ",".join(sorted(self.voters)))
+
+    def _objection(self, source: NodeId) -> Refusal | None:
+        return Refusal(f"{self._identity.node_id} has no vote, so {source} cannot observe it")
+
+    async def _fail(self) -> None:
+        await self._failure
+
+
+async def _converse_with_nobody(
+    source: NodeId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Whoever comes to observe an observer is refused."""
+    del source, reader, writer
+
+
+class _VoterLink:
+    """The `Link` to one voter, on which both sides speak."""
+
+    def __init__(self, voter: NodeId, node_id: NodeId, member: ObserverMember, outlets: Outlets) -> None:
+        """``outlets`` has the connection while there is one."""
+        self._voter = voter
+        self._node_id = node_id
+        self._member = member
+        self._outlets = outlets
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """See `Link.talk`."""
+        self._outlets.put(self._voter, writer)
+        try:
+            self._member.handle(Connected(self._voter))
+            messages = MessageReader(self._voter, self._node_id)
+            while data := await reader.read(RECEIVE_BYTES):
+                for message in messages.feed(data):
+                    if isinstance(message, ObserverMessage):
+                        self._member.handle(Heard(message))
+                    elif isinstance(message, NodeMessage):
+                        self._member.told(message)
+                    else:
+                        raise RemoteProtocolError(
+                            f"a voter does not say {type(message).__name__} to an observer"
+                        )
+        finally:
+            self._outlets.remove(self._voter, writer)
+
+    def broken(self) -> None:
+        """See `Link.broken`."""
+        self._member.handle(Disconnected(self._voter))
+
+    def unreached(self, *, refused: bool) -> None:
+        """See `Link.unreached`: who was never reached is not heard."""
+        del refused

@@ -1,0 +1,71 @@
+"""A node's part of the metadata group: with a vote it is a `GroupMember`, without one an `ObserverMember`."""
+
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+from envelope.errors import DiskFull
+from envelope.types import LogIndex, NodeId, Term
+from metadata.node.peers.listening import PeerServer
+from metadata.raft.node_messages import NodeMessage
+
+
+class Member(Protocol):
+    """Used on the event loop's thread."""
+
+    @property
+    def server(self) -> PeerServer:
+        """Lets other nodes in, for whatever purpose is served."""
+
+    @property
+    def voters(self) -> frozenset[NodeId]:
+        """All who have a vote."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is the only voter, and so no other can ever lead."""
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Who leads the metadata log, as far as is known here."""
+
+    @property
+    def term(self) -> Term:
+        """The newest term that is known here; with the leader it tells one reign from another."""
+
+    @property
+    def disk_full(self) -> DiskFull | None:
+        """Why a write waits, while one waits for space."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why it is out of touch with the group, for people; None while it is not, or does not know."""
+
+    async def run(self, listening: socket.socket | None) -> None:
+        """Take part until cancelled.
+
+        Args:
+            listening: bound to this member's address; None if there are no others, and so no connections.
+
+        Raises:
+            ExceptionGroup: the error of the disk, or of ours, after which the member is silent.
+        """
+
+    async def stop(self) -> None:
+        """Finish and close what is kept; `run` does so too, this is for a member that may never have run."""
+
+    def forward(self, payloads: tuple[bytes, ...]) -> None:
+        """Have payloads proposed by whoever leads, here or elsewhere; they may be lost on the way."""
+
+    def attend(self, told: Callable[[NodeMessage], None]) -> None:
+        """Have ``told`` called with everything that nodes say to this one, for as long as the member runs."""
+
+    def tell(self, message: NodeMessage) -> None:
+        """Say something to a node; it may be lost on the way, to this node itself it is handed over."""
+
+    async def read(self) -> LogIndex:
+        """Return the index that must be applied to see everything that was committed before this call.
+
+        Raises:
+            NotLeader: this member does not lead; ask who does.
+        """

@@ -1,0 +1,1 @@
+"""Connections between nodes: dialling, accepting, and the links between voters."""

@@ -1,0 +1,160 @@
+"""The one port at which a node lets other nodes in, by what they come for.
+
+Each purpose says for itself who may come: voters for the messages of the group, whoever has no vote to
+observe it, the nodes of the catalogue for replication. Cluster, token and certificate are the same for all.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from envelope.errors import RemoteProtocolError
+from envelope.types import NodeId
+from metadata.node.admission.descriptors import Share
+from metadata.node.admission.door import Door
+from metadata.node.peers.accepting import StreamServer
+from metadata.node.peers.dialling import (
+    GREETING_BYTES_MAX,
+    GREETING_SECONDS,
+    PROTOCOL_VERSION,
+    Callers,
+    Conversation,
+    Greeting,
+    PeerIdentity,
+    Welcome,
+    converse,
+)
+
+_log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 1024
+"""Of other nodes, of which each has one for every purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a peer is not let in."""
+
+    problem: str
+    later: bool = False
+    """This may change by itself: the peer is to come again."""
+
+
+Objection = Callable[[NodeId], Refusal | None]
+"""Says whether a node may come for a purpose, now; None lets it in."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    conversation: Conversation
+    objection: Objection
+
+
+class PeerServer:
+    """Lets peers in; see the module.
+
+    Attributes:
+        callers: are told who was let in.
+        door: has decided who may try.
+
+    Invariant:
+        V1: a connection is handed on only if its greeting named this node, this cluster and the token, and a
+            source to which its purpose has no objection.
+    """
+
+    def __init__(self, identity: PeerIdentity) -> None:
+        """Prepare to be dialled as ``identity``."""
+        self.callers = Callers()
+        self._identity = identity
+        self._served: dict[str, _Service] = {}
+        self.door = Door("peers", Share.NODE, CONNECTIONS_MAX)
+        self._server = StreamServer(
+            self._talk, limit=GREETING_BYTES_MAX, tls=identity.server_tls, door=self.door
+        )
+
+    @contextlib.contextmanager
+    def serve(self, purpose: str, conversation: Conversation, objection: Objection) -> Iterator[None]:
+        """Let peers in that come for ``purpose``, for the block; else they are told to come again later.
+
+        Args:
+            purpose: what a greeting says.
+            conversation: gets the connections.
+            objection: is asked about every peer that comes.
+        """
+        assert purpose not in self._served, f"{purpose} is served already"
+        self._served[purpose] = _Service(conversation, objection)
+        try:
+            yield
+        finally:
+            del self._served[purpose]
+
+    @contextlib.asynccontextmanager
+    async def listening(self, at: socket.socket) -> AsyncIterator[None]:
+        """Let peers in for the block; then close every connection that they have made.
+
+        Raises:
+            OSError: the socket cannot be listened on.
+        """
+        at.listen()
+        self._server.start(at)
+        try:
+            yield
+        finally:
+            await self._server.stop()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            greeting = await self._greeted(reader, writer)
+            service = None if greeting is None else self._served.get(greeting.purpose)
+            if greeting is not None and service is not None:  # it may have ended while the answer was sent
+                self._server.introduced()
+                source = NodeId(greeting.source)
+                self.callers.came(source)
+                await converse(service.conversation(source, reader, writer), writer, source)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            _log.debug("an incoming connection broke error=%r", error)
+        except RemoteProtocolError as error:
+            _log.warning("an incoming connection is closed: %s", error)
+
+    async def _greeted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Greeting | None:
+        """Return the greeting of who dials, None if it was turned away."""
+        async with asyncio.timeout(GREETING_SECONDS):
+            line = await reader.readuntil(b"\n")
+        try:
+            greeting = Greeting.model_validate_json(line)
+        except ValidationError as error:
+            raise RemoteProtocolError(f"a greeting that is none: {error.error_count()} faults") from None
+        refusal = self._refusal(greeting)
+        welcome = Welcome() if refusal is None else Welcome(error=refusal.problem, later=refusal.later)
+        writer.write(welcome.model_dump_json(exclude_defaults=True).encode() + b"\n")
+        await writer.drain()
+        if refusal is None:
+            return greeting
+        level = logging.DEBUG if refusal.later else logging.WARNING
+        _log.log(level, "peer=%r is turned away: %s", greeting.source, refusal.problem)
+        return None
+
+    def _refusal(self, greeting: Greeting) -> Refusal | None:
+        """Return why the one who greets so is not let in; the token is looked at first (V1)."""
+        identity = self._identity
+        if identity.token is not None:
+            wanted = identity.token.get_secret_value().encode()
+            if not hmac.compare_digest((greeting.token or "").encode(), wanted):
+                return Refusal("the token is not right")
+        if greeting.protocol != PROTOCOL_VERSION:
+            return Refusal(f"protocol {greeting.protocol} is not {PROTOCOL_VERSION}")
+        if greeting.cluster != identity.cluster:
+            return Refusal(f"this is cluster {identity.cluster}, not {greeting.cluster}")
+        if greeting.target != identity.node_id:
+            return Refusal(f"this is {identity.node_id}, not {greeting.target}")
+        service = self._served.get(greeting.purpose)
+        if service is None:
+            return Refusal(f"{greeting.purpose} is not served here now", later=True)
+        return service.objection(NodeId(greeting.source))

@@ -1,0 +1,167 @@
+"""The connections of a voter: the messages of the metadata group, which go from the dialling side alone.
+
+They may be lost, as Raft allows: what cannot leave at once, because there is no connection or the peer does
+not read, is dropped and not queued.
+"""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, Protocol
+
+from envelope.limits import KIB, MIB
+from envelope.types import NodeId
+from metadata.node.peers.dialling import METADATA, Address, PeerIdentity, keep_link
+from metadata.node.peers.listening import PeerServer, Refusal
+from metadata.raft.wire import MessageReader, Sent, encode
+
+UNSENT_BYTES_MAX: Final = 8 * MIB
+"""Beyond it a peer does not read, and messages to it are dropped; one larger message may exceed it."""
+RECEIVE_BYTES: Final = 256 * KIB
+
+
+class Listener(Protocol):
+    """Who is told what the network hears; called on the loop's thread."""
+
+    def received(self, message: Sent) -> None:
+        """Take in a message that arrived."""
+
+    def disconnected(self, peer: NodeId, *, refused: bool) -> None:
+        """Learn that a connection to ``peer`` broke; again, ``refused``, if nothing listens there now."""
+
+
+class Outlets:
+    """Where messages leave: at most one connection to each node.
+
+    Attributes:
+        dropped: messages that could not leave.
+    """
+
+    def __init__(self) -> None:
+        """Nobody is connected."""
+        self.dropped = 0
+        self._writers: dict[NodeId, asyncio.StreamWriter] = {}
+
+    def __contains__(self, node: NodeId) -> bool:
+        return node in self._writers
+
+    def __len__(self) -> int:
+        return len(self._writers)
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """Who is connected."""
+        return tuple(self._writers)
+
+    def put(self, node: NodeId, writer: asyncio.StreamWriter) -> None:
+        """Use a new connection; the one before it is cut."""
+        before = self._writers.get(node)
+        if before is not None:
+            before.transport.abort()
+        self._writers[node] = writer
+
+    def remove(self, node: NodeId, writer: asyncio.StreamWriter) -> bool:
+        """Use this connection no more; return whether the node has none now."""
+        if self._writers.get(node) is writer:
+            del self._writers[node]
+        return node not in self._writers
+
+    def send(self, message: Sent) -> bool:
+        """Send now or never; return whether it is on its way."""
+        writer = self._writers.get(message.target)
+        # A transport may be closed before whoever reads from it has heard: uvloop's refuses to be written to.
+        if (
+            writer is None
+            or writer.transport.is_closing()
+            or writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX
+        ):
+            self.dropped += 1
+            return False
+        writer.write(encode(message))
+        return True
+
+
+class PeerNetwork:
+    """The connections of one voter; see the module.
+
+    Attributes:
+        server: lets peers in, for this purpose and for others.
+    """
+
+    def __init__(self, identity: PeerIdentity, peers: Mapping[NodeId, Address]) -> None:
+        """Prepare to speak as ``identity`` with ``peers``, all other voters."""
+        assert identity.node_id not in peers, "a voter does not dial itself"
+        self.server = PeerServer(identity)
+        self._identity = identity
+        self._peers = dict(peers)
+        self._outlets = Outlets()
+
+    @property
+    def dropped(self) -> int:
+        """Messages that could not leave."""
+        return self._outlets.dropped
+
+    async def run(self, listening: socket.socket, listener: Listener) -> None:
+        """Keep a connection to every peer, and let theirs in, until cancelled; then close everything.
+
+        Args:
+            listening: bound to this voter's address.
+            listener: is told what arrives and what breaks.
+
+        Raises:
+            OSError: the socket cannot be listened on.
+        """
+        with self.server.serve(METADATA, partial(self._listen, listener), self._objection):
+            async with self.server.listening(listening), asyncio.TaskGroup() as links:
+                for peer, address in self._peers.items():
+                    link = _MessageLink(peer, self._outlets, listener)
+                    links.create_task(
+                        keep_link(self._identity, peer, address, METADATA, link, self.server.callers)
+                    )
+
+    def send(self, message: Sent) -> None:
+        """Send now or never."""
+        self._outlets.send(message)
+
+    def _objection(self, source: NodeId) -> Refusal | None:
+        return None if source in self._peers else Refusal(f"{source} is no other voter of this cluster")
+
+    async def _listen(
+        self, listener: Listener, source: NodeId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        del writer  # nothing is answered here
+        messages = MessageReader(source, self._identity.node_id)
+        while data := await reader.read(RECEIVE_BYTES):
+            for message in messages.feed(data):
+                listener.received(message)
+
+
+class _MessageLink:
+    """The `Link` on which the messages to one voter leave."""
+
+    def __init__(self, peer: NodeId, outlets: Outlets, listener: Listener) -> None:
+        """``outlets`` has the connection while there is one."""
+        self._peer = peer
+        self._outlets = outlets
+        self._listener = listener
+        self._tell_refusal = False
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """See `Link.talk`."""
+        self._outlets.put(self._peer, writer)
+        try:
+            await reader.read(1)  # the peer says nothing here: what ends this is the connection's end
+        finally:
+            self._outlets.remove(self._peer, writer)
+
+    def broken(self) -> None:
+        """See `Link.broken`."""
+        self._tell_refusal = True
+        self._listener.disconnected(self._peer, refused=False)
+
+    def unreached(self, *, refused: bool) -> None:
+        """See `Link.unreached`."""
+        if refused and self._tell_refusal:
+            self._tell_refusal = False
+            self._listener.disconnected(self._peer, refused=True)

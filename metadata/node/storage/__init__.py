@@ -1,0 +1,1 @@
+"""The metadata log on disk: frames, files and the mark of what was synced."""

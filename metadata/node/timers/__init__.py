@@ -1,0 +1,1 @@
+"""When the metadata shell's tasks wake."""

@@ -1,0 +1,31 @@
+"""What wakes a task that waits for several things at once."""
+
+import asyncio
+from typing import Any, Final
+
+from envelope.types import MonotonicNs
+from metadata.node.timers.wake_up import now
+from metadata.raft.settings import NEVER
+
+_NS_PER_SECOND: Final = 1_000_000_000
+
+
+class Bell:
+    """For one task that waits; made on its event loop."""
+
+    def __init__(self) -> None:
+        """Nobody has rung."""
+        self._loop = asyncio.get_running_loop()
+        self._rung: asyncio.Future[None] = self._loop.create_future()
+
+    def ring(self) -> None:
+        """Wake who waits, or who waits next."""
+        if not self._rung.done():
+            self._rung.set_result(None)
+
+    async def heard(self, until: MonotonicNs, *others: "asyncio.Future[Any]") -> None:
+        """Return when it was rung, one of ``others`` is done, or at ``until``; `NEVER` is no time."""
+        seconds = None if until == NEVER else max(0, until - now()) / _NS_PER_SECOND
+        await asyncio.wait({self._rung, *others}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if self._rung.done():
+            self._rung = self._loop.create_future()
