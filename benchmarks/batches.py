@@ -3,8 +3,8 @@
 import mmap
 from pathlib import Path
 
-from jetstream.log.batch import iter_frames
-from jetstream.log.schema import END_OF_STREAM, SCHEMA_MESSAGE
+from jetstream.log.format.batch import iter_frames
+from jetstream.log.format.schema import END_OF_STREAM, SCHEMA_MESSAGE
 
 SEGMENT_PATTERN = "*.arrows"
 

@@ -23,13 +23,13 @@ from benchmarks.measurement import tell
 from benchmarks.report import MIB, Bar, Report, Row, Settings, new_report
 from benchmarks.systems import ask
 from envelope.types import Compression, LeaderEpoch, TimestampUs
-from jetstream.log.batch import encode
-from jetstream.log.compaction import CompactionPass
-from jetstream.log.compaction_plan import CompactionBounds, plan_compaction
+from jetstream.log.disk.os_disk import OsDisk
+from jetstream.log.format.batch import encode
+from jetstream.log.format.schema import SCHEMA
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.log_config import CompactionConfig
-from jetstream.log.os_disk import OsDisk
-from jetstream.log.schema import SCHEMA
+from jetstream.log.rewriting.compaction import CompactionPass
+from jetstream.log.rewriting.compaction_plan import CompactionBounds, plan_compaction
+from jetstream.log.segments.log_config import CompactionConfig
 
 INPUT_BYTES: Final = 256 * MIB
 INPUT_BYTES_QUICK: Final = 32 * MIB

@@ -22,7 +22,7 @@ import uvloop
 
 from benchmarks.helper_process import announce
 from envelope.types import NodeId
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from metadata.catalog.commands import RegisterNode
 from metadata.node.catalogue.group import MetadataGroup
 from metadata.node.peers.dialling import Address, PeerIdentity

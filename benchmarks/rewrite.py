@@ -25,11 +25,11 @@ from benchmarks.measurement import tell
 from benchmarks.report import MIB, Bar, Report, Row, Settings, new_report
 from benchmarks.systems import ask
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import encode_group
+from jetstream.log.disk.os_disk import OsDisk
+from jetstream.log.format.batch import encode_group
+from jetstream.log.format.plain_batch import PlainRecords, encode_plain
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.os_disk import OsDisk
-from jetstream.log.plain_batch import PlainRecords, encode_plain
-from jetstream.log.sealed_rewrite import rewritten
+from jetstream.log.rewriting.sealed_rewrite import rewritten
 
 RECORDS: Final = 1_000_000
 RECORDS_QUICK: Final = 100_000

@@ -23,7 +23,7 @@ from benchmarks.helper_process import announce
 from benchmarks.raw_protocol import BlockingConnection, Frames, Header, encode
 from benchmarks.systems import SUBJECT, stream_name
 from jetstream.client.node_links import parse_address
-from jetstream.log.batch import decode
+from jetstream.log.format.batch import decode
 
 STREAM: Final = stream_name(0)
 RECEIVE_BYTES: Final = 65_536

@@ -22,9 +22,9 @@ from typing import Final
 from envelope.errors import CorruptDataError, InvalidConfig, StorageError, UnavailableError
 from envelope.types import NodeId
 from jetstream.cli.data_directory import CLUSTER_FILE, claim_data_directory
-from jetstream.log.identity import IDENTITY_FILE, LOCK_FILE
-from jetstream.log.os_disk import OsDisk
-from jetstream.log.state_file import NEW_SUFFIX, Json, decode_state, natural, read_whole, write_state
+from jetstream.log.disk.identity import IDENTITY_FILE, LOCK_FILE
+from jetstream.log.disk.os_disk import OsDisk
+from jetstream.log.disk.state_file import NEW_SUFFIX, Json, decode_state, natural, read_whole, write_state
 
 HOST: Final = "127.0.0.1"
 VOTERS_ALLOWED: Final = (1, 3, 5)

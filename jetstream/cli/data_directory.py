@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Final
 
 from envelope.errors import InvalidConfig, StorageError
-from jetstream.log.identity import DirectoryIdentity
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.identity import DirectoryIdentity
+from jetstream.log.disk.os_disk import OsDisk
 
 EMBEDDED_NATS_DIRECTORY: Final = "nats"
 """Where the embedded NATS server keeps its files, inside the data directory."""

@@ -20,8 +20,8 @@ from jetstream.cli.flight_query import AirportFlights, flights_per_airport, seal
 from jetstream.cli.flights import Flight
 from jetstream.cli.plain_publisher import Ack, AckedPublisher
 from jetstream.client.connection import JetstreamClient
-from jetstream.log.identity import IDENTITY_FILE
-from jetstream.log.schema import SCHEMA
+from jetstream.log.disk.identity import IDENTITY_FILE
+from jetstream.log.format.schema import SCHEMA
 from jetstream.node.config import NodeConfig, load_config
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node

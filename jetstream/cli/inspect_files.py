@@ -19,9 +19,8 @@ from jetstream.cli.console import (
 from jetstream.cli.exit_codes import ExitCode
 from jetstream.cli.help_text import Json
 from jetstream.cli.quantities import size_text
-from jetstream.log.checkpoint import CHECKPOINT_FILE
-from jetstream.log.epochs import EPOCHS_FILE
-from jetstream.log.identity import LOCK_FILE
+from jetstream.log.disk.identity import LOCK_FILE
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.inspection import (
     Problem,
     ProblemKind,
@@ -30,8 +29,9 @@ from jetstream.log.inspection import (
     inspect_segment,
     inspect_stream,
 )
-from jetstream.log.os_disk import OsDisk
-from jetstream.log.segment import SEGMENT_SUFFIX
+from jetstream.log.segments.segment import SEGMENT_SUFFIX
+from jetstream.log.state.checkpoint import CHECKPOINT_FILE
+from jetstream.log.state.epochs import EPOCHS_FILE
 
 INSPECT_EXAMPLES: Final = (
     "jetstream inspect jetstream-data",

@@ -23,7 +23,7 @@ from jetstream.cli.pipeline_options import (
 from jetstream.cli.pipeline_run import Total, run_batch, run_streaming
 from jetstream.cli.quantities import parse_duration, parse_size
 from jetstream.cli.socket_options import SocketOptions
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark.options import parse_source_options
 from jetstream.spark.pipelines import archive as archive_pipeline
 from jetstream.spark.pipelines import backfill as backfill_pipeline

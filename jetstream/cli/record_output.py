@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from envelope.limits import KIB, MIB
 from jetstream.cli.record_format import RecordFormat, lines_of
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.schema import SCHEMA
 
 
 class RecordOutput(Protocol):

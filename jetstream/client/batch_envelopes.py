@@ -23,7 +23,7 @@ from envelope.errors import RecordTooLarge, RequestError, Unsupported
 from envelope.limits import BATCH_BYTES_MAX, ENVELOPE_RECORDS_MAX, KIB
 from jetstream.client.message_table import ArrowTable, arrow_stream, data_columns
 from jetstream.client.publishing import BatchAck, PublishAck
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.schema import SCHEMA
 
 ENVELOPE_BYTES_DEFAULT: Final = 512 * KIB
 """Arrow bytes that one envelope is filled with: what it costs besides its records counts no more."""

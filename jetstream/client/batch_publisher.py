@@ -25,7 +25,7 @@ from jetstream.client.ack_inbox import AckFuture, ClaimedFuture
 from jetstream.client.batch_envelopes import arrow_bytes, checked_ack, records_in_log
 from jetstream.client.publisher import Publisher
 from jetstream.client.publishing import PublishAck
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.schema import SCHEMA
 
 Transmit = Literal["immediate", "linger", "bytes"]
 

@@ -49,7 +49,7 @@ from jetstream.client.session_messages import (
 from jetstream.client.session_publisher import SessionPublisher
 from jetstream.client.socket_access import SocketTls
 from jetstream.client.stream_ranges import PATIENCE_S_DEFAULT
-from jetstream.log.schema import NO_RECORDS, SCHEMA
+from jetstream.log.format.schema import NO_RECORDS, SCHEMA
 from metadata.stream_config import API_PREFIX_DEFAULT
 
 _PIECE_BYTES: Final = 64 * MIB

@@ -5,7 +5,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.schema import SCHEMA
 
 _ROWS_MIN: Final = 65_536
 """So many are gathered at least before those that are replaced are dropped."""

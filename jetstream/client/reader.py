@@ -35,8 +35,8 @@ from jetstream.client.read_range import ReadRange, ResolvedRange, resolve
 from jetstream.client.records import Record, before, records_of, trimmed
 from jetstream.client.replica_choice import ReadWish
 from jetstream.client.stream_route import Arrival, StreamRoute
-from jetstream.log.batch_run import merged_batches
-from jetstream.log.schema import NO_RECORDS, SCHEMA
+from jetstream.log.format.batch_run import merged_batches
+from jetstream.log.format.schema import NO_RECORDS, SCHEMA
 
 _SMALL_BYTES: Final = MIB
 """What has so much is not put together with others, however few records it is."""

@@ -12,7 +12,7 @@ from jetstream.client.local_ranges import LocalRanges
 from jetstream.client.receive_rooms import ReceiveRooms
 from jetstream.client.socket_access import SocketAccess, tls_problem
 from jetstream.client.wake_up import WakeUp
-from jetstream.log.machine_id import machine_id
+from jetstream.log.disk.machine_id import machine_id
 from jetstream.protocol.connection import (
     ClientConnection,
     ClientEvent,

@@ -18,7 +18,7 @@ from envelope.types import Offset
 from jetstream.client.read_range import Start
 from jetstream.client.reader import BatchReader
 from jetstream.client.records import Record, records_of
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.schema import SCHEMA
 
 
 class OpenReader(Protocol):

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from envelope.errors import DivergedHistory, JetstreamError, OffsetOutOfRange, StreamRecreated
 from envelope.types import Incarnation, LeaderEpoch, Offset
-from jetstream.log.batch_index import StoredBatches
+from jetstream.log.segments.index import StoredBatches
 
 
 class PlannedRange(Protocol):

@@ -22,9 +22,9 @@ from envelope.headers import MESSAGE_HEADERS
 from envelope.limits import BATCH_BYTES_MAX, ENVELOPE_RECORDS_MAX
 from envelope.types import Offset, TimestampUs
 from jetstream.ingest.messages import BATCH_FIXED_BYTES, MESSAGE_OVERHEAD_BYTES
-from jetstream.log.message import is_compressed
-from jetstream.log.plain_batch import no_headers
-from jetstream.log.schema import HEADERS_TYPE, SCHEMA
+from jetstream.log.format.message import is_compressed
+from jetstream.log.format.plain_batch import no_headers
+from jetstream.log.format.schema import HEADERS_TYPE, SCHEMA
 
 COLUMNS: Final = {name: SCHEMA.field(name).type for name in ("key", "headers", "txid", "value")}
 """What a batch may have, of these types; all may be left out but ``value``."""

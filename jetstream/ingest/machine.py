@@ -28,7 +28,7 @@ from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import PendingAcks
 from jetstream.ingest.sequencer import Duplicate, Group, Refused, Sequencer
 from jetstream.ingest.sessions import StoredPlace
-from jetstream.log.plain_batch import Records
+from jetstream.log.format.plain_batch import Records
 from metadata.stream_config import StreamConfig
 
 PENDING_ACKS_MAX: Final = 2 * MAILBOX_MESSAGES_MAX

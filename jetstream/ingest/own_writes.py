@@ -18,7 +18,7 @@ from envelope.limits import BATCH_BYTES_MAX, GROUP_MESSAGES_MAX
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.history import History
 from jetstream.ingest.records import RecordFields, build_records
-from jetstream.log.plain_batch import Records
+from jetstream.log.format.plain_batch import Records
 
 APPENDS_IN_FLIGHT_MAX: Final = 2
 _MUCH: Final = 64

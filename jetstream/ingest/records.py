@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from envelope.headers import MESSAGE_ID, PublishHeaders
 from envelope.types import Offset, TimestampUs
-from jetstream.log.plain_batch import PlainRecords, Run, no_headers
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.plain_batch import PlainRecords, Run, no_headers
+from jetstream.log.format.schema import SCHEMA
 
 _TIMESTAMP: Final = SCHEMA.field("timestamp").type
 _MESSAGE_ID: Final = pa.scalar(MESSAGE_ID, pa.utf8())

@@ -30,7 +30,7 @@ from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import NO_ACKS, Acks, acks_of, joined
 from jetstream.ingest.records import RecordFields, build_records
 from jetstream.ingest.sessions import StoredPlace, name_in_window
-from jetstream.log.plain_batch import Records, Run, Runs
+from jetstream.log.format.plain_batch import Records, Run, Runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ import pyarrow as pa
 
 from envelope.errors import CorruptDataError, JetstreamError, StorageError, Unsupported
 from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import BatchFlags, BatchHeader, decode
-from jetstream.log.batch_index import BatchIndex, decode_index
-from jetstream.log.checkpoint import CHECKPOINT_FILE, Checkpoint, decode_checkpoint
-from jetstream.log.disk import Disk, File
-from jetstream.log.epochs import EPOCHS_FILE, EpochHistory, decode_epochs, is_followed
-from jetstream.log.ranges import OffsetRange, with_range
-from jetstream.log.reset import RESET_FILE, is_resetting
-from jetstream.log.scan import FileWindow, SegmentScan, scan_segment
-from jetstream.log.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, base_of
-from jetstream.log.state_file import Json, decode_state, read_whole
+from jetstream.log.disk.port import Disk, File
+from jetstream.log.disk.state_file import Json, decode_state, read_whole
+from jetstream.log.format.batch import BatchFlags, BatchHeader, decode
+from jetstream.log.segments.corrupt_ranges import OffsetRange, with_range
+from jetstream.log.segments.index import BatchIndex, decode_index
+from jetstream.log.segments.scan import FileWindow, SegmentScan, scan_segment
+from jetstream.log.segments.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, base_of
+from jetstream.log.state.checkpoint import CHECKPOINT_FILE, Checkpoint, decode_checkpoint
+from jetstream.log.state.epochs import EPOCHS_FILE, EpochHistory, decode_epochs, is_followed
+from jetstream.log.state.reset import RESET_FILE, is_resetting
 
 
 class ProblemKind(StrEnum):

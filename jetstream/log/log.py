@@ -11,26 +11,25 @@ from dataclasses import replace
 
 from envelope.errors import DiskFull, OffsetOutOfRange, StorageError, StreamOffline
 from envelope.types import FilePosition, Offset, TimestampUs
-from jetstream.log.batch import BatchFlags, SealedBatch, UnsealedBatch
-from jetstream.log.checkpoint import Checkpoint
-from jetstream.log.compaction_state import COMPACTION_FILE, CompactionState
-from jetstream.log.disk import Disk, parent_of
-from jetstream.log.epochs import EpochHistory
-from jetstream.log.index_file import remove_index
-from jetstream.log.log_config import LogConfig
-from jetstream.log.ranges import above, below
+from jetstream.log.disk.port import Disk, parent_of
+from jetstream.log.disk.state_file import write_state
+from jetstream.log.format.batch import BatchFlags, SealedBatch, UnsealedBatch
 from jetstream.log.readable_log import FileRange, Location
 from jetstream.log.recovery import Recovery, RecoveryReport, Verify
-from jetstream.log.repair import Hole, check_fits, entries_of, holes, publish, put_back
-from jetstream.log.replacement import RewrittenSegment
-from jetstream.log.reset import begin_reset, finish_reset
-from jetstream.log.retention import retained_start
-from jetstream.log.rewrite_state import write_rewritten_end
-from jetstream.log.scan import FOLLOWED_GROUPS_MAX
-from jetstream.log.segment import PlanAgain, Segment
-from jetstream.log.segment_writer import SegmentWriter, remove
-from jetstream.log.state_file import write_state
-from jetstream.log.witnesses import Witnesses
+from jetstream.log.rewriting.repair import Hole, check_fits, entries_of, holes, publish, put_back
+from jetstream.log.rewriting.replacement import RewrittenSegment
+from jetstream.log.segments.corrupt_ranges import above, below
+from jetstream.log.segments.index_file import remove_index
+from jetstream.log.segments.log_config import LogConfig
+from jetstream.log.segments.retention import retained_start
+from jetstream.log.segments.scan import FOLLOWED_GROUPS_MAX
+from jetstream.log.segments.segment import PlanAgain, Segment
+from jetstream.log.segments.segment_writer import SegmentWriter, remove
+from jetstream.log.state.checkpoint import Checkpoint, Witnesses
+from jetstream.log.state.compaction_state import COMPACTION_FILE, CompactionState
+from jetstream.log.state.epochs import EpochHistory
+from jetstream.log.state.reset import begin_reset, finish_reset
+from jetstream.log.state.rewrite_state import write_rewritten_end
 from jetstream.log.writable_log import WritableLog
 
 __all__ = ["FileRange", "Location", "Log", "LogConfig", "RecoveryReport", "Segment"]

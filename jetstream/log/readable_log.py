@@ -16,14 +16,13 @@ import pyarrow as pa
 
 from envelope.errors import CorruptDataError, JetstreamError, OffsetOutOfRange, UnavailableError
 from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import BatchHeader, decode, first_timestamp, read_header, tail_of
-from jetstream.log.batch_index import BatchIndex, IndexEntry
-from jetstream.log.corrupt_ranges import CorruptRanges
-from jetstream.log.epochs import EpochHistory
-from jetstream.log.loaded_indexes import LoadedIndexes
-from jetstream.log.ranges import OffsetRange
-from jetstream.log.scan import FileWindow, read_batch
-from jetstream.log.segment import PlanAgain, Segment
+from jetstream.log.format.batch import BatchHeader, decode, first_timestamp, read_header, tail_of
+from jetstream.log.segments.corrupt_ranges import CorruptRanges, OffsetRange
+from jetstream.log.segments.index import BatchIndex, IndexEntry
+from jetstream.log.segments.loaded_indexes import LoadedIndexes
+from jetstream.log.segments.scan import FileWindow, read_batch
+from jetstream.log.segments.segment import PlanAgain, Segment
+from jetstream.log.state.epochs import EpochHistory
 
 _NO_ENTRIES: Final = BatchIndex()
 

@@ -12,7 +12,7 @@ witnesses say how far synced bytes reach, and the furthest is believed:
 Damage that begins below that offset is corruption; the first damage at or above it is where the torn group
 is cut. Only the last segment can be torn: a segment is synced and sealed before the next one is created.
 
-A reset that a crash has stopped is finished before all this (`jetstream.log.reset`).
+A reset that a crash has stopped is finished before all this (`jetstream.log.state.reset`).
 """
 
 from collections.abc import Iterator
@@ -22,19 +22,19 @@ from typing import Literal
 
 from envelope.errors import CorruptDataError, JetstreamError
 from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch_index import BatchIndex
-from jetstream.log.checkpoint import CHECKPOINT_FILE, Checkpoint, decode_checkpoint
-from jetstream.log.compaction_state import CompactionState, recovered_compaction
-from jetstream.log.disk import Disk, File, make_directories
-from jetstream.log.epochs import EPOCHS_FILE, EpochHistory, EpochStart, decode_epochs, is_followed
-from jetstream.log.index_file import read_index, read_summary, remove_index
-from jetstream.log.ranges import OffsetRange, above, with_range
-from jetstream.log.reset import RESET_FILE, finish_reset, is_resetting
-from jetstream.log.rewrite_state import recovered_rewritten_end
-from jetstream.log.scan import FIRST_BATCH, Damage, SegmentScan, scan_segment
-from jetstream.log.schema import END_OF_STREAM
-from jetstream.log.segment import INDEX_SUFFIX, Segment, base_of, segment_path
-from jetstream.log.state_file import NEW_SUFFIX, Json, decode_state, read_whole
+from jetstream.log.disk.port import Disk, File, make_directories
+from jetstream.log.disk.state_file import NEW_SUFFIX, Json, decode_state, read_whole
+from jetstream.log.format.schema import END_OF_STREAM
+from jetstream.log.segments.corrupt_ranges import OffsetRange, above, with_range
+from jetstream.log.segments.index import BatchIndex
+from jetstream.log.segments.index_file import read_index, read_summary, remove_index
+from jetstream.log.segments.scan import FIRST_BATCH, Damage, SegmentScan, scan_segment
+from jetstream.log.segments.segment import INDEX_SUFFIX, Segment, base_of, segment_path
+from jetstream.log.state.checkpoint import CHECKPOINT_FILE, Checkpoint, decode_checkpoint
+from jetstream.log.state.compaction_state import CompactionState, recovered_compaction
+from jetstream.log.state.epochs import EPOCHS_FILE, EpochHistory, EpochStart, decode_epochs, is_followed
+from jetstream.log.state.reset import RESET_FILE, finish_reset, is_resetting
+from jetstream.log.state.rewrite_state import recovered_rewritten_end
 
 
 def holds_log(disk: Disk, directory: str) -> bool:

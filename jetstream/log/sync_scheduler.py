@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from envelope.errors import FsyncFailed, JetstreamError
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
 from jetstream.log.log import Log
 
 SYNC_ALL_LOGS_MIN: Final = 4

@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from envelope.errors import CorruptDataError, DiskFull, JetstreamError, StorageError, StreamOffline
 from envelope.types import NO_OFFSET, LeaderEpoch, Offset, SyncMode, TimestampUs
-from jetstream.log.batch import BatchFlags, BatchHeader, SealedBatch, UnsealedBatch
-from jetstream.log.disk import Disk
-from jetstream.log.log_config import LogConfig
+from jetstream.log.disk.port import Disk
+from jetstream.log.format.batch import BatchFlags, BatchHeader, SealedBatch, UnsealedBatch
+from jetstream.log.format.txid_column import last_txid_in
 from jetstream.log.readable_log import ReadableLog
 from jetstream.log.recovery import Recovery
-from jetstream.log.scan import FOLLOWED_GROUPS_MAX
-from jetstream.log.segment import Segment
-from jetstream.log.segment_writer import SegmentWriter, Written, left_of, remove
-from jetstream.log.txid_column import last_txid_in
-from jetstream.log.witnesses import Witnesses
+from jetstream.log.segments.log_config import LogConfig
+from jetstream.log.segments.scan import FOLLOWED_GROUPS_MAX
+from jetstream.log.segments.segment import Segment
+from jetstream.log.segments.segment_writer import SegmentWriter, Written, left_of, remove
+from jetstream.log.state.checkpoint import Witnesses
 
 
 class WritableLog(ReadableLog):

@@ -6,9 +6,9 @@ from functools import partial
 
 from envelope.errors import StreamOffline
 from envelope.types import NO_OFFSET, Offset
-from jetstream.log.compaction import CompactionPass
-from jetstream.log.compaction_plan import CompactionBounds, plan_compaction
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
+from jetstream.log.rewriting.compaction import CompactionPass
+from jetstream.log.rewriting.compaction_plan import CompactionBounds, plan_compaction
 from jetstream.node.clock import Clock
 from jetstream.node.disk_thread import DiskThread
 from jetstream.node.paced_thread import PacedThread

@@ -18,7 +18,7 @@ from envelope.errors import JetstreamError, NotLeader, UnavailableError
 from envelope.internal_streams import CURSORS
 from envelope.types import Offset
 from jetstream.log.readable_log import ReadableLog
-from jetstream.log.segment import PlanAgain
+from jetstream.log.segments.segment import PlanAgain
 from jetstream.node.latest_records import read_latest
 from jetstream.node.leading import LeadingStream
 from jetstream.node.replica import StreamReplica

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from envelope.errors import CorruptDataError, InvalidConfig, RemoteProtocolError, Unauthorized
 from envelope.types import MonotonicNs, NodeId
-from jetstream.log.disk import Disk
-from jetstream.log.state_file import decode_state, read_whole, write_state
+from jetstream.log.disk.port import Disk
+from jetstream.log.disk.state_file import decode_state, read_whole, write_state
 from jetstream.node.clock import Clock
 from jetstream.node.nats_link import NatsLink, ServiceRequest
 from metadata.formation.machine import (

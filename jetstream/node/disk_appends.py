@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from envelope.errors import DiskFull, JetstreamError
 from envelope.types import NO_OFFSET, Buffer, Offset, TimestampUs
-from jetstream.log.batch import SealedBatch, UnsealedBatch, verified_batches
+from jetstream.log.format.batch import SealedBatch, UnsealedBatch, verified_batches
 from jetstream.log.log import Log
 from jetstream.node.log_note import decode_note
 from jetstream.node.recovery import OpenedLog

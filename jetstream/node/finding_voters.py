@@ -10,7 +10,7 @@ from typing import Final
 
 from envelope.errors import InvalidConfig
 from envelope.types import NodeId
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.node.clock import Clock
 from jetstream.node.config import NodeConfig, PeersConfig
 from jetstream.node.crash import Crash

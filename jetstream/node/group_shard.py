@@ -42,7 +42,7 @@ from envelope.errors import JetstreamError, NotLeader, Overloaded, UnavailableEr
 from envelope.types import Offset, StreamName
 from jetstream.ingest.own_writes import Committed, Outcome, Refused
 from jetstream.log.readable_log import ReadableLog
-from jetstream.log.segment import PlanAgain
+from jetstream.log.segments.segment import PlanAgain
 from jetstream.node.clock import Clock
 from jetstream.node.latest_records import read_latest
 from jetstream.node.leading import LeadingStream

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from envelope.types import Buffer, Offset
-from jetstream.log.batch import UnsealedBatch
+from jetstream.log.format.batch import UnsealedBatch
 
 
 class HotBatches:

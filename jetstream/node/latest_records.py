@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from envelope.limits import MIB
 from envelope.types import Offset, TimestampUs
-from jetstream.log.batch import decode, iter_frames
+from jetstream.log.format.batch import decode, iter_frames
 from jetstream.log.readable_log import ReadableLog
 
 _READ_BYTES: Final = 4 * MIB

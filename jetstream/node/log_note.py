@@ -36,17 +36,10 @@ from envelope.limits import MIB, SESSION_ID_BYTES_MAX, SESSIONS_MAX
 from envelope.types import Offset, TimestampUs
 from jetstream.ingest.record_fates import RecordFates
 from jetstream.ingest.sessions import Session, Sessions, StoredPlace
-from jetstream.log.batch import UnsealedBatch
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
+from jetstream.log.disk.state_file import Json, decode_state, encode_state, natural, read_whole, write_state
+from jetstream.log.format.batch import UnsealedBatch
 from jetstream.log.log import Log
-from jetstream.log.state_file import (
-    Json,
-    decode_state,
-    encode_state,
-    natural,
-    read_whole,
-    write_state,
-)
 from jetstream.replica.wire import HEADER_BYTES_MAX
 
 NOTE_FILE: Final = "txid"

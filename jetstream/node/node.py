@@ -19,9 +19,9 @@ from envelope.errors import InternalError, InvalidConfig, UnavailableError
 from envelope.subjects import matches
 from envelope.types import NodeId, StreamName
 from jetstream.fetch.turns import Turns
-from jetstream.log.identity import DirectoryIdentity
-from jetstream.log.machine_id import machine_id
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.identity import DirectoryIdentity
+from jetstream.log.disk.machine_id import machine_id
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.api import RequestApi
 from jetstream.node.api_operations import ApiOperations, ApiServices

@@ -11,7 +11,7 @@ from functools import partial
 from envelope.errors import DiskFull, JetstreamError, StreamOffline
 from envelope.types import Offset
 from jetstream.ingest.own_writes import Outcome, OwnRecord, OwnWrite, OwnWrites
-from jetstream.log.plain_batch import encode_records
+from jetstream.log.format.plain_batch import encode_records
 from jetstream.node.disk_appends import GroupAppend
 from jetstream.node.reign import Reign
 from jetstream.node.replica_parts import ReplicaParts, StreamServices

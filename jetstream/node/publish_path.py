@@ -29,7 +29,7 @@ from jetstream.ingest.machine import (
 )
 from jetstream.ingest.mailbox import Mailbox
 from jetstream.ingest.messages import MessageBlock
-from jetstream.log.plain_batch import encode_records
+from jetstream.log.format.plain_batch import encode_records
 from jetstream.node.disk_appends import GroupAppend
 from jetstream.node.gaps import Gap
 from jetstream.node.reign import Reign

@@ -18,12 +18,12 @@ from envelope.types import NO_OFFSET, Compact, Compression, LeaderEpoch, Offset,
 from jetstream.ingest.dedupe import DedupeWindow, window_us
 from jetstream.ingest.history import History
 from jetstream.ingest.sessions import Sessions
-from jetstream.log.batch import SealedBatch, decode, iter_frames, last_txid, read_header, records_of
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
+from jetstream.log.format.batch import SealedBatch, decode, iter_frames, last_txid, read_header, records_of
+from jetstream.log.format.plain_batch import is_plain
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.log_config import CompactionConfig
-from jetstream.log.plain_batch import is_plain
 from jetstream.log.recovery import Verify
+from jetstream.log.segments.log_config import CompactionConfig
 from jetstream.node.log_note import LastTxid, LogNote, Noted, later, put_note, read_note
 from metadata.catalog.tables import TierMark
 from metadata.stream_config import StreamConfig

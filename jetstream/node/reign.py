@@ -8,7 +8,7 @@ from typing import Protocol
 
 from envelope.errors import JetstreamError, NotEnoughReplicas
 from envelope.types import AckPolicy, LeaderEpoch, Offset
-from jetstream.log.batch import UnsealedBatch
+from jetstream.log.format.batch import UnsealedBatch
 from jetstream.node.replica_answers import Answers
 from jetstream.node.replica_parts import ReplicaParts, StreamServices
 from jetstream.replica.isr import refusal_of

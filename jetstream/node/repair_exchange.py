@@ -12,9 +12,9 @@ from typing import Final
 from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError, UnavailableError
 from envelope.limits import BATCH_BYTES_MAX, MIB
 from envelope.types import Incarnation, NodeId, Offset, StreamName
-from jetstream.log.batch import SealedBatch, verified_batches
+from jetstream.log.format.batch import SealedBatch, verified_batches
 from jetstream.log.readable_log import FileRange, ReadableLog
-from jetstream.log.repair import Hole
+from jetstream.log.rewriting.repair import Hole
 from jetstream.node.replica import StreamReplica
 from jetstream.node.replica_parts import StreamServices
 from jetstream.replica.repair_search import peers_of

@@ -13,7 +13,7 @@ from typing import Final
 
 from envelope.errors import JetstreamError
 from envelope.types import Incarnation
-from jetstream.log.repair import Hole
+from jetstream.log.rewriting.repair import Hole
 from jetstream.node.clock import Clock
 from jetstream.node.disk_thread import DiskThread
 from jetstream.node.repair_exchange import RepairExchange

@@ -11,8 +11,8 @@ from functools import partial
 from envelope.errors import DiskFull, JetstreamError, StreamLost, StreamOffline
 from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName
 from jetstream.ingest.dedupe import window_us
-from jetstream.log.epochs import NO_EPOCH
 from jetstream.log.log import Log
+from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.log.writable_log import note_committed
 from jetstream.node.following import FollowingStream
 from jetstream.node.gaps import Gap

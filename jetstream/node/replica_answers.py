@@ -9,10 +9,10 @@ from typing import Final, TypeVar, assert_never
 from envelope.errors import JetstreamError, UnavailableError
 from envelope.limits import MIB
 from envelope.types import Buffer, LeaderEpoch, NodeId, Offset
-from jetstream.log.batch import BatchHeader
-from jetstream.log.epochs import NO_EPOCH
+from jetstream.log.format.batch import BatchHeader
 from jetstream.log.readable_log import FileRange, IndexUnloaded, read_tail
-from jetstream.log.segment import PlanAgain
+from jetstream.log.segments.segment import PlanAgain
+from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.node.hot_batches import HotBatches
 from jetstream.node.log_note import LastTxid, Noted, encode_note, sessions_of
 from jetstream.node.replica_parts import ReplicaParts, StreamServices

@@ -11,9 +11,9 @@ from functools import partial
 
 from envelope.errors import StreamOffline
 from envelope.types import NO_OFFSET, Offset, StreamName
-from jetstream.log.disk import Disk
-from jetstream.log.rewrite_plan import RewriteBounds, due_segments
-from jetstream.log.sealed_rewrite import rewritten
+from jetstream.log.disk.port import Disk
+from jetstream.log.rewriting.rewrite_plan import RewriteBounds, due_segments
+from jetstream.log.rewriting.sealed_rewrite import rewritten
 from jetstream.node.clock import Clock
 from jetstream.node.disk_thread import DiskThread
 from jetstream.node.paced_thread import PacedThread

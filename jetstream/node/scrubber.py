@@ -11,9 +11,9 @@ from hashlib import blake2b
 from weakref import WeakKeyDictionary
 
 from envelope.types import Incarnation, NodeId
-from jetstream.log.scrub_plan import ScrubHand
-from jetstream.log.segment import Segment
-from jetstream.log.segment_chunks import check_segment
+from jetstream.log.rewriting.scrub_plan import ScrubHand
+from jetstream.log.rewriting.segment_chunks import check_segment
+from jetstream.log.segments.segment import Segment
 from jetstream.node.clock import Clock
 from jetstream.node.paced_thread import PacedThread
 from jetstream.node.replica import StreamReplica

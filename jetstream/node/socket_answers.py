@@ -4,9 +4,9 @@ from envelope.errors import StreamOffline
 from envelope.types import Incarnation, Offset
 from jetstream.fetch.planner import StreamView, committed
 from jetstream.fetch.queries import offset_of
-from jetstream.log.batch_index import StoredBatches
+from jetstream.log.format.schema import SCHEMA_ID
 from jetstream.log.readable_log import FileRange
-from jetstream.log.schema import SCHEMA_ID
+from jetstream.log.segments.index import StoredBatches
 from jetstream.node.socket_connection import Pending
 from jetstream.node.socket_streams import ReadableStream
 from jetstream.protocol.requests import Fetch

@@ -23,7 +23,7 @@ from envelope.limits import KIB
 from envelope.types import MonotonicNs
 from jetstream.fetch.cursors import CursorPlace, Cursors
 from jetstream.fetch.turns import TURN_BYTES
-from jetstream.log.segment import Segment
+from jetstream.log.segments.segment import Segment
 from jetstream.node.clock import Clock
 from jetstream.node.leased_range import Body
 from jetstream.node.socket_line import SocketLine

@@ -34,9 +34,9 @@ from jetstream.fetch.planner import (
 )
 from jetstream.fetch.queries import boundary_query_of, offset_of, placed, query_of, selection_of
 from jetstream.fetch.selection import Selected, Selection
-from jetstream.log.batch_index import StoredBatches
 from jetstream.log.readable_log import FileRange, IndexUnloaded, ReadableLog
-from jetstream.log.segment import PlanAgain
+from jetstream.log.segments.index import StoredBatches
+from jetstream.log.segments.segment import PlanAgain
 from jetstream.node.clock import Clock
 from jetstream.node.leased_range import Body
 from jetstream.node.socket_answers import (

@@ -5,7 +5,7 @@ from typing import Final
 
 from envelope.errors import OutOfResources, StorageError
 from envelope.types import Incarnation, StreamName
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
 from jetstream.log.log import Log
 from jetstream.log.recovery import Verify, holds_log
 from jetstream.node.clock import Clock

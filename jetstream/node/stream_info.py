@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from envelope.errors import JetstreamError, NotLeader, NotReplica, StreamLost, StreamOffline
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.compaction_plan import cleanable, dirty_ratio
-from jetstream.log.epochs import EpochHistory
+from jetstream.log.rewriting.compaction_plan import cleanable, dirty_ratio
+from jetstream.log.state.epochs import EpochHistory
 from jetstream.node.gaps import Gap
 from jetstream.node.replica import StreamReplica
 from jetstream.node.streams import Streams

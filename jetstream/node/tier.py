@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from envelope.errors import JetstreamError, TierUnavailable
 from envelope.types import MonotonicNs
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
 from jetstream.log.readable_log import ReadableLog
 from jetstream.node.clock import Clock
 from jetstream.node.daemon_threads import DaemonThreads

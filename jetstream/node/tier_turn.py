@@ -16,8 +16,8 @@ from envelope.errors import (
 )
 from envelope.types import Compact, Incarnation, LeaderEpoch, MonotonicNs, Offset, StreamName
 from jetstream.log.log import Log
-from jetstream.log.retention import Retained, retained_start
-from jetstream.log.segment import Segment
+from jetstream.log.segments.retention import Retained, retained_start
+from jetstream.log.segments.segment import Segment
 from jetstream.node.clock import Clock
 from jetstream.node.recovery import total_retention
 from jetstream.node.tier import Tier

@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable
 
 from envelope.errors import JetstreamError, TierUnavailable
 from envelope.types import LeaderEpoch, NodeId, Offset
-from jetstream.log.batch_index import StoredBatches
-from jetstream.log.byte_search import batches_within
 from jetstream.log.log import Log
-from jetstream.log.txid_search import offset_for_txid
+from jetstream.log.search import batches_within, offset_for_txid
+from jetstream.log.segments.index import StoredBatches
 from jetstream.node.tier import Tier
 from jetstream.tier.manifest import Manifest
 from jetstream.tier.retries import Failed

@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import Final
 
 from envelope.errors import CorruptDataError, JetstreamError
-from jetstream.log.disk import Disk
-from jetstream.log.state_file import Json, decode_state, read_whole, write_state
+from jetstream.log.disk.port import Disk
+from jetstream.log.disk.state_file import Json, decode_state, read_whole, write_state
 
 _log = logging.getLogger(__name__)
 

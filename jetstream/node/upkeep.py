@@ -8,11 +8,11 @@ from typing import Final
 
 from envelope.errors import DiskFull, JetstreamError, StreamOffline
 from envelope.types import MonotonicNs, Offset, SyncMode, TimestampUs
-from jetstream.log.compaction_state import CompactionState
 from jetstream.log.log import Log
-from jetstream.log.replacement import RewrittenSegment
-from jetstream.log.rewrite_plan import is_waiting
-from jetstream.log.segment import Segment
+from jetstream.log.rewriting.replacement import RewrittenSegment
+from jetstream.log.rewriting.rewrite_plan import is_waiting
+from jetstream.log.segments.segment import Segment
+from jetstream.log.state.compaction_state import CompactionState
 from jetstream.log.writable_log import note_committed
 from jetstream.node.clock import Clock
 from jetstream.node.log_note import LogNote

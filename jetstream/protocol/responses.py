@@ -45,7 +45,10 @@ class HelloResponse(ProtocolResponse):
     node: str
     node_version: str
     machine: str | None = None
-    """Where it runs, for who may be there too (`jetstream.log.machine_id`); None: it tells of no files."""
+    """Where it runs, for readers that may be there too; None: it names no files.
+
+See `jetstream.log.disk.machine_id`.
+"""
 
 
 class NodeMetadata(BaseModel):

@@ -33,7 +33,7 @@ from itertools import pairwise
 from typing import Final, assert_never
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, TimestampUs
-from jetstream.log.epochs import NO_EPOCH
+from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.replica.follower_events import (
     Action,
     AdvanceHighWatermark,

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, TimestampUs
-from jetstream.log.epochs import EpochHistory, EpochStart
+from jetstream.log.state.epochs import EpochHistory, EpochStart
 from jetstream.replica.isr import InSyncReplicas
 from jetstream.replica.leader_events import (
     Action,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from envelope.types import NO_OFFSET, Offset
-from jetstream.log.epochs import EpochHistory
+from jetstream.log.state.epochs import EpochHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,4 +16,4 @@ class LogState:
     synced_end: Offset
     """What counts as durable ends here: at or below the log end."""
     purged_end: Offset = NO_OFFSET
-    """Tombstones below may be missing: `jetstream.log.compaction_state`."""
+    """Tombstones below may be missing: `jetstream.log.state.compaction_state`."""

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from envelope.types import LeaderEpoch, Offset
-from jetstream.log.epochs import NO_EPOCH, EpochHistory
+from jetstream.log.state.epochs import NO_EPOCH, EpochHistory
 from jetstream.replica.log_state import LogState
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from envelope.errors import RequestError
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.schema import SCHEMA
 from jetstream.protocol.requests import Column
 
 TIMESTAMP_TYPE: Final = 1

@@ -37,7 +37,7 @@ from jetstream.client.batch_envelopes import (
     typed_rows,
 )
 from jetstream.client.message_table import check_types
-from jetstream.log.schema import HEADERS_TYPE
+from jetstream.log.format.schema import HEADERS_TYPE
 
 SUBJECT: Final = "subject"
 SINK_COLUMNS: Final = ("value", "key", SUBJECT, "headers", "txid")

@@ -7,11 +7,11 @@ from typing import Final
 
 from envelope.errors import CorruptDataError, JetstreamError, OutOfResources, TierUnavailable
 from envelope.types import FilePosition
-from jetstream.log.disk import Disk, make_directories
-from jetstream.log.epochs import EpochHistory
+from jetstream.log.disk.port import Disk, make_directories
 from jetstream.log.readable_log import ReadableLog
-from jetstream.log.scan import scan_segment
-from jetstream.log.segment import Segment
+from jetstream.log.segments.scan import scan_segment
+from jetstream.log.segments.segment import Segment
+from jetstream.log.state.epochs import EpochHistory
 from jetstream.tier.manifest import Manifest, TieredSegment, decode_manifest
 from jetstream.tier.object_store import ObjectStore
 from jetstream.tier.upload import Hashed

@@ -16,8 +16,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from envelope.errors import CorruptDataError, JetstreamError
 from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName, TimestampUs
-from jetstream.log.epochs import EpochHistory, EpochStart
-from jetstream.log.schema import END_OF_STREAM, SCHEMA_MESSAGE
+from jetstream.log.format.schema import END_OF_STREAM, SCHEMA_MESSAGE
+from jetstream.log.state.epochs import EpochHistory, EpochStart
 from jetstream.tier.object_names import ManifestName, parsed_name
 from metadata.catalog.commands import canonical_json
 from metadata.catalog.tables import TierMark

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 
 from envelope.types import Offset
-from jetstream.log.ranges import OffsetRange
-from jetstream.log.segment import Segment
+from jetstream.log.segments.corrupt_ranges import OffsetRange
+from jetstream.log.segments.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)

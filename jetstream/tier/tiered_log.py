@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from envelope.errors import OffsetOutOfRange, TierUnavailable, UnavailableError
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch_index import StoredBatches
-from jetstream.log.byte_search import batches_within, joined
 from jetstream.log.readable_log import FileRange, ReadableLog
-from jetstream.log.txid_search import first_with_txid, offset_for_txid
+from jetstream.log.search import batches_within, first_with_txid, joined, offset_for_txid
+from jetstream.log.segments.index import StoredBatches
 from jetstream.tier.manifest import Manifest, TieredSegment
 from metadata.catalog.tables import TierMark
 

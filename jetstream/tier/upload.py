@@ -11,9 +11,9 @@ from typing import Final
 
 from envelope.errors import CorruptDataError, StorageError, TierUnavailable
 from envelope.types import Buffer, FilePosition, LeaderEpoch
-from jetstream.log.disk import File
-from jetstream.log.scan import scan_segment
-from jetstream.log.segment import Segment
+from jetstream.log.disk.port import File
+from jetstream.log.segments.scan import scan_segment
+from jetstream.log.segments.segment import Segment
 from jetstream.tier.manifest import Manifest, TieredSegment, encode_manifest, name_of
 from jetstream.tier.object_names import SegmentName, parsed_name
 from jetstream.tier.object_store import CHUNK_BYTES, ObjectStore

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from benchmarks.batches import count_batches
 from envelope.types import LeaderEpoch, Offset
-from jetstream.log.batch import BatchFlags, encode
-from jetstream.log.schema import END_OF_STREAM, SCHEMA, SCHEMA_MESSAGE
+from jetstream.log.format.batch import BatchFlags, encode
+from jetstream.log.format.schema import END_OF_STREAM, SCHEMA, SCHEMA_MESSAGE
 
 
 def sealed_batch(base: int) -> bytes:

@@ -9,10 +9,10 @@ from typing import Any, Final
 from nats.aio.client import Client
 
 from envelope.errors import JetstreamError, UnknownStream
-from jetstream.log.batch import decode, iter_frames
+from jetstream.log.disk.os_disk import OsDisk
+from jetstream.log.format.batch import decode, iter_frames
+from jetstream.log.format.schema import SCHEMA_MESSAGE
 from jetstream.log.inspection import ProblemKind, inspect_stream
-from jetstream.log.os_disk import OsDisk
-from jetstream.log.schema import SCHEMA_MESSAGE
 from tests.chaos.administrator import Churned
 from tests.chaos.cluster import ChaosCluster, asked, until_answered
 from tests.chaos.publishers import Publisher

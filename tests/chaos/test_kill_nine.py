@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import jetstream
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.inspection import inspect_stream
-from jetstream.log.os_disk import OsDisk
 from jetstream.node.nats_server import EmbeddedNatsServer
 from tests.support.nodes import NodeProcess, request, run
 from tests.support.publishers import Witness

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from envelope.errors import JetstreamError, StorageError
-from jetstream.log.disk import Disk
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
+from jetstream.log.disk.port import Disk
 from jetstream.spark.pipelines.archive_store import read_manifest
 from tests.support.archives import (
     FailingDisk,

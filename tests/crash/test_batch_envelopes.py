@@ -15,7 +15,7 @@ from jetstream.ingest.machine import (
     Received,
     StreamIngest,
 )
-from jetstream.log.plain_batch import encode_records
+from jetstream.log.format.plain_batch import encode_records
 from jetstream.node.recovery import OpenedLog
 from metadata.stream_config import StreamConfig
 from tests.support.envelopes import arrow, binary

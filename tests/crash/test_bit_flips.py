@@ -6,11 +6,11 @@ import pytest
 
 from envelope.errors import CorruptDataError, OffsetOutOfRange, StreamOffline
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import BatchFlags, encode
-from jetstream.log.batch_index import decode_index
+from jetstream.log.format.batch import BatchFlags, encode
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.segment import segment_path
+from jetstream.log.segments.index import decode_index
+from jetstream.log.segments.segment import segment_path
 from tests.support.logs import (
     DIRECTORY,
     NOW,

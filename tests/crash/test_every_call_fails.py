@@ -6,7 +6,7 @@ import pytest
 
 from envelope.errors import DiskFull, JetstreamError, OutOfResources, StorageError
 from envelope.types import Offset
-from jetstream.log.batch import encode
+from jetstream.log.format.batch import encode
 from jetstream.log.inspection import inspect_stream
 from tests.support.log_workload import CALLS, CONFIG, Oracle, check_restart, strike, workload
 from tests.support.logs import DIRECTORY, NOW, append, begun, opened, stored_values, values_batch

@@ -14,7 +14,7 @@ import pytest
 
 from envelope.errors import DiskFull, JetstreamError, StorageError
 from envelope.types import NO_OFFSET, LeaderEpoch, Offset
-from jetstream.log.batch import BatchHeader, decode, iter_frames, read_header, verified_batches
+from jetstream.log.format.batch import BatchHeader, decode, iter_frames, read_header, verified_batches
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import Log, LogConfig
 from tests.support.log_files import check_files_owned

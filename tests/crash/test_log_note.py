@@ -12,8 +12,8 @@ from envelope.headers import SEQUENCE, SEQUENCE_AFTER, SESSION, SessionPlace
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.ingest.sessions import StoredPlace
-from jetstream.log.batch import encode
-from jetstream.log.state_file import Json, write_state
+from jetstream.log.disk.state_file import Json, write_state
+from jetstream.log.format.batch import encode
 from jetstream.node.clock import SystemClock
 from jetstream.node.log_note import NOTE_FILE, SEARCHED_BATCHES
 from jetstream.node.upkeep import Upkeep

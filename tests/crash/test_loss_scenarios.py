@@ -13,9 +13,9 @@ import pytest
 from envelope.errors import CorruptDataError, StorageError, StreamOffline
 from envelope.headers import MESSAGE_ID
 from envelope.types import LeaderEpoch, LogIndex, NodeId, Offset, StreamName, SyncMode, Term
-from jetstream.log.batch import BatchFlags, encode, verified_batches
+from jetstream.log.format.batch import BatchFlags, encode, verified_batches
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.segment import segment_path
+from jetstream.log.segments.segment import segment_path
 from jetstream.node.recovery import begin_reign, open_log
 from jetstream.replica.duty import Repair, Standing, next_step
 from metadata.catalog.commands import DeleteStream

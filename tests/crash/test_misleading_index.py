@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 
 from envelope.types import LeaderEpoch, Offset
-from jetstream.log.batch_index import BatchIndex, decode_index
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.readable_log import IndexRebuilt
-from jetstream.log.segment import segment_path
-from jetstream.log.txid_search import offset_for_txid
+from jetstream.log.search import offset_for_txid
+from jetstream.log.segments.index import BatchIndex, decode_index
+from jetstream.log.segments.segment import segment_path
 from tests.support.compaction import append_records
 from tests.support.logs import (
     DIRECTORY,

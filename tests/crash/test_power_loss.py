@@ -4,7 +4,7 @@ import pytest
 
 from envelope.types import Offset, SyncMode
 from jetstream.log.log import LogConfig
-from jetstream.log.segment import segment_path
+from jetstream.log.segments.segment import segment_path
 from tests.support.log_workload import CALLS, check_restart, strike
 from tests.support.logs import DIRECTORY, append, begun, file_content, opened, stored_values
 from tests.support.memory_disk import (

@@ -6,12 +6,12 @@ import pytest
 
 from envelope.errors import CorruptDataError, DiskFull, JetstreamError, StorageError, StreamOffline
 from envelope.types import LeaderEpoch, Offset
-from jetstream.log.batch import BatchFlags, SealedBatch, encode, verified_batches
+from jetstream.log.format.batch import BatchFlags, SealedBatch, encode, verified_batches
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.repair import Hole
-from jetstream.log.scan import FIRST_BATCH
-from jetstream.log.segment import PlanAgain, segment_path
+from jetstream.log.rewriting.repair import Hole
+from jetstream.log.segments.scan import FIRST_BATCH
+from jetstream.log.segments.segment import PlanAgain, segment_path
 from tests.support.logs import (
     DIRECTORY,
     NOW,
@@ -198,7 +198,7 @@ def test_much_that_is_damaged_is_put_back_bit_by_bit(monkeypatch: pytest.MonkeyP
         with pytest.raises(CorruptDataError):
             log.read(Offset(row), 1, END)
     assert [(hole.base, hole.next) for hole in log.holes()] == [(1, 4)]
-    monkeypatch.setattr("jetstream.log.repair.HOLE_BYTES_MAX", index[2].end - index[1].position)
+    monkeypatch.setattr("jetstream.log.rewriting.repair.HOLE_BYTES_MAX", index[2].end - index[1].position)
     assert [(hole.base, hole.next) for hole in log.holes()] == [(1, 3), (3, 4)]
     assert repair(log, intact) == 2
     assert file_content(damaged_disk, FIRST) == whole

@@ -13,7 +13,7 @@ import pytest
 
 from envelope.errors import StorageError
 from envelope.types import LeaderEpoch, SyncMode
-from jetstream.log.batch import iter_frames, read_header
+from jetstream.log.format.batch import iter_frames, read_header
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import LogConfig
 from jetstream.log.sync_scheduler import SyncScheduler

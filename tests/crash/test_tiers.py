@@ -14,9 +14,9 @@ import pytest
 
 from envelope.errors import DeadlinePassed, Fenced, JetstreamError
 from envelope.types import Offset
-from jetstream.log.checkpoint import CHECKPOINT_FILE
-from jetstream.log.epochs import EPOCHS_FILE
 from jetstream.log.log import Log
+from jetstream.log.state.checkpoint import CHECKPOINT_FILE
+from jetstream.log.state.epochs import EPOCHS_FILE
 from jetstream.node.tier_turn import TierProgress, TierTurn, truncate_before
 from jetstream.tier.restore import all_remains
 from metadata.catalog.catalog import Catalog

@@ -21,7 +21,7 @@ from envelope.types import LeaderEpoch
 from jetstream.ingest.messages import MessageBlock
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import LogConfig
-from jetstream.log.segment import SEGMENT_SUFFIX
+from jetstream.log.segments.segment import SEGMENT_SUFFIX
 from jetstream.log.short_commits import ShortCommits
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock

@@ -17,7 +17,7 @@ import jetstream
 from envelope.errors import ConnectionLost, JetstreamError, RequestError, UnknownStream
 from jetstream.client import blocking
 from jetstream.client.publishing import PublishOptions
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.schema import SCHEMA
 from tests.support.blocking_clients import against_a_node
 
 

@@ -9,8 +9,8 @@ from envelope.limits import KIB
 from jetstream.client.read_range import ReadRange
 from jetstream.client.socket_access import SocketAccess
 from jetstream.fetch.turns import Turns
+from jetstream.log.disk.machine_id import machine_id
 from jetstream.log.log import LogConfig
-from jetstream.log.machine_id import machine_id
 from jetstream.node.leased_range import Body
 from jetstream.node.stored_range import stored_range
 from jetstream.protocol.responses import StoredRangeResponse

@@ -11,9 +11,9 @@ import jetstream
 from envelope.errors import OffsetForgotten
 from envelope.types import TimestampUs
 from jetstream.client.connection import JetstreamClient
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.os_disk import OsDisk
 from jetstream.node.nats_server import EmbeddedNatsServer
 from tests.support import compaction
 from tests.support.cluster_scene import ClusterScene, three_nodes

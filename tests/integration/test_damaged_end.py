@@ -6,8 +6,8 @@ import pytest
 
 import jetstream
 from envelope.errors import CorruptDataError, StreamOffline
-from jetstream.log.checkpoint import CHECKPOINT_FILE, decode_checkpoint
-from jetstream.log.state_file import decode_state
+from jetstream.log.disk.state_file import decode_state
+from jetstream.log.state.checkpoint import CHECKPOINT_FILE, decode_checkpoint
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from tests.support.nodes import NodeProcess, node_config, run

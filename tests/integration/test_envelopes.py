@@ -27,8 +27,8 @@ from envelope.errors import (
 from jetstream import JetstreamClient
 from jetstream.client.batch_envelopes import batch_rows, envelopes
 from jetstream.client.batch_publisher import Transmit
-from jetstream.log.message import record_batch_fields
-from jetstream.log.schema import HEADERS_TYPE
+from jetstream.log.format.message import record_batch_fields
+from jetstream.log.format.schema import HEADERS_TYPE
 from tests.support.envelopes import (
     arrow,
     batch_of,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from jetstream.log.batch import iter_frames
+from jetstream.log.format.batch import iter_frames
 from jetstream.protocol.connection import (
     ClientConnection,
     ClientEvent,

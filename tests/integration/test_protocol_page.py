@@ -18,7 +18,7 @@ from envelope.limits import (
     REQUESTS_IN_FLIGHT_MAX,
 )
 from envelope.types import Offset
-from jetstream.log.schema import SCHEMA, SCHEMA_ID
+from jetstream.log.format.schema import SCHEMA, SCHEMA_ID
 from jetstream.protocol.frames import encode_head
 from jetstream.protocol.group_requests import (
     CommitCursors,

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import parquet
 
 import jetstream as client_library
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.schema import SCHEMA
 from tests.support.commands import (
     REPOSITORY,
     WAIT_SECONDS,

@@ -19,12 +19,9 @@ from jetstream.client.fetch_pipeline import FetchSettings
 from jetstream.client.node_links import FixedAddresses, NodeLinks
 from jetstream.client.read_range import ReadRange
 from jetstream.client.reader import BatchReader, ReadSettings
-from jetstream.log.machine_id import machine_id
+from jetstream.log.disk.machine_id import machine_id
 from jetstream.protocol.requests import Fetch
-from jetstream.protocol.responses import (
-    FetchResponse,
-    StoredRangeResponse,
-)
+from jetstream.protocol.responses import FetchResponse, StoredRangeResponse
 from tests.support.forged_responses import Answer, a_batch, a_response, listening
 from tests.support.sockets import WAIT_SECONDS, run
 

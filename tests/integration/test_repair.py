@@ -10,8 +10,8 @@ import pytest
 from envelope.errors import CorruptDataError
 from envelope.types import Offset
 from jetstream.client.connection import JetstreamClient
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.os_disk import OsDisk
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.logs import NOW
 from tests.support.nodes import WAIT_SECONDS, run

@@ -14,7 +14,7 @@ import pytest
 from envelope.errors import UnavailableError
 from envelope.limits import MIB
 from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.readable_log import FileRange
 from jetstream.replica.leader_events import FetchRefusal
 from jetstream.replica.wire import (

@@ -12,9 +12,9 @@ import pytest
 import jetstream
 from envelope.types import TimestampUs
 from jetstream.client.connection import JetstreamClient
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.inspection import SegmentReport, inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.os_disk import OsDisk
 from jetstream.node.nats_server import EmbeddedNatsServer
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.compaction import stored_records

@@ -12,8 +12,8 @@ from envelope.errors import CorruptDataError, OffsetOutOfRange
 from envelope.limits import KIB, MIB
 from envelope.types import Offset
 from jetstream.client.read_range import ReadRange
+from jetstream.log.disk.machine_id import machine_id
 from jetstream.log.log import LogConfig
-from jetstream.log.machine_id import machine_id
 from jetstream.node import socket_requests
 from jetstream.protocol.responses import StoredRangeResponse
 from tests.support.scene import open_files

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from envelope.types import Offset
 from jetstream.client.read_range import ReadRange
-from jetstream.log.disk import File
-from jetstream.log.loaded_indexes import LOADED_MAX
+from jetstream.log.disk.os_disk import OsDisk, OsFile
+from jetstream.log.disk.port import File
 from jetstream.log.log import LogConfig
-from jetstream.log.os_disk import OsDisk, OsFile
+from jetstream.log.segments.loaded_indexes import LOADED_MAX
 from tests.support.sockets import World, run, serving, until
 
 

@@ -16,7 +16,7 @@ from envelope.errors import InternalError, JetstreamError, RequestError
 from jetstream.client.blocking_table import BlockingTable
 from jetstream.client.reader import BatchReader
 from jetstream.client.stream_table import StreamTable
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.schema import SCHEMA
 from tests.support.nodes import nats_and_node, run
 from tests.support.pauses import pause
 

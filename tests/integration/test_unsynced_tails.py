@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from jetstream.client.connection import JetstreamClient
-from jetstream.log.os_disk import OsDisk
-from jetstream.log.state_file import decode_state, read_whole, write_state
+from jetstream.log.disk.os_disk import OsDisk
+from jetstream.log.disk.state_file import decode_state, read_whole, write_state
 from jetstream.node.unsynced_witness import WITNESS_FILE
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.nodes import WAIT_SECONDS, run

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from envelope.envelopes import HeaderFields, Kind, decode, encode_batch, encode_message
 from envelope.types import AckPolicy
-from jetstream.log.schema import HEADERS_TYPE
+from jetstream.log.format.schema import HEADERS_TYPE
 from tests.support.envelopes import arrow, binary
 
 DIRECTORY: Final = Path(__file__).parent / "golden" / "envelopes"

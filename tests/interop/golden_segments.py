@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import encode
+from jetstream.log.format.batch import encode
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.segment import segment_path
+from jetstream.log.segments.segment import segment_path
 from tests.support.logs import DIRECTORY as LOG_DIRECTORY
 from tests.support.logs import NOW, Record, file_content, opened, records_batch
 from tests.support.memory_disk import MemoryDisk

@@ -5,11 +5,11 @@ any more; ``index-v2.index`` is what `tests.interop.golden_segments` writes.
 """
 
 from envelope.types import Offset
-from jetstream.log.batch_index import decode_index
 from jetstream.log.inspection import ProblemKind, inspect_segment
 from jetstream.log.log import Log
-from jetstream.log.segment import segment_path
-from jetstream.log.txid_search import offset_for_txid
+from jetstream.log.search import offset_for_txid
+from jetstream.log.segments.index import decode_index
+from jetstream.log.segments.segment import segment_path
 from tests.interop.golden_segments import INDEX, INDEXED, golden, indexed_log
 from tests.support.logs import DIRECTORY, file_content, opened
 from tests.support.memory_disk import MemoryDisk

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from envelope.types import Compression, Offset
-from jetstream.log.batch import decode, iter_frames
+from jetstream.log.format.batch import decode, iter_frames
+from jetstream.log.format.schema import END_OF_STREAM, SCHEMA, SCHEMA_MESSAGE
+from jetstream.log.format.txid_column import last_txid_in
 from jetstream.log.inspection import inspect_stream
-from jetstream.log.schema import END_OF_STREAM, SCHEMA, SCHEMA_MESSAGE
-from jetstream.log.segment import segment_path
-from jetstream.log.txid_column import last_txid_in
+from jetstream.log.segments.segment import segment_path
 from tests.interop.golden_segments import (
     BATCHES,
     DIRECTORY,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from envelope.errors import JetstreamError
 from envelope.limits import MIB
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
-from jetstream.log import batch_run
-from jetstream.log.batch import (
+from jetstream.log.format import batch_run
+from jetstream.log.format.batch import (
     CRC_AT,
     ZEROS,
     BatchFlags,
@@ -26,10 +26,10 @@ from jetstream.log.batch import (
     read_header,
     with_header,
 )
-from jetstream.log.batch_run import merged_batches
-from jetstream.log.checksum import crc32c
-from jetstream.log.plain_batch import TEMPLATE, PlainRecords, blank, encode_plain
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.batch_run import merged_batches
+from jetstream.log.format.checksum import crc32c
+from jetstream.log.format.plain_batch import TEMPLATE, PlainRecords, blank, encode_plain
+from jetstream.log.format.schema import SCHEMA
 from tests.support.logs import NOW, Record, flipped, records_batch
 
 FoundBatches = Iterable[tuple[BatchHeader, pa.RecordBatch]]

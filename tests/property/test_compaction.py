@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import iter_frames
+from jetstream.log.format.batch import iter_frames
 from jetstream.log.inspection import inspect_stream
-from jetstream.log.latest_offsets import ENTRY_BYTES
 from jetstream.log.log import Log
+from jetstream.log.rewriting.latest_offsets import ENTRY_BYTES
 from tests.support.compaction import (
     COMPACTED,
     EAGER,

@@ -11,7 +11,7 @@ from envelope.envelopes import COOKIE, HeaderFields, decode, encode_batch, encod
 from envelope.errors import InvalidEnvelope, JetstreamError, RecordTooLarge, Unsupported
 from envelope.types import AckPolicy, Offset, TimestampUs
 from jetstream.ingest.batches import read_batch
-from jetstream.log.schema import HEADERS_TYPE, SCHEMA
+from jetstream.log.format.schema import HEADERS_TYPE, SCHEMA
 from tests.support.envelopes import Columns, arrow, batch_of, raw
 from tests.support.ingest_machine import IngestHarness
 from tests.support.messages import message

@@ -5,8 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream.log.key_hash import KeyHasher
-from jetstream.log.latest_offsets import ENTRY_BYTES, LatestOffsets
+from jetstream.log.rewriting.latest_offsets import ENTRY_BYTES, KeyHasher, LatestOffsets
 
 KEYS = st.one_of(
     st.binary(max_size=4),

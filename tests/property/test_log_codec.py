@@ -8,10 +8,18 @@ from hypothesis import strategies as st
 
 from envelope.errors import CorruptDataError, Unsupported
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import BatchFlags, decode, encode, encode_group, iter_frames, read_header, verify
-from jetstream.log.message import ENTRY_KEY, find_frame
-from jetstream.log.scan import scan_segment
-from jetstream.log.schema import END_OF_STREAM, SCHEMA, SCHEMA_MESSAGE
+from jetstream.log.format.batch import (
+    BatchFlags,
+    decode,
+    encode,
+    encode_group,
+    iter_frames,
+    read_header,
+    verify,
+)
+from jetstream.log.format.message import ENTRY_KEY, find_frame
+from jetstream.log.format.schema import END_OF_STREAM, SCHEMA, SCHEMA_MESSAGE
+from jetstream.log.segments.scan import scan_segment
 from tests.support.logs import Record, flipped, records_batch
 from tests.support.memory_disk import MemoryDisk
 

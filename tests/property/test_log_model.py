@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from envelope.errors import DiskFull, FsyncFailed, OffsetOutOfRange
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
-from jetstream.log.batch import decode, iter_frames
+from jetstream.log.format.batch import decode, iter_frames
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
 from tests.support.logs import DIRECTORY, NOW, append, begun, opened, stored_values

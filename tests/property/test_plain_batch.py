@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from envelope.limits import BATCH_BYTES_MAX
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import BatchFlags, decode, encode
-from jetstream.log.plain_batch import (
+from jetstream.log.format.batch import BatchFlags, decode, encode
+from jetstream.log.format.plain_batch import (
     PlainRecords,
     arrow_records,
     encode_plain,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envelope.types import Offset, TimestampUs
-from jetstream.log.scrub_plan import ScrubHand
-from jetstream.log.segment import Segment
+from jetstream.log.rewriting.scrub_plan import ScrubHand
+from jetstream.log.segments.segment import Segment
 
 INTERVAL_US = 1_000_000
 START = 1_700_000_000_000_000

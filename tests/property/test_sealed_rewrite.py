@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import BatchFlags, BatchHeader, decode, encode, iter_frames
+from jetstream.log.format.batch import BatchFlags, BatchHeader, decode, encode, iter_frames
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.sealed_rewrite import rewritten
+from jetstream.log.rewriting.sealed_rewrite import rewritten
 from tests.support.compaction import no_pace
 from tests.support.logs import DIRECTORY, NOW, Record, begun, opened, records_batch
 from tests.support.memory_disk import MemoryDisk

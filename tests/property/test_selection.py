@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from envelope.subjects import matches
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.fetch.selection import SEEN_BYTES_MAX, Selection
-from jetstream.log import batch_run
-from jetstream.log.batch import BatchFlags, decode, encode, iter_frames
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format import batch_run
+from jetstream.log.format.batch import BatchFlags, decode, encode, iter_frames
+from jetstream.log.format.schema import SCHEMA
 
 EPOCH = LeaderEpoch(3)
 

@@ -16,8 +16,8 @@ from jetstream.ingest.machine import (
     Received,
     StreamIngest,
 )
-from jetstream.log.batch import verified_batches
-from jetstream.log.plain_batch import encode_records
+from jetstream.log.format.batch import verified_batches
+from jetstream.log.format.plain_batch import encode_records
 from jetstream.node.clock import SystemClock
 from jetstream.node.recovery import OpenedLog, begin_reign, open_log
 from jetstream.node.upkeep import Upkeep

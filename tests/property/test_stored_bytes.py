@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis.stateful import invariant
 
 from envelope.types import Offset
-from jetstream.log.byte_search import batches_within
+from jetstream.log.search import batches_within
 from tests.support.log_life import LogLife, added_up, batches_of
 
 

@@ -6,10 +6,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from envelope.types import Compression, LeaderEpoch, Offset
-from jetstream.log.batch import BatchFlags, decode, encode, last_txid, read_header, records_of
-from jetstream.log.batch_index import NO_TXID
-from jetstream.log.message import PREFIX_BYTES, is_compressed, record_batch_fields
-from jetstream.log.txid_column import last_txid_in
+from jetstream.log.format.batch import BatchFlags, decode, encode, last_txid, read_header, records_of
+from jetstream.log.format.message import PREFIX_BYTES, is_compressed, record_batch_fields
+from jetstream.log.format.txid_column import last_txid_in
+from jetstream.log.segments.index import NO_TXID
 from tests.support.logs import Record, records_batch
 
 TXIDS = st.lists(st.none() | st.integers(NO_TXID, (1 << 63) - 1), min_size=1, max_size=40)

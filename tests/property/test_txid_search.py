@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis.stateful import invariant
 
 from envelope.types import Offset
-from jetstream.log.batch import decode, iter_frames
+from jetstream.log.format.batch import decode, iter_frames
+from jetstream.log.format.schema import SCHEMA
 from jetstream.log.log import Log
-from jetstream.log.schema import SCHEMA
-from jetstream.log.txid_search import first_with_txid, offset_for_txid
+from jetstream.log.search import first_with_txid, offset_for_txid
 from tests.support.log_life import LogLife
 
 

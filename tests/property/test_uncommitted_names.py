@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from envelope.types import LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
 from jetstream.ingest.machine import Action, Appended, HighWatermarkAdvanced, Received, StreamIngest
-from jetstream.log.batch import verified_batches
-from jetstream.log.plain_batch import arrow_records, encode_records
+from jetstream.log.format.batch import verified_batches
+from jetstream.log.format.plain_batch import arrow_records, encode_records
 from jetstream.node.disk_appends import FollowerAppend
 from jetstream.node.recovery import begin_reign, open_log
 from jetstream.node.upkeep import Upkeep

@@ -8,7 +8,7 @@ import pytest
 
 from envelope.errors import CorruptDataError
 from envelope.types import LeaderEpoch, NodeId, Offset, StreamName
-from jetstream.log.segment import PlanAgain
+from jetstream.log.segments.segment import PlanAgain
 from metadata.catalog.tables import InSyncReplica, Stream
 from tests.simulation.replica.checkers.damages import (
     check_filled,

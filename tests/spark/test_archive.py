@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from envelope.errors import StreamRecreated
 from jetstream.client.blocking import BlockingClient
-from jetstream.log.os_disk import OsDisk
-from jetstream.log.state_file import encode_state
+from jetstream.log.disk.os_disk import OsDisk
+from jetstream.log.disk.state_file import encode_state
 from jetstream.spark.pipelines import replay, replay_plan
 from jetstream.spark.pipelines.archive_files import MANIFEST_PATH
 from jetstream.spark.pipelines.archive_merges import final_merges

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from jetstream.client.blocking import BlockingClient
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark.pipelines import table
 from jetstream.spark.pipelines.run import run_stream
 from jetstream.spark.pipelines.settings import QuerySettings, stream_of

@@ -12,7 +12,7 @@ from envelope.errors import CorruptDataError, DeadlinePassed, JetstreamError, Re
 from envelope.spark_errors import DataLoss
 from envelope.types import Compression, LeaderEpoch, Offset
 from jetstream.client.blocking import BlockingClient
-from jetstream.log.batch import encode_kept, encode_selected, read_header
+from jetstream.log.format.batch import encode_kept, encode_selected, read_header
 from jetstream.protocol.requests import Fetch
 from jetstream.protocol.responses import FetchResponse
 from jetstream.spark.columns import output_schema

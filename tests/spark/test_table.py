@@ -12,7 +12,7 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from envelope.errors import Fenced, InvalidConfig
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark.pipelines import table
 from jetstream.spark.pipelines.progress import BatchProgress
 from jetstream.spark.pipelines.run import run_stream

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from envelope.errors import StorageError
-from jetstream.log.disk import Disk, File, make_directories
-from jetstream.log.state_file import read_whole
+from jetstream.log.disk.port import Disk, File, make_directories
+from jetstream.log.disk.state_file import read_whole
 from jetstream.spark.offsets import Offsets, StreamOffset
 from jetstream.spark.pipelines.archive_files import Writer
 from jetstream.spark.pipelines.archive_merges import final_merges

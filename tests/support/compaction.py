@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from envelope.types import Compression, Offset, TimestampUs
-from jetstream.log.batch import BatchHeader, decode, encode, iter_frames
-from jetstream.log.compaction import KEY_BYTES_DEFAULT, CompactionPass
-from jetstream.log.compaction_plan import CompactionBounds, plan_compaction
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
+from jetstream.log.format.batch import BatchHeader, decode, encode, iter_frames
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.log_config import CompactionConfig
+from jetstream.log.rewriting.compaction import KEY_BYTES_DEFAULT, CompactionPass
+from jetstream.log.rewriting.compaction_plan import CompactionBounds, plan_compaction
+from jetstream.log.segments.log_config import CompactionConfig
 from tests.support.logs import Record, records_batch
 
 EAGER = CompactionConfig(dirty_ratio=0.01, age_us=10**15, tombstone_retention_us=100)

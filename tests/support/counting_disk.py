@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
-from jetstream.log.disk import File
+from jetstream.log.disk.port import File
 from tests.support.memory_disk import MemoryDisk, MemoryFile
 from tests.support.memory_tree import file_at
 

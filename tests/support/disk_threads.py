@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from envelope.errors import JetstreamError
 from envelope.headers import MESSAGE_ID
 from envelope.types import LeaderEpoch, Offset
-from jetstream.log.batch import BatchFlags, encode
+from jetstream.log.format.batch import BatchFlags, encode
 from jetstream.log.short_commits import ShortCommits
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.crash import Crash

@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import SecretStr
 
 from envelope.types import NodeId
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from metadata.node.catalogue.group import MetadataGroup
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.storage.file_storage import FileStorage

@@ -4,7 +4,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from jetstream.log.segment import SEGMENT_SUFFIX
+from jetstream.log.segments.segment import SEGMENT_SUFFIX
 from tests.support.memory_disk import Fault, MemoryDisk
 
 

@@ -22,7 +22,7 @@ from jetstream.ingest.machine import (
     StreamIngest,
 )
 from jetstream.ingest.sessions import StoredPlace
-from jetstream.log.plain_batch import arrow_records
+from jetstream.log.format.plain_batch import arrow_records
 from metadata.stream_config import StreamConfig
 from tests.support.messages import Answer, PublishedMessage, appends, block_of, published
 

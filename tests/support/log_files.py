@@ -1,10 +1,10 @@
 """Which files a log owns: its directory is to hold no others, or they would stay for good."""
 
-from jetstream.log.checkpoint import CHECKPOINT_FILE
-from jetstream.log.compaction_state import COMPACTION_FILE, CompactionState
-from jetstream.log.epochs import EPOCHS_FILE
 from jetstream.log.log import Log
-from jetstream.log.rewrite_state import REWRITTEN_FILE
+from jetstream.log.state.checkpoint import CHECKPOINT_FILE
+from jetstream.log.state.compaction_state import COMPACTION_FILE, CompactionState
+from jetstream.log.state.epochs import EPOCHS_FILE
+from jetstream.log.state.rewrite_state import REWRITTEN_FILE
 from jetstream.node.log_note import NOTE_FILE
 
 _STATE_FILES = {CHECKPOINT_FILE, EPOCHS_FILE, COMPACTION_FILE, REWRITTEN_FILE, NOTE_FILE}

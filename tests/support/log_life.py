@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import decode, iter_frames
+from jetstream.log.format.batch import decode, iter_frames
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
 from tests.support.compaction import EAGER, append_records, compact

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from envelope.types import LeaderEpoch, TimestampUs
-from jetstream.log.batch import UnsealedBatch, decode, encode, iter_frames
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
+from jetstream.log.format.batch import UnsealedBatch, decode, encode, iter_frames
+from jetstream.log.format.schema import SCHEMA
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.schema import SCHEMA
 
 NOW = TimestampUs(1_700_000_000_000_000)
 EPOCH = LeaderEpoch(1)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, StreamName, TimestampUs
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
 from jetstream.node.clock import Clock
 from jetstream.node.config import NatsConfig
 from jetstream.node.crash import Crash

@@ -19,7 +19,7 @@ from typing import Final
 
 from envelope.errors import DiskFull, FsyncFailed, OutOfResources, StorageError
 from envelope.types import Buffer
-from jetstream.log.disk import File
+from jetstream.log.disk.port import File
 from tests.support.memory_tree import (
     DirectoryNode,
     FileNode,

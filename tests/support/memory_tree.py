@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from envelope.errors import StorageError
-from jetstream.log.disk import parent_of
+from jetstream.log.disk.port import parent_of
 
 SECTOR_BYTES: Final = 512
 """Writes reach the medium in pieces that end at multiples of this."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from envelope.errors import NotLeader
 from envelope.types import LogIndex, NodeId, Term
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from metadata.node.members.voting_member import GroupMember
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.storage.file_storage import FileStorage

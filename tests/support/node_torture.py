@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import jetstream
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.inspection import inspect_stream
-from jetstream.log.os_disk import OsDisk
 from jetstream.node.nats_server import EmbeddedNatsServer
 from tests.support.node_cluster import ClusterNode, NodeCluster
 from tests.support.nodes import request

@@ -1,16 +1,9 @@
 """A leader with two followers, told what happens step by step."""
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, TimestampUs
-from jetstream.log.epochs import EpochHistory, EpochStart
+from jetstream.log.state.epochs import EpochHistory, EpochStart
 from jetstream.replica.leader import Appointment, Leader
-from jetstream.replica.leader_events import (
-    Action,
-    Event,
-    FetchArrived,
-    LeaseRenewed,
-    ProposeIsr,
-    Synced,
-)
+from jetstream.replica.leader_events import Action, Event, FetchArrived, LeaseRenewed, ProposeIsr, Synced
 from jetstream.replica.log_state import LogState
 from jetstream.replica.settings import NEVER
 from metadata.catalog.commands import NodeAtEpoch

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from envelope.types import LeaderEpoch, NodeId, Offset, SyncMode, TimestampUs
-from jetstream.log.epochs import EpochHistory
+from jetstream.log.state.epochs import EpochHistory
 from jetstream.replica.log_state import LogState
 
 Records = dict[Offset, tuple[LeaderEpoch, str]]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, SyncMode
-from jetstream.log.epochs import NO_EPOCH
+from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.replica import follower_events as following
 from jetstream.replica import leader_events as leading
 from jetstream.replica.follower import Follower

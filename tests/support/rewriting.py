@@ -1,10 +1,10 @@
 """The sealed rewrite in tests."""
 
 from envelope.types import Offset, TimestampUs
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
 from jetstream.log.log import Log
-from jetstream.log.rewrite_plan import RewriteBounds, due_segments
-from jetstream.log.sealed_rewrite import rewritten
+from jetstream.log.rewriting.rewrite_plan import RewriteBounds, due_segments
+from jetstream.log.rewriting.sealed_rewrite import rewritten
 from jetstream.node.clock import SystemClock
 from jetstream.node.upkeep import Upkeep
 from tests.support.compaction import no_pace

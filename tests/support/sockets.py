@@ -23,10 +23,10 @@ from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.client.records import Record
 from jetstream.client.socket_access import SocketAccess
 from jetstream.fetch.turns import Turns
-from jetstream.log.batch import encode
+from jetstream.log.disk.os_disk import OsDisk
+from jetstream.log.format.batch import encode
+from jetstream.log.format.schema import SCHEMA
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.os_disk import OsDisk
-from jetstream.log.schema import SCHEMA
 from jetstream.node.clock import Clock, SystemClock
 from jetstream.node.socket_requests import ServerIdentity
 from jetstream.node.socket_server import SocketServer, SocketSettings

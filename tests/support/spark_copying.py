@@ -18,7 +18,7 @@ from typing import Final, Self
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark import end_spark, spark_session
 from jetstream.spark.pipelines.archive import ArchiveSettings, source_options, start
 from jetstream.spark.pipelines.archive_store import ArchiveStore, held_archive

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from envelope.types import TimestampUs
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
 from jetstream.spark.pipelines.table_merge import BUCKET, TOMBSTONE, BucketMerge, read_bucket
 from jetstream.spark.pipelines.table_store import bring_in, read_version
 from jetstream.spark.pipelines.table_version import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from envelope.types import NodeEpoch, NodeId, StreamName
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from metadata.catalog.commands import ChangeIsr, NodeAtEpoch
 from metadata.catalog.events import NodeRegistered
 from metadata.catalog.tables import Stream

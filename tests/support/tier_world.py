@@ -17,10 +17,10 @@ from envelope.types import (
     StreamName,
     TimestampUs,
 )
-from jetstream.log.batch import decode, iter_frames
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
+from jetstream.log.format.batch import decode, iter_frames
 from jetstream.log.log import Log
-from jetstream.log.log_config import LogConfig
+from jetstream.log.segments.log_config import LogConfig
 from jetstream.node.replica_parts import ClusterServices, NoSessions
 from jetstream.node.tier import Tier
 from jetstream.node.tier_turn import TierProgress, TierTurn

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pydantic import BaseModel
 
 from envelope.types import Compression, Offset
-from jetstream.log.batch import BatchFlags, decode, encode, iter_frames, verified_batches
+from jetstream.log.format.batch import BatchFlags, decode, encode, iter_frames, verified_batches
 from jetstream.protocol.frames import encode_head
 from jetstream.protocol.group_requests import (
     CommitCursors,

@@ -54,7 +54,11 @@ _BAD_IMPORTS = [
     ("top-level packages point one way", "jetstream/spark/java.py", "import pyspark_jetstream"),
     ("inside jetstream", "jetstream/log/__init__.py", "import jetstream.client"),
     (_PURE, "envelope/subjects.py", "import time"),
-    (_PURE, "jetstream/fetch/__init__.py", "import jetstream.log.os_disk"),  # os, by way of another module
+    (
+        _PURE,
+        "jetstream/fetch/__init__.py",
+        "import jetstream.log.disk.os_disk",
+    ),  # os, by way of another module
     ("envelopes are made and read without Arrow", "envelope/envelopes.py", "import pyarrow.ipc"),
     ("envelopes are made and read without Arrow", "envelope/acks.py", "import numpy as np"),
     (_PURE, "consumer_groups/__init__.py", "import asyncio"),
@@ -75,6 +79,7 @@ _BAD_IMPORTS = [
         "import consumer_groups.coordinator",
     ),
     ("inside the metadata shell", "metadata/node/storage/__init__.py", "import metadata.node.voter"),
+    ("inside the log", "jetstream/log/format/__init__.py", "import jetstream.log.disk"),
 ]
 
 

@@ -17,7 +17,7 @@ from typing import ClassVar, Final, NamedTuple
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from envelope.errors import CorruptDataError, Fenced, InvalidConfig, StreamRecreated
-from jetstream.log.state_file import Json
+from jetstream.log.disk.state_file import Json
 from jetstream.spark.offsets import Offsets, StreamOffset
 
 FORMAT: Final = 1

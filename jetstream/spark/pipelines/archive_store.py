@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from envelope.errors import CorruptDataError, RequestError, StorageError
-from jetstream.log.disk import Disk, make_directories, parent_of
-from jetstream.log.state_file import decode_state, read_whole, write_state
+from jetstream.log.disk.port import Disk, make_directories, parent_of
+from jetstream.log.disk.state_file import decode_state, read_whole, write_state
 from jetstream.spark.pipelines.archive_files import (
     CHANGE_PATH,
     LOCK_PATH,

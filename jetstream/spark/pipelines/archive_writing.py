@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envelope.errors import CorruptDataError
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
 from jetstream.spark.offsets import Offsets
 from jetstream.spark.pipelines.archive_files import (
     ArchivedFile,

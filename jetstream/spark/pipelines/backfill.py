@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envelope.errors import RequestError, StreamRecreated, UnknownStream
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark.cluster import Cluster
 from jetstream.spark.options import parse_source_options
 from jetstream.spark.pipelines.archive import COLUMNS, STARTS, local_uri

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from envelope.errors import CorruptDataError
-from jetstream.log.disk import Disk, File, parent_of
+from jetstream.log.disk.port import Disk, File, parent_of
 from jetstream.spark.pipelines.archive_files import ArchivedFile, Span, StagedFile, StreamPlace
 
 Compression = Literal["zstd", "snappy", "gzip", "lz4", "none"]

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from envelope.errors import CorruptDataError, InvalidConfig
-from jetstream.log.state_file import Json
+from jetstream.log.disk.state_file import Json
 from jetstream.spark.pipelines.archive_files import STATE_DIRECTORY, Manifest
 
 PIECE_OFFSETS: Final = 1 << 20

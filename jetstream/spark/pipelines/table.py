@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envelope.types import TimestampUs
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark.pipelines import json_values
 from jetstream.spark.pipelines.settings import QuerySettings
 from jetstream.spark.pipelines.table_merge import (

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from jetstream.log.disk import Disk
-from jetstream.log.os_disk import OsDisk
-from jetstream.log.state_file import read_whole
+from jetstream.log.disk.os_disk import OsDisk
+from jetstream.log.disk.port import Disk
+from jetstream.log.disk.state_file import read_whole
 from jetstream.spark.pipelines.table_store import new_name
 from jetstream.spark.pipelines.table_version import FILES_DIRECTORY, MergedBucket, TableVersion
 

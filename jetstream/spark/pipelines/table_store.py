@@ -17,8 +17,8 @@ from contextlib import contextmanager
 
 from envelope.errors import RequestError
 from envelope.types import TimestampUs
-from jetstream.log.disk import Disk, make_directories
-from jetstream.log.state_file import decode_state, read_whole, write_state
+from jetstream.log.disk.port import Disk, make_directories
+from jetstream.log.disk.state_file import decode_state, read_whole, write_state
 from jetstream.spark.pipelines.table_version import (
     FILES_DIRECTORY,
     LOCK_PATH,

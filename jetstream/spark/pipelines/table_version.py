@@ -20,7 +20,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from envelope.errors import CorruptDataError, Fenced, InvalidConfig
 from envelope.types import TimestampUs
-from jetstream.log.state_file import Json
+from jetstream.log.disk.state_file import Json
 
 FORMAT: Final = 1
 STATE_DIRECTORY: Final = "_table"

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from envelope.errors import JetstreamError
 from envelope.types import LeaderEpoch, NodeId, Offset, StreamName, SyncMode
-from jetstream.log.repair import Hole
+from jetstream.log.rewriting.repair import Hole
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, RegisterNode
 from tests.simulation.replica.checkers.copies import check_count, check_members

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from envelope.errors import JetstreamError
 from envelope.types import FilePosition, Offset, TimestampUs
-from jetstream.log.batch import FORMAT_VERSION, BatchFlags, BatchHeader, SealedBatch
-from jetstream.log.batch_index import BatchIndex, IndexEntry
-from jetstream.log.repair import Hole, check_fits, holes
-from jetstream.log.scan import FIRST_BATCH
-from jetstream.log.segment import PlanAgain
+from jetstream.log.format.batch import FORMAT_VERSION, BatchFlags, BatchHeader, SealedBatch
+from jetstream.log.rewriting.repair import Hole, check_fits, holes
+from jetstream.log.segments.index import BatchIndex, IndexEntry
+from jetstream.log.segments.scan import FIRST_BATCH
+from jetstream.log.segments.segment import PlanAgain
 from tests.simulation.replica.log_image import Batch, LogImage
 
 _UNTIMED = TimestampUs(0)

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from envelope.types import LeaderEpoch, Offset, StreamName, TimestampUs
-from jetstream.log.epochs import EpochHistory
+from jetstream.log.state.epochs import EpochHistory
 from jetstream.replica.log_state import LogState
 from tests.simulation.replica.stored_damage import StoredDamage
 from tests.simulation.violation import Violation

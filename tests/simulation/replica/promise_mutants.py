@@ -11,7 +11,7 @@ from tests.simulation.mutation import Mutant
 
 FIRST: Final = 10_000
 
-_CORRUPT_RANGES: Final = "jetstream.log.corrupt_ranges"
+_CORRUPT_RANGES: Final = "jetstream.log.segments.corrupt_ranges"
 _REPAIR_SEARCH: Final = "jetstream.replica.repair_search"
 _LEADER: Final = "jetstream.replica.leader"
 _LEADERSHIP: Final = "metadata.catalog.leadership"

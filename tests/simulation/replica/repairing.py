@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from envelope.errors import JetstreamError
 from envelope.types import Offset
-from jetstream.log.repair import Hole
+from jetstream.log.rewriting.repair import Hole
 from jetstream.replica.repair_search import Attempt, RepairSearch, peers_of
 from tests.simulation.replica.checkers.damages import check_served
 from tests.simulation.replica.filling import holes_of

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from envelope.types import Offset, StreamName
-from jetstream.log.corrupt_ranges import CorruptRanges
-from jetstream.log.ranges import OffsetRange, above, below
-from jetstream.log.segment import Segment
+from jetstream.log.segments.corrupt_ranges import CorruptRanges, OffsetRange, above, below
+from jetstream.log.segments.segment import Segment
 from tests.support.memory_disk import MemoryDisk
 
 

@@ -7,8 +7,8 @@ from envelope.errors import CorruptDataError, InvalidConfig, JetstreamError, Sto
 from envelope.types import NodeId
 from jetstream.cli.cluster_directory import NodePorts, cluster_directory, free_ports, ports_of
 from jetstream.cli.local_cluster import node_environment
-from jetstream.log.os_disk import OsDisk
-from jetstream.log.state_file import write_state
+from jetstream.log.disk.os_disk import OsDisk
+from jetstream.log.disk.state_file import write_state
 from jetstream.node.config import load_config
 
 NODES = [NodeId(name) for name in "abc"]

@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from jetstream.cli.record_format import RecordFormat
 from jetstream.cli.record_output import complete_file, record_output
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.schema import SCHEMA
 
 
 def batch_of(*offsets: int) -> pa.RecordBatch:

@@ -7,7 +7,7 @@ import pytest
 
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.client.records import RECORDS_AT_ONCE, Record, before, records_of, to_timestamp, trimmed
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.schema import SCHEMA
 from tests.support.sockets import records_batch
 
 

@@ -25,7 +25,7 @@ from jetstream.fetch.planner import (
     committed,
     plan_fetch,
 )
-from jetstream.log.batch_index import StoredBatches
+from jetstream.log.segments.index import StoredBatches
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from jetstream.ingest.dedupe import DIGEST_BYTES, GENERATION_NAMES, DedupeWindow
 from jetstream.ingest.history import History
 from jetstream.ingest.records import RecordFields, build_records
 from jetstream.ingest.sessions import stored_names
-from jetstream.log.plain_batch import arrow_records
+from jetstream.log.format.plain_batch import arrow_records
 from tests.support.ingest_machine import absorb
 
 

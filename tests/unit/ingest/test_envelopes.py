@@ -12,8 +12,8 @@ from envelope.types import AckPolicy, LeaderEpoch, Offset
 from jetstream.ingest.machine import CountKind
 from jetstream.ingest.mailbox import Mailbox
 from jetstream.ingest.messages import BATCH_ENVELOPE_BYTES_MIN
-from jetstream.log.plain_batch import Runs, encode_records
-from jetstream.log.schema import HEADERS_TYPE, SCHEMA
+from jetstream.log.format.plain_batch import Runs, encode_records
+from jetstream.log.format.schema import HEADERS_TYPE, SCHEMA
 from tests.support.envelopes import (
     Columns,
     arrow,

@@ -8,8 +8,8 @@ import pytest
 
 from envelope.errors import InvalidEnvelope
 from envelope.limits import MIB
-from jetstream.log.message import record_batch_fields
-from jetstream.log.schema import HEADERS_TYPE
+from jetstream.log.format.message import record_batch_fields
+from jetstream.log.format.schema import HEADERS_TYPE
 from tests.support.envelopes import Columns, arrow, batch_of, binary, schema_end, with_number
 from tests.support.ingest_machine import IngestHarness, outcomes
 from tests.support.messages import message

@@ -8,7 +8,7 @@ from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.dedupe import DedupeWindow
 from jetstream.ingest.history import History
 from jetstream.ingest.own_writes import Committed, OwnAppend, OwnWrite, OwnWrites, Refused
-from jetstream.log.plain_batch import arrow_records
+from jetstream.log.format.plain_batch import arrow_records
 
 NOW = TimestampUs(1_764_000_000_000_000)
 FULL = DiskFull("full")

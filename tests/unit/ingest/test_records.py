@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.messages import BATCH_FIXED_BYTES, MessageBlock
 from jetstream.ingest.records import RecordFields, build_records
-from jetstream.log.batch import BatchFlags, decode, encode
-from jetstream.log.plain_batch import arrow_records
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.batch import BatchFlags, decode, encode
+from jetstream.log.format.plain_batch import arrow_records
+from jetstream.log.format.schema import SCHEMA
 
 
 def build(subjects: list[bytes], payloads: list[bytes], fields: RecordFields | None = None) -> pa.RecordBatch:

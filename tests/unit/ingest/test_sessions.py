@@ -16,7 +16,7 @@ from jetstream.ingest.sessions import (
     name_in_window,
     stored_names,
 )
-from jetstream.log.plain_batch import arrow_records
+from jetstream.log.format.plain_batch import arrow_records
 from tests.support import messages
 from tests.support.ingest_machine import IDS_MAX, IngestHarness, absorb, outcomes
 from tests.support.messages import PublishedMessage

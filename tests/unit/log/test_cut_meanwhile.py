@@ -3,12 +3,12 @@
 import pytest
 
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
-from jetstream.log.compaction import CompactionPass
-from jetstream.log.compaction_plan import CompactionBounds, plan_compaction
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.sealed_rewrite import rewritten
-from jetstream.log.segment import PlanAgain, SegmentReplaced
-from jetstream.log.segment_chunks import chunks_of
+from jetstream.log.rewriting.compaction import CompactionPass
+from jetstream.log.rewriting.compaction_plan import CompactionBounds, plan_compaction
+from jetstream.log.rewriting.sealed_rewrite import rewritten
+from jetstream.log.rewriting.segment_chunks import chunks_of
+from jetstream.log.segments.segment import PlanAgain, SegmentReplaced
 from tests.support.compaction import COMPACTED, EAGER, append_records, latest, no_pace, stored_records
 from tests.support.logs import DIRECTORY, NOW, Record, append, begun, filled, opened, stored_values
 from tests.support.memory_disk import MemoryDisk
@@ -31,7 +31,7 @@ def cut_and_filled_again(log: Log, offset: int) -> None:
 def test_who_writes_a_segment_anew_calls_nothing_damaged(
     offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jetstream.log.segment_chunks._BATCHES", 2)
+    monkeypatch.setattr("jetstream.log.rewriting.segment_chunks._BATCHES", 2)
     for number in (0, 1):
         log = filled(MemoryDisk(), COUNT, CONFIG)
         segment = log.all_segments[number]

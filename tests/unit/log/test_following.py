@@ -6,10 +6,10 @@ import pytest
 
 from envelope.errors import CorruptDataError, DiskFull, OffsetOutOfRange
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import BatchFlags, encode, iter_frames, read_header, verified_batches
+from jetstream.log.format.batch import BatchFlags, encode, iter_frames, read_header, verified_batches
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.scan import FOLLOWED_GROUPS_MAX
+from jetstream.log.segments.scan import FOLLOWED_GROUPS_MAX
 from tests.support.logs import (
     DIRECTORY,
     NOW,

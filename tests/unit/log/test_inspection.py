@@ -2,12 +2,12 @@ import pytest
 
 from envelope.errors import StorageError
 from envelope.types import LeaderEpoch, Offset, SyncMode
-from jetstream.log.batch import BatchFlags, encode
-from jetstream.log.batch_index import BatchIndex, decode_index
+from jetstream.log.format.batch import BatchFlags, encode
+from jetstream.log.format.schema import SCHEMA_MESSAGE
 from jetstream.log.inspection import ProblemKind, inspect_segment, inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.schema import SCHEMA_MESSAGE
-from jetstream.log.segment import segment_path
+from jetstream.log.segments.index import BatchIndex, decode_index
+from jetstream.log.segments.segment import segment_path
 from tests.support.logs import (
     DIRECTORY,
     NOW,

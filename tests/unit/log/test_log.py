@@ -5,9 +5,9 @@ import pytest
 
 from envelope.errors import DiskFull, StorageError, StreamOffline, UnavailableError
 from envelope.types import LeaderEpoch, Offset, SyncMode
-from jetstream.log.batch import BatchFlags, encode_group, iter_frames, read_header
+from jetstream.log.format.batch import BatchFlags, encode_group, iter_frames, read_header
+from jetstream.log.format.schema import END_OF_STREAM, SCHEMA_MESSAGE
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.schema import END_OF_STREAM, SCHEMA_MESSAGE
 from tests.support.logs import (
     DIRECTORY,
     NOW,

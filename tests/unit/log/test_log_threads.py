@@ -7,13 +7,12 @@ import pytest
 
 from envelope.errors import CorruptDataError, OffsetOutOfRange, UnavailableError
 from envelope.types import Offset
-from jetstream.log.batch import decode, iter_frames
-from jetstream.log.corrupt_ranges import CorruptRanges
-from jetstream.log.loaded_indexes import LoadedIndexes
+from jetstream.log.format.batch import decode, iter_frames
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.ranges import OffsetRange
 from jetstream.log.readable_log import FileRange
-from jetstream.log.segment import Segment
+from jetstream.log.segments.corrupt_ranges import CorruptRanges, OffsetRange
+from jetstream.log.segments.loaded_indexes import LoadedIndexes
+from jetstream.log.segments.segment import Segment
 from tests.support.logs import DIRECTORY, NOW, SMALL, append, begun, file_content, filled, opened, overwrite
 from tests.support.memory_disk import MemoryDisk
 

@@ -5,11 +5,11 @@ import pytest
 
 from envelope.errors import CorruptDataError, OffsetOutOfRange
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import decode, encode_group, iter_frames
-from jetstream.log.loaded_indexes import LOADED_MAX
+from jetstream.log.format.batch import decode, encode_group, iter_frames
+from jetstream.log.format.schema import SCHEMA_MESSAGE
 from jetstream.log.log import LogConfig
 from jetstream.log.readable_log import IndexUnloaded
-from jetstream.log.schema import SCHEMA_MESSAGE
+from jetstream.log.segments.loaded_indexes import LOADED_MAX
 from tests.support.logs import NOW, SMALL, append, begun, filled, opened, stored_values, values_batch
 from tests.support.memory_disk import MemoryDisk
 

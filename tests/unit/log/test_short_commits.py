@@ -8,9 +8,9 @@ from hypothesis import given
 
 from envelope.errors import CorruptDataError, DiskFull
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import verified_batches
+from jetstream.log.format.batch import verified_batches
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.scan import FOLLOWED_GROUPS_MAX
+from jetstream.log.segments.scan import FOLLOWED_GROUPS_MAX
 from jetstream.log.short_commits import (
     ALONE_BYTES_MAX,
     FOLLOWED_BYTES_MAX,

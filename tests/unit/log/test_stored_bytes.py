@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from envelope.errors import CorruptDataError, OffsetOutOfRange, UnavailableError
 from envelope.types import FilePosition, LeaderEpoch, Offset
-from jetstream.log.batch_index import ENTRY_BYTES, HEADER_BYTES, StoredBatches
-from jetstream.log.byte_search import batches_within, joined
+from jetstream.log.format.plain_batch import PlainRecords, encode_plain
+from jetstream.log.format.schema import END_OF_STREAM
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.plain_batch import PlainRecords, encode_plain
-from jetstream.log.schema import END_OF_STREAM
+from jetstream.log.search import batches_within, joined
+from jetstream.log.segments.index import ENTRY_BYTES, HEADER_BYTES, StoredBatches
 from tests.support.counting_disk import CountingDisk
 from tests.support.log_life import added_up, batches_of
 from tests.support.logs import NOW, SMALL, append, begun, file_content, filled, flipped, opened, overwrite

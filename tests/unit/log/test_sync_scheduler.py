@@ -5,7 +5,7 @@ import pytest
 
 from envelope.errors import FsyncFailed
 from envelope.types import LeaderEpoch, TimestampUs
-from jetstream.log.disk import Disk
+from jetstream.log.disk.port import Disk
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.sync_scheduler import SYNC_ALL_LOGS_MIN, SyncScheduler
 from tests.support.logs import NOW, append, stored_values

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from envelope.errors import CorruptDataError, UnavailableError
 from envelope.types import Offset
-from jetstream.log.batch import encode
-from jetstream.log.batch_index import ENTRY_BYTES, HEADER_BYTES
+from jetstream.log.format.batch import encode
+from jetstream.log.format.plain_batch import PlainRecords, encode_plain
+from jetstream.log.format.schema import END_OF_STREAM
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.plain_batch import PlainRecords, encode_plain
-from jetstream.log.schema import END_OF_STREAM
-from jetstream.log.txid_search import offset_for_txid
+from jetstream.log.search import offset_for_txid
+from jetstream.log.segments.index import ENTRY_BYTES, HEADER_BYTES
 from tests.support.compaction import COMPACTED, append_records, compact
 from tests.support.counting_disk import CountingDisk
 from tests.support.logs import (

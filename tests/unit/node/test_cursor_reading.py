@@ -2,7 +2,7 @@
 
 from consumer_groups.cursors import plain_key
 from envelope.types import Offset
-from jetstream.log.batch import encode
+from jetstream.log.format.batch import encode
 from jetstream.log.log import Log
 from jetstream.node.cursor_store import _read
 from tests.support.logs import Record, begun, records_batch

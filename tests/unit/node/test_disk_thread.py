@@ -8,7 +8,7 @@ import pytest
 from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, StorageError
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, Turns
-from jetstream.log.batch import BatchFlags, encode, verified_batches
+from jetstream.log.format.batch import BatchFlags, encode, verified_batches
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash

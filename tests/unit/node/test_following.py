@@ -6,7 +6,7 @@ import pytest
 
 from envelope.headers import MESSAGE_ID, SEQUENCE, SEQUENCE_AFTER, SESSION
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.batch import BatchFlags, encode, verified_batches
+from jetstream.log.format.batch import BatchFlags, encode, verified_batches
 from jetstream.node.following import FollowingStream
 from jetstream.node.log_note import read_note
 from jetstream.node.recovery import begin_reign

@@ -1,7 +1,7 @@
 """The newest batches in memory: what is found, what is not, and how much is kept."""
 
 from envelope.types import LeaderEpoch, Offset
-from jetstream.log.batch import BatchFlags, UnsealedBatch, encode, verified_batches
+from jetstream.log.format.batch import BatchFlags, UnsealedBatch, encode, verified_batches
 from jetstream.node.hot_batches import HotBatches
 from tests.support.logs import NOW, values_batch
 

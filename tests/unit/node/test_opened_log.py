@@ -12,8 +12,8 @@ from envelope.limits import SESSION_ID_BYTES_MAX, SESSIONS_MAX
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.ingest.history import History
 from jetstream.ingest.sessions import Session, Sessions
-from jetstream.log.batch import BatchFlags, encode, verified_batches
-from jetstream.log.message import record_batch_fields
+from jetstream.log.format.batch import BatchFlags, encode, verified_batches
+from jetstream.log.format.message import record_batch_fields
 from jetstream.node.clock import SystemClock
 from jetstream.node.disk_appends import FollowerAppend
 from jetstream.node.log_note import NOTE_FILE, LastTxid, Noted, decode_note, encode_note, sessions_of

@@ -8,9 +8,9 @@ from typing import cast
 
 from envelope.errors import UnavailableError
 from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName
-from jetstream.log.batch import SealedBatch, verified_batches
-from jetstream.log.repair import Hole
-from jetstream.log.segment import segment_path
+from jetstream.log.format.batch import SealedBatch, verified_batches
+from jetstream.log.rewriting.repair import Hole
+from jetstream.log.segments.segment import segment_path
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash

@@ -10,8 +10,8 @@ import pytest
 
 from envelope.limits import KIB
 from envelope.types import FilePosition, Offset
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.os_disk import OsDisk
 from jetstream.node.leased_range import Body
 from jetstream.node.stored_range import stored_range
 from tests.support.logs import NOW, batch_for

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName
-from jetstream.log.segment import segment_path
+from jetstream.log.segments.segment import segment_path
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.clock import SystemClock
 from jetstream.node.crash import Crash

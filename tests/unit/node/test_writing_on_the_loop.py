@@ -9,7 +9,7 @@ import pytest
 
 from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, StorageError, StreamOffline
 from envelope.types import LeaderEpoch, SyncMode
-from jetstream.log.batch import encode
+from jetstream.log.format.batch import encode
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.short_commits import ALONE_BYTES_MAX, FOLLOWED_BYTES_MAX, SYNC_SECONDS_MAX, ShortCommits
 from jetstream.log.sync_scheduler import SYNC_ALL_LOGS_MIN, SyncScheduler

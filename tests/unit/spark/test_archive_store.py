@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from envelope.errors import CorruptDataError, RequestError, StorageError
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark.pipelines.archive_files import MANIFEST_PATH, Span, Writer
 from jetstream.spark.pipelines.archive_store import held_archive, read_manifest
 from jetstream.spark.pipelines.archive_writing import StagedBatch, archive_staged

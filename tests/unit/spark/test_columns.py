@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envelope.errors import RequestError
-from jetstream.log.schema import SCHEMA
+from jetstream.log.format.schema import SCHEMA
 from jetstream.spark.columns import SOURCE_SCHEMA, Shape, check_schema, log_columns, output_schema
 from jetstream.spark.options import COLUMNS, HEADERS
 from tests.support.sockets import records_batch

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark.pipelines.table_merge import (
     TOMBSTONE,
     BucketMerge,

@@ -6,7 +6,7 @@ import pytest
 
 from envelope.errors import CorruptDataError, Fenced, InvalidConfig
 from envelope.types import TimestampUs
-from jetstream.log.state_file import decode_state, encode_state
+from jetstream.log.disk.state_file import decode_state, encode_state
 from jetstream.spark.pipelines.table_version import (
     BucketFile,
     Layout,

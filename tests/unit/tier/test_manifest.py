@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from envelope.errors import CorruptDataError
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.epochs import EpochHistory, EpochStart
+from jetstream.log.state.epochs import EpochHistory, EpochStart
 from jetstream.tier.manifest import Manifest, decode_manifest, encode_manifest, name_of
 from jetstream.tier.object_names import ManifestName, SegmentName, parsed_name
 from metadata.catalog.tables import TierMark

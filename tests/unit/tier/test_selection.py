@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 from envelope.types import LeaderEpoch, Offset
-from jetstream.log.compaction_plan import CompactionBounds, cleanable, plan_compaction
-from jetstream.log.compaction_state import CompactionState
+from jetstream.log.rewriting.compaction_plan import CompactionBounds, cleanable, plan_compaction
+from jetstream.log.state.compaction_state import CompactionState
 from jetstream.node.recovery import needs_tier
 from jetstream.tier.selection import UploadBounds, damage_in_the_way, due_segments
 from metadata.catalog.tables import TierMark

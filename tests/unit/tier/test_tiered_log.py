@@ -6,7 +6,7 @@ import pytest
 from envelope.errors import DivergedHistory, OffsetOutOfRange, TierUnavailable
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.fetch.planner import FetchQuery, Refuse, StreamView, plan_fetch
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.readable_log import ReadableLog
 from jetstream.tier.download import download_segment
 from jetstream.tier.manifest import Manifest, TieredSegment

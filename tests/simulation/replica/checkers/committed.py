@@ -4,7 +4,7 @@ from itertools import takewhile
 from typing import Final
 
 from envelope.types import LeaderEpoch, Offset
-from jetstream.log.epochs import NO_EPOCH
+from jetstream.log.state.epochs import NO_EPOCH
 from tests.simulation.replica.log_image import LogImage
 from tests.simulation.violation import Violation
 

@@ -19,7 +19,7 @@ from envelope.errors import (
     UnknownStream,
 )
 from envelope.types import LogIndex, NodeId, StreamName, Term
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from metadata.catalog import snapshot
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import DeleteStream, RegisterNode, encode_command

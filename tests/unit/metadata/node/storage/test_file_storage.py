@@ -6,7 +6,7 @@ import pytest
 
 from envelope.errors import CorruptDataError, DiskFull, StorageError
 from envelope.types import LogIndex, NodeId, Term
-from jetstream.log.os_disk import OsDisk
+from jetstream.log.disk.os_disk import OsDisk
 from metadata.node.storage.disk_port import MetadataDisk
 from metadata.node.storage.file_storage import FileStorage
 from metadata.node.storage.port import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Storage, Stored

@@ -1,0 +1,1 @@
+"""The disk port, its implementation by the operating system, and small state files."""

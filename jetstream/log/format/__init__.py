@@ -1,0 +1,1 @@
+"""The bytes of a batch: schema, Arrow messages, headers and checksums."""

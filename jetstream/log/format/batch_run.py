@@ -1,0 +1,309 @@
+"""The quick way to read small batches: many neighbours at once, by columns.
+
+A batch of few records costs as much to decode as one of thousands, nearly all of it before the first record.
+But the metadata of batches without headers differs only in numbers at fixed places (`plain_batch`). So those
+of a run of neighbours are compared as the rows of one matrix, `batch_columns` reads what they have together,
+and one pass checks all their CRCs. Where all are laid out alike, what is found of the first is true of all.
+
+What is read here is what `decode` returns, put together. Whatever does not fit (headers, a compressed body,
+a gap, another epoch, damage) ends the run before it: the reader of single batches is the one that judges it.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from numpy.lib.stride_tricks import sliding_window_view
+
+from envelope.limits import KIB, MIB
+from envelope.types import Buffer, LeaderEpoch, Offset, TimestampUs
+from jetstream.log.format.batch import (
+    CRC_AT,
+    FORMAT_VERSION,
+    SIGNED_MAX,
+    ZEROS,
+    BatchFlags,
+    BatchHeader,
+    FoundBatch,
+    next_batch,
+)
+from jetstream.log.format.batch_columns import (
+    BODY_BYTES_MAX,
+    HEADERS_AT,
+    WORD,
+    Flags,
+    FlatBatches,
+    Numbers,
+    layouts_of,
+    words_at,
+    words_of,
+)
+from jetstream.log.format.checksum import crc32c
+from jetstream.log.format.message import ENTRY_DIGITS, PREFIX_BYTES
+from jetstream.log.format.plain_batch import TEMPLATE, blank
+
+_FRAMES_MIN: Final = 32
+"""Fewer are quicker one by one."""
+_RUN_BYTES_MAX: Final = 4 * MIB
+_ROW_BYTES: Final = KIB
+"""What a batch of one small record takes: for so much a record wanted is a run looked for, not beyond."""
+_rooms: Final[list[bytearray]] = []
+"""Memory for a run each, as many as threads read runs at once: to get it anew takes as long as all else."""
+
+_CRC: Final = np.dtype("<u4")
+
+_ENTRY: Final = np.dtype(
+    [
+        ("version", ">u2"),
+        ("flags", ">u2"),
+        ("base", ">u8"),
+        ("next", ">u8"),
+        ("epoch", ">u8"),
+        ("timestamp", ">u8"),
+        ("crc", ">u4"),
+    ]
+)
+"""The header entry (`jetstream.log.format.batch`), in bytes."""
+
+_MASK: Final = bytearray(b"\xff" * len(TEMPLATE.metadata))
+blank(_MASK)
+"""Which bits of the metadata are the same in every batch."""
+
+_NO_VALUE: Final = 256
+_VALUES: Final = np.full(1 << 16, _NO_VALUE, np.uint16)
+_VALUES[np.frombuffer(bytes(range(256)).hex().encode(), np.uint16)] = np.arange(256)
+"""What two digits are worth."""
+
+_PREFIX: Final = TEMPLATE.metadata[:PREFIX_BYTES]
+_WALKED: Final = struct.Struct(
+    f"<{PREFIX_BYTES}s{TEMPLATE.fields.body_length - PREFIX_BYTES}xq"
+    f"{HEADERS_AT - TEMPLATE.fields.body_length - WORD}xqq"
+)
+"""Of a batch its prefix, the length of its body, how many records it has, and how many without headers."""
+
+_METADATA_WORDS: Final = len(TEMPLATE.metadata) // WORD
+_SAME_AT: Final = np.flatnonzero(words_of(_MASK))
+_SAME_MASK: Final = words_of(_MASK)[_SAME_AT]
+_SAME: Final = words_of(TEMPLATE.metadata)[_SAME_AT] & _SAME_MASK
+_ENTRY_AT: Final = words_at(TEMPLATE.digits, TEMPLATE.digits + ENTRY_DIGITS)
+_OWN_AT: Final = slice(-(-TEMPLATE.digits // WORD), (TEMPLATE.digits + ENTRY_DIGITS) // WORD)
+"""Which words of the metadata are digits of the header entry and nothing else."""
+
+
+def merged_batches(
+    data: Buffer, rows: int, max_bytes: int = _RUN_BYTES_MAX
+) -> Iterator[tuple[BatchHeader, pa.RecordBatch]]:
+    """Yield what `decode` returns of each message in ``data``, with small neighbours put together.
+
+    The header of several says the range of all, and the flags and CRC of the last one. They end with the
+    batch that brings them to ``rows`` records, or before the one that would take them beyond ``max_bytes``,
+    4 MiB, or 1 KiB for each of ``rows``. An incomplete last message is left out.
+
+    Args:
+        data: if it can be written, batches that have been yielded together are not whole in it afterwards.
+        rows: 1 or more.
+        max_bytes: of a run.
+
+    Raises:
+        CorruptDataError, Unsupported: as `decode`, when all batches before have been yielded.
+    """
+    view, start = memoryview(data), 0
+    while start < len(view):
+        found = _read_run(view, start, rows, max_bytes) or next_batch(view, start)
+        if found is None:
+            return
+        header, records, start = found
+        yield header, records
+
+
+def _read_run(data: memoryview, start: int, rows: int, max_bytes: int) -> FoundBatch | None:
+    """Return the run of batches at ``start`` as one; None if there are too few, or the first does not fit."""
+    data = data[start : start + min(max_bytes, _RUN_BYTES_MAX, rows * _ROW_BYTES)]
+    if not _are_many(data):
+        return None
+    places = _extents(data, rows)
+    if len(places) <= _FRAMES_MIN:
+        return None
+    with _writable(data[: places[-1]]) as stored:
+        found = _read_stored(stored, places)
+    return None if found is None else (found[0], found[1], start + found[2])
+
+
+@contextmanager
+def _writable(data: memoryview) -> Iterator[memoryview]:
+    """Lend ``data``, or a copy if it cannot be written."""
+    if not data.readonly:
+        yield data
+        return
+    try:
+        room = _rooms.pop()
+    except IndexError:
+        room = bytearray(_RUN_BYTES_MAX)
+    try:
+        room[: len(data)] = data
+        yield memoryview(room)[: len(data)]
+    finally:
+        _rooms.append(room)
+
+
+def _read_stored(stored: memoryview, places: Numbers) -> FoundBatch | None:
+    """Return the run in ``stored``, if any; only what is no part of it is whole there afterwards."""
+    lengths = places[1:] - places[:-1]
+    metadata = _metadata(stored, places[:-1], lengths)
+    entries, fit = _entries(metadata)
+    if _are_alike(metadata, lengths):
+        metadata = metadata[:1]
+    layouts = layouts_of(metadata)
+    fit &= _are_ours(metadata) & layouts.are_flat(lengths - len(TEMPLATE.metadata))
+    fit &= _fit_together(entries) & (entries["next"] - entries["base"] >= layouts.rows)
+    checked = _leading(fit)
+    crcs = entries["crc"][:checked].astype(_CRC)
+    whole = _whole(stored, places[: checked + 1], crcs) if checked else 0
+    run = FlatBatches(stored, places[:whole], layouts.of_first(whole))
+    count = run.in_order()
+    if count < checked:
+        _put_back(stored, places[:checked], crcs, count)
+    if not count:
+        return None
+    return _header(entries[:count]), run.leading(count).records(), int(places[count])
+
+
+def _metadata(stored: memoryview, places: Numbers, lengths: Numbers) -> Numbers:
+    """Return the metadata of each batch, in words; a view if all are of one length."""
+    words = words_of(stored)
+    if (lengths == lengths[0]).all():
+        return words[: lengths.sum() // WORD].reshape(len(lengths), -1)[:, :_METADATA_WORDS]
+    return sliding_window_view(words, _METADATA_WORDS)[places // WORD]
+
+
+def _are_many(data: memoryview) -> bool:
+    """Tell whether enough batches at the start of ``data`` are small and seem to have no headers."""
+    start, end = 0, len(data) - len(TEMPLATE.metadata)
+    for _ in range(_FRAMES_MIN):
+        if start > end:
+            return False
+        prefix, body_length, count, without_headers = _WALKED.unpack_from(data, start)
+        if prefix != _PREFIX or not 0 <= body_length <= BODY_BYTES_MAX or count != without_headers:
+            return False
+        start += len(TEMPLATE.metadata) + body_length
+    return True
+
+
+def _extents(data: memoryview, rows: int) -> Numbers:
+    """Return where each batch begins that may belong to the run, and where the last of them ends.
+
+    They are found by what all begin with. Where that stands inside of a batch too, the run ends before it.
+    """
+    words = np.frombuffer(data[: len(data) // WORD * WORD], np.int64)
+    starts = _found_starts(words)
+    body_lengths = words[starts + TEMPLATE.fields.body_length // WORD]
+    counts = words[starts + HEADERS_AT // WORD]
+    fit = (body_lengths >= 0) & (body_lengths <= BODY_BYTES_MAX) & (body_lengths % WORD == 0)
+    fit &= (counts >= 0) & (counts <= BODY_BYTES_MAX) & (words[starts + HEADERS_AT // WORD + 1] == counts)
+    ends = starts + _METADATA_WORDS + body_lengths // WORD
+    fit &= ends <= len(words)
+    fit[1:] &= ends[:-1] == starts[1:]
+    count = _leading(fit)
+    count = min(count, int(counts[:count].cumsum().searchsorted(rows)) + 1)
+    return np.append(starts[:count], ends[count - 1]) * WORD
+
+
+def _found_starts(words: Numbers) -> Numbers:
+    """Return where batches seem to begin, in words: as far apart as the first two, if most of them are."""
+    length = _METADATA_WORDS + int(words[TEMPLATE.fields.body_length // WORD]) // WORD
+    count = (len(words) - _METADATA_WORDS) // length + 1
+    apart = _leading(words[: (count - 1) * length + 1 : length] == words_of(_PREFIX)[0])
+    if 2 * apart >= count:
+        return np.arange(apart) * length
+    return np.flatnonzero(words[: len(words) - _METADATA_WORDS + 1] == words_of(_PREFIX)[0])
+
+
+def _are_alike(metadata: Numbers, lengths: Numbers) -> bool:
+    """Tell whether all batches are laid out like the first: they differ in their header entries only."""
+    return bool(
+        (lengths == lengths[0]).all()
+        and (metadata[:, : _OWN_AT.start] == metadata[0, : _OWN_AT.start]).all()
+        and (metadata[:, _OWN_AT.stop :] == metadata[0, _OWN_AT.stop :]).all()
+    )
+
+
+def _are_ours(metadata: Numbers) -> Flags:
+    """Tell of each batch whether its metadata is that of a batch of ours, but for its header entry."""
+    fit: Flags = (metadata[:, _SAME_AT] & _SAME_MASK == _SAME).all(axis=1)
+    return fit
+
+
+def _entries(metadata: Numbers) -> tuple[npt.NDArray[np.void], Flags]:
+    """Return the header entry of each batch, and whether it is one."""
+    first = TEMPLATE.digits % WORD
+    digits = metadata[:, _ENTRY_AT].copy().view(np.uint8)[:, first : first + ENTRY_DIGITS]
+    values = _VALUES.take(digits.view(np.uint16))
+    fit = np.asarray((values < _NO_VALUE).all(axis=1))
+    return values.astype(np.uint8).view(_ENTRY)[:, 0], fit
+
+
+def _fit_together(entries: npt.NDArray[np.void]) -> Flags:
+    """Tell of each batch whether it is one of this version, and goes on where the one before it ended."""
+    base, end, epoch = entries["base"], entries["next"], entries["epoch"]
+    fit: Flags = (base < end) & (end <= SIGNED_MAX) & (entries["version"] == FORMAT_VERSION)
+    fit &= (epoch == epoch[0]) & (epoch <= SIGNED_MAX) & (entries["timestamp"] <= SIGNED_MAX)
+    fit[1:] &= base[1:] == end[:-1]
+    return fit
+
+
+def _whole(stored: memoryview, places: Numbers, crcs: "npt.NDArray[np.uint32]") -> int:
+    """Return how many leading batches have the CRC that they say; `_put_back` undoes what it changes.
+
+    A CRC that comes to its own value, added to the bytes there, goes on behind them as if it began there. So
+    one pass that meets each batch's CRC at the start of the next one ends with that of the last, and with
+    another if one of them is damaged: the difference stays to the end. Which one that is, halves tell. That
+    the differences of several batches cancel out is as likely as that damage of one keeps its CRC: 2^-32.
+    """
+    digits = places[:-1, None] + np.arange(TEMPLATE.digits + CRC_AT, TEMPLATE.digits + CRC_AT + len(ZEROS))
+    np.frombuffer(stored, np.uint8)[digits] = ZEROS[0]
+    np.frombuffer(stored, _CRC)[places[1:-1] // _CRC.itemsize] ^= crcs[:-1]
+
+    def are_whole(first: int, end: int) -> bool:
+        before = int(crcs[first - 1]) if first else 0
+        return crc32c(stored[places[first] : places[end]], before) == int(crcs[end - 1])
+
+    whole, suspects_end = 0, len(crcs)
+    if are_whole(whole, suspects_end):
+        return suspects_end
+    while suspects_end - whole > 1:
+        middle = (whole + suspects_end) // 2
+        if are_whole(whole, middle):
+            whole = middle
+        else:
+            suspects_end = middle
+    return whole
+
+
+def _put_back(stored: memoryview, places: Numbers, crcs: "npt.NDArray[np.uint32]", first: int) -> None:
+    """Make batches that `_whole` has looked at what they were, from the one with the number ``first`` on."""
+    for place, crc in zip((places[first:] + TEMPLATE.digits + CRC_AT).tolist(), crcs[first:], strict=True):
+        stored[place : place + len(ZEROS)] = b"%08x" % crc
+    begun = max(first, 1)
+    np.frombuffer(stored, _CRC)[places[begun:] // _CRC.itemsize] ^= crcs[begun - 1 : -1]
+
+
+def _header(entries: npt.NDArray[np.void]) -> BatchHeader:
+    last = entries[-1]
+    return BatchHeader(
+        FORMAT_VERSION,
+        BatchFlags(int(last["flags"])),
+        Offset(int(entries["base"][0])),
+        Offset(int(last["next"])),
+        LeaderEpoch(int(last["epoch"])),
+        TimestampUs(int(entries["timestamp"].max())),
+        int(last["crc"]),
+    )
+
+
+def _leading(flags: Flags) -> int:
+    """Return how many are true before the first that is not."""
+    return int(np.append(flags, np.False_).argmin())

@@ -1,0 +1,208 @@
+"""Compaction of sealed segments: the last record of each key stays, and so do records without a key.
+
+Theory of operation: a pass gathers the last offset of each key of the dirty part of the log, as many keys as
+a budget of memory holds, and looks through all segments up to there. A segment of which a record goes is
+written anew, beside the old one and synced, and `Log.replace_segment` puts it in its place; until then
+nothing has changed, and whoever reads the old file goes on. All but that is done on any thread that may wait.
+
+Offsets, order, timestamps and epochs stay. A batch of which all records stay keeps its bytes; one that is
+left without any gives its range to the batch before it of the same epoch, or to the one behind it, and stays
+as an empty batch only if its epoch has no other in the segment. So the ranges tile as before, and each
+segment keeps its base, its end and at least one batch.
+
+Source: Kafka's log cleaner (``LogCleaner``, ``SkimpyOffsetMap``).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from envelope.limits import MIB
+from envelope.types import Compression, TimestampUs
+from jetstream.log.disk.port import Disk
+from jetstream.log.format.batch import BatchFlags
+from jetstream.log.format.schema import NO_RECORDS
+from jetstream.log.readable_log import ReadableLog
+from jetstream.log.rewriting.compaction_plan import CompactionPlan
+from jetstream.log.rewriting.latest_offsets import KeyHasher, LatestOffsets
+from jetstream.log.rewriting.replacement import Piece, RewrittenSegment, write_beside
+from jetstream.log.rewriting.segment_chunks import Chunk, chunks_of
+from jetstream.log.segments.segment import Segment
+from jetstream.log.state.compaction_state import CompactionState
+
+KEY_BYTES_DEFAULT: Final = 64 * MIB
+"""Of hashes and offsets in one pass: 2.8 million keys."""
+
+Pace = Callable[[int], None]
+"""Called with the bytes of each chunk that was worked through; it may take its time, or raise to stop."""
+
+Bits = npt.NDArray[np.bool_]
+
+
+class CompactionPass:
+    """One pass over one log: `gather`, then `rewritten` for each segment of the plan.
+
+    Attributes:
+        end: where the keys have been gathered to: below it the log is clean once all is done.
+        tombstones: how many were found and stay.
+    """
+
+    def __init__(
+        self,
+        log: ReadableLog,
+        disk: Disk,
+        plan: CompactionPlan,
+        codec: Compression,
+        pace: Pace,
+        key_bytes: int = KEY_BYTES_DEFAULT,
+    ) -> None:
+        """Prepare; nothing is read."""
+        self._log = log
+        self._disk = disk
+        self._plan = plan
+        self._codec = codec
+        self._pace = pace
+        self._hasher = KeyHasher()
+        self._latest = LatestOffsets(key_bytes)
+        self._lost = 0
+        self.end = plan.dirty_start
+        self.tombstones = 0
+
+    def gather(self) -> None:
+        """Find the last offset of each key in the dirty part, as far as the budget reaches.
+
+        Raises:
+            CorruptDataError: a batch is damaged; its offsets are refused from now on.
+            StorageError, UnavailableError: the disk refused, or the segment is gone.
+        """
+        for segment in self._plan.segments:
+            if segment.next <= self.end or self.end >= self._plan.end:
+                continue
+            for chunk in chunks_of(self._log, segment, self.end):
+                keyed = _keyed(chunk)
+                if len(keyed.rows):
+                    self._latest.add(self._hasher.hashes(keyed.keys), keyed.offsets)
+                self.end = chunk.end
+                self._pace(chunk.bytes)
+                if self._latest.is_full:
+                    return
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Those that may lose something, as far as the keys were gathered."""
+        reach = max(self.end, self._plan.purge_end)
+        return [segment for segment in self._plan.segments if segment.base < reach]
+
+    def rewritten(self, segment: Segment) -> RewrittenSegment | None:
+        """Write what stays of a segment, durably, beside it; None if all of it does.
+
+        Raises:
+            CorruptDataError: a batch is damaged; its offsets are refused from now on.
+            DiskFull: there is no space for it.
+            StorageError, FsyncFailed, UnavailableError: the disk refused, or the segment is gone.
+        """
+        found = self.tombstones
+        if not any(self._loses(chunk) for chunk in chunks_of(self._log, segment, segment.base)):
+            return None
+        self.tombstones, self._lost = found, 0
+        new = write_beside(self._disk, segment, self._left_of(segment), self._codec)
+        return RewrittenSegment(segment, new, self._lost)
+
+    def outcome(self, state: CompactionState, now: TimestampUs) -> CompactionState:
+        """Return what is to be on record once every segment of the plan is in its place."""
+        left = self.tombstones > 0 or self._plan.only_purges  # which has not looked everywhere
+        return state.cleaned(self.end, now, tombstones=left)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _loses(self, chunk: Chunk) -> bool:
+        kept = self._kept(chunk)
+        self._pace(chunk.bytes)
+        return not kept.all()
+
+    def _left_of(self, segment: Segment) -> Iterator[list[Piece]]:
+        """Yield what is to be written in the segment's place."""
+        held: list[Piece] = []
+        for chunk in chunks_of(self._log, segment, segment.base):
+            kept = self._kept(chunk)
+            self._lost += len(kept) - int(np.count_nonzero(kept))
+            held = list(_joined([*held, *_pieces(chunk, kept)]))
+            yield held[:-1]
+            del held[:-1]
+            self._pace(chunk.bytes)
+        yield held
+
+    def _kept(self, chunk: Chunk) -> Bits:
+        """Return which of a chunk's records stay."""
+        keyed = _keyed(chunk)
+        kept = np.ones(chunk.records.num_rows, np.bool_)
+        if len(keyed.rows) == 0:
+            return kept
+        gone = self._latest.are_superseded(self._hasher.hashes(keyed.keys), keyed.offsets)
+        gone |= keyed.tombstones & (keyed.offsets < self._plan.purge_end)
+        self.tombstones += int(np.count_nonzero(keyed.tombstones & ~gone))
+        kept[keyed.rows[gone]] = False
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Keyed:
+    """The records of a chunk that have a key."""
+
+    rows: npt.NDArray[np.int64]
+    keys: "pa.Array[pa.BinaryScalar]"
+    offsets: npt.NDArray[np.int64]
+    tombstones: Bits
+
+
+def _keyed(chunk: Chunk) -> _Keyed:
+    # A column at a time for all batches together: what one call costs is more than its rows do.
+    keys = chunk.records.column(3).combine_chunks()
+    has_key = keys.is_valid().to_numpy(zero_copy_only=False)
+    tombstones = chunk.records.column(6).is_null().to_numpy()
+    offsets = chunk.records.column(0).to_numpy()
+    return _Keyed(np.flatnonzero(has_key), keys.drop_null(), offsets[has_key], tombstones[has_key])
+
+
+def _pieces(chunk: Chunk, kept: Bits) -> Iterator[Piece]:
+    """Yield what is left of each batch."""
+    [left] = chunk.records.filter(pa.array(kept)).combine_chunks().to_batches() or [NO_RECORDS]
+    counts = np.concatenate([[0], np.cumsum(kept)])[chunk.bounds].tolist()
+    were = np.diff(chunk.bounds).tolist()
+    for header, frame, was, (start, end) in zip(
+        chunk.headers, chunk.frames, were, pairwise(counts), strict=True
+    ):
+        if start == end:
+            yield Piece(header, None)
+        elif end - start == was:
+            yield Piece(header, left.slice(start, was), frame, header)
+        else:
+            timestamp = left.column(1)[end - 1].value
+            yield Piece(replace(header, max_timestamp=timestamp), left.slice(start, end - start))
+
+
+def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Yield ``pieces`` with the ranges of empty ones given to their neighbours of the same epoch."""
+    held: Piece | None = None
+    for piece in pieces:
+        if held is not None and held.header.leader_epoch == piece.header.leader_epoch:
+            if piece.records is None:
+                header = replace(held.header, next=piece.header.next)
+                if held.records is None:
+                    header = replace(header, max_timestamp=piece.header.max_timestamp)
+                held = replace(held, header=header)
+                continue
+            if held.records is None:
+                flags = piece.header.flags | held.header.flags & BatchFlags.ROLL
+                held = replace(piece, header=replace(piece.header, base=held.header.base, flags=flags))
+                continue
+        if held is not None:
+            yield held
+        held = piece
+    if held is not None:
+        yield held

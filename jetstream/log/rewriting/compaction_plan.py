@@ -1,0 +1,111 @@
+"""What compaction is to do next, if anything: a pure decision.
+
+Cleaned are the oldest segments, as far as they are sealed, committed and old enough. What has been cleaned
+before is so with everything up to `CompactionState.cleaned_end`; what comes after is dirty. When enough of it
+is, or it is old enough, the keys of the dirty part are gathered, and all records that it replaces go, its own
+included. The last record of the log always stays, as it is in a segment that is not cleaned.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import dropwhile, takewhile
+
+from envelope.types import Offset, TimestampUs
+from jetstream.log.segments.log_config import CompactionConfig
+from jetstream.log.segments.segment import Segment
+from jetstream.log.state.compaction_state import CompactionState
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionBounds:
+    """What the node knows besides the log.
+
+    Attributes:
+        high_watermark: only what is committed is cleaned.
+        passed_by_all: every replica has on disk what lies below.
+        now: wall clock.
+        border: nothing below it is rewritten, and no tombstone goes: older records may be in an object
+            store, where they stay as they are. None: there is none of the log.
+    """
+
+    high_watermark: Offset
+    passed_by_all: Offset
+    now: TimestampUs
+    border: Offset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """One pass.
+
+    Attributes:
+        segments: what is looked through, and rewritten where a record goes.
+        dirty_start: where the keys are gathered from.
+        end: where they are gathered to, unless there are too many; no record at or above it goes.
+        purge_end: tombstones below it go.
+    """
+
+    segments: tuple[Segment, ...]
+    dirty_start: Offset
+    end: Offset
+    purge_end: Offset
+
+    @property
+    def only_purges(self) -> bool:
+        """Whether nothing is dirty."""
+        return self.dirty_start >= self.end
+
+
+def cleanable(
+    segments: Sequence[Segment],
+    high_watermark: Offset,
+    config: CompactionConfig,
+    border: Offset | None = None,
+) -> tuple[Segment, ...]:
+    """Return the segments that may be cleaned, oldest first; never the one that holds the last record."""
+    log_end_offset = segments[-1].next
+    youngest = max(segment.max_timestamp for segment in segments[-2:]) - config.lag_us
+    return tuple(
+        takewhile(
+            lambda segment: (
+                segment.sealed
+                and not segment.damages
+                and segment.next <= high_watermark
+                and segment.next < log_end_offset
+                and segment.max_timestamp <= youngest
+            ),
+            dropwhile(lambda segment: border is not None and segment.base < border, segments[:-1]),
+        )
+    )
+
+
+def dirty_ratio(segments: Sequence[Segment], cleaned_end: Offset) -> float:
+    """Return how much of ``segments``, in bytes, has not been cleaned; 0 if there are none."""
+    total = sum(segment.size for segment in segments)
+    dirty = sum(segment.size for segment in segments if segment.next > cleaned_end)
+    return dirty / total if total else 0.0
+
+
+def plan_compaction(
+    segments: Sequence[Segment], state: CompactionState, bounds: CompactionBounds, config: CompactionConfig
+) -> CompactionPlan | None:
+    """Return what is to be done now; None if nothing is due."""
+    found = cleanable(segments, bounds.high_watermark, config, bounds.border)
+    if not found:
+        return None
+    purge_end = state.purgeable_end(bounds.passed_by_all, bounds.now, config.tombstone_retention_us)
+    if bounds.border is not None:
+        purge_end = state.purged_end
+    dirty_start = max(state.cleaned_end, found[0].base)
+    dirty = [segment for segment in found if segment.next > dirty_start]
+    is_old = bool(dirty) and dirty[0].max_timestamp < bounds.now - config.age_us
+    if dirty and (is_old or dirty_ratio(found, dirty_start) >= config.dirty_ratio):
+        return CompactionPlan(found, dirty_start, found[-1].next, purge_end)
+    # While a replica catches up the end moves all the time: whole segments are worth a pass.
+    is_worth_it = purge_end == state.waiting_end or any(
+        state.purged_end < segment.next <= purge_end for segment in found
+    )
+    if purge_end > state.purged_end and is_worth_it:
+        purged = tuple(segment for segment in found if segment.base < purge_end)
+        return CompactionPlan(purged, dirty_start, dirty_start, purge_end)
+    return None

@@ -1,0 +1,81 @@
+"""Which sealed segments are to have their small batches merged: a pure decision.
+
+Oldest first: they are sealed, cold, committed, and on the disk of every replica. Each is looked at once: up
+to `rewritten_end`, which is on record, all is done, whether it was worth it or not. A segment that is cut,
+or that compaction puts in the place of another, is looked at again.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from envelope.limits import KIB
+from envelope.types import Offset, TimestampUs
+from jetstream.log.segments.index import BatchIndex
+from jetstream.log.segments.segment import Segment
+
+SMALL_BATCH_BYTES: Final = 64 * KIB
+"""Segments whose batches are larger, in the mean, stay: merging them would save next to nothing."""
+SAVED_MIN: Final = 0.1
+"""What has been written takes a segment's place only if it is smaller by that."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteBounds:
+    """What the node knows besides the log.
+
+    Attributes:
+        high_watermark: only what is committed is rewritten.
+        passed_by_all: every replica has on disk what lies below.
+        now: wall clock.
+    """
+
+    high_watermark: Offset
+    passed_by_all: Offset
+    now: TimestampUs
+
+
+def is_waiting(segments: Sequence[Segment], looked_at_end: Offset, cold_end: TimestampUs) -> bool:
+    """Tell whether there is a segment to be looked at whose records are all at or before ``cold_end``.
+
+    It is asked of every stream all the time, where there is nothing to do nearly always.
+    """
+    row = _first_after(segments, looked_at_end)
+    return row < len(segments) - 1 and segments[row].max_timestamp <= cold_end
+
+
+def due_segments(
+    segments: Sequence[Segment], looked_at_end: Offset, bounds: RewriteBounds, after_us: int
+) -> tuple[Segment, ...]:
+    """Return the segments that are to be looked at now, oldest first; the last one is never among them.
+
+    Args:
+        segments: of the log.
+        looked_at_end: below it nothing is to be looked at any more.
+        bounds: see there.
+        after_us: how old a segment's newest record is at least.
+    """
+    found: list[Segment] = []
+    end = min(bounds.high_watermark, bounds.passed_by_all)
+    for segment in segments[_first_after(segments, looked_at_end) : -1]:
+        is_cold = segment.max_timestamp <= bounds.now - after_us
+        if not (segment.sealed and is_cold and segment.next <= end) or segment.damages:
+            break
+        found.append(segment)
+    return tuple(found)
+
+
+def _first_after(segments: Sequence[Segment], offset: Offset) -> int:
+    return bisect_right(segments, offset, key=lambda segment: segment.next)
+
+
+def may_pay(index: BatchIndex) -> bool:
+    """Tell whether a segment with these batches is likely to become smaller by merging them."""
+    batches, epochs = len(index), len(set(index.epochs))
+    return batches >= 2 * epochs and sum(index.lengths) < batches * SMALL_BATCH_BYTES
+
+
+def has_paid(size_before: int, size_after: int) -> bool:
+    """Tell whether a segment has become enough smaller to be put in the other's place."""
+    return size_after <= size_before * (1 - SAVED_MIN)

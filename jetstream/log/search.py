@@ -1,0 +1,193 @@
+"""Where in a log a transaction id begins: by what the indexes know of each batch, then in one batch.
+
+Each segment has its largest transaction id in memory, and each entry of its index that of its batch. So one
+index is looked at and one batch is read, however few records have a transaction id.
+
+`batches_within` finds how far so many stored bytes reach, from the indexes alone.
+
+A sealed segment that is taken whole counts by its length. So the indexes of two segments are looked at, at
+most, and no batch is read.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from envelope.errors import CorruptDataError, OffsetOutOfRange, UnavailableError
+from envelope.types import Offset
+from jetstream.log.format.batch import decode
+from jetstream.log.readable_log import ReadableLog
+from jetstream.log.segments.index import NO_TXID, IndexEntry, StoredBatches
+from jetstream.log.segments.scan import FIRST_BATCH
+from jetstream.log.segments.segment import PlanAgain, Segment
+
+
+def joined(
+    offset: Offset, max_bytes: int, end: Offset, piece: Callable[[StoredBatches], StoredBatches]
+) -> StoredBatches:
+    """Return the batches from ``offset`` on that take ``max_bytes`` at most, put together from pieces.
+
+    Args:
+        offset: where they begin.
+        max_bytes: at most so many, but for the first batch, which comes however long it is.
+        end: no piece is asked for from there on.
+        piece: returns what follows those that it is given, of what is left of ``max_bytes``; 0 bytes end it.
+    """
+    taken = StoredBatches(offset, 0)
+    while taken.next < end:
+        more = piece(taken)
+        if more.bytes == 0 or (taken.bytes > 0 and taken.bytes + more.bytes > max_bytes):
+            break
+        taken = StoredBatches(more.next, taken.bytes + more.bytes)
+    return taken
+
+
+def batches_within(log: ReadableLog, offset: Offset, max_bytes: int, end: Offset) -> StoredBatches:
+    """Return the batches from the one that holds ``offset`` on that take ``max_bytes`` at most.
+
+    At least one, however long, but none that reaches beyond ``end`` or lies behind a corrupt range. Any
+    thread that may wait for the disk can ask, whatever is appended, removed or rewritten meanwhile.
+
+    Args:
+        log: where they are counted.
+        offset: below ``end``.
+        max_bytes: as they are stored.
+        end: at most the log's end.
+
+    Raises:
+        OffsetOutOfRange: ``offset`` is below the log start.
+        CorruptDataError: ``offset`` lies in a corrupt range.
+        StorageError: the disk refused.
+        UnavailableError: the log is closed.
+    """
+    while True:
+        start = log.log_start_offset
+        try:
+            return joined(offset, max_bytes, end, lambda taken: _piece(log, taken, max_bytes, end))
+        except UnavailableError as error:
+            if not isinstance(error, PlanAgain) and log.log_start_offset == start:
+                raise
+
+
+def _piece(log: ReadableLog, taken: StoredBatches, max_bytes: int, end: Offset) -> StoredBatches:
+    """Return what of one segment, or of one epoch in it, follows ``taken``."""
+    offset, left = taken.next, max_bytes - taken.bytes
+    whole = _whole(log, offset, end)
+    if whole is not None and whole.bytes <= left:
+        return whole
+    nothing = StoredBatches(offset, 0)
+    try:
+        found = log.locate(offset)
+    except CorruptDataError:
+        if taken.bytes == 0:
+            raise
+        return nothing
+    stop = min([end, *(start for start, _ in log.corrupt_ranges if start > offset)])
+    return found.index.within(found.row, left, stop) or nothing
+
+
+def _whole(log: ReadableLog, offset: Offset, end: Offset) -> StoredBatches | None:
+    """Return the sealed, intact segment that begins at ``offset`` and ends by ``end``, if there is one."""
+    segments = log.all_segments
+    segment = segments[bisect_right(segments, offset, key=_base) - 1]
+    # Of the segment that is being written the length is told before the end that belongs to it.
+    is_kept = log.log_start_offset <= offset == segment.base
+    is_hurt = any(low < segment.next and high > segment.base for low, high in log.corrupt_ranges)
+    if not is_kept or not segment.sealed or segment.next > end or is_hurt:
+        return None
+    return StoredBatches(segment.next, segment.data_end - FIRST_BATCH)
+
+
+def _base(segment: Segment) -> Offset:
+    return segment.base
+
+
+_ANY = NO_TXID + 1
+"""No stored transaction id counts as less."""
+
+
+def offset_for_txid(log: ReadableLog, txid: int) -> Offset:
+    """Return the first kept offset whose transaction id is at least ``txid``; the log end if none is.
+
+    Raises:
+        As `first_with_txid`.
+    """
+    end = log.log_end_offset
+    found = first_with_txid(log, txid, log.log_start_offset, end)
+    return end if found is None else found
+
+
+def first_with_txid(log: ReadableLog, txid: int, start: Offset, end: Offset) -> Offset | None:
+    """Return the first kept offset of ``[start, end)`` whose transaction id is at least ``txid``, if any.
+
+    Any thread that may wait for the disk can ask, whatever is appended, removed or rewritten meanwhile.
+
+    Raises:
+        CorruptDataError: the batch that would hold it is damaged.
+        StorageError: the disk refused.
+        UnavailableError: the log is closed.
+    """
+    while True:
+        first, stop = max(start, log.log_start_offset), min(end, log.log_end_offset)
+        try:
+            found = _found(log, txid, first, stop)
+            _refuse_damage(log, first, stop if found is None else found.clear_from)
+        except (UnavailableError, OffsetOutOfRange) as error:
+            is_cut = log.log_start_offset > first or log.log_end_offset < stop
+            if not is_cut and not isinstance(error, PlanAgain):
+                raise
+        else:
+            return None if found is None or found.offset >= stop else found.offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The wanted record; nothing but what lies before ``clear_from`` can hold an earlier one."""
+
+    offset: Offset
+    clear_from: Offset
+
+
+def _found(log: ReadableLog, txid: int, start: Offset, end: Offset) -> _Found | None:
+    offset = start
+    while (entry := _first_reaching(log, txid, offset, end)) is not None:
+        # Whole, whatever its end: it may have been merged with others meanwhile.
+        header, records = decode(log.read(max(entry.base, offset), 1, log.log_end_offset))
+        own = records.filter(
+            pc.and_(pc.greater_equal(records["offset"], pa.scalar(start)), pc.is_valid(records["txid"]))
+        )
+        wanted = own.filter(pc.greater_equal(own["txid"], pa.scalar(txid, pa.int64())))
+        if wanted.num_rows:
+            found = Offset(wanted["offset"][0].as_py())
+            has_less = own["offset"][0].as_py() < found
+            return _Found(found, start if has_less else header.base)
+        offset = header.next  # such records are below the start, or have been removed meanwhile
+    return None
+
+
+def _first_reaching(log: ReadableLog, txid: int, offset: Offset, end: Offset) -> IndexEntry | None:
+    """Return the first batch of ``[offset, end)`` that has a transaction id of at least ``txid``."""
+    wanted = max(txid, _ANY)
+    for segment in log.all_segments:
+        if segment.base >= end:
+            break
+        if segment.next <= offset or segment.last_txid is None or segment.last_txid < wanted:
+            continue
+        index = log.indexes.of(segment)
+        row = index.find_txid(wanted, index.find(offset))
+        if row < len(index):
+            return index[row] if index.bases[row] < end else None
+    return None
+
+
+def _refuse_damage(log: ReadableLog, start: Offset, end: Offset) -> None:
+    """Raise if damage in ``[start, end)`` may have held the wanted record.
+
+    It cannot if a smaller transaction id lies between: they never decrease (S2).
+    """
+    damaged = [(low, high) for low, high in log.corrupt_ranges if max(low, start) < min(high, end)]
+    if damaged and _first_reaching(log, _ANY, damaged[-1][1], end) is None:
+        log.locate(max(damaged[-1][0], start))

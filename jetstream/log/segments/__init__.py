@@ -1,0 +1,1 @@
+"""Segment files and their indexes: written, scanned, retained and refused."""

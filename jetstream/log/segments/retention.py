@@ -1,0 +1,84 @@
+"""Which old segments the configuration no longer keeps: a pure decision."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol
+
+from envelope.types import Offset, TimestampUs
+from jetstream.log.segments.log_config import LogConfig
+
+
+class Retained(Protocol):
+    """What is asked of a segment, wherever it lies."""
+
+    @property
+    def base(self) -> Offset:
+        """Its first offset."""
+
+    @property
+    def next(self) -> Offset:
+        """The offset after its last one."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+
+    @property
+    def max_timestamp(self) -> TimestampUs:
+        """Of its records."""
+
+    @property
+    def damages(self) -> Sequence[object]:
+        """What of it cannot be read."""
+
+
+def retained_start(
+    segments: Sequence[Retained], high_watermark: Offset, now: TimestampUs, config: LogConfig
+) -> Offset:
+    """Return the base of the first segment to keep.
+
+    The oldest segment goes if its newest record is older than the age, or if the rest still holds the bytes
+    or the records to keep and that record is older than the lag, and only if all of it is committed. The
+    last one, being written, always stays.
+    """
+    start = segments[0].base
+    rest_bytes = sum(segment.size for segment in segments)
+    log_end_offset = segments[-1].next
+    for segment, following in pairwise(segments):
+        rest_bytes -= segment.size
+        rest_messages = log_end_offset - segment.next
+        newest_at = _newest_at(segment, following)
+        if segment.next > high_watermark or not (
+            is_expired(newest_at, now, config)
+            or (
+                _is_enough(rest_bytes, rest_messages, config)
+                and not _is_young(newest_at, now, config.retention_lag_us)
+            )
+        ):
+            break
+        start = segment.next
+    return start
+
+
+def is_expired(newest_at: TimestampUs | None, now: TimestampUs, config: LogConfig) -> bool:
+    """Tell whether records whose newest is from ``newest_at`` are older than the age to keep."""
+    if config.retention_age_us is None or newest_at is None:
+        return False
+    return newest_at < now - config.retention_age_us
+
+
+def _is_enough(rest_bytes: int, rest_messages: int, config: LogConfig) -> bool:
+    return (config.retention_bytes is not None and rest_bytes >= config.retention_bytes) or (
+        config.retention_messages is not None and rest_messages >= config.retention_messages
+    )
+
+
+def _is_young(newest_at: TimestampUs | None, now: TimestampUs, lag_us: int) -> bool:
+    return lag_us > 0 and (newest_at is None or newest_at >= now - lag_us)
+
+
+def _newest_at(segment: Retained, following: Retained) -> TimestampUs | None:
+    """Return a time no record of ``segment`` is newer than; None if damage hides it."""
+    if not segment.damages:
+        return segment.max_timestamp
+    return following.max_timestamp or None

@@ -1,0 +1,188 @@
+"""The end of a log: writing, rolling and cutting its last segment."""
+
+from collections.abc import Sequence
+
+from envelope.errors import DiskFull, StorageError
+from envelope.types import Buffer, Offset, TimestampUs
+from jetstream.log.disk.port import Disk, File
+from jetstream.log.format.batch import BatchFlags
+from jetstream.log.format.schema import END_OF_STREAM, SCHEMA_MESSAGE
+from jetstream.log.segments.index import Covered, IndexEntry
+from jetstream.log.segments.index_file import remove_index
+from jetstream.log.segments.log_config import LogConfig
+from jetstream.log.segments.retention import is_expired
+from jetstream.log.segments.scan import FIRST_BATCH
+from jetstream.log.segments.segment import Segment
+
+Written = tuple[Covered, Buffer, int | None]
+"""A finished batch: what the index must know of it, its bytes, and its largest transaction id."""
+
+
+class SegmentWriter:
+    """Has the active segment's file open, on the disk's thread.
+
+    Attributes:
+        segment: the active one; sealed only between `seal` and `start`, and after a damaged end.
+    """
+
+    __slots__ = ("_directory", "_disk", "_file", "segment")
+
+    def __init__(self, disk: Disk, directory: str, segment: Segment, file: File | None) -> None:
+        """Take over ``segment`` and its open file; there is none if nothing can be appended."""
+        self._disk = disk
+        self._directory = directory
+        self._file = file
+        self.segment = segment
+
+    @property
+    def file(self) -> File:
+        """The active segment's file."""
+        assert self._file is not None, "the log takes appends"
+        return self._file
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the active segment holds no batch."""
+        return self.segment.next == self.segment.base
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next batch may be just one more in the active segment."""
+        return self._file is not None and not self.segment.sealed and not self.is_empty
+
+    def roll_due(self, size: int, now: TimestampUs, config: LogConfig) -> bool:
+        """Tell whether ``size`` more bytes must begin a new segment."""
+        segment = self.segment
+        if segment.sealed or self.is_empty:
+            return segment.sealed
+        if segment.size + size > config.segment_bytes:
+            return True
+        assert segment.index is not None, "the active segment's index is loaded"
+        first_at = segment.index.timestamps[0]
+        return config.segment_age_us is not None and now - first_at >= config.segment_age_us
+
+    def expired(self, now: TimestampUs, config: LogConfig) -> bool:
+        """Tell whether all that the active segment holds is too old to keep."""
+        return not self.is_empty and is_expired(self.segment.max_timestamp, now, config)
+
+    def write(self, batches: Sequence[Written]) -> None:
+        """Append finished batches with one call; a new segment begins with the schema message.
+
+        Raises:
+            DiskFull: undone, durably.
+            StorageError, FsyncFailed: what is on disk is unknown.
+        """
+        assert not self.segment.sealed, "nothing follows the end-of-stream marker"
+        buffers = [frame for _, frame, _ in batches]
+        start = self.segment.size
+        if start == 0:
+            buffers.insert(0, SCHEMA_MESSAGE)
+        self._write(buffers)
+        position = start or FIRST_BATCH
+        for batch, frame, txid in batches:
+            self.segment.extend(IndexEntry.of(batch, position, len(frame), txid))
+            position = self.segment.data_end
+
+    def first_flags(self) -> BatchFlags:
+        """Return the flag of the next batch that its place in the segment decides."""
+        return BatchFlags.ROLL if self.is_empty else BatchFlags(0)
+
+    def seal(self) -> None:
+        """End the active segment; returns when all of it is durable.
+
+        Raises:
+            DiskFull: undone, durably.
+            StorageError, FsyncFailed: what is on disk is unknown.
+        """
+        segment = self.segment
+        self._write([END_OF_STREAM])
+        segment.size += len(END_OF_STREAM)
+        self.file.sync()
+        segment.sealed = True
+        assert segment.index is not None, "the active segment's index is loaded"
+        segment.save_index(len(segment.index))
+
+    def unseal(self) -> None:
+        """Take back the end of the active segment, if it has one; durable with the next batch."""
+        segment = self.segment
+        if segment.sealed:
+            self.file.truncate(segment.data_end)
+            segment.size, segment.sealed = segment.data_end, False
+
+    def start(self, base: Offset) -> Segment:
+        """Create the segment that begins at ``base`` and make it the active one; its name is durable.
+
+        Raises:
+            DiskFull: nothing has changed.
+            StorageError, FsyncFailed: it may exist.
+        """
+        assert self.segment.sealed, "the active segment is sealed first"
+        segment = Segment(self._disk, self._directory, base)
+        file = self._disk.create(segment.path)
+        try:
+            self._disk.sync_dir(self._directory)
+        except StorageError:
+            file.close()
+            raise
+        self.close()
+        self.segment, self._file = segment, file
+        return segment
+
+    def cut(self, segments: tuple[Segment, ...], left: tuple[Segment, ...], file: File) -> None:
+        """Cut from the files of ``segments`` what `left_of` does not have, durably; its last one is active.
+
+        Its ``file`` belongs to the writer now.
+
+        Raises:
+            StorageError, FsyncFailed: some of it may be cut.
+        """
+        self.close()
+        self._file = file
+        for segment in reversed(segments[len(left) :]):
+            # One after the other from the end: after a crash no hole is left that would read as damage.
+            remove(self._disk, segment)
+            self._disk.sync_dir(self._directory)
+        segments[len(left) - 1].retire(is_replaced=True)
+        self.segment = segment = left[-1]
+        remove_index(self._disk, segment.index_path)
+        self._disk.sync_dir(self._directory)
+        file.truncate(segment.size)
+        file.sync()
+
+    def close(self) -> None:
+        """Close the file, if that was not done before."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+
+    def _write(self, buffers: Sequence[Buffer]) -> None:
+        try:
+            self.file.write(buffers, self.segment.size)
+        except DiskFull:
+            self._undo()
+            raise
+
+    def _undo(self) -> None:
+        """Cut off what a refused write left, so that the refusal is definite."""
+        try:
+            self.file.truncate(self.segment.size)
+            self.file.sync()
+        except DiskFull as error:
+            raise StorageError("a write that the disk had no space for could not be undone") from error
+
+
+def left_of(segments: tuple[Segment, ...], offset: Offset) -> tuple[Segment, ...]:
+    """Return what is left of segments once all batches from ``offset`` on are cut; at least one.
+
+    None that becomes empty, if there are others: whether the next batch begins a segment is for its writer to
+    say. Raises as `Segment.cut`.
+    """
+    kept = [segments[0], *(segment for segment in segments[1:] if segment.base < offset)]
+    return (*kept[:-1], kept[-1].cut(offset))
+
+
+def remove(disk: Disk, segment: Segment) -> None:
+    """Remove a segment's files; readers keep what they hold."""
+    segment.retire()
+    remove_index(disk, segment.index_path)
+    disk.unlink(segment.path)

@@ -1,0 +1,1 @@
+"""The state files of a log: checkpoint, epochs, and marks of compaction and rewriting."""

@@ -1,0 +1,190 @@
+"""Truncation and retention."""
+
+from dataclasses import replace
+
+import pytest
+
+from envelope.errors import OffsetOutOfRange, UnavailableError
+from envelope.types import Offset, TimestampUs
+from jetstream.log.format.batch import decode, iter_frames
+from jetstream.log.log import LogConfig
+from tests.support.log_files import check_files_owned
+from tests.support.logs import (
+    DIRECTORY,
+    NOW,
+    SMALL,
+    append,
+    begun,
+    file_content,
+    filled,
+    opened,
+    overwrite,
+    stored_values,
+)
+from tests.support.memory_disk import (
+    Fault,
+    FaultKind,
+    MemoryDisk,
+    PowerLostError,
+    everything_survives,
+    nothing_survives,
+)
+
+# --- removing --------------------------------------------------------------------------------------------
+
+
+def test_truncating_frees_whole_segments_and_survives() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 7)
+    before = log.bytes
+    log.truncate_before(Offset(3), Offset(7))
+    assert (log.log_start_offset, log._segments[0].base) == (3, 2)
+    assert log.bytes < before
+    check_files_owned(log)
+    found = opened(disk.power_loss(nothing_survives), SMALL)
+    assert found.log_start_offset == 3
+    assert min(stored_values(found)) == 3
+    assert found.corrupt_ranges == ()
+
+
+def test_a_removal_that_a_crash_interrupted_is_finished_at_the_next_start() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 7)
+    disk.faults[disk.calls + 9] = Fault(FaultKind.POWER_LOSS)
+    with pytest.raises(PowerLostError):
+        log.truncate_before(Offset(6), Offset(7))
+    assert disk.trace[-1] == f"unlink {DIRECTORY}/{0:020d}.arrows", (
+        "the checkpoint is written, nothing removed"
+    )
+    found = disk.power_loss(everything_survives)
+    again = opened(found, SMALL)
+    assert (again.log_start_offset, again.segments) == (6, 1)
+    assert [name for name in found.listdir(DIRECTORY) if name.endswith(".arrows")] == [f"{6:020d}.arrows"]
+
+
+@pytest.mark.parametrize("left", [".index", ".arrows"])
+def test_whatever_a_crash_has_left_of_a_segment_goes_at_the_next_start(left: str) -> None:
+    """Nothing orders on the medium that a segment goes, and that its index does."""
+    disk = MemoryDisk()
+    log = filled(disk, 7)
+    content = file_content(disk, f"{DIRECTORY}/{0:020d}{left}")
+    log.truncate_before(Offset(6), Offset(7))
+    disk.create(f"{DIRECTORY}/{0:020d}{left}").close()
+    overwrite(disk, f"{DIRECTORY}/{0:020d}{left}", content)
+    again = opened(disk, SMALL)
+    assert stored_values(again) == {6: b"6"}
+    check_files_owned(again, is_just_opened=True)
+
+
+def test_truncating_is_idempotent_and_never_goes_back() -> None:
+    log = filled(MemoryDisk(), 7)
+    for offset in (3, 3, 1, 0):
+        log.truncate_before(Offset(offset), Offset(7))
+        assert log.log_start_offset == 3
+
+
+def test_truncating_above_the_high_watermark_is_refused() -> None:
+    log = filled(MemoryDisk(), 7)
+    with pytest.raises(OffsetOutOfRange):
+        log.truncate_before(Offset(6), Offset(5))
+    assert log.log_start_offset == 0
+
+
+def test_truncating_to_the_end_leaves_an_empty_log_that_remembers_its_end() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 4)
+    log.truncate_before(Offset(4), Offset(4))
+    assert (log.segments, log.bytes) == (1, 0), "what was truncated is off the disk"
+    found = opened(disk.power_loss(nothing_survives), SMALL)
+    assert (found.log_start_offset, found.log_end_offset) == (4, 4)
+    assert stored_values(found) == {}
+
+
+def test_a_reader_keeps_a_segment_that_is_removed() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 5)
+    file_range = log.plan_read(Offset(0), 1 << 20, Offset(5))
+    file = file_range.segment.acquire()
+    log.truncate_before(Offset(4), Offset(5))
+    assert not disk.exists(file_range.segment.path)
+    body = file.read(file_range.position, file_range.length)
+    assert [decode(frame)[0].base for frame in iter_frames(body)] == [0, 1]
+    file_range.segment.release()
+    assert not file_range.segment.is_open
+    with pytest.raises(UnavailableError):
+        file_range.segment.acquire()
+
+
+@pytest.mark.parametrize(
+    ("changes", "start"),
+    [
+        ({"retention_messages": 1}, 6),
+        ({"retention_messages": 3}, 4),
+        ({"retention_messages": 4}, 2),
+        ({"retention_messages": 100}, 0),
+        ({"retention_bytes": 1}, 6),
+        ({"retention_bytes": 5000}, 2),
+        ({"retention_age_us": 4}, 2),
+        ({"retention_age_us": 100}, 0),
+        ({"retention_age_us": 100, "retention_messages": 3}, 4),
+        ({"retention_age_us": 2, "retention_messages": 4}, 4),
+        ({"retention_age_us": 1, "retention_bytes": 5000, "retention_messages": 3}, 6),
+        ({"retention_age_us": 4, "retention_bytes": 1, "retention_messages": 100}, 6),
+        ({"retention_age_us": 4, "retention_bytes": 5000, "retention_messages": 3}, 4),
+        ({"retention_age_us": 100, "retention_bytes": 1 << 20, "retention_messages": 100}, 0),
+        ({"retention_bytes": 1, "retention_lag_us": 4}, 2),
+        ({"retention_messages": 1, "retention_lag_us": 4}, 2),
+        ({"retention_age_us": 2, "retention_lag_us": 4}, 4),
+    ],
+)
+def test_retention_removes_whole_segments_from_the_start(changes: dict[str, int], start: int) -> None:
+    log = filled(MemoryDisk(), 7)
+    log.config = replace(log.config, **changes)  # type: ignore[arg-type]  # the numeric fields
+    log.apply_retention(TimestampUs(NOW + 7), Offset(7))
+    assert log.log_start_offset == start
+    assert log._segments[0].base == start
+
+
+def test_a_clock_that_was_set_back_removes_nothing_early() -> None:
+    """The clock had gone too fast: records are stamped by it, and those that follow not before them."""
+    log = filled(MemoryDisk(), 7, replace(SMALL, retention_age_us=100))
+    newest = log.last_timestamp
+    for now in (0, newest - 1_000_000, newest, newest + 94):
+        log.apply_retention(TimestampUs(now), Offset(7))
+        assert log.log_start_offset == 0, now
+    append(log, [b"after"], newest)
+    log.sync()
+    log.apply_retention(TimestampUs(newest + 101), Offset(8))
+    assert log.log_start_offset == 8, "by the time of the records"
+
+
+def test_retention_leaves_what_is_not_committed() -> None:
+    log = filled(MemoryDisk(), 7, replace(SMALL, retention_messages=1))
+    log.apply_retention(NOW, Offset(5))
+    assert log.log_start_offset == 4
+
+
+def test_an_idle_log_whose_records_are_all_too_old_is_emptied() -> None:
+    disk = MemoryDisk()
+    config = LogConfig(retention_age_us=1000)
+    log = begun(disk, config)
+    append(log, [b"old"])
+    log.sync()
+    log.apply_retention(TimestampUs(NOW + 1001), Offset(1))
+    assert (log.log_start_offset, log.log_end_offset, log.bytes) == (1, 1, 0)
+    append(log, [b"new"], NOW + 1002)
+    log.close()
+    assert stored_values(opened(disk, config)) == {1: b"new"}
+
+
+def test_a_full_disk_can_be_freed_by_retention() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 7)
+    disk.capacity_bytes = 1
+    log.config = replace(log.config, retention_messages=1)
+    disk.capacity_bytes = sum(
+        len(file_content(disk, f"{DIRECTORY}/{name}")) for name in disk.listdir(DIRECTORY)
+    )
+    log.apply_retention(NOW, Offset(7))
+    assert log.log_start_offset == 6
+    assert stored_values(log) == {6: b"6"}
