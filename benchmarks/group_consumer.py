@@ -20,7 +20,7 @@ import jetstream
 from benchmarks.helper_process import announce
 from envelope.errors import JetstreamError
 from jetstream.client.connection import JetstreamClient
-from jetstream.client.consumer import Consumer
+from jetstream.client.consume.consumer import Consumer
 
 PAUSE_SECONDS = 0.002
 """Between two commits."""

@@ -21,26 +21,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jetstream.client.batch_publisher import BatchPublisher, RecordAck
-    from jetstream.client.blocking import BlockingClient, connect_blocking
-    from jetstream.client.blocking_consumer import BlockingConsumer
-    from jetstream.client.blocking_session import BlockingSession
-    from jetstream.client.blocking_table import BlockingTable
+    from jetstream.client.admin.cursors import Cursors
+    from jetstream.client.admin.groups import Groups
+    from jetstream.client.blocking.client import BlockingClient, connect_blocking
+    from jetstream.client.blocking.consumer import BlockingConsumer
+    from jetstream.client.blocking.session import BlockingSession
+    from jetstream.client.blocking.table import BlockingTable
     from jetstream.client.connection import JetstreamClient, ReadOptions, connect
-    from jetstream.client.consume_options import ConsumeOptions
-    from jetstream.client.consumer import Consumer
-    from jetstream.client.cursors import Cursors
-    from jetstream.client.groups import Groups
-    from jetstream.client.publisher import Publisher
-    from jetstream.client.publishing import PublishAck, PublishOptions
-    from jetstream.client.publishing_client import BatchOptions
-    from jetstream.client.read_progress import ReadProgress
-    from jetstream.client.read_range import Txid
-    from jetstream.client.reader import BatchReader, RecordReader
-    from jetstream.client.records import Record
-    from jetstream.client.session_messages import SessionAck, SessionOptions
-    from jetstream.client.session_publisher import SessionPublisher
-    from jetstream.client.stream_table import StreamTable
+    from jetstream.client.consume.consumer import Consumer
+    from jetstream.client.consume.options import ConsumeOptions
+    from jetstream.client.publish.batch_publisher import BatchPublisher, RecordAck
+    from jetstream.client.publish.client import BatchOptions
+    from jetstream.client.publish.messages import PublishAck, PublishOptions
+    from jetstream.client.publish.publisher import Publisher
+    from jetstream.client.publish.session_messages import SessionAck, SessionOptions
+    from jetstream.client.publish.session_publisher import SessionPublisher
+    from jetstream.client.read.read_progress import ReadProgress
+    from jetstream.client.read.read_range import Txid
+    from jetstream.client.read.reader import BatchReader, RecordReader
+    from jetstream.client.read.records import Record
+    from jetstream.client.read.stream_table import StreamTable
 
 __all__ = [
     "BatchOptions",
@@ -73,33 +73,33 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchOptions": "publishing_client",
-    "BatchPublisher": "batch_publisher",
-    "BatchReader": "reader",
-    "BlockingClient": "blocking",
-    "BlockingConsumer": "blocking_consumer",
-    "BlockingSession": "blocking_session",
-    "BlockingTable": "stream_table",
-    "ConsumeOptions": "consume_options",
-    "Consumer": "consumer",
-    "Cursors": "cursors",
-    "Groups": "groups",
+    "BatchOptions": "publish.client",
+    "BatchPublisher": "publish.batch_publisher",
+    "BatchReader": "read.reader",
+    "BlockingClient": "blocking.client",
+    "BlockingConsumer": "blocking.consumer",
+    "BlockingSession": "blocking.session",
+    "BlockingTable": "blocking.table",
+    "ConsumeOptions": "consume.options",
+    "Consumer": "consume.consumer",
+    "Cursors": "admin.cursors",
+    "Groups": "admin.groups",
     "JetstreamClient": "connection",
-    "PublishAck": "publishing",
-    "PublishOptions": "publishing",
-    "Publisher": "publisher",
+    "PublishAck": "publish.messages",
+    "PublishOptions": "publish.messages",
+    "Publisher": "publish.publisher",
     "ReadOptions": "connection",
-    "ReadProgress": "read_progress",
-    "Record": "records",
-    "RecordAck": "batch_publisher",
-    "RecordReader": "reader",
-    "SessionAck": "session_messages",
-    "SessionOptions": "session_messages",
-    "SessionPublisher": "session_publisher",
-    "StreamTable": "stream_table",
-    "Txid": "read_range",
+    "ReadProgress": "read.read_progress",
+    "Record": "read.records",
+    "RecordAck": "publish.batch_publisher",
+    "RecordReader": "read.reader",
+    "SessionAck": "publish.session_messages",
+    "SessionOptions": "publish.session_messages",
+    "SessionPublisher": "publish.session_publisher",
+    "StreamTable": "read.stream_table",
+    "Txid": "read.read_range",
     "connect": "connection",
-    "connect_blocking": "blocking",
+    "connect_blocking": "blocking.client",
 }
 
 

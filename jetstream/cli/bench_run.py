@@ -17,11 +17,11 @@ from envelope.errors import DeadlinePassed, JetstreamError, RequestError, Stream
 from envelope.subjects import is_literal
 from jetstream.cli.bench_report import BenchReport
 from jetstream.cli.console import describe, notice
-from jetstream.client.ack_inbox import AckFuture
 from jetstream.client.connection import JetstreamClient, ReadOptions
-from jetstream.client.publishing import PublishAck
-from jetstream.client.read_progress import ReadProgress
-from jetstream.client.records import Record
+from jetstream.client.publish.ack_inbox import AckFuture
+from jetstream.client.publish.messages import PublishAck
+from jetstream.client.read.read_progress import ReadProgress
+from jetstream.client.read.records import Record
 
 NUMBERED_BYTES: Final = 16
 """A value by which one message of one run is known: eight bytes of chance, eight of its number."""

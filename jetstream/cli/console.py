@@ -21,7 +21,7 @@ from rich.table import Table
 from envelope.errors import JetstreamError
 from envelope.types import Offset
 from jetstream.cli.exit_codes import EXPECTED_ERRORS, ExitCode, exit_code_of
-from jetstream.client.read_progress import ReadProgress, ReadProgressTold
+from jetstream.client.read.read_progress import ReadProgress, ReadProgressTold
 
 PIPED_WIDTH_CHARS: Final = 200
 """Width of a table that goes into a pipe or a file, where 80 columns would cut values."""

@@ -13,7 +13,7 @@ from jetstream.cli.completion import group_names
 from jetstream.cli.quantities import parse_duration
 from jetstream.cli.record_output import RecordOutput
 from jetstream.client.connection import JetstreamClient, ReadOptions
-from jetstream.client.consume_options import ConsumeOptions
+from jetstream.client.consume.options import ConsumeOptions
 from metadata.api.responses import CursorInfo
 
 

@@ -22,8 +22,8 @@ from jetstream.cli.help_text import GroupArgument, Json
 from jetstream.cli.nats_options import NatsOptions
 from jetstream.cli.places import parse_place
 from jetstream.cli.socket_options import SocketOptions
-from jetstream.client.group_places import CursorMove, GroupLag, PartitionLag, Standing, Target
-from jetstream.client.groups import ResetOptions
+from jetstream.client.admin.group_lag import CursorMove, GroupLag, PartitionLag, Standing, Target
+from jetstream.client.admin.groups import ResetOptions
 from metadata.api.group_responses import GroupInfo, OwnedPartitions
 
 LIST_GROUPS_EXAMPLES: Final = ("jetstream group ls", "jetstream group ls shop/ --json | jq -r .group")

@@ -6,7 +6,7 @@ from typing import Literal
 import typer
 
 from envelope.types import Offset
-from jetstream.client.read_range import Txid
+from jetstream.client.read.read_range import Txid
 
 Place = Literal["earliest", "latest"] | Offset | datetime
 

@@ -16,9 +16,9 @@ from jetstream.cli.help_text import Json
 from jetstream.cli.nats_options import NatsOptions
 from jetstream.cli.quantities import parse_header
 from jetstream.cli.standard_input import input_lines, whole_input
-from jetstream.client.ack_inbox import AckFuture
-from jetstream.client.publisher import Publisher
-from jetstream.client.publishing import PublishAck, PublishOptions
+from jetstream.client.publish.ack_inbox import AckFuture
+from jetstream.client.publish.messages import PublishAck, PublishOptions
+from jetstream.client.publish.publisher import Publisher
 
 Owed = asyncio.Queue[AckFuture | None]
 """Acks that are awaited, in the order of publishing; None is the end."""

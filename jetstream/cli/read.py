@@ -20,8 +20,8 @@ from jetstream.cli.record_format import RecordFormat
 from jetstream.cli.record_output import record_output
 from jetstream.cli.socket_options import SocketOptions
 from jetstream.client.connection import JetstreamClient, ReadOptions
-from jetstream.client.latest_records import LatestRecords
-from jetstream.client.reader import BatchReader
+from jetstream.client.read.reader import BatchReader
+from jetstream.client.read.stream_table import LatestRecords
 from jetstream.protocol.requests import Column
 
 READ_EXAMPLES: Final = (

@@ -9,31 +9,31 @@ from typing import Final, TypedDict, Unpack, get_args
 import pyarrow as pa
 
 from envelope.errors import RequestError
-from jetstream.client.ack_inbox import AckInbox
-from jetstream.client.background import Background, background
-from jetstream.client.boundaries import RETRY_S_DEFAULT, ByteRange, find_boundary
-from jetstream.client.consume_options import ConsumeOptions, consume_settings
-from jetstream.client.consumer import Consumer
-from jetstream.client.consumption import Consumption
-from jetstream.client.cursors import Cursors, place_of
-from jetstream.client.fetch_pipeline import FetchSettings, Wanted
-from jetstream.client.group_link import GroupLinks
-from jetstream.client.group_places import PartitionRange
-from jetstream.client.groups import Groups
-from jetstream.client.nats_connection import close_nats, connect_nats
-from jetstream.client.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
-from jetstream.client.publisher import TIMEOUT_S_DEFAULT
-from jetstream.client.publishing import refuse_unknown
-from jetstream.client.publishing_client import PublishingClient, ThroughNats
-from jetstream.client.read_progress import ReadProgressTold
-from jetstream.client.read_range import End, ReadRange, Start
-from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
-from jetstream.client.replica_choice import ReadFrom, ReadWish, Whereabouts
-from jetstream.client.request_api import NatsRequests
-from jetstream.client.socket_access import SocketTls, socket_access
-from jetstream.client.stream_ranges import PATIENCE_S_DEFAULT, ranges_of
-from jetstream.client.stream_table import StreamTable, following
-from jetstream.client.streams import Streams
+from jetstream.client.admin.cursors import Cursors, place_of
+from jetstream.client.admin.group_lag import PartitionRange
+from jetstream.client.admin.groups import Groups
+from jetstream.client.admin.stream_ranges import PATIENCE_S_DEFAULT, ranges_of
+from jetstream.client.admin.streams import Streams
+from jetstream.client.consume.consumer import Consumer
+from jetstream.client.consume.consumption import Consumption
+from jetstream.client.consume.coordinator_link import GroupLinks
+from jetstream.client.consume.options import ConsumeOptions, consume_settings
+from jetstream.client.nodes.background import Background, background
+from jetstream.client.nodes.nats_connection import close_nats, connect_nats
+from jetstream.client.nodes.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
+from jetstream.client.nodes.replica_choice import ReadFrom, ReadWish, Whereabouts
+from jetstream.client.nodes.request_api import NatsRequests
+from jetstream.client.nodes.socket_access import SocketTls, socket_access
+from jetstream.client.publish.ack_inbox import AckInbox
+from jetstream.client.publish.client import PublishingClient, ThroughNats
+from jetstream.client.publish.messages import refuse_unknown
+from jetstream.client.publish.publisher import TIMEOUT_S_DEFAULT
+from jetstream.client.read.boundaries import RETRY_S_DEFAULT, ByteRange, find_boundary
+from jetstream.client.read.fetch_pipeline import FetchSettings, Wanted
+from jetstream.client.read.read_progress import ReadProgressTold
+from jetstream.client.read.read_range import End, ReadRange, Start
+from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader
+from jetstream.client.read.stream_table import StreamTable, following
 from jetstream.protocol.requests import Column
 from metadata.api.responses import CursorInfo
 from metadata.stream_config import API_PREFIX_DEFAULT

@@ -13,9 +13,9 @@ from pydantic import SecretStr
 from envelope.errors import InvalidConfig, RequestError
 from envelope.spark_errors import InvalidOption
 from envelope.urls import shown_url
-from jetstream.client.blocking import BlockingClient, connect_blocking
+from jetstream.client.blocking.client import BlockingClient, connect_blocking
 from jetstream.client.connection import JetstreamClient, connect
-from jetstream.client.node_links import parse_address
+from jetstream.client.nodes.node_links import parse_address
 from jetstream.spark import option_names
 from jetstream.spark.option_names import lowered
 from jetstream.spark.option_values import flag, words_of

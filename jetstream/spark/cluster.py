@@ -11,8 +11,8 @@ from envelope.errors import JetstreamError, OffsetOutOfRange, StreamRecreated, U
 from envelope.limits import ENVELOPE_RECORDS_MAX
 from envelope.partition_errors import StreamIsPartitioned
 from envelope.types import Compact
-from jetstream.client.blocking import BlockingClient
-from jetstream.client.read_range import Start
+from jetstream.client.blocking.client import BlockingClient
+from jetstream.client.read.read_range import Start
 from jetstream.spark.options import SourceOptions
 from jetstream.spark.pieces import pieces_of
 from jetstream.spark.planning import OffsetRange, StreamBounds

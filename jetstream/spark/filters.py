@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 
 from envelope.errors import InvalidSubject
 from envelope.subjects import is_literal, validated_pattern
-from jetstream.client.records import to_timestamp
+from jetstream.client.read.records import to_timestamp
 from jetstream.protocol.requests import NAME_CHARS_MAX
 
 _NEVER_NULL: Final = frozenset(("stream", "partition", "offset", "timestamp", "timestampType", "subject"))

@@ -9,7 +9,7 @@ from envelope.errors import RequestError
 from envelope.internal_streams import is_internal
 from envelope.spark_errors import InvalidOption
 from envelope.subjects import validated_pattern, validated_stream_name
-from jetstream.client.replica_choice import ReadFrom
+from jetstream.client.nodes.replica_choice import ReadFrom
 from jetstream.protocol.requests import NAME_CHARS_MAX
 from jetstream.spark import option_names
 from jetstream.spark.access import ClusterAccess

@@ -27,9 +27,9 @@ from envelope.errors import (
     UnknownStream,
 )
 from envelope.spark_errors import DataLoss
+from jetstream.client.blocking.loop_thread import LoopThread
 from jetstream.client.connection import JetstreamClient, ReadOptions
-from jetstream.client.loop_thread import LoopThread
-from jetstream.client.reader import BatchReader
+from jetstream.client.read.reader import BatchReader
 from jetstream.spark.access import ClusterAccess
 from jetstream.spark.columns import Shape, log_columns
 from jetstream.spark.options import SourceOptions

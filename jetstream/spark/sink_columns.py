@@ -29,14 +29,14 @@ from envelope.errors import InvalidSubject, RequestError
 from envelope.headers import MESSAGE_HEADERS
 from envelope.limits import MIB
 from envelope.subjects import validated_subject
-from jetstream.client.batch_envelopes import (
+from jetstream.client.publish.batch_envelopes import (
     COLUMNS,
     ENVELOPE_BYTES_DEFAULT,
     batch_rows,
     pieces_of_rows,
     typed_rows,
 )
-from jetstream.client.message_table import check_types
+from jetstream.client.publish.message_table import check_types
 from jetstream.log.format.schema import HEADERS_TYPE
 
 SUBJECT: Final = "subject"

@@ -8,7 +8,7 @@ from envelope.errors import InvalidSubject
 from envelope.limits import MIB
 from envelope.spark_errors import InvalidOption
 from envelope.subjects import validated_subject
-from jetstream.client.session_messages import SessionOptions
+from jetstream.client.publish.session_messages import SessionOptions
 from jetstream.spark.access import ClusterAccess
 from jetstream.spark.option_names import SINK, SOURCE, check_names
 from jetstream.spark.option_values import count, flag, milliseconds, size_bytes

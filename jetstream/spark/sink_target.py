@@ -14,8 +14,8 @@ from envelope.errors import RequestError, SessionExpired, UnavailableError, Unkn
 from envelope.partition_errors import PartitionsMissing, StreamIsPartitioned
 from envelope.partitions import partition_of
 from envelope.types import AckPolicy, PartitionBy
-from jetstream.client.blocking import BlockingClient
-from jetstream.client.blocking_session import BlockingSession
+from jetstream.client.blocking.client import BlockingClient
+from jetstream.client.blocking.session import BlockingSession
 from jetstream.spark.sink_columns import groups_of
 from jetstream.spark.sink_options import SinkOptions
 

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 
 import jetstream
 from envelope.partitions import partition_of
-from jetstream.client.replica_choice import ReadFrom
+from jetstream.client.nodes.replica_choice import ReadFrom
 from tests.chaos.administrator import Administrator
 from tests.chaos.aftermath import (
     problems_of_churned,

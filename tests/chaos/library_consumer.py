@@ -4,7 +4,7 @@ import asyncio
 
 from envelope.errors import Fenced
 from jetstream import JetstreamClient
-from jetstream.client.consumer import Consumer
+from jetstream.client.consume.consumer import Consumer
 from tests.chaos.member_task import Journal, Task
 from tests.support.group_history import AskedFor, Committed, Committing, Delivered, Granted, PutOut
 

@@ -20,8 +20,8 @@ from envelope.errors import (
     error_from_wire,
 )
 from jetstream import JetstreamClient
-from jetstream.client.socket_access import SocketAccess
-from jetstream.client.socket_link import SocketLink
+from jetstream.client.nodes.socket_access import SocketAccess
+from jetstream.client.nodes.socket_link import SocketLink
 from jetstream.protocol.group_requests import CommitCursors, FindCoordinator
 from jetstream.protocol.group_responses import CoordinatorResponse, MemberAssignment
 from jetstream.protocol.requests import Request

@@ -11,8 +11,8 @@ import pyarrow as pa
 import jetstream
 from envelope.errors import JetstreamError
 from jetstream import JetstreamClient
-from jetstream.client.reader import BatchReader
-from jetstream.client.replica_choice import ReadFrom
+from jetstream.client.nodes.replica_choice import ReadFrom
+from jetstream.client.read.reader import BatchReader
 from tests.chaos.cluster import passes
 from tests.chaos.recorder import Recorder
 from tests.support.history import Drained, EndTold, Read, ReadFailed, Seen

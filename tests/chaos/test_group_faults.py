@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jetstream.client.socket_access import SocketAccess
-from jetstream.client.socket_link import SocketLink
+from jetstream.client.nodes.socket_access import SocketAccess
+from jetstream.client.nodes.socket_link import SocketLink
 from jetstream.protocol.group_requests import FindCoordinator
 from jetstream.protocol.group_responses import CoordinatorResponse
 from tests.chaos.group_scene import GroupScene, Stage, group_scene, stage

@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import jetstream
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from tests.support.commands import up
 from tests.support.pauses import pause_thread
 from tests.support.spark_copying import Copying, DriverProcess

@@ -15,8 +15,8 @@ import pytest
 
 import jetstream
 from envelope.errors import ConnectionLost, JetstreamError, RequestError, UnknownStream
-from jetstream.client import blocking
-from jetstream.client.publishing import PublishOptions
+from jetstream.client.blocking import client as blocking
+from jetstream.client.publish.messages import PublishOptions
 from jetstream.log.format.schema import SCHEMA
 from tests.support.blocking_clients import against_a_node
 

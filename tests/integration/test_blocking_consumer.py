@@ -10,9 +10,11 @@ import pytest
 
 import jetstream
 from envelope.errors import RequestError
-from jetstream.client import blocking_consumer, lanes, loop_thread
-from jetstream.client.blocking import BlockingClient
-from jetstream.client.blocking_consumer import BlockingConsumer
+from jetstream.client.blocking import consumer as blocking_consumer
+from jetstream.client.blocking import loop_thread
+from jetstream.client.blocking.client import BlockingClient
+from jetstream.client.blocking.consumer import BlockingConsumer
+from jetstream.client.consume import lanes
 from tests.support.interrupts import InterruptAtCall, Interrupted
 from tests.support.nodes import nats_and_node, run
 from tests.support.pauses import pause_thread

@@ -12,8 +12,9 @@ import pytest
 import jetstream
 from envelope.errors import UnknownStream
 from jetstream import ReadProgress
-from jetstream.client import blocking, records
-from jetstream.client.blocking import BlockingClient, BlockingReader
+from jetstream.client.blocking import client as blocking
+from jetstream.client.blocking.client import BlockingClient, BlockingReader
+from jetstream.client.read import records
 from tests.support.blocking_clients import against_a_node
 from tests.support.interrupts import InterruptAtCall, Interrupted
 

@@ -22,8 +22,8 @@ from envelope.errors import (
     Unsupported,
 )
 from envelope.types import Offset
-from jetstream.client.boundaries import ByteRange, find_boundary
-from jetstream.client.node_links import FixedAddresses, NodeLinks
+from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.read.boundaries import ByteRange, find_boundary
 from jetstream.log.log import LogConfig
 from jetstream.node.replica import StreamReplica
 from jetstream.protocol.frames import PREFIX

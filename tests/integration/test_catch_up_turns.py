@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from envelope.limits import KIB
-from jetstream.client.read_range import ReadRange
-from jetstream.client.socket_access import SocketAccess
+from jetstream.client.nodes.socket_access import SocketAccess
+from jetstream.client.read.read_range import ReadRange
 from jetstream.fetch.turns import Turns
 from jetstream.log.disk.machine_id import machine_id
 from jetstream.log.log import LogConfig

@@ -33,7 +33,7 @@ from envelope.errors import (
 )
 from envelope.limits import MIB
 from jetstream import JetstreamClient
-from jetstream.client.publishing import PublishOptions
+from jetstream.client.publish.messages import PublishOptions
 from jetstream.node.log_note import NOTE_FILE
 from metadata.api.responses import CreateStreamResponse
 from tests.support.nodes import nats_and_node

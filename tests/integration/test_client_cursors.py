@@ -7,7 +7,7 @@ import pytest
 
 import jetstream
 from envelope.errors import InvalidCursor, OffsetOutOfRange, StreamRecreated
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from tests.support.nodes import nats_and_node, run
 
 

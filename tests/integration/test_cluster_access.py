@@ -5,7 +5,7 @@ import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.node.config import load_config
 from jetstream.node.node import Node
 from jetstream.spark.access import ClusterAccess

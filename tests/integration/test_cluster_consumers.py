@@ -8,7 +8,7 @@ import pytest
 
 from envelope.internal_streams import group_shard
 from jetstream.client.connection import JetstreamClient
-from jetstream.client.consume_options import ConsumeOptions
+from jetstream.client.consume.options import ConsumeOptions
 from tests.support.cluster_scene import ClusterScene
 from tests.support.consumers import fill, take, until
 from tests.support.nats_server import NatsServer

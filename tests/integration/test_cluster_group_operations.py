@@ -10,8 +10,8 @@ from nats.aio.client import Client
 
 from envelope.errors import UnavailableError
 from envelope.internal_streams import INTERNAL_STREAMS, group_shard, is_group_shard
+from jetstream.client.admin.group_lag import GroupLag, Standing
 from jetstream.client.connection import JetstreamClient
-from jetstream.client.group_places import GroupLag, Standing
 from metadata.limits import LIST_PAGE_MAX
 from tests.support.cluster_scene import ClusterScene
 from tests.support.nats_server import NatsServer

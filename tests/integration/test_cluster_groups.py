@@ -22,8 +22,8 @@ from envelope.errors import (
 )
 from envelope.group_errors import CursorBehind
 from envelope.internal_streams import group_shard
-from jetstream.client.socket_access import SocketAccess
-from jetstream.client.socket_link import SocketLink
+from jetstream.client.nodes.socket_access import SocketAccess
+from jetstream.client.nodes.socket_link import SocketLink
 from tests.support.cluster_scene import ClusterScene
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import NodeCluster

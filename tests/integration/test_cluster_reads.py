@@ -13,8 +13,8 @@ import pytest
 import jetstream
 from envelope.errors import UnavailableError, UnknownStream
 from jetstream.client.connection import JetstreamClient
-from jetstream.client.reader import BatchReader, RecordReader
-from jetstream.client.replica_choice import ReadFrom
+from jetstream.client.nodes.replica_choice import ReadFrom
+from jetstream.client.read.reader import BatchReader, RecordReader
 from tests.support.cluster_bytes import all_bytes
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import NodeCluster

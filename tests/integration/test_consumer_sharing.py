@@ -10,8 +10,8 @@ import jetstream
 from envelope.errors import ConnectionLost, InvalidConfig, RequestError
 from envelope.group_errors import InstanceFenced
 from jetstream.client.connection import JetstreamClient
-from jetstream.client.consume_options import ConsumeOptions
-from jetstream.client.consumer import Consumer
+from jetstream.client.consume.consumer import Consumer
+from jetstream.client.consume.options import ConsumeOptions
 from tests.support.consumers import asking, fill, streams_with, take, until
 from tests.support.nodes import nats_and_node, run
 from tests.support.raw_member import members

@@ -9,16 +9,9 @@ import pytest
 from envelope.errors import OffsetOutOfRange, RequestError, StreamRecreated
 from envelope.group_errors import MemberFenced
 from jetstream.client.connection import JetstreamClient
-from jetstream.client.consume_options import ConsumeOptions
-from jetstream.client.consumer import Consumer
-from tests.support.consumers import (
-    asking,
-    fill,
-    streams_with,
-    take,
-    until,
-    until_asked,
-)
+from jetstream.client.consume.consumer import Consumer
+from jetstream.client.consume.options import ConsumeOptions
+from tests.support.consumers import asking, fill, streams_with, take, until, until_asked
 from tests.support.nodes import run
 
 SOON = 0.05

@@ -25,8 +25,8 @@ from envelope.errors import (
     Unsupported,
 )
 from jetstream import JetstreamClient
-from jetstream.client.batch_envelopes import batch_rows, envelopes
-from jetstream.client.batch_publisher import Transmit
+from jetstream.client.publish.batch_envelopes import batch_rows, envelopes
+from jetstream.client.publish.batch_publisher import Transmit
 from jetstream.log.format.message import record_batch_fields
 from jetstream.log.format.schema import HEADERS_TYPE
 from tests.support.envelopes import (

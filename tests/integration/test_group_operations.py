@@ -20,9 +20,9 @@ from envelope.errors import (
 from envelope.group_errors import GroupInUse, MemberFenced, UnknownGroup
 from envelope.internal_streams import group_shard
 from envelope.types import Offset
+from jetstream.client.admin.group_lag import CursorMove, Standing, Target
+from jetstream.client.admin.groups import ResetOptions
 from jetstream.client.connection import JetstreamClient
-from jetstream.client.group_places import CursorMove, Standing, Target
-from jetstream.client.groups import ResetOptions
 from jetstream.node.node import Node
 from metadata.api.responses import utc
 from tests.support.nodes import nats_and_node, request, run

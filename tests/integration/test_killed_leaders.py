@@ -10,7 +10,7 @@ import pytest
 
 import jetstream
 from envelope.errors import OffsetOutOfRange, StreamReadOnly, UnavailableError
-from jetstream.client.batch_envelopes import batch_rows, envelopes
+from jetstream.client.publish.batch_envelopes import batch_rows, envelopes
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.compacting_nodes import CONFIG, is_compacting, latest, published, until_compacted
 from tests.support.keyed_streams import KeyedPublisher, check_session, publish_in_session

@@ -7,10 +7,10 @@ import pytest
 
 from envelope.errors import CorruptDataError
 from envelope.limits import MIB
-from jetstream.client.fetch_pipeline import FetchSettings
-from jetstream.client.node_links import FixedAddresses, NodeLinks
-from jetstream.client.read_range import ReadRange
-from jetstream.client.reader import BatchReader, ReadSettings
+from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.read.fetch_pipeline import FetchSettings
+from jetstream.client.read.read_range import ReadRange
+from jetstream.client.read.reader import BatchReader, ReadSettings
 from jetstream.protocol.requests import Fetch
 from jetstream.protocol.responses import FetchResponse
 from tests.support.forged_responses import a_batch, a_response, listening

@@ -20,7 +20,7 @@ import jetstream
 from envelope.errors import DeadlinePassed, InvalidCursor, NoResponders, Unauthorized
 from envelope.types import Offset
 from jetstream import JetstreamClient
-from jetstream.client.group_places import CursorMove
+from jetstream.client.admin.group_lag import CursorMove
 from jetstream.node.node import Node
 from tests.conftest import StartNatsServer
 from tests.support.commands import REPOSITORY, CommandProcess

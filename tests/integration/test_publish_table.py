@@ -13,7 +13,7 @@ import pytest
 import jetstream
 from envelope.errors import DeadlinePassed, InvalidHeader, RecordTooLarge, RequestError
 from jetstream import JetstreamClient
-from jetstream.client.message_table import ACKS_SCHEMA, ArrowTable
+from jetstream.client.publish.message_table import ACKS_SCHEMA, ArrowTable
 from tests.support.blocking_clients import against_a_node
 from tests.support.nodes import nats_and_node, run
 

@@ -15,10 +15,10 @@ from envelope.errors import (
 )
 from envelope.limits import RESPONSE_BODY_BYTES_MAX
 from envelope.types import Incarnation
-from jetstream.client.fetch_pipeline import FetchSettings
-from jetstream.client.node_links import FixedAddresses, NodeLinks
-from jetstream.client.read_range import ReadRange
-from jetstream.client.reader import BatchReader, ReadSettings
+from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.read.fetch_pipeline import FetchSettings
+from jetstream.client.read.read_range import ReadRange
+from jetstream.client.read.reader import BatchReader, ReadSettings
 from jetstream.log.disk.machine_id import machine_id
 from jetstream.protocol.requests import Fetch
 from jetstream.protocol.responses import FetchResponse, StoredRangeResponse

@@ -21,11 +21,11 @@ import pytest
 import jetstream
 from envelope.errors import JetstreamError
 from jetstream import JetstreamClient
-from jetstream.client.fetch_pipeline import FetchSettings, Wanted
-from jetstream.client.node_links import FixedAddresses, NodeLinks
-from jetstream.client.read_range import ReadRange
-from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
-from jetstream.client.records import Record
+from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.read.fetch_pipeline import FetchSettings, Wanted
+from jetstream.client.read.read_range import ReadRange
+from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader
+from jetstream.client.read.records import Record
 from jetstream.node.node import Node
 from jetstream.protocol.frames import PREFIX
 from tests.support.nodes import nats_and_node, run

@@ -7,7 +7,7 @@ import pytest
 
 import jetstream
 from envelope.limits import MIB
-from jetstream.client.read_range import ReadRange
+from jetstream.client.read.read_range import ReadRange
 from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, Turns
 from jetstream.node.socket_line import SocketLine
 from tests.support.nodes import nats_and_node

@@ -9,11 +9,11 @@ import pytest
 
 from envelope.errors import CorruptDataError, NotLeader, StreamRecreated, UnknownStream
 from envelope.types import Offset
-from jetstream.client.fetch_pipeline import FetchSettings
-from jetstream.client.node_links import FixedAddresses, NodeLinks
-from jetstream.client.read_range import ReadRange
-from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
-from jetstream.client.replica_choice import ReadFrom, ReadWish, Whereabouts
+from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.nodes.replica_choice import ReadFrom, ReadWish, Whereabouts
+from jetstream.client.read.fetch_pipeline import FetchSettings
+from jetstream.client.read.read_range import ReadRange
+from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.protocol.responses import NodeMetadata
 from tests.support.sockets import WAIT_SECONDS, LiveStream, RawPeer, World, asked, run, serving, until
 from tests.support.two_nodes import damage_batch, led, placed, two_nodes

@@ -27,7 +27,7 @@ from envelope.errors import (
     SessionExpired,
 )
 from envelope.types import TimestampUs
-from jetstream.client.publishing import PublishOptions
+from jetstream.client.publish.messages import PublishOptions
 from jetstream.ingest.sessions import WINDOW_US_DEFAULT
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node

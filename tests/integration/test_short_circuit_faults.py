@@ -11,7 +11,7 @@ import pytest
 from envelope.errors import CorruptDataError, OffsetOutOfRange
 from envelope.limits import KIB, MIB
 from envelope.types import Offset
-from jetstream.client.read_range import ReadRange
+from jetstream.client.read.read_range import ReadRange
 from jetstream.log.disk.machine_id import machine_id
 from jetstream.log.log import LogConfig
 from jetstream.node import socket_requests

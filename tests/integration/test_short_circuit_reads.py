@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import jetstream
 from envelope.limits import KIB, MIB
-from jetstream.client.fetch_pipeline import FetchSettings, Wanted
-from jetstream.client.read_range import ReadRange
-from jetstream.client.reader import BatchReader, ReadSettings
-from jetstream.client.socket_access import socket_access
+from jetstream.client.nodes.socket_access import socket_access
+from jetstream.client.read.fetch_pipeline import FetchSettings, Wanted
+from jetstream.client.read.read_range import ReadRange
+from jetstream.client.read.reader import BatchReader, ReadSettings
 from jetstream.fetch.queries import selection_of
 from jetstream.fetch.selection import Selection
 from jetstream.log.log import LogConfig

@@ -13,7 +13,7 @@ import jetstream
 from envelope.errors import OffsetOutOfRange
 from envelope.limits import KIB, MIB, REQUESTS_IN_FLIGHT_MAX, SELECTED_BYTES_MAX
 from jetstream.client.connection import JetstreamClient
-from jetstream.client.reader import RecordReader
+from jetstream.client.read.reader import RecordReader
 from jetstream.log.format.batch import decode, iter_frames
 from jetstream.node.leased_range import Body
 from jetstream.protocol.frames import PREFIX

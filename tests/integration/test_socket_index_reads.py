@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from envelope.types import Offset
-from jetstream.client.read_range import ReadRange
+from jetstream.client.read.read_range import ReadRange
 from jetstream.log.disk.os_disk import OsDisk, OsFile
 from jetstream.log.disk.port import File
 from jetstream.log.log import LogConfig

@@ -11,10 +11,10 @@ import pytest
 
 from envelope.limits import CONNECTIONS_MAX, KIB, MIB, REQUESTS_IN_FLIGHT_MAX
 from envelope.types import Offset
-from jetstream.client.read_range import ReadRange
-from jetstream.client.reader import RecordReader
-from jetstream.client.socket_access import SocketAccess
-from jetstream.client.socket_link import SocketLink
+from jetstream.client.nodes.socket_access import SocketAccess
+from jetstream.client.nodes.socket_link import SocketLink
+from jetstream.client.read.read_range import ReadRange
+from jetstream.client.read.reader import RecordReader
 from jetstream.log.log import LogConfig
 from jetstream.node.socket_server import SocketSettings
 from jetstream.protocol.liveness import Patience

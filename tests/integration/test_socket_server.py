@@ -18,19 +18,11 @@ from envelope.errors import (
 )
 from envelope.limits import MIB
 from envelope.types import Offset, StreamName
-from jetstream.client.read_range import ReadRange
-from jetstream.client.reader import BatchReader, RecordReader
+from jetstream.client.read.read_range import ReadRange
+from jetstream.client.read.reader import BatchReader, RecordReader
 from jetstream.log.log import LogConfig
 from tests.support.page_cache import empty_page_cache
-from tests.support.sockets import (
-    LiveStream,
-    asked,
-    damage,
-    records_batch,
-    run,
-    serving,
-    until,
-)
+from tests.support.sockets import LiveStream, asked, damage, records_batch, run, serving, until
 
 MILLISECOND = 1_000_000
 

@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from envelope.errors import (
-    CorruptDataError,
-)
+from envelope.errors import CorruptDataError
 from envelope.limits import KIB, MIB, REQUESTS_IN_FLIGHT_MAX
 from envelope.types import Offset
-from jetstream.client.fetch_pipeline import Wanted
-from jetstream.client.read_range import ReadRange
-from jetstream.client.reader import BatchReader
-from jetstream.client.socket_access import SocketAccess
+from jetstream.client.nodes.socket_access import SocketAccess
+from jetstream.client.read.fetch_pipeline import Wanted
+from jetstream.client.read.read_range import ReadRange
+from jetstream.client.read.reader import BatchReader
 from jetstream.protocol.frames import encode_head
 from jetstream.protocol.liveness import Patience
 from tests.support.nats_identities import TlsFiles

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from envelope.errors import ConnectionLost, InvalidConfig, JetstreamError, TlsFailed
-from jetstream.client.node_links import FixedAddresses, NodeLinks
-from jetstream.client.read_range import ReadRange
-from jetstream.client.reader import BatchReader, ReadSettings
-from jetstream.client.socket_access import SocketAccess, socket_access
+from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.nodes.socket_access import SocketAccess, socket_access
+from jetstream.client.read.read_range import ReadRange
+from jetstream.client.read.reader import BatchReader, ReadSettings
 from jetstream.node.config import SocketTlsConfig
 from jetstream.node.socket_server import SocketSettings
 from jetstream.node.socket_settings import server_context

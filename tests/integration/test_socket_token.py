@@ -8,10 +8,10 @@ from pydantic import SecretStr
 
 from envelope.errors import JetstreamError, Unauthorized
 from envelope.limits import FRAME_HEADER_BYTES_MAX
-from jetstream.client.node_links import FixedAddresses, NodeLinks
-from jetstream.client.read_range import ReadRange
-from jetstream.client.reader import BatchReader, ReadSettings
-from jetstream.client.socket_access import SocketAccess, socket_access
+from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.nodes.socket_access import SocketAccess, socket_access
+from jetstream.client.read.read_range import ReadRange
+from jetstream.client.read.reader import BatchReader, ReadSettings
 from jetstream.node.socket_server import SocketSettings
 from jetstream.protocol.frames import encode_head
 from tests.support.sockets import WAIT_SECONDS, RawPeer, World, asked, run, serving, until

@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from envelope.types import Incarnation, Offset
-from jetstream.client import stream_ranges
-from jetstream.client.group_places import PartitionRange
-from jetstream.client.node_links import FixedAddresses, NodeLinks
-from jetstream.client.stream_ranges import range_of
+from jetstream.client.admin import stream_ranges
+from jetstream.client.admin.group_lag import PartitionRange
+from jetstream.client.admin.stream_ranges import range_of
+from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
 from jetstream.protocol.frames import PREFIX
 from jetstream.protocol.requests import ListOffsets, decode_request
 from jetstream.protocol.responses import (

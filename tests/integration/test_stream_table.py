@@ -13,9 +13,9 @@ import pytest
 
 import jetstream
 from envelope.errors import InternalError, JetstreamError, RequestError
-from jetstream.client.blocking_table import BlockingTable
-from jetstream.client.reader import BatchReader
-from jetstream.client.stream_table import StreamTable
+from jetstream.client.blocking.table import BlockingTable
+from jetstream.client.read.reader import BatchReader
+from jetstream.client.read.stream_table import StreamTable
 from jetstream.log.format.schema import SCHEMA
 from tests.support.nodes import nats_and_node, run
 from tests.support.pauses import pause

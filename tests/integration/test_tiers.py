@@ -18,7 +18,7 @@ from envelope.errors import (
     UnknownStream,
 )
 from jetstream.cli.exit_codes import ExitCode
-from jetstream.client.read_range import Txid
+from jetstream.client.read.read_range import Txid
 from jetstream.node import socket_requests
 from jetstream.node.socket_connection import Pending
 from jetstream.node.socket_streams import ReadableStream

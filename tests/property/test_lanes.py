@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from consumer_groups.assignment.partitions import Claim
 from envelope.errors import OffsetOutOfRange
 from envelope.types import LeaderEpoch, Offset
-from jetstream.client.lanes import Chunk, Delivery, Lane, Lanes
+from jetstream.client.consume.lanes import Chunk, Delivery, Lane, Lanes
 from tests.support.group_membership import claim
 from tests.support.sockets import records_batch
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import jetstream
 from envelope.errors import UnavailableError
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.spark.java import find_java
 from jetstream.spark.session import end_spark, spark_session
 from tests.support.commands import up

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from envelope.errors import StreamRecreated
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.disk.state_file import encode_state
 from jetstream.spark.pipelines import replay, replay_plan

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.spark.pipelines.backfill import archived, manifest_of
 from tests.spark.conftest import Endpoints
 from tests.support.commands import REPOSITORY

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from envelope.errors import StreamRecreated, UnknownStream
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.spark.pipelines.archive_files import ArchivedStream, Manifest
 from jetstream.spark.pipelines.backfill import check_lives
 from tests.support.spark_reads import against_a_node

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.spark.java import packaged_java
 from tests.spark.conftest import Endpoints
 from tests.support.commands import REPOSITORY

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark.pipelines import table
 from jetstream.spark.pipelines.run import run_stream

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import jetstream
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from tests.spark.conftest import Endpoints
 from tests.support.local_clusters import start
 from tests.support.pauses import pause_thread

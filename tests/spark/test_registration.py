@@ -2,7 +2,7 @@
 
 from pyspark.sql import SparkSession
 
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.spark import register
 from tests.spark.conftest import Endpoints
 

@@ -20,7 +20,7 @@ from envelope.errors import (
 )
 from envelope.partitions import partition_of
 from envelope.spark_errors import InvalidOption
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.spark.sink import JetstreamBatchWriter, JetstreamStreamWriter, Published
 from jetstream.spark.sink_columns import GROUPED_ROWS
 from jetstream.spark.sink_options import parse_sink_options

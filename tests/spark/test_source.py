@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from envelope.envelopes import encode_batch
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from tests.spark.conftest import Endpoints
 from tests.support.nodes import WAIT_SECONDS
 

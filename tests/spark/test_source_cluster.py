@@ -11,7 +11,7 @@ import pytest
 
 import jetstream
 from envelope.errors import UnavailableError
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.client.connection import JetstreamClient
 from jetstream.node.node import Node
 from jetstream.spark import cluster as clusters

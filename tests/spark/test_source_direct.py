@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from envelope.errors import RequestError, UnknownStream
 from envelope.spark_errors import InvalidOption
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.spark.batch_reader import FilteringBatchReader
 from jetstream.spark.columns import output_schema
 from jetstream.spark.options import parse_source_options

@@ -11,7 +11,7 @@ import pytest
 from envelope.errors import CorruptDataError, DeadlinePassed, JetstreamError, RequestError
 from envelope.spark_errors import DataLoss
 from envelope.types import Compression, LeaderEpoch, Offset
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.log.format.batch import encode_kept, encode_selected, read_header
 from jetstream.protocol.requests import Fetch
 from jetstream.protocol.responses import FetchResponse

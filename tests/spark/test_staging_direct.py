@@ -12,7 +12,7 @@ import pytest
 
 from envelope.errors import CorruptDataError, SessionExpired, StreamReadOnly
 from envelope.spark_errors import InvalidOption
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.spark.sink import JetstreamStreamWriter, Staged, publish_rows
 from jetstream.spark.sink_options import parse_sink_options
 from jetstream.spark.staged_files import decoded_manifest, manifest_path

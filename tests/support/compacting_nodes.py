@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jetstream.client.connection import JetstreamClient
-from jetstream.client.records import Record
+from jetstream.client.read.records import Record
 from tests.support.cluster_scene import ClusterScene
 from tests.support.nodes import WAIT_SECONDS
 from tests.support.pauses import pause

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import jetstream
 from jetstream.client.connection import JetstreamClient
-from jetstream.client.consumer import Consumer
-from jetstream.client.records import Record
+from jetstream.client.consume.consumer import Consumer
+from jetstream.client.read.records import Record
 from tests.support.nodes import WAIT_SECONDS, nats_and_node
 from tests.support.pauses import pause
 from tests.support.raw_member import members

@@ -2,7 +2,8 @@
 
 from types import FrameType
 
-from jetstream.client import blocking, loop_thread
+from jetstream.client.blocking import client as blocking
+from jetstream.client.blocking import loop_thread
 
 WAITED_IN = ("asyncio.tasks", "concurrent.futures._base")
 """Modules of Python's that the client hands its work to and waits in."""

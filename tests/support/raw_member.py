@@ -8,8 +8,8 @@ from typing import TypeVar
 from uuid import uuid4
 
 from envelope.errors import UnavailableError
-from jetstream.client.socket_access import SocketAccess
-from jetstream.client.socket_link import SocketLink
+from jetstream.client.nodes.socket_access import SocketAccess
+from jetstream.client.nodes.socket_link import SocketLink
 from jetstream.protocol.group_requests import (
     CommitCursors,
     FetchCursors,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from envelope.limits import KIB
-from jetstream.client.reader import BatchReader, RecordReader
-from jetstream.client.records import Record
-from jetstream.client.socket_access import SocketAccess
+from jetstream.client.nodes.socket_access import SocketAccess
+from jetstream.client.read.reader import BatchReader, RecordReader
+from jetstream.client.read.records import Record
 from jetstream.log.disk.machine_id import machine_id
 from jetstream.log.log import LogConfig
 from jetstream.node.leased_range import Body

@@ -16,12 +16,12 @@ import uvloop
 from envelope.errors import JetstreamError, StreamOffline
 from envelope.limits import MIB
 from envelope.types import Compression, Incarnation, LeaderEpoch, NodeId, Offset, StreamName, TimestampUs
-from jetstream.client.fetch_pipeline import FetchSettings
-from jetstream.client.node_links import FixedAddresses, NodeLinks
-from jetstream.client.read_range import ReadRange
-from jetstream.client.reader import BatchReader, ReadSettings, RecordReader
-from jetstream.client.records import Record
-from jetstream.client.socket_access import SocketAccess
+from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.nodes.socket_access import SocketAccess
+from jetstream.client.read.fetch_pipeline import FetchSettings
+from jetstream.client.read.read_range import ReadRange
+from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader
+from jetstream.client.read.records import Record
 from jetstream.fetch.turns import Turns
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.format.batch import encode

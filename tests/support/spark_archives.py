@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark.pipelines import archive
 from jetstream.spark.pipelines.archive import ArchiveSettings

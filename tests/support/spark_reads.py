@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 import jetstream
-from jetstream.client.blocking import BlockingClient
+from jetstream.client.blocking.client import BlockingClient
 from jetstream.spark.batch_reader import BatchReader
 from jetstream.spark.reading import batch_reader, read_schema, stream_reader
 from jetstream.spark.stream_reader import Json, StreamReader

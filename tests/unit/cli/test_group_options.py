@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from jetstream.cli.groups import MoveOptions, owned_text
-from jetstream.client.group_places import Target
+from jetstream.client.admin.group_lag import Target
 from metadata.api.group_responses import OwnedPartitions
 
 

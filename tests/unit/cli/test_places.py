@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from jetstream.cli.places import parse_end, parse_place, parse_start
-from jetstream.client.read_range import Txid
+from jetstream.client.read.read_range import Txid
 
 
 def test_words_and_digits_are_places() -> None:

@@ -1,0 +1,1 @@
+"""Requests about streams, cursors and consumer groups."""

@@ -1,0 +1,166 @@
+"""Streams and cluster by the request API: create, change, look at, truncate, delete."""
+
+from collections.abc import Sequence
+from typing import overload
+
+from pydantic import RootModel
+
+from envelope.errors import RequestError
+from envelope.partition_errors import StreamIsPartitioned
+from jetstream.client.nodes.request_api import NatsRequests
+from metadata.api.responses import (
+    CreatePartitionedStreamResponse,
+    CreateStreamResponse,
+    DeletePartitionedStreamResponse,
+    DeleteStreamResponse,
+    ListStreamsResponse,
+    LookupStreamsResponse,
+    PartitionedStreamInfo,
+    StreamInfo,
+    StreamSummary,
+    TruncateStreamResponse,
+    UpdateStreamResponse,
+)
+
+
+class _Created(RootModel[CreateStreamResponse | CreatePartitionedStreamResponse]):
+    """Of an ordinary stream, or of a partitioned one."""
+
+
+class _Updated(RootModel[UpdateStreamResponse | PartitionedStreamInfo]):
+    """The same."""
+
+
+class _Deleted(RootModel[DeleteStreamResponse | DeletePartitionedStreamResponse]):
+    """The same."""
+
+
+class _Told(RootModel[StreamInfo | PartitionedStreamInfo]):
+    """The same."""
+
+
+class Streams:
+    """The streams of a cluster. Every method raises what `NatsRequests.ask` raises."""
+
+    def __init__(self, requests: NatsRequests) -> None:
+        self._requests = requests
+
+    @overload
+    async def create(
+        self, name: str, subject: str, *, partitions: None = None, **config: object
+    ) -> CreateStreamResponse: ...
+
+    @overload
+    async def create(
+        self, name: str, subject: str, *, partitions: int, **config: object
+    ) -> CreatePartitionedStreamResponse: ...
+
+    @overload
+    async def create(
+        self, name: str, subject: str, **config: object
+    ) -> CreateStreamResponse | CreatePartitionedStreamResponse: ...
+
+    async def create(
+        self, name: str, subject: str, **config: object
+    ) -> CreateStreamResponse | CreatePartitionedStreamResponse:
+        """Create a stream, or find it if it exists with an equal configuration (`created` tells which).
+
+        With ``partitions=4, partition_by="key"`` it is partitioned: four streams, ``NAME/0`` and so on.
+
+        Args:
+            name: unique in the cluster.
+            subject: NATS subject or pattern to bind.
+            config: `metadata.stream_config.StreamConfig`'s other fields; durations as `datetime.timedelta`,
+                seconds or ISO 8601, sizes in bytes.
+
+        Raises:
+            StreamExists: the name is taken by a stream with another configuration.
+            InvalidName, InvalidSubject, InvalidConfig: something in it cannot be.
+        """
+        fields: dict[str, object] = {"name": name, "subject": subject, **config}
+        return (await self._requests.ask("stream.create", fields, _Created)).root
+
+    async def restore(
+        self, name: str, incarnation: str | None = None, replicas: int | None = None
+    ) -> CreateStreamResponse:
+        """Make a lost stream again from what the nodes' object store has of it.
+
+        Args:
+            name: of the stream.
+            incarnation: which life of it; None: the newest.
+            replicas: copies; None: as many as it had.
+
+        Raises:
+            StreamExists: there is a stream of that name.
+            UnknownStream: the object store has nothing of it.
+            CorruptDataError: objects are missing there.
+            RemovalPending: the stream was deleted, and its objects are still to be.
+        """
+        fields: dict[str, object] = {"name": name, "incarnation": incarnation, "replicas": replicas}
+        return await self._requests.ask("stream.restore", fields, CreateStreamResponse)
+
+    async def update(self, name: str, **changes: object) -> UpdateStreamResponse | PartitionedStreamInfo:
+        """Change the named fields of a stream's configuration; None puts one back to its default.
+
+        Of a partitioned stream all partitions are changed, and a larger ``partitions`` adds some. If that is
+        cut off, the same call does the rest.
+        """
+        return (await self._requests.ask("stream.update", {"name": name, **changes}, _Updated)).root
+
+    async def delete(self, name: str) -> DeleteStreamResponse | DeletePartitionedStreamResponse:
+        """Delete a stream with all its records; a partitioned one with all its partitions."""
+        return (await self._requests.ask("stream.delete", {"name": name}, _Deleted)).root
+
+    async def info(self, name: str) -> StreamInfo:
+        """Return a stream's configuration and live state.
+
+        Raises:
+            UnknownStream: there is none.
+            StreamIsPartitioned: it is to be asked of one partition, or `partitions` of all.
+        """
+        answer = (await self._requests.ask("stream.info", {"name": name}, _Told)).root
+        if isinstance(answer, PartitionedStreamInfo):
+            raise StreamIsPartitioned(
+                f"stream {name!r} is partitioned: look at its partitions", partitions=len(answer.partitions)
+            )
+        return answer
+
+    async def partitions(self, name: str) -> PartitionedStreamInfo:
+        """Return a partitioned stream's configuration and its partitions.
+
+        Raises:
+            UnknownStream: there is no stream of that name.
+            RequestError: it is not partitioned.
+        """
+        answer = (await self._requests.ask("stream.info", {"name": name}, _Told)).root
+        if isinstance(answer, StreamInfo):
+            raise RequestError(f"stream {name!r} is not partitioned")
+        return answer
+
+    async def list(self, prefix: str | None = None, *, internal: bool = False) -> "list[StreamSummary]":
+        """Return all streams in the order of their names, or those whose name begins with ``prefix``.
+
+        ``internal``: the system's own, whose names begin with ``__``, are among them.
+        They come in pages by number, of up to 256: of more, one may be missing or come twice if others are
+        deleted or created at this moment.
+        """
+        found: list[StreamSummary] = []
+        while True:
+            fields: dict[str, object] = {"offset": len(found), **({"internal": True} if internal else {})}
+            if prefix is not None:
+                fields["prefix"] = prefix
+            page = await self._requests.ask("stream.list", fields, ListStreamsResponse)
+            found.extend(page.streams)
+            if not page.streams or len(found) >= page.total:
+                return found
+
+    async def lookup(self, subject: str) -> "Sequence[StreamSummary]":
+        """Return the streams that would store a message on ``subject``."""
+        return (
+            await self._requests.ask("stream.lookup", {"subject": subject}, LookupStreamsResponse)
+        ).streams
+
+    async def truncate(self, name: str, before: int) -> TruncateStreamResponse:
+        """Remove all records below offset ``before``, for good; at most up to the high watermark."""
+        fields: dict[str, object] = {"name": name, "before": before}
+        return await self._requests.ask("stream.truncate", fields, TruncateStreamResponse)

@@ -1,0 +1,1 @@
+"""A consumer: its membership of a group, its partitions and its commits."""

@@ -1,0 +1,224 @@
+"""A member of a consumer group, as an application sees it: records, commits, places."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from envelope.errors import RequestError
+from jetstream.client.consume.consumption import Consumption
+from jetstream.client.consume.lanes import Delivery, Lane
+from jetstream.client.consume.options import ConsumeSettings
+from jetstream.client.nodes.background import Background
+from jetstream.client.read.read_range import ReadRange, Start
+from jetstream.client.read.records import Record
+
+_log = logging.getLogger(__name__)
+
+
+class Consumer:
+    """Yields the records of those partitions that are this member's; made by `JetstreamClient.consume`.
+
+    A record counts as processed when the next one is asked for. Partitions are named by the streams that they
+    are: ``orders/2`` of a partitioned stream. It is used by one task at a time; `commit`, `seek`, `pause`,
+    `resume` and `close` may be called by others.
+
+    Invariant:
+        C26: what is handed out is this member's, and after it is given up nothing of it is handed out.
+    """
+
+    def __init__(
+        self, open_consumption: Callable[[], Consumption], settings: ConsumeSettings, background: Background
+    ) -> None:
+        """Ask nothing of anybody before the first record is wanted, or the block begins."""
+        self._open = open_consumption
+        self._settings = settings
+        self._background = background
+        self._consumption: Consumption | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.delivery: Delivery | None = None
+        """What is in the application's hands."""
+        self._is_closed = False
+
+    @property
+    def group(self) -> str:
+        """Whose member it is."""
+        return self._settings.group
+
+    @property
+    def assignment(self) -> tuple[str, ...]:
+        """The partitions that are this member's now, in the order of their names."""
+        return tuple(sorted(lane.stream for lane in self._lanes if lane.is_open))
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """The offset after what was handed out, for each partition of which it is known."""
+        return {
+            lane.stream: lane.position for lane in self._lanes if lane.is_open and lane.position is not None
+        }
+
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """Those partitions that are paused."""
+        return tuple(sorted(lane.stream for lane in self._lanes if lane.is_paused))
+
+    def session_name(self, partition: str) -> str:
+        """Return the name of a session for what is derived from a partition's records, by any member.
+
+        It is another one in another life of the stream, whose offsets begin anew; the same after a restart.
+
+        Raises:
+            RequestError: the partition is not this member's.
+        """
+        if self._consumption is None:
+            raise _not_assigned(partition)
+        incarnation = self._consumption.lanes.assigned(partition).incarnation
+        said = "\0".join((self.group, partition, incarnation or ""))
+        return hashlib.sha256(said.encode()).hexdigest()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        """Return the next record, of any partition; the one before it is processed.
+
+        What is ``retriable`` is tried again without an end, and logged.
+
+        Raises:
+            StopAsyncIteration: the consumer is closed.
+            InstanceFenced: another process has joined with the same ``instance``.
+            OffsetOutOfRange, StreamRecreated: the cursor is not in the stream any more, and no ``reset`` was
+                said. ``detail["stream"]`` is the partition; raised again until it is sought or given up.
+            CorruptDataError, DivergedHistory: likewise; see `BatchReader.__anext__`.
+            RequestError: the group will not have this member; what cannot be.
+            Exception: what a callback has raised.
+        """
+        while True:
+            record = None if self.delivery is None else self.delivery.next()
+            if record is not None:
+                return record
+            if not await self.deliver():
+                raise StopAsyncIteration
+
+    async def batches(self) -> AsyncIterator[tuple[str, pa.RecordBatch]]:
+        """Yield partitions and Arrow batches; all records of one count as processed when the next is wanted.
+
+        The first one is what is left of a batch whose first records were handed out singly. Raises what
+        `__anext__` raises.
+        """
+        while True:
+            batch = None if self.delivery is None else self.delivery.rest()
+            if self.delivery is not None and batch is not None:
+                yield self.delivery.lane.stream, batch
+            elif not await self.deliver():
+                return
+
+    async def deliver(self) -> bool:
+        """Have something else in `delivery`, for who hands out records by itself; raises as `__anext__`.
+
+        Returns:
+            False: there is nothing more, the consumer is closed.
+        """
+        self.delivery = None if self._is_closed else await self._begin().next(self.delivery)
+        return self.delivery is not None
+
+    async def commit(self, offsets: Mapping[str, int] | None = None) -> None:
+        """Store where this member is, durable on return: behind all records that were handed out.
+
+        The one that the application works on is among them: call it when that is done.
+
+        Args:
+            offsets: the next offset to read for each partition instead; they may be below the cursors.
+
+        Raises:
+            RequestError: a partition that is not this member's.
+            MemberFenced, PartitionNotOwned, IllegalGeneration: partitions were taken away; what is theirs is
+                not stored, and its records come again, elsewhere perhaps.
+            ConnectionLost: the consumer was closed meanwhile; the outcome is unknown.
+        """
+        if self._consumption is not None:
+            await self._consumption.commit(offsets)
+
+    def seek(self, partition: str, start: Start) -> None:
+        """Go on with a partition elsewhere: an offset, ``"earliest"``, ``"latest"`` or an aware datetime.
+
+        Raises:
+            RequestError: the partition is not this member's, or there is no such place.
+        """
+        if self._consumption is None:
+            raise _not_assigned(partition)
+        ReadRange(partition, start, follow=True).validated()
+        self._consumption.seek(partition, start)
+
+    def pause(self, partitions: Iterable[str]) -> None:
+        """Hand out no more records of these for the time being; they stay this member's.
+
+        Raises:
+            RequestError: one is not this member's.
+        """
+        self._pause(partitions, is_paused=True)
+
+    def resume(self, partitions: Iterable[str] | None = None) -> None:
+        """Go on with these, or with all that are paused; raises as `pause`."""
+        self._pause(self.paused if partitions is None else partitions, is_paused=False)
+
+    async def close(self) -> None:
+        """Commit what is processed, give everything up and leave: others have the partitions at once.
+
+        The record that is in hand is not processed, unless it was committed. If the coordinator cannot be
+        reached for a session timeout, this is the end too: the partitions are others' by then.
+        """
+        self._is_closed = True
+        consumption, task = self._consumption, self._task
+        if consumption is None or task is None:
+            return
+        consumption.finish(self.delivery)
+        consumption.close()
+        try:
+            async with asyncio.timeout(self._settings.session_timeout_s):
+                await consumption.was_over.wait()
+        except TimeoutError:
+            _log.warning("group %s was left without a word: it could not be reached", self.group)
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def __aenter__(self) -> Self:
+        """Join the group."""
+        self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def _lanes(self) -> Iterable[Lane]:
+        return () if self._consumption is None else self._consumption.lanes
+
+    def _pause(self, partitions: Iterable[str], *, is_paused: bool) -> None:
+        for partition in partitions:
+            if self._consumption is None:
+                raise _not_assigned(partition)
+            lanes = self._consumption.lanes
+            lanes.pause(lanes.assigned(partition), is_paused=is_paused)
+
+    def _begin(self) -> Consumption:
+        if self._consumption is None:
+            self._consumption = self._open()
+            self._task = self._background.start(_run(self, self._consumption))
+        return self._consumption
+
+
+async def _run(consumer: Consumer, consumption: Consumption) -> None:
+    """Consume; a ``consumer`` that nobody else knows any more lives as long as this."""
+    await consumption.run()
+    del consumer
+
+
+def _not_assigned(partition: str) -> RequestError:
+    return RequestError(f"{partition[:256]!r} is not assigned to this consumer")

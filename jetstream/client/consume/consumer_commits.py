@@ -1,0 +1,272 @@
+"""What a consumer commits, and when: in the background, before records are handed out, or when asked to.
+
+`Committer` stores the cursors of a member, one commit after the other.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from consumer_groups.assignment.partitions import Claim
+from consumer_groups.coordinator.events import CommitRequested, MemberRefused
+from consumer_groups.cursors import CURSOR_OFFSET_MAX, Place
+from consumer_groups.member.commits import Commit, Commits, Consequence, consequence_of
+from envelope.errors import ConnectionLost, Fenced, JetstreamError, RequestError
+from envelope.group_errors import IllegalGeneration, InstanceFenced, MemberFenced, PartitionNotOwned
+from envelope.types import Offset
+from jetstream.client.consume.lanes import Delivery, Lane, Lanes
+from jetstream.client.consume.membership import GroupMember
+from jetstream.client.consume.options import ConsumeSettings
+from jetstream.client.consume.wire import commit_request, refusal_of
+from jetstream.protocol.requests import Request
+
+_log = logging.getLogger(__name__)
+
+_REFUSED_S: Final = 0.1
+"""Pause after a commit that was refused: the news why is on its way."""
+
+Places = Callable[[], Mapping[Claim, Place]]
+"""Where the cursors are to be, when it is their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    places: Places
+    done: asyncio.Future[None]
+
+
+class Committer:
+    """Takes wishes, and stores what is due for them.
+
+    Invariant:
+        C25: one commit is under way at a time.
+    """
+
+    def __init__(self, group: str, member: GroupMember) -> None:
+        self.commits = Commits()
+        self._group = group
+        self._member = member
+        self._wishes: asyncio.Queue[_Wish] = asyncio.Queue()
+        self._current: _Wish | None = None
+        self._is_over = False
+
+    async def commit(self, places: Places) -> None:
+        """Return when the cursors are durable where ``places`` says, behind all that was wished before.
+
+        Raises:
+            Fenced: something of it is not this member's any more; nothing of that is stored.
+            ConnectionLost: the consumer was closed meanwhile, outcome unknown.
+            JetstreamError: the coordinator refuses it.
+        """
+        if self._is_over:
+            raise _left()
+        wish = _Wish(places, asyncio.get_running_loop().create_future())
+        self._wishes.put_nowait(wish)
+        await wish.done
+
+    async def run(self) -> None:
+        """Store, until cancelled; what is wished for then, or later, is of unknown outcome."""
+        try:
+            while True:
+                self._current = await self._wishes.get()
+                await self._fulfil(self._current)
+        finally:
+            self._is_over = True
+            for wish in (self._current, *(self._wishes.get_nowait() for _ in range(self._wishes.qsize()))):
+                if wish is not None and not wish.done.done():
+                    wish.done.set_exception(_left())
+
+    async def _fulfil(self, wish: _Wish) -> None:
+        try:
+            for commit in self.commits.due(wish.places()):
+                await self._store(commit)
+        except JetstreamError as error:
+            if not wish.done.done():  # nobody may wait for it any more
+                wish.done.set_exception(error)
+        else:
+            if not wish.done.done():
+                wish.done.set_result(None)
+
+    async def _store(self, commit: Commit) -> None:
+        asked = self._member.commit(tuple(claim.partition for claim, _ in commit.places))
+        if asked is None:
+            raise MemberFenced(f"{self._member} has nothing to commit for")
+        try:
+            await self._member.ask(partial(_numbered, self._group, asked, commit))
+        except (PartitionNotOwned, IllegalGeneration):
+            if len(commit.places) == 1:
+                raise
+            await self._store_singly(commit)
+        except (MemberFenced, InstanceFenced) as error:
+            self._member.give(MemberRefused(asked.connection, asked.member_id, refusal_of(error)))
+            raise
+        else:
+            self.commits.has_stored(commit)
+
+    async def _store_singly(self, commit: Commit) -> None:
+        """Store what can be, where something of a commit is not this member's any more."""
+        refused: JetstreamError | None = None
+        for each in commit.places:
+            try:
+                await self._store(Commit((each,), commit.goes_back))
+            except (PartitionNotOwned, IllegalGeneration) as error:
+                refused = error
+        if refused is not None:
+            raise refused
+
+
+def _numbered(group: str, asked: CommitRequested, commit: Commit, number: int) -> Request:
+    return commit_request(group, asked, commit, number)
+
+
+def _left() -> ConnectionLost:
+    return ConnectionLost("the consumer was closed: nobody knows whether that is committed")
+
+
+class ConsumerCommits:
+    """The commits of one consumer. What is refused for good is raised; what was taken away is let go."""
+
+    def __init__(self, settings: ConsumeSettings, lanes: Lanes, committer: Committer) -> None:
+        self._settings = settings
+        self._lanes = lanes
+        self._committer = committer
+        self._known = committer.commits
+        self._is_due = asyncio.Event()
+        self._taken: set[str] = set()
+        """Streams that were taken away since the last commit that was asked for, with progress not stored."""
+        self._rows = 0
+        """Processed since the last commit in the background."""
+
+    def begin(self, lane: Lane, cursor: Place | None) -> None:
+        """Take in where the group's cursor is; None: it has none."""
+        self._known.begin(lane.claim, cursor)
+
+    def go_back(self, lane: Lane) -> None:
+        """Let the next commit be below the cursor: the application, or what it asked for, goes back."""
+        self._known.go_back(lane.claim)
+
+    def forget(self, lanes: Iterable[Lane]) -> None:
+        """Commit nothing more for these."""
+        self._known.forget(lane.claim for lane in lanes)
+
+    def lose(self, lanes: Iterable[Lane]) -> None:
+        """Take in that these are taken away: whoever asks for a commit next is told what it leaves out."""
+        self._taken |= {lane.stream for lane in lanes if self._known.due(_places([lane], _position))}
+
+    def has_begun(self, lane: Lane) -> None:
+        """Have the beginning stored where there was no cursor: from now on nothing behind it is left out."""
+        if self._known.stored(lane.claim) is None:
+            self._is_due.set()
+
+    def has_processed(self, rows: int) -> None:
+        """Count what is processed; commit if that is often enough."""
+        self._rows += rows
+        most = self._settings.commit_records
+        if most is not None and self._rows >= most:
+            self._is_due.set()
+
+    async def run(self) -> None:
+        """Commit in the background, until cancelled."""
+        if self._settings.commit == "manual":
+            return
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.commit_interval_s):
+                    await self._is_due.wait()
+            except TimeoutError:
+                pass
+            self._is_due.clear()
+            self._rows = 0
+            await self._processed(self._lanes)
+
+    async def here(self) -> None:
+        """Commit behind all that was handed out; raises as `Committer.commit`.
+
+        Raises:
+            MemberFenced: something of it was taken away before; the rest is stored.
+        """
+        try:
+            await self._committer.commit(lambda: _places(self._lanes, _position))
+        finally:
+            taken, self._taken = self._taken, set()
+        if taken:
+            raise _taken_away(taken)
+
+    async def at(self, offsets: Mapping[str, int]) -> None:
+        """Commit what the application says, forward or back; raises as `Committer.commit`.
+
+        Raises:
+            RequestError: no offset, or a partition that is not this member's.
+            MemberFenced: something of it was taken away before its turn came; the rest is stored.
+        """
+        places: dict[Lane, Place] = {}
+        for stream, offset in offsets.items():
+            lane = self._lanes.assigned(stream)
+            if not 0 <= offset <= CURSOR_OFFSET_MAX:
+                raise RequestError(f"{offset} is not an offset")
+            places[lane] = Place(offset, lane.incarnation)
+            self.go_back(lane)
+        taken: set[str] = set()
+
+        def left() -> dict[Claim, Place]:
+            taken.update(lane.stream for lane in places if lane not in self._lanes)
+            return {lane.claim: place for lane, place in places.items() if lane in self._lanes}
+
+        await self._committer.commit(left)
+        if taken:
+            raise _taken_away(taken)
+
+    async def last(self, lanes: list[Lane]) -> None:
+        """Commit for partitions that are given up; what was committed ahead in vain is the next owner's."""
+        if self._settings.commit == "manual":
+            return
+        if self._settings.commit == "before":
+            for lane in lanes:
+                self.go_back(lane)
+        await self._processed(lanes)
+
+    async def ahead(self, delivery: Delivery) -> bool:
+        """Commit what is about to be handed out, if it is so wanted; return whether it may be.
+
+        If it may not, or the wait is cancelled, it is back in its lane.
+        """
+        if self._settings.commit != "before":
+            return True
+        lane, may_be = delivery.lane, False
+        place = Place(delivery.chunk.end, lane.incarnation)
+        try:
+            await self._committer.commit(lambda: {lane.claim: place})
+            may_be = not delivery.is_taken_back
+        except Fenced:
+            await asyncio.sleep(_REFUSED_S)
+        finally:
+            if not may_be:
+                self._lanes.finish(delivery)
+        return may_be
+
+    async def _processed(self, lanes: Iterable[Lane]) -> None:
+        try:
+            await self._committer.commit(lambda: _places(lanes, lambda lane: lane.processed))
+        except JetstreamError as error:
+            if consequence_of(error) is not Consequence.DROP:
+                raise
+            _log.info("commit refused group=%s error=%r", self._settings.group, error)
+
+
+def _taken_away(streams: Iterable[str]) -> MemberFenced:
+    return MemberFenced(f"taken away before it was committed: {', '.join(sorted(streams))}")
+
+
+def _position(lane: Lane) -> Offset | None:
+    return lane.position
+
+
+def _places(lanes: Iterable[Lane], offset_of: Callable[[Lane], Offset | None]) -> dict[Claim, Place]:
+    return {
+        lane.claim: Place(offset, lane.incarnation)
+        for lane in lanes
+        if (offset := offset_of(lane)) is not None and lane.has_begun.is_set()
+    }

@@ -1,0 +1,196 @@
+"""The partitions of a consumer: how each comes, is read from its cursor on, and is given up or lost."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from consumer_groups.assignment.partitions import Claim
+from consumer_groups.cursors import Place
+from consumer_groups.member.events import StoppedReading
+from envelope.errors import JetstreamError
+from envelope.types import Offset
+from jetstream.client.consume.consumer_commits import Committer, ConsumerCommits
+from jetstream.client.consume.coordinator_link import GroupLinks
+from jetstream.client.consume.lanes import Lane, Lanes
+from jetstream.client.consume.membership import GroupMember, MemberServices
+from jetstream.client.consume.options import ConsumeSettings, PartitionsTold
+from jetstream.client.consume.partition_feed import FeedStart, PartitionFeeds
+from jetstream.client.consume.wire import cursors_request, read_cursors
+from jetstream.client.nodes.node_links import NodeLinks
+from jetstream.client.read.read_range import Start
+from jetstream.protocol.group_responses import CursorsResponse
+
+_CURSORS_ASKED: Final = 128
+"""In one request, so that the answer fits a header."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerServices:
+    """What the parts of one consumer share."""
+
+    links: NodeLinks
+    groups: GroupLinks
+    settings: ConsumeSettings
+    lanes: Lanes
+    tasks: asyncio.TaskGroup
+    failed: Callable[[Exception], None]
+    """Called with what the application is to be told instead of a record."""
+    ended: Callable[[JetstreamError | None], None]
+    """Called when there is no membership any more: because of an error, or as it was wanted."""
+
+
+class ConsumerPartitions:
+    """Reads what the membership says; see `Reading`."""
+
+    def __init__(self, services: ConsumerServices) -> None:
+        """Nothing is asked before the member is given its first event."""
+        settings = services.settings
+        self._services = services
+        self._settings = settings
+        self._lanes = services.lanes
+        self._tasks: asyncio.TaskGroup = services.tasks
+        self.member: Final = GroupMember(
+            settings.group,
+            settings.terms,
+            MemberServices(services.groups, services.tasks, self, services.ended),
+        )
+        self.committer: Final = Committer(settings.group, self.member)
+        self.commits: Final = ConsumerCommits(settings, services.lanes, self.committer)
+        self._feeds = PartitionFeeds(
+            services.links, settings, services.lanes, self.commits.has_begun, self._elsewhere
+        )
+        self._wheres: dict[Claim, FeedStart] = {}
+        """Where reading begins that has not begun."""
+        self._announced: set[Claim] = set()
+        """What the application was told that it has."""
+        self._telling: set[asyncio.Task[None]] = set()
+        """Callbacks that nothing else waits for."""
+
+    def seek(self, stream: str, start: Start) -> None:
+        """Go on elsewhere; see `Consumer.seek`."""
+        lane = self._lanes.assigned(stream)
+        self.commits.go_back(lane)
+        self._lanes.seek(lane, Offset(start) if isinstance(start, int) else None)
+        if not lane.has_begun.is_set():
+            self._wheres[lane.claim] = FeedStart(start)
+        elif lane.is_open:
+            self._feeds.stop(lane)
+            self._feeds.start(lane, FeedStart(start), self._tasks)
+
+    async def told(self) -> None:
+        """Return when the application has heard of all that it has lost."""
+        while self._telling:
+            await asyncio.wait(self._telling)
+
+    # --- what the membership wants ------------------------------------------------------------------------
+
+    def start(self, partitions: Mapping[Claim, str]) -> None:
+        """Read these."""
+        lanes = [self._lanes.open(claim, stream) for claim, stream in partitions.items()]
+        self._tasks.create_task(self._begin(lanes))
+
+    def stop(self, claims: tuple[Claim, ...]) -> None:
+        """Give these up: what nobody works on at once, the rest when that is done."""
+        lanes = self._lanes.of(claims)
+        for lane in lanes:
+            self._feeds.stop(lane)
+            self._lanes.stop(lane)
+        idle = [lane for lane in lanes if lane.in_hand is None]
+        in_hand = [lane for lane in lanes if lane.in_hand is not None]
+        for some in (idle, in_hand):
+            if some:
+                self._tasks.create_task(self._give_up(some))
+
+    def lose(self, claims: tuple[Claim, ...]) -> None:
+        """Drop these."""
+        lanes = self._lanes.of(claims)
+        known = [lane for lane in lanes if lane.claim in self._announced]
+        for lane in lanes:
+            self._feeds.stop(lane)
+        self.commits.lose(lanes)
+        self._forget(lanes)
+        telling = self._tasks.create_task(self._tell(self._settings.callbacks.on_lost, known))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+
+    # --- coming -------------------------------------------------------------------------------------------
+
+    async def _begin(self, lanes: list[Lane]) -> None:
+        """Find out where to begin, tell the application, read."""
+        try:
+            await self._find_cursors(lanes)
+        except JetstreamError as error:
+            self._services.failed(error)
+        fresh = [lane for lane in lanes if lane.is_open]
+        self._announced |= {lane.claim for lane in fresh}
+        await self._tell(self._settings.callbacks.on_assigned, fresh)
+        for lane in lanes:
+            lane.has_begun.set()
+            where = self._wheres.pop(lane.claim, None)
+            if lane.is_open and where is not None:
+                self._feeds.start(lane, where, self._tasks)
+
+    async def _find_cursors(self, lanes: list[Lane]) -> None:
+        for start in range(0, len(lanes), _CURSORS_ASKED):
+            some = lanes[start : start + _CURSORS_ASKED]
+            partitions = [lane.claim.partition for lane in some]
+            response = await self.member.ask(partial(cursors_request, self._settings.group, partitions))
+            assert isinstance(response, CursorsResponse), "C1: a response has its request's type"
+            cursors = read_cursors(response)
+            for lane in some:
+                if lane in self._lanes:
+                    self._place(lane, cursors.get(lane.claim.partition))
+
+    def _place(self, lane: Lane, cursor: Place | None) -> None:
+        self.commits.begin(lane, cursor)
+        where = FeedStart(self._settings.start)
+        if cursor is not None:
+            where = FeedStart(cursor.offset, cursor.incarnation)
+            lane.place, lane.incarnation = Offset(cursor.offset), cursor.incarnation
+        self._wheres[lane.claim] = where
+
+    def _elsewhere(self, lane: Lane, error: JetstreamError) -> FeedStart | None:
+        """Return where to go on if that is said; ``error``: the lane's beginning is not in the stream."""
+        del error
+        if self._settings.reset is None:
+            return None
+        self.commits.go_back(lane)
+        self._lanes.seek(lane, None)
+        return FeedStart(self._settings.reset)
+
+    # --- going --------------------------------------------------------------------------------------------
+
+    async def _give_up(self, lanes: list[Lane]) -> None:
+        """Let the application finish what it works on, commit, and say that these are free."""
+        for lane in lanes:
+            await lane.has_begun.wait()
+            await lane.is_idle.wait()
+        known = [lane for lane in lanes if lane.claim in self._announced]
+        await self._tell(self._settings.callbacks.on_revoked, known)
+        try:
+            await self.commits.last([lane for lane in lanes if lane in self._lanes])
+        except JetstreamError as error:
+            self._services.failed(error)
+        self._forget(lanes)
+        self.member.give(StoppedReading(tuple(lane.claim for lane in lanes)))
+
+    def _forget(self, lanes: list[Lane]) -> None:
+        for lane in lanes:
+            self._lanes.close(lane)
+            self._announced.discard(lane.claim)
+            self._wheres.pop(lane.claim, None)
+        self.commits.forget(lanes)
+
+    async def _tell(self, told: PartitionsTold | None, lanes: list[Lane]) -> None:
+        """Tell the application of partitions, and wait until it has heard."""
+        if told is None or not lanes:
+            return
+        try:
+            heard = told(sorted(lane.stream for lane in lanes))
+            if inspect.isawaitable(heard):
+                await heard
+        except Exception as error:  # noqa: BLE001 - the application's own, raised where it asks for records
+            self._services.failed(error)

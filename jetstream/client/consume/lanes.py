@@ -1,0 +1,312 @@
+"""What was read for a consumer, on its way through the application's hands.
+
+Each partition has a lane: a batch that has come, and has to wait until the application asks; of all lanes
+together one delivery is in its hands. A record counts as processed when the next one is asked for. What is in
+hand cannot be taken away; the rest can, and comes back to its lane: because the partition is to be given up,
+because it is paused, or because the application seeks another place.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from consumer_groups.assignment.partitions import Claim
+from envelope.errors import JetstreamError, RequestError
+from envelope.types import LeaderEpoch, Offset
+from jetstream.client.read.records import RECORDS_AT_ONCE, Record, records_from
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records of a partition, in order; at least one."""
+
+    batch: pa.RecordBatch
+    end: Offset
+    """The offset behind them, and behind what was left out there."""
+    epoch: LeaderEpoch
+
+    def cut(self, rows: int) -> tuple["Chunk", "Chunk"]:
+        """Return the first ``rows`` of them, and the others; both have some."""
+        assert 0 < rows < self.batch.num_rows, f"{rows} of {self.batch.num_rows}"
+        middle = self.offset_after(rows)
+        first = Chunk(self.batch.slice(0, rows), middle, self.epoch)
+        return first, Chunk(self.batch.slice(rows), self.end, self.epoch)
+
+    def offset_after(self, rows: int) -> Offset:
+        """Return where one goes on that has the first ``rows`` of them; there is one at least."""
+        if rows == self.batch.num_rows:
+            return self.end
+        return Offset(self.batch.column(0)[rows - 1].as_py() + 1)
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One partition that is read for a group."""
+
+    claim: Claim
+    stream: str
+    """The stream that it is: of a partitioned stream the partition, ``orders/2``."""
+    counts_at_once: bool = False
+    """Whether a record counts as processed when it is handed out."""
+    place: Offset | None = None
+    """After what is processed, or left out; None until it is known where reading begins."""
+    read_to: Offset | None = None
+    """What was not put here below it was left out."""
+    incarnation: str | None = None
+    chunks: deque[Chunk] = field(default_factory=deque)
+    """What waits to be handed out."""
+    in_hand: "Delivery | None" = None
+    failure: JetstreamError | None = None
+    """Why nothing comes behind the chunks."""
+    is_open: bool = True
+    """Whether it is this member's to read."""
+    is_paused: bool = False
+    is_begun: bool = False
+    """The chunks are what is left of a batch of which some was handed out."""
+    has_begun: asyncio.Event = field(default_factory=asyncio.Event)
+    """The application was told of it, and where to begin is known."""
+    has_room: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nothing waits: the next batch may be put here."""
+    is_idle: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nothing of it is in the application's hands."""
+
+    def __post_init__(self) -> None:
+        self.has_room.set()
+        self.is_idle.set()
+
+    @property
+    def processed(self) -> Offset | None:
+        """The offset after what is processed; None if it is not known where reading has begun."""
+        return self._after(0 if self.in_hand is None else self.in_hand.rows_done)
+
+    @property
+    def position(self) -> Offset | None:
+        """The offset after what was handed out."""
+        return self._after(0 if self.in_hand is None else self.in_hand.rows_handed_out)
+
+    def _after(self, rows: int) -> Offset | None:
+        if self.in_hand is not None:
+            return self.in_hand.chunk.offset_after(rows) if rows else self.place
+        if self.chunks or self.read_to is None:
+            return self.place
+        return max(self.read_to, self.place or self.read_to)
+
+    def has_read_to(self, offset: Offset) -> None:
+        """Take in how far it was read, at first where that begins."""
+        self.read_to = offset
+        if self.place is None:
+            self.place = offset
+
+
+class Delivery:
+    """A chunk in the application's hands, or in those of whoever hands it on; used by one thread at a time.
+
+    Invariant:
+        C22: a row counts as processed only when the next one was asked for.
+    """
+
+    def __init__(self, lane: Lane, chunk: Chunk, number: int) -> None:
+        """``number``: of the delivery, among those of its consumer."""
+        self.lane = lane
+        self.chunk = chunk
+        self.number = number
+        self.rows_handed_out = 0
+        self.rows_processed = 0
+        self.is_taken_back = False
+        """Nothing more of it is to be handed out."""
+        self._rows = chunk.batch.num_rows
+        self._records: list[Record] = []
+        """Those that were made together with the one handed out last."""
+
+    @property
+    def rows_done(self) -> int:
+        """How many rows count as processed."""
+        return self.rows_handed_out if self.lane.counts_at_once else self.rows_processed
+
+    def next(self) -> Record | None:
+        """Return the next record; None if there is none, or none is to be handed out any more."""
+        self.rows_processed = self.rows_handed_out  # C22: it is asked for
+        if self.is_taken_back or self.rows_handed_out == self._rows:
+            return None
+        row = self.rows_handed_out % RECORDS_AT_ONCE
+        if not row:
+            chunk = self.chunk
+            self._records = records_from(chunk.batch, self.rows_handed_out, chunk.epoch, self.lane.stream)
+        record = self._records[row]
+        # An interrupt comes with a call or a jump, and there is none between this and the return.
+        self.rows_handed_out += 1
+        return record
+
+    def rest(self) -> pa.RecordBatch | None:
+        """Return all records that were not handed out; None as `next`."""
+        self.rows_processed = self.rows_handed_out
+        if self.is_taken_back or self.rows_handed_out == self._rows:
+            return None
+        rest = self.chunk.batch.slice(self.rows_handed_out)
+        self.rows_handed_out = self._rows
+        return rest
+
+
+class Lanes:
+    """The lanes of one consumer.
+
+    Invariants:
+        C23: of one partition records are handed out in order, each once, from where its reading has begun.
+        C24: nothing is handed out of a lane that is closed, stopped or paused.
+    """
+
+    def __init__(self, *, counts_at_once: bool = False) -> None:
+        """``counts_at_once``: whether a record counts as processed when it is handed out."""
+        self._counts_at_once = counts_at_once
+        self._lanes: dict[Claim, Lane] = {}
+        self._ready: dict[Claim, Lane] = {}
+        """Those with something to hand out, longest first."""
+        self.has_ready = asyncio.Event()
+        """Something can be taken."""
+        self._taken = 0
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(tuple(self._lanes.values()))
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def open(self, claim: Claim, stream: str) -> Lane:
+        """Return a lane for a claim that is new."""
+        assert claim not in self._lanes, f"C23: {claim} is read already"
+        lane = self._lanes[claim] = Lane(claim, stream, self._counts_at_once)
+        return lane
+
+    def __contains__(self, lane: Lane) -> bool:
+        return self._lanes.get(lane.claim) is lane
+
+    def of(self, claims: Iterable[Claim]) -> list[Lane]:
+        """Return the lanes of claims that are read."""
+        return [self._lanes[claim] for claim in claims]
+
+    def assigned(self, stream: str) -> Lane:
+        """Return the lane of a partition by the stream that it is.
+
+        Raises:
+            RequestError: it is not this member's.
+        """
+        for lane in self._lanes.values():
+            if lane.stream == stream:
+                return lane
+        raise RequestError(f"{stream[:256]!r} is not assigned to this consumer")
+
+    def worked_on(self) -> tuple[int, int] | None:
+        """Return what the application works on, by numbers that change with it; None: nothing."""
+        in_hand = (lane.in_hand for lane in self._lanes.values() if lane.in_hand is not None)
+        worked_on = ((each.number, each.rows_handed_out) for each in in_hand if each.rows_handed_out > 0)
+        return next(worked_on, None)
+
+    def put(self, lane: Lane, chunk: Chunk) -> None:
+        """Let what has come wait until the application asks; a lane takes one chunk at a time."""
+        assert not lane.chunks, f"C23: {lane.claim} has no room"
+        lane.chunks.append(chunk)
+        lane.has_room.clear()
+        self._settle(lane)
+
+    def fail(self, lane: Lane, failure: JetstreamError) -> None:
+        """Raise ``failure`` where the application asks for what comes next of this partition."""
+        lane.failure = failure
+        self._settle(lane)
+
+    def take(self, rows_max: int | None = None) -> Delivery | None:
+        """Return what is to be handed out next, ``rows_max`` records at most; None if nothing has come.
+
+        Raises:
+            JetstreamError: a partition cannot be read on; again and again, until it is sought or given up.
+        """
+        lane = next(iter(self._ready.values()), None)
+        if lane is None:
+            return None
+        if not lane.chunks:
+            assert lane.failure is not None, "C24: what is ready has something to hand out"
+            raise lane.failure
+        chunk = lane.chunks.popleft()
+        if rows_max is not None and chunk.batch.num_rows > rows_max:
+            chunk, rest = chunk.cut(rows_max)
+            lane.chunks.appendleft(rest)
+        lane.is_begun = bool(lane.chunks)
+        self._taken += 1
+        lane.in_hand = Delivery(lane, chunk, self._taken)
+        lane.is_idle.clear()
+        if not lane.chunks:
+            lane.has_room.set()
+        self._settle(lane)
+        return lane.in_hand
+
+    def finish(self, delivery: Delivery) -> int:
+        """Take back what is in hand: its rest waits again; return how many rows of it were processed."""
+        lane = delivery.lane
+        delivery.is_taken_back = True
+        if lane.in_hand is not delivery:
+            return 0  # it was taken back before, or its lane is closed or somewhere else
+        chunk, rows = delivery.chunk, delivery.rows_done
+        lane.place = lane.processed
+        lane.in_hand = None
+        lane.is_idle.set()
+        if lane.is_open and rows < chunk.batch.num_rows:
+            lane.chunks.appendleft(chunk.cut(rows)[1] if rows else chunk)
+            lane.has_room.clear()
+        self._settle(lane)
+        return rows
+
+    def stop(self, lane: Lane) -> None:
+        """Hand out nothing more of it; what is in hand is not affected. It is still this member's."""
+        lane.is_open = False
+        self._empty(lane)
+
+    def close(self, lane: Lane) -> None:
+        """Forget a lane; what is in hand of it counts for nothing any more."""
+        self.stop(lane)
+        self._let_go(lane)
+        self._lanes.pop(lane.claim, None)
+
+    def seek(self, lane: Lane, place: Offset | None) -> None:
+        """Begin somewhere else; None: where that is will be told."""
+        self._empty(lane)
+        self._let_go(lane)
+        lane.place, lane.read_to, lane.failure = place, None, None
+        self._settle(lane)
+
+    def pause(self, lane: Lane, *, is_paused: bool) -> None:
+        """Hand out nothing of it for the time being, or go on."""
+        lane.is_paused = is_paused
+        if lane.in_hand is not None:
+            lane.in_hand.is_taken_back = is_paused or not lane.is_open
+        self._settle(lane)
+
+    def _empty(self, lane: Lane) -> None:
+        if lane.in_hand is None:
+            lane.place = lane.processed
+        lane.read_to = None  # what is dropped now was read, and not processed
+        lane.chunks.clear()
+        lane.is_begun = False
+        lane.has_room.set()
+        if lane.in_hand is not None:
+            lane.in_hand.is_taken_back = True
+        self._settle(lane)
+
+    def _let_go(self, lane: Lane) -> None:
+        lane.in_hand = None
+        lane.is_idle.set()
+
+    def _settle(self, lane: Lane) -> None:
+        """Have it among the ready ones, or not: behind all others, unless a batch of its is begun."""
+        something = bool(lane.chunks) or lane.failure is not None
+        if not (something and lane.is_open and not lane.is_paused and lane.in_hand is None):
+            self._ready.pop(lane.claim, None)
+        elif lane.is_begun:
+            self._ready = {lane.claim: lane, **self._ready}
+        else:
+            self._ready.setdefault(lane.claim, lane)
+        if self._ready:
+            self.has_ready.set()
+        else:
+            self.has_ready.clear()

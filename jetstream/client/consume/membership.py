@@ -1,0 +1,294 @@
+"""A client's membership in a group: what the machine wants is sent, what is answered it is told."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, assert_never
+
+from consumer_groups.assignment.partitions import Claim, Partition
+from consumer_groups.coordinator.events import (
+    Assigned,
+    CommitRequested,
+    ConnectionId,
+    Join,
+    Joined,
+    JoinRefused,
+    Leave,
+    Left,
+    MemberRefused,
+    Release,
+    SetTimer,
+    Tick,
+)
+from consumer_groups.member.events import (
+    CoordinatorFound,
+    CoordinatorLost,
+    CoordinatorRefused,
+    Ended,
+    FindCoordinator,
+    Lost,
+    MemberAction,
+    MemberEvent,
+    MemberRequest,
+    StartReading,
+    StopReading,
+)
+from consumer_groups.member.member import Member, Terms
+from envelope.errors import JetstreamError
+from envelope.types import MonotonicNs
+from jetstream.client.consume.coordinator_link import GroupLink, GroupLinks, has_lost
+from jetstream.client.consume.wire import error_of, member_beat, member_request, read_assignment, refusal_of
+from jetstream.protocol.group_requests import MemberBeat
+from jetstream.protocol.group_responses import AssignmentResponse, MemberAssignment
+from jetstream.protocol.requests import Request
+from jetstream.protocol.responses import Response
+
+_log = logging.getLogger(__name__)
+
+_NS: Final = 1_000_000_000
+_BACKOFF_S_MIN: Final = 0.02
+_BACKOFF_S_MAX: Final = 2.0
+_LASTING_S: Final = 1.0
+"""What fails for so long is worth a warning: before that it may be a coordinator that begins."""
+_WARN_AGAIN_S: Final = 30.0
+
+
+class Reading(Protocol):
+    """What reads for a member; none of this waits."""
+
+    def start(self, partitions: Mapping[Claim, str]) -> None:
+        """Read these claims, each from the stream that is named, from the group's cursors on."""
+
+    def stop(self, claims: tuple[Claim, ...]) -> None:
+        """Hand out nothing more of these, commit, and give `StoppedReading`."""
+
+    def lose(self, claims: tuple[Claim, ...]) -> None:
+        """Hand out nothing more of these, and commit nothing for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberServices:
+    """What a membership needs of its consumer."""
+
+    links: GroupLinks
+    tasks: asyncio.TaskGroup
+    reading: Reading
+    ended: Callable[[JetstreamError | None], None]
+    """Called when there is no membership any more: because of an error, or as it was wanted."""
+
+
+class GroupMember:
+    """Runs one `Member`."""
+
+    def __init__(self, group: str, terms: Terms, services: MemberServices) -> None:
+        self._group = group
+        self._machine = Member(terms)
+        self._services = services
+        self._tasks: asyncio.TaskGroup = services.tasks
+        self._session_timeout_s = terms.session_timeout_ns / _NS
+        self._loop = asyncio.get_running_loop()
+        self._link: GroupLink | None = None
+        self._has_link = asyncio.Event()
+        self._names: Mapping[Partition, str] = {}
+        """The streams that the partitions of the assignment are which is taken in."""
+        self._beat: MemberBeat | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._failing_since: float | None = None
+        self._warned_at: float | None = None
+        """Both by the loop's clock, seconds; None while nothing is wrong."""
+
+    def __str__(self) -> str:
+        return f"group={self._group} {self._machine}"
+
+    def give(self, event: MemberEvent) -> None:
+        """Tell the machine, and do what it wants."""
+        for action in self._machine.handle(event, MonotonicNs(time.monotonic_ns())):
+            self._perform(action)
+        beat = self.beat()
+        if beat != self._beat and self._link is not None:
+            self._beat = beat
+            self._link.wake()
+
+    async def ask(self, request_of: Callable[[int], Request]) -> Response:
+        """Ask the coordinator, whoever it is by then, until there is an answer.
+
+        Raises:
+            JetstreamError: the answer, if to ask again is no use.
+        """
+        attempt = 0
+        while True:
+            await self._has_link.wait()
+            link = self._link
+            assert link is not None, "there is a link"
+            try:
+                return self._succeeded(await link.ask(request_of))
+            except JetstreamError as error:
+                if not error.retriable:
+                    raise
+                self._has_failed(link.connection, error)
+            await _back_off(attempt)
+            attempt += 1
+
+    def commit(self, partitions: tuple[Partition, ...]) -> CommitRequested | None:
+        """Return the next commit, to be asked until it is answered; None if there is no membership."""
+        return self._machine.commit(partitions)
+
+    def close(self) -> None:
+        """Be silent from now on: the session ends by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._drop_link()
+
+    # --- what the machine wants ---------------------------------------------------------------------------
+
+    def _perform(self, action: MemberAction) -> None:
+        services = self._services
+        match action:
+            case Join() | Release() | Leave():
+                self._tasks.create_task(self._send(action))
+            case FindCoordinator():
+                self._drop_link()
+                self._tasks.create_task(self._find())
+            case SetTimer(at):
+                delay_s = max(0, at - time.monotonic_ns()) / _NS
+                self._timer = self._loop.call_later(delay_s, self.give, Tick())
+            case StartReading(claims):
+                services.reading.start({claim: self._names[claim.partition] for claim in claims})
+            case StopReading(claims):
+                services.reading.stop(claims)
+            case Lost(claims):
+                services.reading.lose(claims)
+            case Ended(refusal):
+                self.close()
+                services.ended(None if refusal is None else error_of(refusal))
+            case _:
+                assert_never(action)
+
+    def _drop_link(self) -> None:
+        if self._link is not None:
+            self._link.discard(self)
+        self._link = self._beat = None
+        self._has_link.clear()
+
+    async def _find(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                link = await self._services.links.find(self._group)
+            except JetstreamError as error:
+                if not error.retriable:
+                    self.give(CoordinatorRefused(refusal_of(error)))
+                    return
+                self._complain(error)
+            else:
+                self._link = link
+                link.add(self)
+                self._has_link.set()
+                self.give(CoordinatorFound(link.connection))
+                return
+            await _back_off(attempt)
+            attempt += 1
+
+    async def _send(self, asked: MemberRequest) -> None:
+        """Send one request once; the machine has it sent again if it stays without an answer."""
+        link = self._link
+        if link is None or link.connection != asked.connection:
+            return
+        try:
+            response = self._succeeded(await link.ask(partial(_numbered, self._group, asked)))
+        except JetstreamError as error:
+            self._has_failed(link.connection, error)
+            self._refused(asked, error)
+            return
+        match asked:
+            case Leave():
+                self.give(Left(link.connection, asked.member_id))
+            case Join():
+                assert isinstance(response, AssignmentResponse), "C1: a response has its request's type"
+                self._assigned(link.connection, response.assignment, joined=asked)
+            case Release():
+                assert isinstance(response, AssignmentResponse), "C1: a response has its request's type"
+                self._assigned(link.connection, response.assignment)
+            case _:
+                assert_never(asked)
+
+    # --- what it is told ----------------------------------------------------------------------------------
+
+    def _refused(self, asked: MemberRequest, error: JetstreamError) -> None:
+        refusal = refusal_of(error)
+        if isinstance(asked, Join):
+            self.give(JoinRefused(asked.connection, asked.client, asked.request, refusal))
+        else:
+            self.give(MemberRefused(asked.connection, asked.member_id, refusal))
+
+    def _assigned(self, connection: ConnectionId, told: MemberAssignment, joined: Join | None = None) -> None:
+        try:
+            assignment, self._names = read_assignment(told)
+        except JetstreamError as error:
+            self.give(CoordinatorRefused(refusal_of(error)))
+            return
+        if joined is None:
+            self.give(Assigned(connection, assignment))
+        else:
+            self.give(Joined(connection, joined.client, joined.request, assignment))
+
+    def _has_failed(self, connection: ConnectionId, error: JetstreamError) -> None:
+        self._complain(error)
+        if has_lost(error):
+            self.give(CoordinatorLost(connection))
+
+    def _succeeded(self, response: Response) -> Response:
+        if self._warned_at is not None:
+            _log.warning("%s has its coordinator again", self)
+        self._failing_since = self._warned_at = None
+        return response
+
+    def _complain(self, error: JetstreamError) -> None:
+        """Tell of what goes wrong and is tried again: loudly if it lasts, and then now and then."""
+        now = self._loop.time()
+        self._failing_since = self._failing_since or now
+        lasts_s = now - self._failing_since
+        if lasts_s < _LASTING_S or (self._warned_at is not None and now - self._warned_at < _WARN_AGAIN_S):
+            _log.info("%s is to ask again error=%r", self, error)
+            return
+        self._warned_at = now
+        _log.warning("%s has no answer since %.0f s, tries again error=%r", self, lasts_s, error)
+
+    # --- heartbeats: `BeatingMember` ----------------------------------------------------------------------
+
+    @property
+    def session_timeout_s(self) -> float:
+        """How long it may be unheard."""
+        return self._session_timeout_s
+
+    def beat(self) -> MemberBeat | None:
+        """Return what a heartbeat is to say."""
+        beat = self._machine.beat
+        return None if beat is None else member_beat(self._group, beat)
+
+    def assigned(self, connection: ConnectionId, assignment: MemberAssignment) -> None:
+        """Hear of an assignment; it may be another member's."""
+        if assignment.group == self._group and assignment.member == self._machine.member_id:
+            self._assigned(connection, assignment)
+
+    def refused(self, connection: ConnectionId, beat: MemberBeat, error: JetstreamError) -> None:
+        """Hear that somebody is refused; it may be another member."""
+        if beat.group == self._group and beat.member == self._machine.member_id:
+            self.give(MemberRefused(connection, self._machine.member_id, refusal_of(error)))
+
+    def disconnected(self, connection: ConnectionId) -> None:
+        """Hear that the connection is gone."""
+        self.give(CoordinatorLost(connection))
+
+
+def _numbered(group: str, asked: MemberRequest, number: int) -> Request:
+    return member_request(group, asked, number)
+
+
+async def _back_off(attempt: int) -> None:
+    longest = min(_BACKOFF_S_MAX, _BACKOFF_S_MIN * 2 ** min(attempt, 16))
+    await asyncio.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - spreads requests, no secret

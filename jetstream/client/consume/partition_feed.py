@@ -1,0 +1,184 @@
+"""Reads the partitions of a consumer, each a batch ahead of the application."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from consumer_groups.assignment.partitions import Claim
+from envelope.errors import JetstreamError, OffsetOutOfRange, StreamRecreated, UnknownStream
+from envelope.limits import KIB
+from envelope.types import Offset
+from jetstream.client.consume.lanes import Chunk, Lane, Lanes
+from jetstream.client.consume.options import ConsumeSettings
+from jetstream.client.nodes.node_links import NodeLinks
+from jetstream.client.read.fetch_pipeline import FetchSettings
+from jetstream.client.read.read_range import ReadRange, Start
+from jetstream.client.read.reader import BatchReader, ReadSettings
+
+_log = logging.getLogger(__name__)
+
+_FOR_EVER: Final = float("inf")
+_GONE_S: Final = 1.0
+"""Pause before a stream that is not there is looked for again: it may have been deleted a moment ago."""
+_FETCH_BYTES_MIN: Final = 64 * KIB
+_SHARES_MIN: Final = 8
+"""Who reads fewer partitions fetches no more of each ahead: what lies long goes through memory twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedStart:
+    """Where reading begins."""
+
+    start: Start
+    incarnation: str | None = None
+    """Of the stream that the start belongs to, if that is known."""
+
+
+class PartitionFeed:
+    """Puts what it reads of a partition into its lane, whenever that has room."""
+
+    def __init__(
+        self, lanes: Lanes, lane: Lane, open_reader: Callable[[FeedStart, "PartitionFeed"], BatchReader]
+    ) -> None:
+        self.lane: Final = lane
+        self.reader: BatchReader | None = None
+        self._lanes = lanes
+        self._open_reader = open_reader
+
+    async def read(self, where: FeedStart) -> None:
+        """Read from there on until cancelled; raises what `BatchReader` does."""
+        lane = self.lane
+        reader = self.reader = self._open_reader(where, self)
+        async with reader:
+            async for batch in reader:
+                end, epoch = reader.next_offset, reader.last_epoch
+                assert end is not None, "a reader that has read stands somewhere"
+                assert epoch is not None, "a batch has an epoch"
+                await _room(lane)
+                self._lanes.put(lane, Chunk(batch, end, epoch))
+                await _room(lane)
+
+    def reached(self, where: FeedStart) -> FeedStart:
+        """Return where to go on that has begun at ``where``."""
+        reader = self.reader
+        if reader is None or reader.next_offset is None:
+            return where
+        return FeedStart(reader.next_offset, reader.incarnation)
+
+
+async def _room(lane: Lane) -> None:
+    while lane.chunks:  # it may come back while this waits
+        await lane.has_room.wait()
+
+
+async def _idle(lane: Lane) -> None:
+    """Return when the application is done with all that was put into the lane."""
+    while lane.chunks or lane.in_hand is not None:
+        await lane.has_room.wait()
+        await lane.is_idle.wait()
+
+
+class PartitionFeeds:
+    """The feeds of one consumer, which share its memory."""
+
+    def __init__(
+        self,
+        links: NodeLinks,
+        settings: ConsumeSettings,
+        lanes: Lanes,
+        begun: Callable[[Lane], None],
+        elsewhere: Callable[[Lane, JetstreamError], FeedStart | None],
+    ) -> None:
+        """Start none yet.
+
+        Args:
+            links: to the nodes.
+            settings: of the consumer.
+            lanes: that are filled.
+            begun: called when it is known where a lane begins, and whenever more is known.
+            elsewhere: says where to go on if a start is not in the stream any more; None: it is an error.
+        """
+        self._links = links
+        self._settings = settings
+        self._lanes = lanes
+        self._begun = begun
+        self._elsewhere = elsewhere
+        self._running: dict[Claim, tuple[PartitionFeed, asyncio.Task[None]]] = {}
+
+    def start(self, lane: Lane, where: FeedStart, tasks: asyncio.TaskGroup) -> None:
+        """Begin to read for a lane, as one of ``tasks``."""
+        assert lane.claim not in self._running, f"{lane.claim} is read already"
+        feed = PartitionFeed(self._lanes, lane, self._open)
+        self._running[lane.claim] = feed, tasks.create_task(self._run(feed, where))
+        self._share()
+
+    def stop(self, lane: Lane) -> bool:
+        """Read no more for a lane; return whether that was begun."""
+        running = self._running.pop(lane.claim, None)
+        if running is not None:
+            running[1].cancel()
+            self._share()
+        return running is not None
+
+    async def _run(self, feed: PartitionFeed, where: FeedStart) -> None:
+        """Read until cancelled, or until it fails: the application is told in its turn."""
+        stream = feed.lane.stream
+        while True:
+            try:
+                await feed.read(where)
+            except (OffsetOutOfRange, StreamRecreated) as error:
+                await _idle(feed.lane)
+                elsewhere = self._elsewhere(feed.lane, error)
+                if elsewhere is None:
+                    self._fail(feed.lane, error)
+                    return
+                _log.warning("%s is read from %s on error=%r", stream, elsewhere.start, error)
+                where = elsewhere
+            except UnknownStream as error:
+                _log.warning("%s cannot be read, is tried again error=%r", stream, error)
+                await asyncio.sleep(_GONE_S)
+                where = feed.reached(where)
+            except JetstreamError as error:
+                self._fail(feed.lane, error)
+                return
+
+    def _fail(self, lane: Lane, error: JetstreamError) -> None:
+        error.detail.setdefault("stream", lane.stream)
+        self._lanes.fail(lane, error)
+
+    def _open(self, where: FeedStart, feed: PartitionFeed) -> BatchReader:
+        def moved(offset: Offset) -> None:
+            """Learn what was left out, or where the range begins; what came before was put into the lane."""
+            assert feed.reader is not None, "it is the reader that tells"
+            feed.lane.incarnation = feed.reader.incarnation
+            feed.lane.has_read_to(offset)
+            self._begun(feed.lane)
+
+        settings = self._settings
+        wanted = ReadRange(
+            feed.lane.stream,
+            where.start,
+            follow=True,
+            incarnation=where.incarnation,
+            wanted=settings.wanted,
+        )
+        fetch = FetchSettings(max_bytes=self._fetch_bytes, prefetch_bytes=self._prefetch_bytes)
+        return BatchReader(
+            self._links, wanted, ReadSettings(fetch, _FOR_EVER, moved=moved, wish=settings.wish)
+        )
+
+    @property
+    def _prefetch_bytes(self) -> int:
+        return max(_FETCH_BYTES_MIN, self._settings.prefetch_bytes // max(_SHARES_MIN, len(self._running)))
+
+    @property
+    def _fetch_bytes(self) -> int:
+        return min(FetchSettings().max_bytes, self._prefetch_bytes)
+
+    def _share(self) -> None:
+        """Have all of them fetch so much ahead that together they keep to the bound."""
+        for feed, _ in self._running.values():
+            if feed.reader is not None:
+                feed.reader.limit(self._fetch_bytes, self._prefetch_bytes)

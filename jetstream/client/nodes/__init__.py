@@ -1,0 +1,1 @@
+"""Connections to nodes, the choice of a replica, and requests over NATS."""

@@ -1,0 +1,122 @@
+"""One reader's way to the replicas of its stream: whom to ask now, and where to go when that one cannot."""
+
+import random
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from envelope.errors import CorruptDataError, JetstreamError, NotLeader, StreamRecreated, UnknownStream
+from jetstream.client.nodes.node_links import NodeLinks
+from jetstream.client.nodes.replica_choice import Purpose, ReadWish, StreamReplicas, Visit, choose
+from jetstream.client.nodes.socket_link import SocketLink
+
+_SHUNNED_S: Final = 1.0
+"""How long a node that has failed is not asked for what another one has too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A node that can be asked now."""
+
+    visit: Visit
+    link: SocketLink
+
+
+class StreamRoute:
+    """`choose` says where a reader goes; here is what it is told, and the connection.
+
+    Invariant:
+        C14: after every failure another node says where the stream is, before anybody is asked again.
+    """
+
+    def __init__(self, links: NodeLinks, stream: str, wish: ReadWish) -> None:
+        self.stream: Final = stream
+        self._wish = wish
+        self._links = links
+        self._turn = random.randrange(1 << 16)  # noqa: S311 - spreads readers, no secret
+        self._shunned: dict[str, float] = {}
+        """Until when, in seconds of the monotonic clock."""
+        self._visit: Visit | None = None
+        self._is_stale = False
+        self._doubted: JetstreamError | None = None
+        self._known: StreamReplicas | None = None
+        self._damaged_at: set[str] = set()
+        """The nodes where what comes next is damaged."""
+        self._has_caught_up = False
+
+    async def to_offsets(self, incarnation: str | None) -> Arrival:
+        """Return who knows where the stream begins and ends; see `to_records`."""
+        return await self._to(Purpose.OFFSETS, incarnation)
+
+    async def to_records(self, incarnation: str | None, *, behind: bool) -> Arrival:
+        """Return whom to ask for records.
+
+        Args:
+            incarnation: the life of the stream that is read; None if any will do.
+            behind: there are records to be read.
+
+        Raises:
+            UnknownStream: there is none; more than one node says so if there are more.
+            StreamRecreated: the stream has another incarnation now.
+            NotLeader: nobody leads it now; retriable.
+            JetstreamError: as `NodeLinks.link`.
+        """
+        purpose = Purpose.CATCH_UP if behind and not self._has_caught_up else Purpose.TAIL
+        return await self._to(purpose, incarnation)
+
+    async def _to(self, purpose: Purpose, incarnation: str | None) -> Arrival:
+        known = await self._links.replicas_of(self.stream, refresh=self._is_stale)
+        self._is_stale = False
+        self._known = known
+        self._settle_doubt(known, incarnation)
+        now = time.monotonic()
+        shunned = [node for node, until in self._shunned.items() if until > now]
+        visit = choose(known, purpose, self._wish, shunned, self._turn)
+        if visit is None:
+            self._is_stale = True
+            raise NotLeader(f"nobody leads {self.stream!r} now")
+        self._visit = visit
+        return Arrival(visit, await self._links.link_to(visit.node))
+
+    def _settle_doubt(self, known: StreamReplicas, incarnation: str | None) -> None:
+        doubted, self._doubted = self._doubted, None
+        if isinstance(doubted, StreamRecreated) and incarnation != known.incarnation:
+            raise doubted
+
+    def has_caught_up(self) -> bool:
+        """Learn that there is nothing more where the reader is; return whether it goes to the leader now.
+
+        If it does not, it has been where the leader should be already.
+        """
+        assert self._visit is not None, "who has caught up has been somewhere"
+        was_behind = not self._has_caught_up and self._visit.wait_ms_max is not None
+        self._has_caught_up = True
+        return was_behind
+
+    def has_progressed(self) -> None:
+        """Learn that records came."""
+        self._damaged_at.clear()
+
+    def failed(self, error: JetstreamError) -> bool:
+        """Learn of a failure; return whether it is worth while to ask again.
+
+        What a node says of a stream that it does not know, or knows by another incarnation, may only be that
+        it has not heard yet: other nodes are asked before it is believed. What is damaged at one replica is
+        whole at another, unless all say the same.
+        """
+        visit, self._visit = self._visit, None
+        self._is_stale, self._has_caught_up = True, False
+        if visit is None:
+            return error.retriable
+        self._shunned[visit.node] = time.monotonic() + _SHUNNED_S
+        if isinstance(error, UnknownStream | StreamRecreated):
+            self._doubted = error
+            return True
+        if isinstance(error, CorruptDataError):
+            self._damaged_at.add(visit.node)
+            return self._has_another_replica()
+        return error.retriable
+
+    def _has_another_replica(self) -> bool:
+        assert self._known is not None, "who has been somewhere has asked where"
+        return self._wish.read_from != "leader" and not self._damaged_at.issuperset(self._known.holders)

@@ -1,0 +1,1 @@
+"""Publishing: acks, batches and sessions."""

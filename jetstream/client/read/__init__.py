@@ -1,0 +1,1 @@
+"""Reading: fetches, readers, records and tables."""

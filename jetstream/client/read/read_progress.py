@@ -1,0 +1,73 @@
+"""How far a reader is, told to whoever wants to show it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from envelope.types import Offset
+from jetstream.client.read.fetch_pipeline import ReaderPlace
+from jetstream.client.read.read_range import ResolvedRange
+
+
+@dataclass(frozen=True, slots=True)
+class ReadProgress:
+    """What a reader has handed out so far."""
+
+    records: int
+    """Those that were wanted; what the node left out is not counted."""
+    bytes: int
+    """Of these records as Arrow columns."""
+    offset: Offset
+    """After the last record handed out or left out: at first the start of the range."""
+    end: Offset | None
+    """Where the reader will stop, exclusive; None if it follows the stream to no offset in particular."""
+
+
+ReadProgressTold = Callable[[ReadProgress], None]
+"""Called when the range is known, whenever a fetch is used up, and at the end."""
+
+PlaceTold = Callable[[Offset], None]
+"""Called likewise, with the `ReadProgress.offset` alone."""
+
+
+class ProgressCount:
+    """Counts what a reader hands out, and tells it at the reader's own pace, never twice the same."""
+
+    def __init__(self, told: ReadProgressTold | None) -> None:
+        self._told = told
+        self._records = 0
+        self._bytes = 0
+        self._last: ReadProgress | None = None
+
+    def add(self, records: pa.RecordBatch) -> None:
+        """Count one batch in."""
+        if self._told is not None:
+            self._records += records.num_rows
+            self._bytes += records.nbytes
+
+    def tell(self, place: ReaderPlace | None, wanted: ResolvedRange | None) -> None:
+        """Tell where the reader is, if that is known and news."""
+        if self._told is None or place is None or wanted is None:
+            return
+        now = ReadProgress(self._records, self._bytes, place.offset, wanted.end)
+        if now != self._last:
+            self._last = now
+            self._told(now)
+
+
+class PlaceCount:
+    """Tells where a reader is as `ProgressCount` does, and counts nothing: to add up bytes takes its time."""
+
+    def __init__(self, told: PlaceTold) -> None:
+        self._told = told
+        self._last: Offset | None = None
+
+    def add(self, records: pa.RecordBatch) -> None:
+        """Count nothing."""
+
+    def tell(self, place: ReaderPlace | None, wanted: ResolvedRange | None) -> None:
+        """Tell where the reader is, if that is known and news."""
+        if place is not None and wanted is not None and place.offset != self._last:
+            self._last = place.offset
+            self._told(place.offset)

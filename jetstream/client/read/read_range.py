@@ -1,0 +1,182 @@
+"""Where a reader begins and ends: what the application wrote, and which offsets that is now."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, get_args
+
+from envelope.errors import DeadlinePassed, NotLeader, RemoteProtocolError, RequestError
+from envelope.subjects import validated_pattern
+from envelope.types import Incarnation, Offset, TimestampUs
+from jetstream.client.nodes.socket_link import SocketLink
+from jetstream.client.read.fetch_pipeline import ReaderPlace, Wanted
+from jetstream.client.read.records import to_timestamp
+from jetstream.protocol.request_base import INTEGER_MAX
+from jetstream.protocol.requests import NAME_CHARS_MAX, Column, Fetch, ListOffsets
+from jetstream.protocol.responses import ListOffsetsResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Txid:
+    """A place in a stream: the first record whose transaction id is at least ``value``."""
+
+    value: int
+
+
+Start = Literal["earliest", "latest"] | int | datetime | Txid
+End = Literal["latest"] | int | datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """What the application asked for."""
+
+    stream: str
+    start: Start = "earliest"
+    end: End = None
+    follow: bool = False
+    incarnation: str | None = None
+    wanted: Wanted = field(default_factory=Wanted)
+
+    def validated(self) -> "ReadRange":
+        """Return self.
+
+        Raises:
+            RequestError: an offset that cannot be, a datetime without a time zone, an unknown word, a
+                transaction id that is no 64-bit integer, or a selection that is none.
+        """
+        self._check_selection()
+        if isinstance(self.start, Txid):
+            if not -INTEGER_MAX - 1 <= self.start.value <= INTEGER_MAX:
+                raise RequestError(f"{self.start!r} is not a 64-bit integer")
+        else:
+            _check_place(self.start, ("earliest", "latest"))
+        _check_place(self.end, ("latest", None))
+        return self
+
+    def _check_selection(self) -> None:
+        wanted = self.wanted
+        if wanted.subject is not None:
+            validated_pattern(wanted.subject)
+        if wanted.key is not None and len(wanted.key) > NAME_CHARS_MAX:
+            raise RequestError(f"a key of {len(wanted.key)} characters, a fetch carries {NAME_CHARS_MAX}")
+        unknown = [name for name in wanted.columns or () if name not in get_args(Column)]
+        if unknown:
+            raise RequestError(f"columns: {unknown}: there are {', '.join(get_args(Column))}")
+
+
+def _check_place(place: object, words: tuple[str | None, ...]) -> None:
+    if isinstance(place, datetime) and place.tzinfo is None:
+        raise RequestError(f"{place!r} has no time zone: which moment is meant?")
+    if isinstance(place, int) and (isinstance(place, bool) or not 0 <= place <= INTEGER_MAX):
+        raise RequestError(f"{place!r} is not an offset")
+    if not isinstance(place, int | datetime) and place not in words:
+        raise RequestError(f"{place!r} is neither an offset, a datetime nor one of {words}")
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRange:
+    """Which offsets that is."""
+
+    place: ReaderPlace
+    end: Offset | None
+    """Exclusive; None has no end."""
+    end_timestamp: TimestampUs | None
+    """Exclusive; set where the end is a moment that may not have come yet."""
+    high_watermark: Offset
+
+
+async def resolve(
+    wanted: ReadRange, link: SocketLink, timeout_s: float, *, leader_only: bool
+) -> ResolvedRange:
+    """Ask the node which offsets ``wanted`` means now, with ``timeout_s`` for all its answers.
+
+    Raises:
+        NotLeader: the node does not lead the stream, and with ``leader_only`` another one's answer will not
+            do: it may have missed the last records.
+        DeadlinePassed: the node is silent; the connection is closed.
+        RemoteProtocolError: the node contradicts itself.
+        OffsetOutOfRange: the start offset is not between the log start and the log end.
+        StreamRecreated: the stream is not the incarnation the reader named.
+        UnknownStream: there is none.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _resolve(_Asked(wanted, link, leader_only))
+    except TimeoutError:
+        link.close()
+        raise DeadlinePassed(f"no offsets of {wanted.stream!r} in {timeout_s:g} s") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    wanted: ReadRange
+    link: SocketLink
+    leader_only: bool
+
+    async def offsets(self, at: Literal["earliest", "latest"] | datetime | Txid) -> ListOffsetsResponse:
+        named: dict[str, object] = {"at": at}
+        if isinstance(at, datetime):
+            named = {"at": "timestamp", "timestamp": to_timestamp(at)}
+        elif isinstance(at, Txid):
+            named = {"at": "txid", "txid": at.value}
+        wanted = self.wanted
+        request = ListOffsets.model_validate(
+            {"id": self.link.next_id(), "stream": wanted.stream, "incarnation": wanted.incarnation, **named}
+        )
+        response = (await self.link.ask(request)).response
+        assert isinstance(response, ListOffsetsResponse), "C1: a response has its request's type"
+        if self.leader_only and response.leads is False:
+            raise NotLeader(f"node {self.link.node} does not lead {wanted.stream!r} any more")
+        return response
+
+
+async def _resolve(asked: _Asked) -> ResolvedRange:
+    wanted = asked.wanted
+    # Only a leader that knows what earlier ones have acked says where the end is; the start any leader knows.
+    needs_end = not wanted.follow or "latest" in (wanted.start, wanted.end)
+    bounds = await asked.offsets("latest" if needs_end else "earliest")
+    told = bounds.high_watermark if needs_end else bounds.log_start_offset
+    if bounds.offset != told or bounds.log_start_offset > bounds.high_watermark:
+        raise RemoteProtocolError(
+            f"the {'latest' if needs_end else 'earliest'} offset is {bounds.offset}, "
+            f"of [{bounds.log_start_offset}, {bounds.high_watermark})"
+        )
+    start = await _start(asked, bounds)
+    end = await _end(asked, bounds)
+    place = ReaderPlace(start, incarnation=Incarnation(bounds.incarnation))
+    if end is not None and start >= end and isinstance(wanted.start, int):
+        await _check_start(asked, place)
+    end_timestamp = to_timestamp(wanted.end) if wanted.follow and isinstance(wanted.end, datetime) else None
+    return ResolvedRange(place, end, end_timestamp, Offset(bounds.high_watermark))
+
+
+async def _start(asked: _Asked, bounds: ListOffsetsResponse) -> Offset:
+    start = asked.wanted.start
+    if isinstance(start, datetime | Txid):
+        return Offset((await asked.offsets(start)).offset)
+    if isinstance(start, int):
+        return Offset(start)
+    return Offset(bounds.log_start_offset if start == "earliest" else bounds.high_watermark)
+
+
+async def _end(asked: _Asked, bounds: ListOffsetsResponse) -> Offset | None:
+    end, follow = asked.wanted.end, asked.wanted.follow
+    if isinstance(end, datetime):
+        # A moment to come has no offset yet: a following reader watches the timestamps instead.
+        return None if follow else Offset((await asked.offsets(end)).offset)
+    if isinstance(end, int):
+        return Offset(end if follow else min(end, bounds.high_watermark))
+    return None if end is None and follow else Offset(bounds.high_watermark)
+
+
+async def _check_start(asked: _Asked, place: ReaderPlace) -> None:
+    """Have the node refuse a start out of range, although nothing will be read from there."""
+    request = Fetch(
+        id=asked.link.next_id(),
+        stream=asked.wanted.stream,
+        offset=place.offset,
+        max_bytes=1,
+        incarnation=place.incarnation,
+    )
+    await asked.link.ask(request)
