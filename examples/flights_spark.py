@@ -19,7 +19,7 @@ from matplotlib import pyplot as plt
 from pyspark.sql import functions as sf
 
 import jetstream
-from jetstream.cli.flights import load_flights
+from jetstream.cli.demo.flights import load_flights
 from jetstream.spark import end_spark, spark_session
 
 parser = argparse.ArgumentParser()

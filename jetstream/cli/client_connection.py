@@ -10,8 +10,8 @@ import nats.errors
 
 import jetstream
 from envelope.errors import DeadlinePassed, InvalidConfig, JetstreamError, Unauthorized, UnavailableError
-from jetstream.cli.nats_options import NatsOptions
-from jetstream.cli.socket_options import SocketOptions
+from jetstream.cli.options.nats_options import NatsOptions
+from jetstream.cli.options.socket_options import SocketOptions
 from jetstream.client.connection import JetstreamClient
 
 CONNECT_SECONDS_MAX: Final = 5.0

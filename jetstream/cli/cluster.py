@@ -7,9 +7,9 @@ from typing import Final
 
 from envelope.errors import JetstreamError
 from jetstream.cli.client_connection import connected
-from jetstream.cli.console import print_json, print_line, print_table, reported_errors, run_async
-from jetstream.cli.help_text import Json
-from jetstream.cli.nats_options import NatsOptions
+from jetstream.cli.options.nats_options import NatsOptions
+from jetstream.cli.output.console import print_json, print_line, print_table, reported_errors, run_async
+from jetstream.cli.program.help_text import Json
 from jetstream.client.connection import JetstreamClient
 from metadata.api.responses import ClusterInfo, NodeInfo, StreamInfo, StreamSummary
 

@@ -5,7 +5,8 @@ from typing import Annotated, Final
 import typer
 
 from jetstream.cli.client_connection import connected
-from jetstream.cli.console import (
+from jetstream.cli.options.nats_options import NatsOptions
+from jetstream.cli.output.console import (
     print_json,
     print_line,
     print_properties,
@@ -13,8 +14,7 @@ from jetstream.cli.console import (
     reported_errors,
     run_async,
 )
-from jetstream.cli.help_text import Json, StreamArgument
-from jetstream.cli.nats_options import NatsOptions
+from jetstream.cli.program.help_text import Json, StreamArgument
 from metadata.api.responses import CursorInfo
 
 LIST_CURSORS_EXAMPLES: Final = (

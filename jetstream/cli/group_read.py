@@ -9,9 +9,9 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from jetstream.cli.completion import group_names
-from jetstream.cli.quantities import parse_duration
-from jetstream.cli.record_output import RecordOutput
+from jetstream.cli.options.quantities import parse_duration
+from jetstream.cli.output.record_output import RecordOutput
+from jetstream.cli.program.completion import group_names
 from jetstream.client.connection import JetstreamClient, ReadOptions
 from jetstream.client.consume.options import ConsumeOptions
 from metadata.api.responses import CursorInfo

@@ -9,8 +9,10 @@ import typer
 from pydantic import TypeAdapter
 
 from jetstream.cli.client_connection import connected
-from jetstream.cli.completion import stream_names
-from jetstream.cli.console import (
+from jetstream.cli.options.nats_options import NatsOptions
+from jetstream.cli.options.places import parse_place
+from jetstream.cli.options.socket_options import SocketOptions
+from jetstream.cli.output.console import (
     print_json,
     print_line,
     print_properties,
@@ -18,10 +20,8 @@ from jetstream.cli.console import (
     reported_errors,
     run_async,
 )
-from jetstream.cli.help_text import GroupArgument, Json
-from jetstream.cli.nats_options import NatsOptions
-from jetstream.cli.places import parse_place
-from jetstream.cli.socket_options import SocketOptions
+from jetstream.cli.program.completion import stream_names
+from jetstream.cli.program.help_text import GroupArgument, Json
 from jetstream.client.admin.group_lag import CursorMove, GroupLag, PartitionLag, Standing, Target
 from jetstream.client.admin.groups import ResetOptions
 from metadata.api.group_responses import GroupInfo, OwnedPartitions

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from jetstream.cli.console import (
+from jetstream.cli.options.quantities import size_text
+from jetstream.cli.output.console import (
     notice,
     print_json,
     print_line,
@@ -16,9 +17,8 @@ from jetstream.cli.console import (
     progress,
     reported_errors,
 )
-from jetstream.cli.exit_codes import ExitCode
-from jetstream.cli.help_text import Json
-from jetstream.cli.quantities import size_text
+from jetstream.cli.output.exit_codes import ExitCode
+from jetstream.cli.program.help_text import Json
 from jetstream.log.disk.identity import LOCK_FILE
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.inspection import (

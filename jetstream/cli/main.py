@@ -9,9 +9,9 @@ from typing import Annotated, Final
 
 import typer
 
-from jetstream.cli.console import print_line
-from jetstream.cli.help_text import EXIT_CODES_HELP
-from jetstream.cli.lazy_commands import Place, lazy_group
+from jetstream.cli.output.console import print_line
+from jetstream.cli.program.help_text import EXIT_CODES_HELP
+from jetstream.cli.program.lazy_commands import Place, lazy_group
 from jetstream.node.version import VERSION
 
 
@@ -22,12 +22,12 @@ def _group(name: str, text: str, commands: Mapping[str, Place]) -> typer.Typer:
 
 
 COMMANDS: Final[Mapping[str, Place | typer.Typer]] = {
-    "up": "serve:up",
-    "node": "serve:node",
+    "up": "serve.command:up",
+    "node": "serve.command:node",
     "pub": "publish:pub",
     "read": "read:read",
     "inspect": "inspect_files:inspect",
-    "demo": "demo:demo",
+    "demo": "demo.command:demo",
     "cluster": _group(
         "cluster",
         "Look at and change the cluster's nodes.",
@@ -79,18 +79,22 @@ COMMANDS: Final[Mapping[str, Place | typer.Typer]] = {
         "pipeline",
         "Run jobs on Spark over streams, configured, not coded.",
         {
-            "table": "pipeline:table",
-            "aggregate": "pipeline:aggregate",
-            "archive": "pipeline_archive:archive",
-            "merge": "pipeline_archive:merge",
-            "backfill": "pipeline_archive:backfill",
-            "replay": "pipeline_archive:replay",
+            "table": "pipelines.command:table",
+            "aggregate": "pipelines.command:aggregate",
+            "archive": "pipelines.archive:archive",
+            "merge": "pipelines.archive:merge",
+            "backfill": "pipelines.archive:backfill",
+            "replay": "pipelines.archive:replay",
         },
     ),
     "bench": _group(
         "bench",
         "Measure a running cluster as an application on this machine sees it.",
-        {"publish": "bench:publish", "read": "bench:read", "latency": "bench:latency"},
+        {
+            "publish": "bench.command:publish",
+            "read": "bench.command:read",
+            "latency": "bench.command:latency",
+        },
     ),
 }
 

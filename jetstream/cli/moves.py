@@ -5,9 +5,9 @@ from typing import Annotated, Final
 import typer
 
 from jetstream.cli.client_connection import connected
-from jetstream.cli.console import print_json, print_line, print_table, reported_errors, run_async
-from jetstream.cli.help_text import Json, StreamArgument
-from jetstream.cli.nats_options import NatsOptions
+from jetstream.cli.options.nats_options import NatsOptions
+from jetstream.cli.output.console import print_json, print_line, print_table, reported_errors, run_async
+from jetstream.cli.program.help_text import Json, StreamArgument
 from metadata.api.responses import MovesResponse, RemoveNodeResponse
 
 REASSIGN_EXAMPLES: Final = (

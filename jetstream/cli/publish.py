@@ -10,11 +10,11 @@ from typing import Annotated, Final
 import typer
 
 from jetstream.cli.client_connection import connected
-from jetstream.cli.completion import stream_names
-from jetstream.cli.console import print_json, print_line, progress, reported_errors, run_async
-from jetstream.cli.help_text import Json
-from jetstream.cli.nats_options import NatsOptions
-from jetstream.cli.quantities import parse_header
+from jetstream.cli.options.nats_options import NatsOptions
+from jetstream.cli.options.quantities import parse_header
+from jetstream.cli.output.console import print_json, print_line, progress, reported_errors, run_async
+from jetstream.cli.program.completion import stream_names
+from jetstream.cli.program.help_text import Json
 from jetstream.cli.standard_input import input_lines, whole_input
 from jetstream.client.publish.ack_inbox import AckFuture
 from jetstream.client.publish.messages import PublishAck, PublishOptions

@@ -11,14 +11,14 @@ import pyarrow as pa
 import typer
 
 from jetstream.cli.client_connection import connected
-from jetstream.cli.console import reading_progress, reported_errors, run_async
 from jetstream.cli.group_read import GroupOptions, GroupReading
-from jetstream.cli.help_text import StreamArgument
-from jetstream.cli.nats_options import NatsOptions
-from jetstream.cli.places import parse_end, parse_start
-from jetstream.cli.record_format import RecordFormat
-from jetstream.cli.record_output import record_output
-from jetstream.cli.socket_options import SocketOptions
+from jetstream.cli.options.nats_options import NatsOptions
+from jetstream.cli.options.places import parse_end, parse_start
+from jetstream.cli.options.socket_options import SocketOptions
+from jetstream.cli.output.console import reading_progress, reported_errors, run_async
+from jetstream.cli.output.record_format import RecordFormat
+from jetstream.cli.output.record_output import record_output
+from jetstream.cli.program.help_text import StreamArgument
 from jetstream.client.connection import JetstreamClient, ReadOptions
 from jetstream.client.read.reader import BatchReader
 from jetstream.client.read.stream_table import LatestRecords

@@ -7,7 +7,10 @@ import typer
 
 from envelope.partition_errors import StreamIsPartitioned
 from jetstream.cli.client_connection import connected
-from jetstream.cli.console import (
+from jetstream.cli.options.nats_options import NatsOptions
+from jetstream.cli.options.quantities import size_text
+from jetstream.cli.options.stream_options import StreamOptions
+from jetstream.cli.output.console import (
     print_json,
     print_line,
     print_properties,
@@ -15,10 +18,7 @@ from jetstream.cli.console import (
     reported_errors,
     run_async,
 )
-from jetstream.cli.help_text import Json, StreamArgument
-from jetstream.cli.nats_options import NatsOptions
-from jetstream.cli.quantities import size_text
-from jetstream.cli.stream_options import StreamOptions
+from jetstream.cli.program.help_text import Json, StreamArgument
 from metadata.api.responses import (
     DeleteStreamResponse,
     PartitionedStreamInfo,

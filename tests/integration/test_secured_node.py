@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import jetstream
 from envelope.errors import InvalidConfig, TlsFailed, Unauthorized
-from jetstream.cli.exit_codes import ExitCode
 from jetstream.cli.main import app
+from jetstream.cli.output.exit_codes import ExitCode
 from jetstream.node.nats_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from tests.support.nats_identities import TlsFiles

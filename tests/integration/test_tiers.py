@@ -17,7 +17,7 @@ from envelope.errors import (
     TierUnavailable,
     UnknownStream,
 )
-from jetstream.cli.exit_codes import ExitCode
+from jetstream.cli.output.exit_codes import ExitCode
 from jetstream.client.read.read_range import Txid
 from jetstream.node import socket_requests
 from jetstream.node.socket_connection import Pending

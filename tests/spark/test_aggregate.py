@@ -13,7 +13,7 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from envelope.errors import RequestError
-from jetstream.cli.flights import load_flights, messages_of
+from jetstream.cli.demo.flights import load_flights, messages_of
 from jetstream.client.blocking.client import BlockingClient
 from jetstream.spark.pipelines import aggregate
 from jetstream.spark.pipelines.aggregate import AggregateSettings, ParquetSink, StreamSink, key_text

@@ -70,7 +70,7 @@ def rows_until(told: Iterator[dict[str, Any]], rows: int) -> None:
 
 
 @pytest.mark.slow(
-    "tests/unit/cli/test_pipeline_signals.py",
+    "tests/unit/cli/pipelines/test_pipeline_signals.py",
     "tests/spark/test_pipeline_runs.py",
 )
 def test_a_pipeline_is_stopped_by_a_signal_and_goes_on_with_its_checkpoint(

@@ -26,7 +26,7 @@ REQUEST_BYTES_MAX: Final = 1 << 20
 _PR_SET_PDEATHSIG: Final = 1
 _PACKAGES: Final = ("envelope", "metadata", "consumer_groups", "jetstream")
 _PROGRAM: Final = "jetstream.__main__"
-_NOT_IMPORTED: Final = (_PROGRAM, "jetstream.spark", "jetstream.cli.pipeline")
+_NOT_IMPORTED: Final = (_PROGRAM, "jetstream.spark", "jetstream.cli.pipelines.command")
 """What wants Spark: a pipeline's command takes a process of its own."""
 
 

@@ -81,6 +81,7 @@ _BAD_IMPORTS = [
     ("inside the metadata shell", "metadata/node/storage/__init__.py", "import metadata.node.voter"),
     ("inside the log", "jetstream/log/format/__init__.py", "import jetstream.log.disk"),
     ("inside the client", "jetstream/client/nodes/__init__.py", "import jetstream.client.read"),
+    ("inside the command", "jetstream/cli/output/__init__.py", "import jetstream.cli.program"),
 ]
 
 

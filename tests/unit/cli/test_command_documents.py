@@ -12,8 +12,8 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from jetstream.cli.exit_codes import ExitCode
 from jetstream.cli.main import app
+from jetstream.cli.output.exit_codes import ExitCode
 from jetstream.node.config import load_config
 from jetstream.node.version import VERSION
 
@@ -27,10 +27,15 @@ PAGES = (
     ROOT / "docs" / "tiers.md",
 )
 
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
 EXAMPLES = [
     example
-    for path in sorted((ROOT / "jetstream" / "cli").glob("*.py"))
-    for name, examples in sorted(vars(import_module(f"jetstream.cli.{path.stem}")).items())
+    for path in sorted((ROOT / "jetstream" / "cli").rglob("*.py"))
+    for name, examples in sorted(vars(import_module(_module(path))).items())
     if name.endswith("_EXAMPLES")
     for example in examples
 ]

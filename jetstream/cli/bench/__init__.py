@@ -1,0 +1,1 @@
+"""``jetstream bench``: a running cluster measured as an application sees it."""

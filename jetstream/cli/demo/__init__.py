@@ -1,0 +1,1 @@
+"""``jetstream demo``: flights through one node or through three."""

@@ -1,0 +1,171 @@
+"""Publishing through failures the way any NATS client can: with message ids, sent again until they are acked.
+
+Nothing of our client library is in here; it is what the demo shows a NATS user to do.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from envelope.errors import CorruptDataError, DeadlinePassed, RequestError
+from envelope.headers import MESSAGE_ID
+from jetstream.cli.demo.flights import Flight
+
+WINDOW_MESSAGES: Final = 2048
+"""Messages published and not yet acked."""
+
+SILENCE_SECONDS: Final = 0.25
+"""After so long without any ack everything that is owed is sent again: it may be lost, or its ack is."""
+
+GIVE_UP_SECONDS: Final = 60.0
+"""Longest silence while acks are owed."""
+
+_SERVER_ERROR: Final = 500
+"""From this code on an error is the moment's and not the message's."""
+_TOLD_EVERY: Final = 512
+
+
+@dataclass(slots=True)
+class Reign:
+    """The acks of one leader epoch."""
+
+    acks: int
+    first_at: float
+    """`time.perf_counter` of its first ack."""
+    last_at: float
+
+
+class RetryingPublisher:
+    """Publishes pipelined on one connection and sends again what is not acked, under its own message id.
+
+    Attributes:
+        acked: messages acked so far.
+        sent_again: messages that were sent once more.
+        reigns: the acks by leader epoch.
+    """
+
+    def __init__(self, client: Client, run: str) -> None:
+        """``run`` makes the message ids of this run its own."""
+        self.acked = 0
+        self.sent_again = 0
+        self.reigns: dict[int, Reign] = {}
+        self._client = client
+        self._run = run
+        self._inbox = client.new_inbox()
+        self._messages: Sequence[Flight] = ()
+        self._offsets: list[int | None] = []
+        self._owed: dict[int, None] = {}
+        self._changed = asyncio.Event()
+        self._failure: Exception | None = None
+
+    async def publish(self, messages: Sequence[Flight], told: Callable[[int], None]) -> list[int]:
+        """Publish all ``messages`` and return the offset at which each was acked, in their order.
+
+        Args:
+            messages: subjects and values.
+            told: called with a count whenever that many more acks have arrived.
+
+        Raises:
+            RequestError: a message was refused for good.
+            CorruptDataError: a message was acked at two places.
+            DeadlinePassed: no ack for `GIVE_UP_SECONDS` while some are owed.
+        """
+        self._messages = messages
+        self._offsets = [None] * len(messages)
+        subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._on_ack)
+        shown = 0
+        for index in range(len(messages)):
+            if len(self._owed) >= WINDOW_MESSAGES:
+                await self._until_owed(WINDOW_MESSAGES // 2)
+            self._owed[index] = None
+            await self._send(index)
+            if index % _TOLD_EVERY == 0:
+                told(self.acked - shown)
+                shown = self.acked
+        await self._until_owed(0)
+        told(self.acked - shown)
+        await subscription.unsubscribe()
+        if self._failure is not None:
+            raise self._failure
+        offsets = [offset for offset in self._offsets if offset is not None]
+        assert len(offsets) == len(messages), f"{len(messages) - len(offsets)} acks are missing"
+        return offsets
+
+    async def until_acked(self, count: int) -> None:
+        """Wait until so many messages are acked."""
+        while self.acked < count:
+            await self._ack_or_failure()
+
+    async def until_reign_after(self, epoch: int) -> int:
+        """Wait for the first ack of a later leader epoch than ``epoch`` and return that epoch."""
+        while max(self.reigns, default=0) <= epoch:
+            await self._ack_or_failure()
+        return max(self.reigns)
+
+    async def _ack_or_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        await self._changed.wait()
+
+    async def _send(self, index: int) -> None:
+        message = self._messages[index]
+        headers = {MESSAGE_ID: f"{self._run}-{index}"}
+        await self._client.publish(
+            message.subject, message.value, reply=f"{self._inbox}.{index}", headers=headers
+        )
+
+    async def _until_owed(self, count: int) -> None:
+        """Wait until at most ``count`` acks are owed; send what is owed again after each silence."""
+        heard_at = time.perf_counter()
+        while len(self._owed) > count:
+            acked = self.acked
+            try:
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    while self.acked == acked:
+                        await self._ack_or_failure()
+                heard_at = time.perf_counter()
+            except TimeoutError:
+                if time.perf_counter() - heard_at > GIVE_UP_SECONDS:
+                    raise DeadlinePassed(
+                        f"{len(self._owed)} acks are owed and none came in {GIVE_UP_SECONDS:g} s"
+                    ) from None
+                for index in list(self._owed):
+                    self.sent_again += 1
+                    await self._send(index)
+
+    async def _on_ack(self, message: Msg) -> None:
+        if not message.data:
+            return  # nobody listens on the subject now: it is sent again
+        index = int(message.subject.rpartition(".")[2])
+        body: dict[str, Any] = json.loads(message.data)
+        if "error" in body:
+            if body["error"]["code"] < _SERVER_ERROR:
+                self._failure = RequestError(str(body["error"]["description"]))
+                self._tell()
+            return
+        offset, known = int(body["offset"]), self._offsets[index]
+        if known is None:
+            self._offsets[index] = offset
+            del self._owed[index]
+            self.acked += 1
+            self._count(int(body["epoch"]))
+        elif known != offset:
+            self._failure = CorruptDataError(f"message {index} is acked at {known} and at {offset}")
+        self._tell()
+
+    def _count(self, epoch: int) -> None:
+        now = time.perf_counter()
+        reign = self.reigns.setdefault(epoch, Reign(0, now, now))
+        reign.acks += 1
+        reign.last_at = now
+
+    def _tell(self) -> None:
+        """Wake who waits."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

@@ -1,0 +1,1 @@
+"""``jetstream pipeline``: jobs on Spark over streams."""

@@ -1,0 +1,1 @@
+"""``jetstream up`` and ``jetstream node``: processes of nodes and their directories."""

@@ -1,0 +1,242 @@
+"""``jetstream up`` and ``jetstream node``: run one node in the foreground until told to stop."""
+
+import asyncio
+import logging
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from jetstream.cli.options.nats_options import NatsIdentity, NatsOptions, server_urls
+from jetstream.cli.output.console import print_json, print_line, reported_errors, run_async
+from jetstream.cli.program.help_text import Json
+from jetstream.cli.serve.cluster import ClusterPlan, check_node_count, serve_cluster
+from jetstream.cli.serve.data_directory import EMBEDDED_NATS_DIRECTORY, claim_data_directory
+from jetstream.cli.serve.process_tuning import tune_allocator, tune_collector
+from jetstream.cli.serve.running import (
+    Embedded,
+    Interruptible,
+    end_of_server_sets,
+    say,
+    say_stopping,
+    signals_set,
+)
+from jetstream.node.config import NodeConfig, load_config
+from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.node import Node
+from metadata.formation.notices import EXPECTED_MAX
+from metadata.node.admission.descriptors import raise_limit
+
+NATS_PORT_DEFAULT: Final = 4222
+
+UP_EXAMPLES: Final = (
+    "jetstream up",
+    "jetstream up --data /var/lib/jetstream --port 9292",
+    "jetstream up --nodes 3 --data cluster-data",
+    "jetstream up --nats nats://nats.example.com:4222 --creds node.creds",
+)
+NODE_EXAMPLES: Final = (
+    "jetstream node --config /etc/jetstream/node.toml",
+    "jetstream node --config node.toml --bootstrap-expect 3",
+    "JETSTREAM_NODE_SOCKET__PORT=9393 jetstream node --config node.toml --json",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """Where one node keeps its data and listens."""
+
+    data: Annotated[
+        Path, typer.Option("--data", metavar="DIR", help="Where streams are kept; made if it is not there.")
+    ] = Path("jetstream-data")
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65_535,
+            help="Socket for readers (default 9292); 0 takes a free one. Of several nodes, the first one's.",
+        ),
+    ] = None
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            "--http-port",
+            min=0,
+            max=65_535,
+            help="Answer /healthz, /livez and /metrics on this port; 0 takes a free one. Off by default.",
+        ),
+    ] = None
+    nats_port: Annotated[
+        int,
+        typer.Option(
+            "--nats-port", min=0, max=65_535, help="Port of the embedded NATS server; 0: a free one."
+        ),
+    ] = NATS_PORT_DEFAULT
+    log_level: Annotated[
+        str,
+        typer.Option(
+            "--log-level",
+            envvar="JETSTREAM_NODE_LOG_LEVEL",
+            metavar="LEVEL",
+            help="Of the log on standard error: debug, info, warning or error.",
+        ),
+    ] = "warning"
+
+    def settings(self) -> dict[str, object]:
+        """Return them as a node's settings."""
+        socket = {"socket": {"port": self.port}} if self.port is not None else {}
+        http = {"http": {"port": self.http_port}} if self.http_port is not None else {}
+        return {"data": self.data, "log_level": self.log_level, **socket, **http}
+
+
+def up(
+    identity: NatsIdentity,
+    options: UpOptions,
+    nodes: Annotated[int, typer.Option("--nodes", help="Nodes to run: 1, 3 or 5, as processes.")] = 1,
+    voters: Annotated[
+        int | None,
+        typer.Option("--voters", help="Of --nodes, so many decide (3 or 5), the others only hold streams."),
+    ] = None,
+    nats: Annotated[
+        str | None,
+        typer.Option("--nats", metavar="URL", help="Attach to this NATS server and start none of our own."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a node here and now: with its own NATS server, or attached to yours.
+
+    Prints one line per endpoint and then 'ready'. Stays in the foreground; SIGINT (Ctrl-C) and SIGTERM
+    stop it cleanly. Everything is kept in --data and is there again at the next start.
+
+    With --nodes 3 (or 5) it runs a cluster on this machine: each node is a process with a directory in --data
+    and the next port after --port and --http-port. A node that dies is started again. The number of nodes
+    stays what it was when --data was made. With --voters 3, the other nodes of four or five are data nodes:
+    they hold and lead streams, and have no vote in what is decided about the cluster.
+    """
+    check_node_count(nodes, voters)
+    with reported_errors(as_json):
+        if nodes > 1:
+            run_async(serve_cluster(_plan(identity, options, nodes, voters, nats), as_json))
+            return
+        claim_data_directory(options.data)
+        settings = options.settings()
+        embedded: Embedded | None = None
+        if nats is not None:
+            settings["nats"] = {"urls": server_urls(nats), **identity.node_settings()}
+        else:
+            embedded = Embedded(options.data, options.nats_port)
+        run_async(_serve(settings, None, embedded, as_json))
+
+
+def _plan(
+    identity: NatsIdentity, options: UpOptions, nodes: int, voters: int | None, nats: str | None
+) -> ClusterPlan:
+    given = {field.name: getattr(identity, field.name) for field in fields(identity)}
+    return ClusterPlan(
+        directory=options.data,
+        count=nodes,
+        voters=voters,
+        first_port=options.port,
+        first_http_port=options.http_port,
+        log_level=options.log_level,
+        nats=None if nats is None else NatsOptions(nats=nats, **given),
+        nats_settings={} if nats is None else {"urls": server_urls(nats), **identity.node_settings()},
+        nats_port=options.nats_port,
+    )
+
+
+def node(
+    config: Annotated[
+        Path, typer.Option("--config", metavar="FILE", help="Settings, TOML (docs/operations.md).")
+    ],
+    bootstrap_expect: Annotated[
+        int | None,
+        typer.Option(
+            "--bootstrap-expect",
+            metavar="N",
+            min=2,
+            max=EXPECTED_MAX,
+            help="Find the other nodes over NATS: the first N form the cluster, later ones join it.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a node as its configuration file says: the form for production.
+
+    Settings come from the file, then from the environment (JETSTREAM_NODE_…), which wins, then from options.
+    An unknown key in any is an error. NATS is yours: this command starts none.
+
+    Who decides in a cluster is named by peers.voters in the file, or agreed once, with --bootstrap-expect,
+    between the nodes that are there; after that the option makes no difference.
+    """
+    settings: dict[str, object] = {}
+    if bootstrap_expect is not None:
+        settings["peers"] = {"bootstrap_expect": bootstrap_expect}
+    with reported_errors(as_json):
+        run_async(_serve(settings, config, None, as_json))
+
+
+async def _serve(
+    settings: dict[str, object], file: Path | None, embedded: Embedded | None, as_json: bool
+) -> None:
+    """Run one node until a signal, or until it fails."""
+    tune_allocator()
+    raise_limit()
+    stop, start = asyncio.Event(), Interruptible()
+    async with AsyncExitStack() as running:
+        running.enter_context(signals_set(stop, start.interrupt))
+        if embedded is not None:
+            server = await running.enter_async_context(
+                EmbeddedNatsServer(embedded.data / EMBEDDED_NATS_DIRECTORY, embedded.port)
+            )
+            settings["nats"] = {"urls": [server.url]}
+            running.enter_context(end_of_server_sets(stop, server, embedded))
+        config = load_config(file, settings)
+        _start_logging(config)
+        node = Node(config)
+        async with start.interruptible():  # it may wait for others, and for as long as they are not there
+            await running.enter_async_context(node)
+        if not stop.is_set():
+            tune_collector()
+            _announce(node, config, embedded is not None, as_json)
+            await _told_to_stop(stop, node)  # a node that fails cancels this, and its exit raises why
+        say_stopping(as_json)
+    say("stopped", as_json)
+
+
+async def _told_to_stop(stop: asyncio.Event, node: Node) -> None:
+    """Return when a signal has come, or the cluster has removed the node."""
+    async with asyncio.TaskGroup() as tasks:
+        reasons = [tasks.create_task(event.wait()) for event in (stop, node.removed)]
+        await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+        for reason in reasons:
+            reason.cancel()
+
+
+def _announce(node: Node, config: NodeConfig, embedded: bool, as_json: bool) -> None:
+    """Print one line per endpoint, then ready."""
+    endpoints = list(node.endpoints)
+    if embedded and not any(name == "nats" for name, _ in endpoints):
+        endpoints.insert(0, ("nats", config.nats.urls[0]))
+    endpoints.append(("data", str(config.data.resolve())))
+    for name, address in endpoints:
+        if as_json:
+            print_json({"event": "endpoint", "endpoint": name, "address": address})
+        else:
+            print_line(f"{name:<8} {address}")
+    say("ready", as_json)
+
+
+def _start_logging(config: NodeConfig) -> None:
+    """Send the node's log to standard error, one line per event, times in UTC."""
+    handler = logging.StreamHandler()
+    formatter = logging.Formatter(
+        "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
+    )
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)

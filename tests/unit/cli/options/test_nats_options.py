@@ -1,0 +1,96 @@
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from jetstream.cli.options.nats_options import NatsIdentity, NatsOptions, server_urls
+from jetstream.cli.options.option_groups import expanded
+
+SECRET = "correct-horse-battery"
+
+
+def seen_by_a_command(
+    arguments: list[str], environment: dict[str, str] | None = None
+) -> tuple[int, list[NatsOptions]]:
+    app = typer.Typer()
+    seen: list[NatsOptions] = []
+
+    def command(options: NatsOptions, name: Annotated[str, typer.Argument()]) -> None:
+        assert name == "orders"
+        seen.append(options)
+
+    app.command()(expanded(command))
+    result = CliRunner().invoke(app, ["orders", *arguments], env=environment or {})
+    assert SECRET not in result.output
+    return result.exit_code, seen
+
+
+def test_the_server_is_the_local_one_unless_told_otherwise() -> None:
+    code, [options] = seen_by_a_command([])
+    assert code == 0
+    assert options.urls == ["nats://127.0.0.1:4222"]
+    assert options.connect_arguments() == {}
+
+
+def test_a_flag_wins_over_the_environment() -> None:
+    environment = {"JETSTREAM_NATS": "nats://a:1,nats://b:2"}
+    assert seen_by_a_command([], environment)[1][0].urls == ["nats://a:1", "nats://b:2"]
+    assert seen_by_a_command(["--nats", "nats://c:3"], environment)[1][0].urls == ["nats://c:3"]
+
+
+def test_every_way_of_authenticating_reaches_nats_py(tmp_path: Path) -> None:
+    seed = tmp_path / "seed"
+    seed.write_text("S")
+    assert NatsIdentity(user="u", password="p").connect_arguments() == {"user": "u", "password": "p"}
+    assert NatsIdentity(token="t").connect_arguments() == {"token": "t"}
+    assert NatsIdentity(nkey=seed).connect_arguments() == {"nkeys_seed": str(seed)}
+    assert NatsIdentity(creds=seed).connect_arguments() == {"user_credentials": str(seed)}
+
+
+def test_a_node_takes_the_same_identity_under_its_own_names(tmp_path: Path) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.write_text("PEM")
+    identity = NatsIdentity(user="u", password="p", tls_ca=authority)
+    assert identity.node_settings() == {"user": "u", "password": "p", "tls": {"ca": authority}}
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        NatsIdentity(user="u"),
+        NatsIdentity(password="p"),
+        NatsIdentity(user="u", password="p", token="t"),
+        NatsIdentity(nkey=Path("/no/such/file")),
+        NatsIdentity(tls_cert=Path("/no/such/file")),
+    ],
+)
+def test_an_identity_that_contradicts_itself_is_a_usage_error(identity: NatsIdentity) -> None:
+    with pytest.raises(typer.BadParameter):
+        identity.connect_arguments()
+
+
+def test_no_secret_is_in_a_repr_or_in_the_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = NatsOptions(nats=f"nats://u:{SECRET}@a:1", password=SECRET, token=SECRET)
+    assert SECRET not in repr(options)
+    environment = {f"JETSTREAM_NATS{name}": SECRET for name in ("", "_USER", "_PASSWORD", "_TOKEN")}
+    assert seen_by_a_command(["--help"], environment)[0] == 0
+
+
+def test_an_empty_list_of_servers_is_a_usage_error() -> None:
+    with pytest.raises(typer.BadParameter):
+        server_urls(" , ")
+
+
+@dataclass(frozen=True)
+class Clashing:
+    name: Annotated[str, typer.Option()] = ""
+
+
+def test_two_options_of_one_name_are_found_when_the_command_is_built() -> None:
+    def command(options: Clashing, name: str) -> None: ...
+
+    with pytest.raises(AssertionError, match="share a name"):
+        expanded(command)
