@@ -25,7 +25,7 @@ from benchmarks.loadgen import Address
 from benchmarks.processes import ProcessError, last_words, nats_server
 from benchmarks.server_process import ServerProcess
 from benchmarks.systems import RequestRefused, ask
-from jetstream.node.nats_server import find_nats_server
+from jetstream.node.nats.embedded_server import find_nats_server
 
 HOST: Final = "127.0.0.1"
 NAMES: Final = ("a", "b", "c")

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from jetstream.node.nats_server import find_nats_server
+from jetstream.node.nats.embedded_server import find_nats_server
 
 REPOSITORY: Final = Path(__file__).parent.parent
 LIBRARIES: Final = ("pyarrow", "nats-py", "uvloop")

@@ -20,7 +20,7 @@ import nats
 import nats.errors
 
 from benchmarks.loadgen import Address
-from jetstream.node.nats_server import find_nats_server
+from jetstream.node.nats.embedded_server import find_nats_server
 
 START_SECONDS_MAX: Final = 30.0
 STOP_SECONDS_MAX: Final = 60.0

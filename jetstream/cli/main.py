@@ -12,7 +12,7 @@ import typer
 from jetstream.cli.output.console import print_line
 from jetstream.cli.program.help_text import EXIT_CODES_HELP
 from jetstream.cli.program.lazy_commands import Place, lazy_group
-from jetstream.node.version import VERSION
+from jetstream.node.runtime.version import VERSION
 
 
 def _group(name: str, text: str, commands: Mapping[str, Place]) -> typer.Typer:

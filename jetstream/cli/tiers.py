@@ -11,7 +11,7 @@ from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.quantities import size_text
 from jetstream.cli.output.console import print_json, print_line, print_table, reported_errors, run_async
 from jetstream.cli.program.help_text import Json, StreamArgument
-from jetstream.node.config import ENV_PREFIX
+from jetstream.node.settings.node_config import ENV_PREFIX
 from jetstream.tier.object_store import ObjectStore, without_secrets
 from jetstream.tier.restore import Remains, all_remains
 from metadata.api.responses import utc

@@ -23,47 +23,46 @@ from jetstream.log.disk.identity import DirectoryIdentity
 from jetstream.log.disk.machine_id import machine_id
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.sync_scheduler import SyncScheduler
-from jetstream.node.api import RequestApi
-from jetstream.node.api_operations import ApiOperations, ApiServices
-from jetstream.node.clock import Clock, SystemClock
-from jetstream.node.cluster_member import ClusterMember
-from jetstream.node.compactor import Compactor
-from jetstream.node.config import NodeConfig
-from jetstream.node.crash import Crash
-from jetstream.node.cursor_store import CursorStore
-from jetstream.node.discovery import Discovery
-from jetstream.node.disk_thread import DiskThread
-from jetstream.node.finding_voters import METADATA_DIRECTORY, discovery_of, find_voters
-from jetstream.node.group_commit import GroupCommit
-from jetstream.node.group_desk import GroupDesk
-from jetstream.node.group_service import GroupService
-from jetstream.node.housekeeper import Housekeeper
-from jetstream.node.http_server import HttpServer
-from jetstream.node.leading import LeadingStream
-from jetstream.node.metric_sources import Sources
-from jetstream.node.nats_link import NatsLink
-from jetstream.node.nats_watch import LinkWatch
-from jetstream.node.paced_thread import PacedThread
-from jetstream.node.pages import Pages, node_pages, searching_pages
-from jetstream.node.peer_settings import PeerSettings, peer_settings
-from jetstream.node.repairing import Repairing
-from jetstream.node.replica import StreamReplica
-from jetstream.node.replica_parts import StreamServices
-from jetstream.node.rewriter import Rewriter
-from jetstream.node.scrubber import Scrubber
-from jetstream.node.segment_keeper import SegmentKeeper
-from jetstream.node.socket_requests import ServerIdentity
-from jetstream.node.socket_server import SocketServer, SocketSettings
-from jetstream.node.socket_settings import socket_settings
-from jetstream.node.stream_files import STREAMS_DIRECTORY, StreamFiles
-from jetstream.node.streams import Streams
-from jetstream.node.subscriptions import Subscriptions
-from jetstream.node.task_group import task_group
-from jetstream.node.tier import Tier
-from jetstream.node.tiering import Tiering
-from jetstream.node.turn_queue import TurnQueue
-from jetstream.node.unsynced_witness import UnsyncedWitness, present_kernel
-from jetstream.node.version import VERSION
+from jetstream.node.api.operations import ApiOperations, ApiServices
+from jetstream.node.api.server import RequestApi
+from jetstream.node.cluster.discovery import METADATA_DIRECTORY, Discovery, discovery_of, find_voters
+from jetstream.node.cluster.member import ClusterMember
+from jetstream.node.disk.group_commit import GroupCommit
+from jetstream.node.disk.stream_files import STREAMS_DIRECTORY, StreamFiles
+from jetstream.node.disk.thread import DiskThread
+from jetstream.node.disk.unsynced_marker import UnsyncedWitness, present_kernel
+from jetstream.node.groups.cursor_store import CursorStore
+from jetstream.node.groups.requests import GroupDesk
+from jetstream.node.groups.shards import GroupService
+from jetstream.node.http.metric_sources import Sources
+from jetstream.node.http.pages import Pages, node_pages, searching_pages
+from jetstream.node.http.server import HttpServer
+from jetstream.node.maintenance.compactor import Compactor
+from jetstream.node.maintenance.housekeeper import Housekeeper
+from jetstream.node.maintenance.repair import Repairing
+from jetstream.node.maintenance.rewriter import Rewriter
+from jetstream.node.maintenance.scrubber import Scrubber
+from jetstream.node.maintenance.sealed_segments import SegmentKeeper
+from jetstream.node.nats.link import NatsLink
+from jetstream.node.nats.subscriptions import Subscriptions
+from jetstream.node.nats.watch import LinkWatch
+from jetstream.node.readers.dispatcher import ServerIdentity
+from jetstream.node.readers.server import SocketServer, SocketSettings
+from jetstream.node.readers.settings import socket_settings
+from jetstream.node.replicas.led_stream import LeadingStream
+from jetstream.node.replicas.parts import StreamServices
+from jetstream.node.replicas.replica import StreamReplica
+from jetstream.node.runtime.clock import Clock, SystemClock
+from jetstream.node.runtime.crash import Crash
+from jetstream.node.runtime.paced_thread import PacedThread
+from jetstream.node.runtime.reader_turns import TurnQueue
+from jetstream.node.runtime.task_group import task_group
+from jetstream.node.runtime.version import VERSION
+from jetstream.node.settings.node_config import NodeConfig
+from jetstream.node.settings.peer_settings import PeerSettings, peer_settings
+from jetstream.node.streams.directory import Streams
+from jetstream.node.tiers.segment_cache import Tier
+from jetstream.node.tiers.tiering import Tiering
 from jetstream.tier.object_store import ObjectStore
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import RegisterNode

@@ -8,7 +8,7 @@ import pytest
 import jetstream
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.inspection import inspect_stream
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from tests.support.nodes import NodeProcess, request, run
 from tests.support.publishers import Witness
 

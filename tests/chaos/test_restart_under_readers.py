@@ -12,7 +12,7 @@ import pytest
 import jetstream
 from jetstream import JetstreamClient
 from jetstream.client.read.reader import RecordReader
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from tests.support.nodes import WAIT_SECONDS, NodeProcess, request, run
 from tests.support.publishers import Witness
 

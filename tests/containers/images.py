@@ -20,7 +20,7 @@ import docker
 from docker.errors import APIError, ImageNotFound
 from docker.utils import exclude_paths
 
-from jetstream.node.nats_server import find_nats_server
+from jetstream.node.nats.embedded_server import find_nats_server
 from tests.support.commands import REPOSITORY
 
 MAKE_SECONDS_MAX: Final = 1200

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jetstream.node.config import NodeConfig, load_config
+from jetstream.node.settings.node_config import NodeConfig, load_config
 from tests.containers.composition import NODES, read_services
 from tests.support.commands import REPOSITORY
 

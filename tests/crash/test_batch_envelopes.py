@@ -16,7 +16,7 @@ from jetstream.ingest.machine import (
     StreamIngest,
 )
 from jetstream.log.format.plain_batch import encode_records
-from jetstream.node.recovery import OpenedLog
+from jetstream.node.disk.open_log import OpenedLog
 from metadata.stream_config import StreamConfig
 from tests.support.envelopes import arrow, binary
 from tests.support.logs import DIRECTORY, NOW, stored_values

@@ -14,9 +14,9 @@ from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.ingest.sessions import StoredPlace
 from jetstream.log.disk.state_file import Json, write_state
 from jetstream.log.format.batch import encode
-from jetstream.node.clock import SystemClock
-from jetstream.node.log_note import NOTE_FILE, SEARCHED_BATCHES
-from jetstream.node.upkeep import Upkeep
+from jetstream.node.disk.history_file import NOTE_FILE, SEARCHED_BATCHES
+from jetstream.node.disk.log_upkeep import Upkeep
+from jetstream.node.runtime.clock import SystemClock
 from metadata.stream_config import Retention, StreamConfig
 from tests.support.logs import DIRECTORY, NOW, Record, file_content, flipped, overwrite, records_batch
 from tests.support.lone_streams import open_led

@@ -16,7 +16,7 @@ from envelope.types import LeaderEpoch, LogIndex, NodeId, Offset, StreamName, Sy
 from jetstream.log.format.batch import BatchFlags, encode, verified_batches
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.segments.segment import segment_path
-from jetstream.node.recovery import begin_reign, open_log
+from jetstream.node.disk.open_log import begin_reign, open_log
 from jetstream.replica.duty import Repair, Standing, next_step
 from metadata.catalog.commands import DeleteStream
 from metadata.node.catalogue.replicated_catalog import ReplicatedCatalog

@@ -17,11 +17,11 @@ from jetstream.log.format.batch import iter_frames, read_header
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import LogConfig
 from jetstream.log.sync_scheduler import SyncScheduler
-from jetstream.node.clock import SystemClock
-from jetstream.node.crash import Crash
-from jetstream.node.disk_appends import GroupAppend
-from jetstream.node.disk_thread import DiskThread
-from jetstream.node.upkeep import Upkeep
+from jetstream.node.disk.appends import GroupAppend
+from jetstream.node.disk.log_upkeep import Upkeep
+from jetstream.node.disk.thread import DiskThread
+from jetstream.node.runtime.clock import SystemClock
+from jetstream.node.runtime.crash import Crash
 from jetstream.replica.leader import sole_replica
 from jetstream.replica.leader_events import Synced
 from tests.support.log_workload import check_files

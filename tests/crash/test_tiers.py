@@ -17,7 +17,7 @@ from envelope.types import Offset
 from jetstream.log.log import Log
 from jetstream.log.state.checkpoint import CHECKPOINT_FILE
 from jetstream.log.state.epochs import EPOCHS_FILE
-from jetstream.node.tier_turn import TierProgress, TierTurn, truncate_before
+from jetstream.node.tiers.upload_round import TierProgress, TierTurn, truncate_before
 from jetstream.tier.restore import all_remains
 from metadata.catalog.catalog import Catalog
 from tests.support.memory_disk import (

@@ -24,11 +24,11 @@ from jetstream.log.log import LogConfig
 from jetstream.log.segments.segment import SEGMENT_SUFFIX
 from jetstream.log.short_commits import ShortCommits
 from jetstream.log.sync_scheduler import SyncScheduler
-from jetstream.node.clock import SystemClock
-from jetstream.node.crash import Crash
-from jetstream.node.disk_appends import AnyAppend
-from jetstream.node.disk_thread import DiskThread
-from jetstream.node.group_commit import GroupCommit
+from jetstream.node.disk.appends import AnyAppend
+from jetstream.node.disk.group_commit import GroupCommit
+from jetstream.node.disk.thread import DiskThread
+from jetstream.node.runtime.clock import SystemClock
+from jetstream.node.runtime.crash import Crash
 from metadata.stream_config import StreamConfig
 from tests.support.ingest_machine import outcomes
 from tests.support.logs import DIRECTORY, stored_values

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from jetstream.node.unsynced_witness import WITNESS_FILE, UnsyncedWitness, present_kernel
+from jetstream.node.disk.unsynced_marker import WITNESS_FILE, UnsyncedWitness, present_kernel
 from tests.support.logs import file_content, flipped, overwrite
 from tests.support.memory_disk import (
     Fault,

@@ -160,7 +160,7 @@ def test_a_namenode_that_is_killed_and_comes_back(tmp_path: Path, place: str, na
 def test_a_namenode_that_hangs_is_told(
     tmp_path: Path, place: str, namenode: Namenode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jetstream.node.tier_turn.SILENT_NS", 3 * 10**9)
+    monkeypatch.setattr("jetstream.node.tiers.upload_round.SILENT_NS", 3 * 10**9)
 
     async def scenario() -> None:
         async with a_scene(tmp_path, maintenance_interval=0.05, tier=place) as scene:

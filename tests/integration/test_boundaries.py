@@ -25,7 +25,7 @@ from envelope.types import Offset
 from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
 from jetstream.client.read.boundaries import ByteRange, find_boundary
 from jetstream.log.log import LogConfig
-from jetstream.node.replica import StreamReplica
+from jetstream.node.replicas.replica import StreamReplica
 from jetstream.protocol.frames import PREFIX
 from jetstream.protocol.requests import ListOffsets, decode_request
 from jetstream.protocol.responses import (

@@ -11,8 +11,8 @@ from jetstream.client.read.read_range import ReadRange
 from jetstream.fetch.turns import Turns
 from jetstream.log.disk.machine_id import machine_id
 from jetstream.log.log import LogConfig
-from jetstream.node.leased_range import Body
-from jetstream.node.stored_range import stored_range
+from jetstream.node.disk.leased_range import Body
+from jetstream.node.readers.output import stored_range
 from jetstream.protocol.responses import StoredRangeResponse
 from tests.support.clocks import ForwardClock
 from tests.support.sockets import World, asked, run, serving, until
@@ -150,7 +150,7 @@ def test_nothing_is_looked_for_while_the_reader_waits_for_its_turn(
         return stored_range(body)
 
     async def test() -> None:
-        monkeypatch.setattr("jetstream.node.socket_requests.stored_range", counted)
+        monkeypatch.setattr("jetstream.node.readers.dispatcher.stored_range", counted)
         turns = turns_while_storing(1e-9)
         async with serving(tmp_path / "data", machine=machine_id(), turns=turns) as world:
             world.stream("s", LARGE).add(*(VALUES for _ in range(60)))

@@ -34,7 +34,7 @@ from envelope.errors import (
 from envelope.limits import MIB
 from jetstream import JetstreamClient
 from jetstream.client.publish.messages import PublishOptions
-from jetstream.node.log_note import NOTE_FILE
+from jetstream.node.disk.history_file import NOTE_FILE
 from metadata.api.responses import CreateStreamResponse
 from tests.support.nodes import nats_and_node
 from tests.support.sockets import LOOPS, asked, run, until

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jetstream.client.blocking.client import BlockingClient
-from jetstream.node.config import load_config
 from jetstream.node.node import Node
+from jetstream.node.settings.node_config import load_config
 from jetstream.spark.access import ClusterAccess
 from tests.conftest import StartNatsServer
 from tests.support.nats_identities import (

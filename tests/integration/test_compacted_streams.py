@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import jetstream
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from tests.support.compacting_nodes import CONFIG, published
 from tests.support.keyed_streams import KeyedPublisher, check_session, publish_in_session
 from tests.support.nodes import WAIT_SECONDS, NodeProcess, nats_and_node, run

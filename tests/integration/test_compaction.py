@@ -14,7 +14,7 @@ from jetstream.client.connection import JetstreamClient
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from tests.support import compaction
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.compacting_nodes import CONFIG, is_compacting, latest, published, until_compacted

@@ -16,11 +16,11 @@ from nats.errors import NoRespondersError
 
 from envelope.errors import StreamOffline, UnavailableError
 from envelope.types import TimestampUs
-from jetstream.node.clock import Clock
-from jetstream.node.cursor_store import CursorStore
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.groups.cursor_store import CursorStore
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
-from jetstream.node.replica import StreamReplica
+from jetstream.node.replicas.replica import StreamReplica
+from jetstream.node.runtime.clock import Clock
 from metadata.api.requests import GetCursorRequest
 from metadata.api.responses import CursorInfo
 from tests.support.clocks import ForwardClock

@@ -8,7 +8,7 @@ import jetstream
 from envelope.errors import CorruptDataError, StreamOffline
 from jetstream.log.disk.state_file import decode_state
 from jetstream.log.state.checkpoint import CHECKPOINT_FILE, decode_checkpoint
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from tests.support.nodes import NodeProcess, node_config, run
 from tests.support.sockets import until

@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from nats.js.errors import APIError
 
 import jetstream
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from tests.support.node_cluster import NodeCluster
 from tests.support.nodes import WAIT_SECONDS, NodeProcess, request, run
 from tests.support.pauses import pause

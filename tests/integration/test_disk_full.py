@@ -12,7 +12,7 @@ from nats.js.api import PubAck
 from nats.js.errors import ServiceUnavailableError
 
 import jetstream
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from tests.support.nodes import NodeProcess, request, run
 
 VALUE = b"v" * 8192

@@ -10,11 +10,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from envelope.errors import StorageError, UnavailableError
-from jetstream.node import exposition, http_server
-from jetstream.node.leading import LeadingStream
-from jetstream.node.metrics import METRICS
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.http import pages as exposition
+from jetstream.node.http import server as http_server
+from jetstream.node.http.metrics import METRICS
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
+from jetstream.node.replicas.led_stream import LeadingStream
 from tests.support.node_cluster import free_ports
 from tests.support.nodes import nats_and_node, node_config, request, run
 from tests.support.pauses import pause

@@ -12,8 +12,8 @@ from typing import Final
 import pytest
 
 from envelope.limits import MIB
-from jetstream.node import http_server
-from jetstream.node.http_server import HttpServer, Page
+from jetstream.node.http import server as http_server
+from jetstream.node.http.server import HttpServer, Page
 from tests.support.sockets import run, until
 
 PEERS: Final = 20

@@ -7,13 +7,13 @@ import nats.errors
 import pytest
 
 from jetstream.ingest.messages import MessageBlock
-from jetstream.node import nats_link
-from jetstream.node.clock import SystemClock
-from jetstream.node.config import NatsConfig
-from jetstream.node.crash import Crash
-from jetstream.node.nats_link import NatsLink
-from jetstream.node.nats_routes import Route
-from jetstream.node.nats_watch import LinkWatch
+from jetstream.node.nats import link as nats_link
+from jetstream.node.nats.link import NatsLink
+from jetstream.node.nats.routes import Route
+from jetstream.node.nats.watch import LinkWatch
+from jetstream.node.runtime.clock import SystemClock
+from jetstream.node.runtime.crash import Crash
+from jetstream.node.settings.node_config import NatsConfig
 from tests.support.nats_server import NatsServer
 from tests.support.nodes import WAIT_SECONDS, run
 

@@ -14,7 +14,7 @@ import pytest
 import jetstream
 from envelope.errors import JetstreamError
 from jetstream.client.connection import JetstreamClient
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.nodes import WAIT_SECONDS, node_config, request, run

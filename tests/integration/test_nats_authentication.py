@@ -10,8 +10,8 @@ import pytest
 from nats.aio.client import Client
 
 from envelope.errors import UnavailableError
-from jetstream.node.config import load_config
 from jetstream.node.node import Node
+from jetstream.node.settings.node_config import load_config
 from tests.conftest import StartNatsServer
 from tests.support.nats_identities import (
     Nkey,

@@ -22,13 +22,13 @@ from nats.js.errors import NoStreamResponseError
 from envelope.errors import SubscriptionRefused, Unauthorized, UnavailableError
 from envelope.limits import CONTROL_LINE_BYTES_MAX
 from jetstream.ingest.messages import MessageBlock
-from jetstream.node.clock import SystemClock
-from jetstream.node.config import NatsConfig
-from jetstream.node.crash import Crash
-from jetstream.node.nats_link import NatsLink
-from jetstream.node.nats_routes import Route
-from jetstream.node.nats_watch import LinkWatch
+from jetstream.node.nats.link import NatsLink
+from jetstream.node.nats.routes import Route
+from jetstream.node.nats.watch import LinkWatch
 from jetstream.node.node import Node
+from jetstream.node.runtime.clock import SystemClock
+from jetstream.node.runtime.crash import Crash
+from jetstream.node.settings.node_config import NatsConfig
 from tests.conftest import StartNatsServer
 from tests.support.nats_server import NatsServer
 from tests.support.nodes import node_config, request, run

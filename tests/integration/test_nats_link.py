@@ -18,14 +18,14 @@ from nats.js.errors import NoStreamResponseError
 from envelope.acks import publish_command
 from envelope.errors import Unauthorized
 from jetstream.ingest.messages import MessageBlock
-from jetstream.node import nats_link
-from jetstream.node.clock import SystemClock
-from jetstream.node.config import NatsConfig
-from jetstream.node.crash import Crash
-from jetstream.node.nats_link import NatsLink, ServiceRequest
-from jetstream.node.nats_routes import Route, Routes
-from jetstream.node.nats_watch import LinkWatch
+from jetstream.node.nats import link as nats_link
+from jetstream.node.nats.link import NatsLink, ServiceRequest
+from jetstream.node.nats.routes import Route, Routes
+from jetstream.node.nats.watch import LinkWatch
 from jetstream.node.node import Node
+from jetstream.node.runtime.clock import SystemClock
+from jetstream.node.runtime.crash import Crash
+from jetstream.node.settings.node_config import NatsConfig
 from tests.conftest import StartNatsServer
 from tests.support.nats_server import NatsServer
 from tests.support.nodes import node_config, request, run

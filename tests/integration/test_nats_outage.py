@@ -19,9 +19,9 @@ import jetstream
 from envelope.errors import UnavailableError
 from envelope.limits import MAILBOX_MESSAGES_MAX
 from jetstream.ingest.messages import MessageBlock
-from jetstream.node.config import load_config
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
+from jetstream.node.settings.node_config import load_config
 from tests.conftest import StartNatsServer
 from tests.support.nats_server import NatsServer
 from tests.support.nodes import NodeProcess, node_config, request, run

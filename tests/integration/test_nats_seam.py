@@ -18,9 +18,9 @@ from nats.aio.client import Client
 
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.parser import MessageParser, ParsedItem
-from jetstream.node import nats_transport
-from jetstream.node.crash import Crash
-from jetstream.node.nats_seam import BatchingParser, Deliver, subscription_id
+from jetstream.node.nats import transport as nats_transport
+from jetstream.node.nats.parser_seam import BatchingParser, Deliver, subscription_id
+from jetstream.node.runtime.crash import Crash
 from metadata.node.peers.accepting import StreamServer, listeners
 
 INFO = b'INFO {"server_id":"x","version":"2.10","proto":1,"max_payload":1048576,"headers":true}\r\n'

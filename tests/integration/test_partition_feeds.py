@@ -14,12 +14,12 @@ from envelope.errors import JetstreamError, StreamOffline, Unauthorized
 from envelope.partition_errors import PartitionsMissing
 from envelope.partitions import partition_of
 from jetstream.ingest.messages import MessageBlock
-from jetstream.node.clock import SystemClock
-from jetstream.node.config import NatsConfig
-from jetstream.node.crash import Crash
-from jetstream.node.nats_link import NatsLink
-from jetstream.node.nats_watch import LinkWatch
-from jetstream.node.subscriptions import Subscription, Subscriptions
+from jetstream.node.nats.link import NatsLink
+from jetstream.node.nats.subscriptions import Subscription, Subscriptions
+from jetstream.node.nats.watch import LinkWatch
+from jetstream.node.runtime.clock import SystemClock
+from jetstream.node.runtime.crash import Crash
+from jetstream.node.settings.node_config import NatsConfig
 from metadata.stream_config import StreamConfig
 from tests.conftest import StartNatsServer
 from tests.support.catalogs import partition

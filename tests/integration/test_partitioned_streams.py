@@ -15,7 +15,7 @@ import jetstream
 from envelope.errors import UnavailableError
 from envelope.partition_errors import StreamIsPartitioned
 from envelope.partitions import partition_of
-from jetstream.node.streams import Streams
+from jetstream.node.streams.directory import Streams
 from metadata.catalog.commands import Command, CreateStream, DeleteStream, UpdateStream
 from metadata.catalog.events import Events, PartitionCountChanged
 from metadata.node.catalogue.group import DEADLINE_SECONDS, MetadataGroup

@@ -7,7 +7,7 @@ import pytest
 
 from envelope.errors import UnknownStream
 from envelope.partitions import partition_of
-from jetstream.node import api_operations
+from jetstream.node.api import operations as api_operations
 from tests.support.nodes import run
 from tests.support.sockets import until
 from tests.support.tiered_nodes import CONFIG, RECORDS, published, read, replica, tiered_node

@@ -9,7 +9,7 @@ import jetstream
 from envelope.limits import MIB
 from jetstream.client.read.read_range import ReadRange
 from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, Turns
-from jetstream.node.socket_line import SocketLine
+from jetstream.node.readers.line import SocketLine
 from tests.support.nodes import nats_and_node
 from tests.support.sockets import run, serving
 

@@ -8,15 +8,8 @@ from dataclasses import replace
 import pytest
 
 from envelope.types import Incarnation
-from jetstream.node import replica_session_ends
-from jetstream.replica.wire import (
-    BatchesMessage,
-    Declare,
-    FetchMessage,
-    Ping,
-    Pong,
-    encode,
-)
+from jetstream.node.peers import session_ends as replica_session_ends
+from jetstream.replica.wire import BatchesMessage, Declare, FetchMessage, Ping, Pong, encode
 from tests.support.replica_session_process import body_for, process_beside
 from tests.support.replica_sessions import (
     HASTY,

@@ -15,7 +15,7 @@ from jetstream.client.connection import JetstreamClient
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.inspection import SegmentReport, inspect_stream
 from jetstream.log.log import Log, LogConfig
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.compaction import stored_records
 from tests.support.nodes import WAIT_SECONDS, NodeProcess, nats_and_node, request, run

@@ -13,7 +13,7 @@ import jetstream
 from envelope.errors import InvalidConfig, TlsFailed, Unauthorized
 from jetstream.cli.main import app
 from jetstream.cli.output.exit_codes import ExitCode
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from tests.support.nats_identities import TlsFiles
 from tests.support.nodes import nats_and_node, node_config, run

@@ -15,7 +15,7 @@ from jetstream import JetstreamClient, SessionAck, SessionPublisher
 from jetstream.client.blocking.client import BlockingClient
 from jetstream.client.publish.batch_envelopes import Filled
 from jetstream.client.publish.session_messages import SessionFuture
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from tests.support.nodes import nats_and_node, run
 from tests.support.stream_by_hand import LostOnce, stream_by_hand
 

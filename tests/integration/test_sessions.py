@@ -29,7 +29,7 @@ from envelope.errors import (
 from envelope.types import TimestampUs
 from jetstream.client.publish.messages import PublishOptions
 from jetstream.ingest.sessions import WINDOW_US_DEFAULT
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from metadata.api.responses import StreamInfo
 from tests.support.commands import succeeded

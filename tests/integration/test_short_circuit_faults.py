@@ -14,7 +14,7 @@ from envelope.types import Offset
 from jetstream.client.read.read_range import ReadRange
 from jetstream.log.disk.machine_id import machine_id
 from jetstream.log.log import LogConfig
-from jetstream.node import socket_requests
+from jetstream.node.readers import dispatcher as socket_requests
 from jetstream.protocol.responses import StoredRangeResponse
 from tests.support.scene import open_files
 from tests.support.short_circuit import SEGMENTS, Told, collect, fill, here, values, values_of

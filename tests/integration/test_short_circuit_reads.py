@@ -20,7 +20,7 @@ from jetstream.client.read.reader import BatchReader, ReadSettings
 from jetstream.fetch.queries import selection_of
 from jetstream.fetch.selection import Selection
 from jetstream.log.log import LogConfig
-from jetstream.node import socket_requests
+from jetstream.node.readers import dispatcher as socket_requests
 from jetstream.protocol.requests import Fetch
 from tests.support.held_threads import HeldThreads
 from tests.support.page_cache import empty_page_cache

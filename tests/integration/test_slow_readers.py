@@ -15,7 +15,7 @@ from envelope.limits import KIB, MIB, REQUESTS_IN_FLIGHT_MAX, SELECTED_BYTES_MAX
 from jetstream.client.connection import JetstreamClient
 from jetstream.client.read.reader import RecordReader
 from jetstream.log.format.batch import decode, iter_frames
-from jetstream.node.leased_range import Body
+from jetstream.node.disk.leased_range import Body
 from jetstream.protocol.frames import PREFIX
 from tests.support.nodes import run
 from tests.support.scene import Scene, a_scene, close_all, large_records, open_files

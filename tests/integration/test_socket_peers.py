@@ -16,7 +16,7 @@ from jetstream.client.nodes.socket_link import SocketLink
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import RecordReader
 from jetstream.log.log import LogConfig
-from jetstream.node.socket_server import SocketSettings
+from jetstream.node.readers.server import SocketSettings
 from jetstream.protocol.liveness import Patience
 from jetstream.protocol.requests import Fetch
 from metadata.node.peers.accepting import StreamServer, listeners

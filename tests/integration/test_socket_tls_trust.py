@@ -13,9 +13,9 @@ from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
 from jetstream.client.nodes.socket_access import SocketAccess, socket_access
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings
-from jetstream.node.config import SocketTlsConfig
-from jetstream.node.socket_server import SocketSettings
-from jetstream.node.socket_settings import server_context
+from jetstream.node.readers.server import SocketSettings
+from jetstream.node.readers.settings import server_context
+from jetstream.node.settings.node_config import SocketTlsConfig
 from tests.support.nats_identities import TlsFiles
 from tests.support.sockets import WAIT_SECONDS, RawPeer, World, run, serving, until
 from tests.support.tls_sockets import context, settings, tls_peer

@@ -12,7 +12,7 @@ from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
 from jetstream.client.nodes.socket_access import SocketAccess, socket_access
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings
-from jetstream.node.socket_server import SocketSettings
+from jetstream.node.readers.server import SocketSettings
 from jetstream.protocol.frames import encode_head
 from tests.support.sockets import WAIT_SECONDS, RawPeer, World, asked, run, serving, until
 

@@ -7,7 +7,7 @@ import pytest
 
 import jetstream
 from envelope.errors import StreamOffline
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from tests.support.node_cluster import NodeCluster
 from tests.support.nodes import run
 from tests.support.sockets import until

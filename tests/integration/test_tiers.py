@@ -19,9 +19,9 @@ from envelope.errors import (
 )
 from jetstream.cli.output.exit_codes import ExitCode
 from jetstream.client.read.read_range import Txid
-from jetstream.node import socket_requests
-from jetstream.node.socket_connection import Pending
-from jetstream.node.socket_streams import ReadableStream
+from jetstream.node.readers import dispatcher as socket_requests
+from jetstream.node.readers.connection import Pending
+from jetstream.node.readers.ports import ReadableStream
 from jetstream.tier.object_store import ObjectStore
 from jetstream.tier.restore import all_remains
 from jetstream.tier.tiered_log import SegmentAway
@@ -277,7 +277,7 @@ def test_a_compacted_stream_keeps_its_last_values_across_the_border(tmp_path: Pa
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldStore]:
     store = HeldStore()
     monkeypatch.setattr(ObjectStore, "at", lambda _uri: store.store)
-    monkeypatch.setattr("jetstream.node.socket_tier_waits.TIER_SECONDS", 0.05)
+    monkeypatch.setattr("jetstream.node.readers.tier_waits.TIER_SECONDS", 0.05)
     yield store
     store.answers.set()
 
@@ -285,7 +285,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldStore]:
 def test_a_store_that_does_not_answer_is_told_and_holds_up_nobody_else(
     tmp_path: Path, held: HeldStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jetstream.node.tier.MOVING_NS", 0)
+    monkeypatch.setattr("jetstream.node.tiers.segment_cache.MOVING_NS", 0)
 
     async def scenario() -> None:
         async with tiered_node(tmp_path) as (js, node):
@@ -342,8 +342,8 @@ def test_a_stream_that_is_deleted_during_an_upload_leaves_no_object(tmp_path: Pa
 def test_a_node_stops_although_its_store_never_answers(
     tmp_path: Path, held: HeldStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jetstream.node.tier.STOP_SECONDS", 0.05)
-    monkeypatch.setattr("jetstream.node.tier.MOVING_NS", 0)
+    monkeypatch.setattr("jetstream.node.tiers.segment_cache.STOP_SECONDS", 0.05)
+    monkeypatch.setattr("jetstream.node.tiers.segment_cache.MOVING_NS", 0)
 
     async def scenario() -> None:
         async with tiered_node(tmp_path) as (js, node):
@@ -363,7 +363,7 @@ def test_a_node_stops_although_its_store_never_answers(
 def test_a_node_that_waits_for_the_list_of_segments_stops(
     tmp_path: Path, held: HeldStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jetstream.node.tier.STOP_SECONDS", 0.05)
+    monkeypatch.setattr("jetstream.node.tiers.segment_cache.STOP_SECONDS", 0.05)
 
     async def scenario() -> None:
         async with tiered_node(tmp_path) as (js, node):

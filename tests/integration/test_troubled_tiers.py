@@ -71,7 +71,7 @@ def test_damage_that_uploads_wait_for_is_told(tmp_path: Path, held: HeldStore) -
 def test_a_store_that_hangs_is_told_and_does_not_stop_the_retention_of_other_streams(
     tmp_path: Path, held: HeldStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jetstream.node.tier_turn.SILENT_NS", 0)
+    monkeypatch.setattr("jetstream.node.tiers.upload_round.SILENT_NS", 0)
     held.answers.clear()
 
     async def scenario() -> None:
@@ -92,7 +92,7 @@ def test_a_store_that_hangs_is_told_and_does_not_stop_the_retention_of_other_str
                 assert info.tier is not None
                 assert info.tier.problem is not None
                 assert info.tier.problem.startswith("the object store has not answered for ")
-            monkeypatch.setattr("jetstream.node.tier_turn.SILENT_NS", 10**15)
+            monkeypatch.setattr("jetstream.node.tiers.upload_round.SILENT_NS", 10**15)
             first = replica(node, "first")
             held.answers.set()
             await until(lambda: first.log.log_start_offset > RECORDS // 2)
@@ -104,7 +104,7 @@ def test_a_store_that_hangs_is_told_and_does_not_stop_the_retention_of_other_str
 def test_a_stream_with_much_to_upload_keeps_no_other_waiting(
     tmp_path: Path, held: HeldStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jetstream.node.tier_turn.SEGMENTS_AT_ONCE", 1)
+    monkeypatch.setattr("jetstream.node.tiers.upload_round.SEGMENTS_AT_ONCE", 1)
 
     async def scenario() -> None:
         async with tiered_node(tmp_path) as (js, node):

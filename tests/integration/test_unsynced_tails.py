@@ -11,7 +11,7 @@ import pytest
 from jetstream.client.connection import JetstreamClient
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.disk.state_file import decode_state, read_whole, write_state
-from jetstream.node.unsynced_witness import WITNESS_FILE
+from jetstream.node.disk.unsynced_marker import WITNESS_FILE
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.nodes import WAIT_SECONDS, run
 

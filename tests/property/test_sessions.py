@@ -18,9 +18,9 @@ from jetstream.ingest.machine import (
 )
 from jetstream.log.format.batch import verified_batches
 from jetstream.log.format.plain_batch import encode_records
-from jetstream.node.clock import SystemClock
-from jetstream.node.recovery import OpenedLog, begin_reign, open_log
-from jetstream.node.upkeep import Upkeep
+from jetstream.node.disk.log_upkeep import Upkeep
+from jetstream.node.disk.open_log import OpenedLog, begin_reign, open_log
+from jetstream.node.runtime.clock import SystemClock
 from metadata.stream_config import StreamConfig
 from tests.support.logs import DIRECTORY, NOW
 from tests.support.memory_disk import MemoryDisk, nothing_survives

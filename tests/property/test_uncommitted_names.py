@@ -10,9 +10,9 @@ from envelope.types import LeaderEpoch, MonotonicNs, Offset, StreamName, Timesta
 from jetstream.ingest.machine import Action, Appended, HighWatermarkAdvanced, Received, StreamIngest
 from jetstream.log.format.batch import verified_batches
 from jetstream.log.format.plain_batch import arrow_records, encode_records
-from jetstream.node.disk_appends import FollowerAppend
-from jetstream.node.recovery import begin_reign, open_log
-from jetstream.node.upkeep import Upkeep
+from jetstream.node.disk.appends import FollowerAppend
+from jetstream.node.disk.log_upkeep import Upkeep
+from jetstream.node.disk.open_log import begin_reign, open_log
 from metadata.stream_config import StreamConfig
 from tests.support.logs import DIRECTORY, NOW
 from tests.support.memory_disk import MemoryDisk, nothing_survives

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from envelope.types import MonotonicNs, TimestampUs
-from jetstream.node.clock import SystemClock
+from jetstream.node.runtime.clock import SystemClock
 
 
 @dataclass(slots=True)

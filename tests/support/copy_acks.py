@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset
 from jetstream.log.sync_scheduler import SyncScheduler
-from jetstream.node.clock import SystemClock
-from jetstream.node.crash import Crash
-from jetstream.node.disk_thread import DiskThread
-from jetstream.node.following import FollowingStream
-from jetstream.node.group_commit import GroupCommit
-from jetstream.node.leading import LeadingStream
-from jetstream.node.recovery import begin_reign, open_log
-from jetstream.node.replica_parts import ReplicaParts, StreamServices, log_state
-from jetstream.node.upkeep import Upkeep
+from jetstream.node.disk.group_commit import GroupCommit
+from jetstream.node.disk.log_upkeep import Upkeep
+from jetstream.node.disk.open_log import begin_reign, open_log
+from jetstream.node.disk.thread import DiskThread
+from jetstream.node.replicas.followed_stream import FollowingStream
+from jetstream.node.replicas.led_stream import LeadingStream
+from jetstream.node.replicas.parts import ReplicaParts, StreamServices, log_state
+from jetstream.node.runtime.clock import SystemClock
+from jetstream.node.runtime.crash import Crash
 from jetstream.replica.leader import Appointment, Leader
 from metadata.catalog.commands import Command
 from metadata.node.catalogue.replicated_catalog import Applied

@@ -10,10 +10,10 @@ from envelope.types import LeaderEpoch, Offset
 from jetstream.log.format.batch import BatchFlags, encode
 from jetstream.log.short_commits import ShortCommits
 from jetstream.log.sync_scheduler import SyncScheduler
-from jetstream.node.crash import Crash
-from jetstream.node.disk_appends import AnyAppend
-from jetstream.node.disk_thread import DiskThread
-from jetstream.node.recovery import OpenedLog, open_log
+from jetstream.node.disk.appends import AnyAppend
+from jetstream.node.disk.open_log import OpenedLog, open_log
+from jetstream.node.disk.thread import DiskThread
+from jetstream.node.runtime.crash import Crash
 from metadata.stream_config import StreamConfig
 from tests.support.logs import DIRECTORY, NOW, Record, filled, records_batch
 from tests.support.memory_disk import MemoryDisk

@@ -5,7 +5,7 @@ from jetstream.log.state.checkpoint import CHECKPOINT_FILE
 from jetstream.log.state.compaction_state import COMPACTION_FILE, CompactionState
 from jetstream.log.state.epochs import EPOCHS_FILE
 from jetstream.log.state.rewrite_state import REWRITTEN_FILE
-from jetstream.node.log_note import NOTE_FILE
+from jetstream.node.disk.history_file import NOTE_FILE
 
 _STATE_FILES = {CHECKPOINT_FILE, EPOCHS_FILE, COMPACTION_FILE, REWRITTEN_FILE, NOTE_FILE}
 

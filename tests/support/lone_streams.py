@@ -5,20 +5,20 @@ from collections.abc import Callable
 
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, StreamName, TimestampUs
 from jetstream.log.disk.port import Disk
-from jetstream.node.clock import Clock
-from jetstream.node.config import NatsConfig
-from jetstream.node.crash import Crash
-from jetstream.node.disk_thread import DiskThread
-from jetstream.node.group_commit import GroupCommit
-from jetstream.node.leading import LeadingStream
-from jetstream.node.nats_link import NatsLink
-from jetstream.node.nats_watch import LinkWatch
-from jetstream.node.recovery import OpenedLog, begin_reign, open_log
-from jetstream.node.replica_parts import ClusterServices, NoSessions, ReplicaParts, StreamServices
-from jetstream.node.subscriptions import Subscriptions
-from jetstream.node.tier import Tier
-from jetstream.node.timers import Timers
-from jetstream.node.upkeep import Upkeep
+from jetstream.node.disk.group_commit import GroupCommit
+from jetstream.node.disk.log_upkeep import Upkeep
+from jetstream.node.disk.open_log import OpenedLog, begin_reign, open_log
+from jetstream.node.disk.thread import DiskThread
+from jetstream.node.nats.link import NatsLink
+from jetstream.node.nats.subscriptions import Subscriptions
+from jetstream.node.nats.watch import LinkWatch
+from jetstream.node.replicas.led_stream import LeadingStream
+from jetstream.node.replicas.parts import ClusterServices, NoSessions, ReplicaParts, StreamServices
+from jetstream.node.runtime.clock import Clock
+from jetstream.node.runtime.crash import Crash
+from jetstream.node.runtime.timers import Timers
+from jetstream.node.settings.node_config import NatsConfig
+from jetstream.node.tiers.segment_cache import Tier
 from jetstream.replica.leader import sole_replica
 from metadata.catalog.commands import Command
 from metadata.catalog.tables import InSyncReplica, Stream

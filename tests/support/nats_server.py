@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
-from jetstream.node.nats_server import find_nats_server
+from jetstream.node.nats.embedded_server import find_nats_server
 
 TIMEOUT_SECONDS: Final = 30.0
 """Longest wait for the server to do what it was told; two shared cores can be slow."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import jetstream
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.inspection import inspect_stream
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from tests.support.node_cluster import ClusterNode, NodeCluster
 from tests.support.nodes import request
 from tests.support.publishers import Witness

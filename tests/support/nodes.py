@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import uvloop
 from nats.aio.client import Client
 
-from jetstream.node.clock import Clock
-from jetstream.node.config import NodeConfig, load_config
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
+from jetstream.node.runtime.clock import Clock
+from jetstream.node.settings.node_config import NodeConfig, load_config
 from tests.support.commands import REPOSITORY
 from tests.support.forked_process import ForkedProcess
 

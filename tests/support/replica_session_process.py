@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from envelope.types import Incarnation, NodeId, StreamName
-from jetstream.node.replica_session_ends import SessionSettings
+from jetstream.node.peers.session_ends import SessionSettings
 from jetstream.replica.wire import FetchMessage
 from metadata.node.peers.dialling import Address
 from tests.support.replica_sessions import LOOPBACK, MS, A, B, SessionNode, batches, with_body

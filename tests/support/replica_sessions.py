@@ -14,8 +14,8 @@ from pydantic import SecretStr
 
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName
 from jetstream.log.readable_log import FileRange
-from jetstream.node.replica_session_ends import SessionSettings
-from jetstream.node.replica_sessions import ReplicaSessions
+from jetstream.node.peers.session_ends import SessionSettings
+from jetstream.node.peers.sessions import ReplicaSessions
 from jetstream.replica.leader_events import FetchRefusal
 from jetstream.replica.wire import (
     Answer,

@@ -5,8 +5,8 @@ from jetstream.log.disk.port import Disk
 from jetstream.log.log import Log
 from jetstream.log.rewriting.rewrite_plan import RewriteBounds, due_segments
 from jetstream.log.rewriting.sealed_rewrite import rewritten
-from jetstream.node.clock import SystemClock
-from jetstream.node.upkeep import Upkeep
+from jetstream.node.disk.log_upkeep import Upkeep
+from jetstream.node.runtime.clock import SystemClock
 from tests.support.compaction import no_pace
 
 LATE = TimestampUs(10**17)

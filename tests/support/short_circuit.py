@@ -14,8 +14,8 @@ from jetstream.client.read.reader import BatchReader, RecordReader
 from jetstream.client.read.records import Record
 from jetstream.log.disk.machine_id import machine_id
 from jetstream.log.log import LogConfig
-from jetstream.node.leased_range import Body
-from jetstream.node.stored_range import stored_range
+from jetstream.node.disk.leased_range import Body
+from jetstream.node.readers.output import stored_range
 from jetstream.protocol.responses import StoredRangeResponse
 from tests.support.sockets import LiveStream, World, serving
 

@@ -27,11 +27,11 @@ from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.format.batch import encode
 from jetstream.log.format.schema import SCHEMA
 from jetstream.log.log import Log, LogConfig
-from jetstream.node.clock import Clock, SystemClock
-from jetstream.node.socket_requests import ServerIdentity
-from jetstream.node.socket_server import SocketServer, SocketSettings
-from jetstream.node.socket_streams import Placement, TierAccess
-from jetstream.node.turn_queue import TurnQueue
+from jetstream.node.readers.dispatcher import ServerIdentity
+from jetstream.node.readers.ports import Placement, TierAccess
+from jetstream.node.readers.server import SocketServer, SocketSettings
+from jetstream.node.runtime.clock import Clock, SystemClock
+from jetstream.node.runtime.reader_turns import TurnQueue
 from jetstream.protocol.frames import PREFIX, encode_head
 from jetstream.protocol.responses import NodeMetadata
 from tests.support.pauses import pause

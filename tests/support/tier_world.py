@@ -21,11 +21,11 @@ from jetstream.log.disk.port import Disk
 from jetstream.log.format.batch import decode, iter_frames
 from jetstream.log.log import Log
 from jetstream.log.segments.log_config import LogConfig
-from jetstream.node.replica_parts import ClusterServices, NoSessions
-from jetstream.node.tier import Tier
-from jetstream.node.tier_turn import TierProgress, TierTurn
-from jetstream.node.tiered_stream import Readable, TieredStream
-from jetstream.node.timers import Timers
+from jetstream.node.replicas.parts import ClusterServices, NoSessions
+from jetstream.node.runtime.timers import Timers
+from jetstream.node.tiers.segment_cache import Tier
+from jetstream.node.tiers.tiered_stream import Readable, TieredStream
+from jetstream.node.tiers.upload_round import TierProgress, TierTurn
 from jetstream.tier.object_store import ObjectStore
 from jetstream.tier.tiered_log import SegmentAway
 from metadata.catalog.catalog import Catalog

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import jetstream
 from jetstream.client.connection import JetstreamClient, ReadOptions
 from jetstream.node.node import Node
-from jetstream.node.replica import StreamReplica
+from jetstream.node.replicas.replica import StreamReplica
 from jetstream.tier.object_store import ObjectStore
 from jetstream.tier.restore import all_remains
 from tests.support.commands import json_lines, succeeded

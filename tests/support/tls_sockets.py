@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from jetstream.node.config import SocketTlsConfig
-from jetstream.node.socket_server import SocketSettings
-from jetstream.node.socket_settings import server_context
+from jetstream.node.readers.server import SocketSettings
+from jetstream.node.readers.settings import server_context
+from jetstream.node.settings.node_config import SocketTlsConfig
 from jetstream.protocol.liveness import Patience
 from tests.support.nats_identities import TlsFiles
 from tests.support.sockets import WAIT_SECONDS, RawPeer, World

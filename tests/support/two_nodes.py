@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset
-from jetstream.node.socket_streams import Placement
+from jetstream.node.readers.ports import Placement
 from jetstream.protocol.responses import NodeMetadata
 from tests.support.sockets import LiveStream, World, damage, serving
 

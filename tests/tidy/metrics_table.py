@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from jetstream.node.metrics import METRICS
+from jetstream.node.http.metrics import METRICS
 from tests.tidy.source_tree import ROOT
 
 PAGE: Final = ROOT / "docs" / "metrics.md"

@@ -82,6 +82,7 @@ _BAD_IMPORTS = [
     ("inside the log", "jetstream/log/format/__init__.py", "import jetstream.log.disk"),
     ("inside the client", "jetstream/client/nodes/__init__.py", "import jetstream.client.read"),
     ("inside the command", "jetstream/cli/output/__init__.py", "import jetstream.cli.program"),
+    ("inside the node", "jetstream/node/readers/__init__.py", "import jetstream.node.replicas"),
 ]
 
 

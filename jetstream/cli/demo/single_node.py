@@ -22,9 +22,9 @@ from jetstream.cli.serve.data_directory import EMBEDDED_NATS_DIRECTORY, claim_da
 from jetstream.client.connection import JetstreamClient
 from jetstream.log.disk.identity import IDENTITY_FILE
 from jetstream.log.format.schema import SCHEMA
-from jetstream.node.config import NodeConfig, load_config
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
+from jetstream.node.settings.node_config import NodeConfig, load_config
 
 STREAM: Final = "flights"
 MARKER: Final = "demo"

@@ -34,7 +34,7 @@ from jetstream.cli.serve.cluster_directory import NodePorts, cluster_directory, 
 from jetstream.cli.serve.data_directory import CLUSTER_FILE, EMBEDDED_NATS_DIRECTORY
 from jetstream.cli.serve.local_cluster import LocalCluster, NodeChange, local_cluster
 from jetstream.client.connection import JetstreamClient
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from metadata.api.responses import StreamInfo, StreamState
 
 WHOLE_SECONDS: Final = 120.0

@@ -24,7 +24,7 @@ from jetstream.cli.serve.cluster_directory import (
 from jetstream.cli.serve.data_directory import EMBEDDED_NATS_DIRECTORY
 from jetstream.cli.serve.local_cluster import LocalCluster, NodeChange, local_cluster
 from jetstream.cli.serve.running import Embedded, end_of_server_sets, say, say_stopping, signals_set
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 
 SOCKET_PORT_DEFAULT: Final = 9292
 

@@ -24,9 +24,9 @@ from jetstream.cli.serve.running import (
     say_stopping,
     signals_set,
 )
-from jetstream.node.config import NodeConfig, load_config
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
+from jetstream.node.settings.node_config import NodeConfig, load_config
 from metadata.formation.notices import EXPECTED_MAX
 from metadata.node.admission.descriptors import raise_limit
 

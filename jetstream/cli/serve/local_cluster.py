@@ -16,7 +16,7 @@ from envelope.types import NodeId
 from jetstream.cli.serve.cluster_directory import ClusterDirectory
 from jetstream.cli.serve.node_process import NodeProcess, outcome_text
 from jetstream.client.connection import JetstreamClient
-from jetstream.node.config import ENV_PREFIX
+from jetstream.node.settings.node_config import ENV_PREFIX
 
 RESTART_SECONDS: Final = 1.0
 DEATHS_MAX: Final = 5

@@ -12,7 +12,7 @@ from typing import Final
 from envelope.errors import UnavailableError
 from jetstream.cli.output.console import notice, print_json, print_line
 from jetstream.cli.serve.data_directory import EMBEDDED_NATS_DIRECTORY
-from jetstream.node.nats_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 

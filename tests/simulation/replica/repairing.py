@@ -1,6 +1,6 @@
 """The shell around one `RepairSearch`: a replica looks after its damage, and gives others what it has.
 
-One part is asked of one peer at a time, as the product does it (`jetstream.node.repairing`).
+One part is asked of one peer at a time, as the product does it (`jetstream.node.maintenance.repair`).
 """
 
 from typing import TYPE_CHECKING, Final

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from jetstream.cli.main import app
 from jetstream.cli.output.exit_codes import ExitCode
-from jetstream.node.config import load_config
-from jetstream.node.version import VERSION
+from jetstream.node.runtime.version import VERSION
+from jetstream.node.settings.node_config import load_config
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = (

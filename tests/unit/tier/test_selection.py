@@ -3,7 +3,7 @@ from dataclasses import replace
 from envelope.types import LeaderEpoch, Offset
 from jetstream.log.rewriting.compaction_plan import CompactionBounds, cleanable, plan_compaction
 from jetstream.log.state.compaction_state import CompactionState
-from jetstream.node.recovery import needs_tier
+from jetstream.node.disk.open_log import needs_tier
 from jetstream.tier.selection import UploadBounds, damage_in_the_way, due_segments
 from metadata.catalog.tables import TierMark
 from tests.support.compaction import EAGER

@@ -9,7 +9,7 @@ from jetstream.cli.serve.cluster_directory import NodePorts, cluster_directory, 
 from jetstream.cli.serve.local_cluster import node_environment
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.disk.state_file import write_state
-from jetstream.node.config import load_config
+from jetstream.node.settings.node_config import load_config
 
 NODES = [NodeId(name) for name in "abc"]
 

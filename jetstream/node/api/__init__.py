@@ -1,0 +1,1 @@
+"""The request API over NATS."""

@@ -1,0 +1,374 @@
+"""What the requests of the API do, on the node that is to answer them."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from envelope.errors import InternalError, JetstreamError, StreamOffline, UnknownStream
+from envelope.internal_streams import CURSORS, is_internal
+from envelope.partition_errors import PartitionsMissing
+from envelope.types import NodeId, Offset, StreamName
+from jetstream.node.api.group_operations import Coordination, GroupOperations, NodeWays
+from jetstream.node.api.internal_streams import count_internal, make_internal_stream
+from jetstream.node.api.moves import MovingRequest, OrderedElection, Reassigning, elect
+from jetstream.node.api.partitioned_streams import OneStream, PartitionedStreams
+from jetstream.node.api.placement import Placing
+from jetstream.node.api.restore import check_store, found_remains, going_on, restored_config
+from jetstream.node.api.stream_info import stream_info, stream_summary
+from jetstream.node.groups.cursor_store import CursorStore
+from jetstream.node.nats.gaps import Gap
+from jetstream.node.nats.link import NatsLink
+from jetstream.node.nats.routes import REFUSALS
+from jetstream.node.runtime.clock import Clock
+from jetstream.node.streams.directory import Streams
+from jetstream.node.tiers.segment_cache import Tier
+from jetstream.node.tiers.upload_round import truncate_before
+from jetstream.protocol.requests import PROTOCOL_VERSION
+from metadata.api.requests import (
+    ClusterInfoRequest,
+    CreateStreamRequest,
+    CursorQuestion,
+    DeleteStreamRequest,
+    ElectLeaderRequest,
+    GroupRequest,
+    ListStreamsRequest,
+    LookupStreamsRequest,
+    Request,
+    RestoreStreamRequest,
+    StreamChange,
+    StreamInfoRequest,
+    TruncateStreamRequest,
+    UpdateStreamRequest,
+)
+from metadata.api.responses import (
+    ClusterInfo,
+    CreateStreamResponse,
+    DeleteStreamResponse,
+    ListStreamsResponse,
+    LookupStreamsResponse,
+    NodeInfo,
+    NodeRole,
+    Response,
+    StreamInfo,
+    StreamState,
+    TruncateStreamResponse,
+    UpdateStreamResponse,
+    list_page,
+)
+from metadata.api.routing import node_subject
+from metadata.api.wire import decode_response, encode_request
+from metadata.catalog.catalog import Catalog
+from metadata.catalog.commands import Command, DeleteStream, UpdateStream
+from metadata.catalog.events import Event, StreamCreated, StreamDeleted, StreamFound, StreamUpdated
+from metadata.catalog.tables import Stream
+from metadata.node.catalogue.group import MetadataGroup
+from metadata.partitioning import is_partition, refuse_lone_change
+
+_log = logging.getLogger(__name__)
+
+READY_SECONDS: Final = 4.5
+"""How long after a creation was asked for it is answered at the latest: clients wait 5 s by default."""
+QUESTION_SECONDS: Final = 1.0
+"""What changes nothing is asked again after that: it may have died with the question."""
+LOOK_SECONDS: Final = 0.05
+_REFUSALS: Final = {refusal.err_code: refusal for refusal in REFUSALS}
+_HEARD_NS: Final = 1_000_000_000
+"""How long an update waits for the stream's leader to hear of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServices:
+    """What the API needs of its node."""
+
+    clock: Clock
+    link: NatsLink
+    interruption: Callable[[], Gap | None]
+    """The interruption of the ingest connection that lasts now."""
+    alive: Callable[[], frozenset[NodeId] | None]
+    """The nodes that can hold a new stream; None if this node cannot tell."""
+    ordered_election: OrderedElection
+    tier: Tier
+    cursors: CursorStore
+    groups: Coordination
+
+
+class ApiOperations:
+    """Answers requests; used on the loop's thread."""
+
+    def __init__(
+        self,
+        prefix: str,
+        cluster: str,
+        node_id: NodeId,
+        metadata: MetadataGroup,
+        streams: Streams,
+        services: ApiServices,
+    ) -> None:
+        self._prefix = prefix
+        self._cluster = cluster
+        self._node_id = node_id
+        self._metadata = metadata
+        self._catalog = metadata.catalog
+        self._streams = streams
+        self._services = services
+        self._placing = Placing(prefix, metadata, services.clock, services.alive)
+        ways = NodeWays(node_id, prefix, services.link, services.clock)
+        self._groups = GroupOperations(ways, metadata, services.groups, self._made_internal)
+        self._reassigning = Reassigning(metadata, services.alive)
+        one = OneStream(self._propose, self._update, self._served)
+        self._partitioned = PartitionedStreams(metadata.catalog, streams, self._placing, one)
+
+    async def answer(self, request: Request) -> Response:
+        """Do what ``request`` asks; returns when it is durable.
+
+        Raises:
+            JetstreamError: the typed refusal, to be sent instead.
+        """
+        if self._partitioned.is_asked(request):
+            if isinstance(request, CreateStreamRequest):
+                check_store(self._services.tier, needed=request.tier)
+            return await self._partitioned.answer(request, _answers_at())
+        return await self._answer_lone(request)
+
+    async def _answer_lone(self, request: Request) -> Response:
+        """Do what a request asks that is about no partitioned stream."""
+        if isinstance(request, StreamChange):
+            return await self._change(request)
+        if isinstance(request, CursorQuestion):
+            await self._made_internal(CURSORS)
+            return await self._services.cursors.answer(request)
+        if isinstance(request, GroupRequest):
+            return await self._groups.answer(request)
+        if isinstance(request, MovingRequest):
+            return await self._reassigning.answer(request)
+        if isinstance(request, ElectLeaderRequest):
+            return await elect(request, self._services.ordered_election, self._propose)
+        return self._survey(request)
+
+    async def _change(self, request: StreamChange) -> Response:
+        match request:
+            case CreateStreamRequest() | RestoreStreamRequest():
+                return await self._create(request)
+            case UpdateStreamRequest():
+                refuse_lone_change(self._known(request.name), request.patch)
+                return await self._update(request)
+            case DeleteStreamRequest():
+                return await self._delete(request)
+            case TruncateStreamRequest():
+                return await self._truncate(request)
+            case _:
+                assert_never(request)
+
+    def _survey(
+        self, request: StreamInfoRequest | ListStreamsRequest | LookupStreamsRequest | ClusterInfoRequest
+    ) -> Response:
+        match request:
+            case StreamInfoRequest():
+                return self._info(self._known(request.name))
+            case ListStreamsRequest():
+                return _listed(request, self._catalog, self._streams)
+            case LookupStreamsRequest(subject=subject):
+                found = self._catalog.streams_of(subject)
+                return LookupStreamsResponse(
+                    subject=subject, streams=[stream_summary(stream, self._streams) for stream in found]
+                )
+            case ClusterInfoRequest():
+                return self.cluster_info()
+            case _:
+                assert_never(request)
+
+    async def _made_internal(self, name: StreamName) -> None:
+        """Make an internal stream if there is none; returns once this node serves or knows it.
+
+        Raises:
+            NotLeader: there is none, and another node leads the metadata log, which makes it.
+            NotEnoughReplicas: too few nodes are alive to hold it.
+        """
+        if self._catalog.stream(name) is None:
+            await make_internal_stream(name, self._prefix, self._metadata, self._placing)
+            await self._streams.settled()
+
+    # --- changes ---------------------------------------------------------------------------------
+
+    async def _propose(self, command: Command) -> Event:
+        return (await self._metadata.propose(command)).answer()
+
+    async def _create(self, request: CreateStreamRequest | RestoreStreamRequest) -> CreateStreamResponse:
+        answers_at = _answers_at()
+        tier = self._services.tier
+        if isinstance(request, RestoreStreamRequest):
+            remains = await found_remains(request, self._catalog, tier)
+            config = restored_config(request, remains, len(self._catalog.nodes()))
+            command = going_on(await self._placing.creation(config), remains)
+        else:
+            check_store(tier, needed=request.tier)
+            command = await self._placing.creation(request.config)
+        event = await self._propose(command)
+        match event:
+            case StreamCreated(stream):
+                _log.info("stream created stream=%s subject=%s", stream.name, stream.config.subject)
+            case StreamFound(stream):
+                pass
+            case _:
+                raise InternalError(f"creation answered by {type(event).__name__}")
+        info = await self._served(stream.name, answers_at)
+        return CreateStreamResponse(**dict(info), created=isinstance(event, StreamCreated))
+
+    async def _served(self, name: StreamName, answers_at: float) -> StreamInfo:
+        """Return a stream's info once its leader serves it with all replicas in sync, or as it is then.
+
+        A partition that waits for others is told as it is, unless all are there and it has yet to hear of it.
+
+        Args:
+            name: of the stream.
+            answers_at: when it is told as it is, on the loop's clock.
+
+        Raises:
+            Unauthorized, SubscriptionRefused: NATS does not let its leader subscribe.
+        """
+        try:
+            async with asyncio.timeout_at(answers_at):
+                while True:
+                    info = await self._ask_leader(name)
+                    if info is not None and info.state == StreamState.ONLINE and info.is_replicated:
+                        return info
+                    if info is not None and self._waits_for_others(info):
+                        return info
+                    if info is not None and info.reason_code in _REFUSALS:
+                        raise _REFUSALS[info.reason_code](info.reason or "")
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            return self._info(self._known(name))
+
+    def _waits_for_others(self, info: StreamInfo) -> bool:
+        partition, of = info.config.partition, info.config.partition_of
+        if partition is None or info.reason_code != PartitionsMissing.err_code:
+            return False
+        return partition >= self._catalog.partitions_of(of or "")
+
+    async def _ask_leader(self, name: StreamName) -> StreamInfo | None:
+        """Return what the stream's leader says of it; None if there is no answer."""
+        stream = self._known(name)
+        if stream.leader in (None, self._node_id):
+            await self._streams.settled()
+            return self._info(self._known(name))
+        subject = node_subject(self._prefix, stream.leader, "stream.info")
+        try:
+            answer = await self._services.link.request(
+                subject, encode_request(StreamInfoRequest(name=name)), QUESTION_SECONDS
+            )
+            return decode_response(StreamInfo, answer)
+        except JetstreamError as error:
+            _log.debug("no info yet stream=%s error=%s", name, error)
+            return None
+
+    async def _update(self, request: UpdateStreamRequest) -> UpdateStreamResponse:
+        check_store(self._services.tier, needed=request.tier)
+        read_replicas = await self._placing.read_replicas(request)
+        event = await self._reassigning.accepted(
+            UpdateStream(
+                stream=StreamName(request.name),
+                patch=request.patch,
+                api_prefix=self._prefix,
+                read_replicas=read_replicas,
+            )
+        )
+        if not isinstance(event, StreamUpdated):
+            raise InternalError(f"update answered by {type(event).__name__}")
+        if event.stream != event.before:
+            await self._streams.settled()
+            _log.info("stream updated stream=%s", event.stream.name)
+        return UpdateStreamResponse(**dict(await self._known_to_leader(event.stream)))
+
+    async def _known_to_leader(self, changed: Stream) -> StreamInfo:
+        """Return what a stream's leader says of it once it knows of a change, so that the change is in force.
+
+        A leader that does not answer, or has not heard of it for so long, is not waited for.
+        """
+        asked_at = self._services.clock.monotonic()
+        while (info := await self._ask_leader(changed.name)) is not None:
+            if (info.config, info.read_replicas) == (changed.config, list(changed.read_replicas)):
+                return info
+            if self._services.clock.monotonic() > asked_at + _HEARD_NS:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        return self._info(changed)
+
+    async def _delete(self, request: DeleteStreamRequest) -> DeleteStreamResponse:
+        row = self._known(request.name)
+        if row.config.partition_of is not None:
+            raise is_partition(row, "partitions are deleted together")
+        event = await self._propose(DeleteStream(stream=row.name))
+        if not isinstance(event, StreamDeleted):
+            raise InternalError(f"deletion answered by {type(event).__name__}")
+        name, incarnation = event.removal.name, event.removal.incarnation
+        await self._streams.removed(incarnation)
+        _log.info("stream deleted stream=%s", name)
+        return DeleteStreamResponse(name=name, incarnation=incarnation)
+
+    async def _truncate(self, request: TruncateStreamRequest) -> TruncateStreamResponse:
+        stream = self._known(request.name)
+        replica = self._streams.stream(stream.name)
+        if replica is None or replica.leading is None:
+            raise StreamOffline(f"stream {stream.name} is not led by this node")
+        await truncate_before(replica, Offset(request.before))
+        return TruncateStreamResponse(
+            name=stream.name,
+            log_start_offset=replica.readable.log_start_offset,
+            high_watermark=replica.high_watermark,
+        )
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def _known(self, name: str) -> Stream:
+        stream = self._catalog.stream(StreamName(name))
+        if stream is None:
+            raise UnknownStream(f"no stream {name!r}", stream=name)
+        return stream
+
+    def _info(self, stream: Stream) -> StreamInfo:
+        return stream_info(stream, self._streams, self._services.interruption(), self._services.clock.wall())
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return who is there; who is alive only if this node can tell."""
+        alive = self._services.alive()
+        return ClusterInfo(
+            name=self._cluster,
+            nodes=[
+                NodeInfo(
+                    id=node.node_id,
+                    node_epoch=node.node_epoch,
+                    host=node.host,
+                    port=node.port,
+                    http_port=node.http_port,
+                    version=node.version,
+                    peer_host=node.peer_host,
+                    peer_port=node.peer_port,
+                    rack=node.rack,
+                    role=NodeRole.VOTER if node.node_id in self._metadata.voters else NodeRole.DATA,
+                    alive=None if alive is None else node.node_id in alive,
+                )
+                for node in self._catalog.nodes()
+            ],
+            metadata_leader=self._metadata.leader,
+            streams=self._catalog.count_streams() - count_internal(self._catalog),
+            protocol_versions=[PROTOCOL_VERSION],
+        )
+
+
+def _answers_at() -> float:
+    """Return when a creation that is asked for now is answered at the latest, on the loop's clock."""
+    return asyncio.get_running_loop().time() + READY_SECONDS
+
+
+def _listed(request: ListStreamsRequest, catalog: Catalog, streams: Streams) -> ListStreamsResponse:
+    prefix = request.prefix or ""
+    matching = [
+        stream
+        for stream in catalog.streams()
+        if stream.name.startswith(prefix) and (request.internal or not is_internal(stream.name))
+    ]
+    summaries = (stream_summary(stream, streams) for stream in matching[request.offset :])
+    return list_page(request, len(matching), summaries)

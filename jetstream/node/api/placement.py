@@ -1,0 +1,124 @@
+"""Where a new stream's replicas go: on nodes that are alive, as whoever leads the metadata log can tell."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from envelope.errors import InvalidConfig, NotLeader, UnknownStream
+from envelope.types import Incarnation, NodeId, StreamName
+from jetstream.node.runtime.clock import Clock
+from metadata.api.requests import UpdateStreamRequest
+from metadata.catalog.commands import CreateStream
+from metadata.node.catalogue.group import MetadataGroup
+from metadata.placement import Candidate, Placed, loads, place_partitions, place_stream, read_replicas_beside
+from metadata.stream_config import StreamConfig
+
+_Placed = TypeVar("_Placed")
+
+_INCARNATION_BYTES: Final = 8
+_ALIVE_NS: Final = 4_000_000_000
+"""How long a creation waits for enough nodes to be alive."""
+_LOOK_SECONDS: Final = 0.05
+
+
+class Placing:
+    """Places replicas, and waits for nodes to be alive; used on the loop's thread."""
+
+    def __init__(
+        self,
+        prefix: str,
+        metadata: MetadataGroup,
+        clock: Clock,
+        alive: Callable[[], frozenset[NodeId] | None],
+    ) -> None:
+        """Prepare; ``alive`` tells the nodes that can take a replica, None if this node cannot tell."""
+        self._prefix = prefix
+        self._catalog = metadata.catalog
+        self._clock = clock
+        self._alive = alive
+
+    async def creation(self, config: StreamConfig) -> CreateStream:
+        """Return the command that creates a stream, on nodes that are alive now.
+
+        Raises:
+            NotLeader: this node cannot tell which nodes are alive.
+            InvalidConfig: there are too few.
+        """
+        return self._command(config, await self._placed(lambda: self._place(config)))
+
+    async def creations(self, configs: Sequence[StreamConfig]) -> list[CreateStream]:
+        """Return the commands that create partitions of one stream, spread over the nodes that are alive now.
+
+        Raises:
+            NotLeader, InvalidConfig: as `creation`.
+        """
+        placed = await self._placed(lambda: self._place_partitions(configs))
+        return [self._command(config, place) for config, place in zip(configs, placed, strict=True)]
+
+    def _command(self, config: StreamConfig, placed: Placed) -> CreateStream:
+        return CreateStream(
+            config=config,
+            incarnation=Incarnation(secrets.token_hex(_INCARNATION_BYTES)),
+            created=self._clock.wall(),
+            replicas=placed.replicas,
+            leader=placed.replicas[0],
+            api_prefix=self._prefix,
+            read_replicas=placed.read_replicas,
+            begun=False,
+        )
+
+    async def read_replicas(self, request: UpdateStreamRequest) -> tuple[NodeId, ...] | None:
+        """Return the nodes for as many read replicas as are asked for; None if it is not about them.
+
+        Raises:
+            UnknownStream: there is no such stream.
+            NotLeader, InvalidConfig: as `creation`.
+        """
+        if "read_replicas" not in request.model_fields_set:
+            return None
+        return await self._placed(lambda: self._place_read_replicas(request))
+
+    def candidates(self) -> list[Candidate]:
+        """Return the nodes that can take a replica, with what they have.
+
+        Raises:
+            NotLeader: this node cannot tell.
+        """
+        alive = self._alive()
+        if alive is None:
+            raise NotLeader("only who leads the metadata log can place a stream")
+        replicas, leaders = loads(self._catalog.streams())
+        return [
+            Candidate(node.node_id, node.rack, replicas[node.node_id], leaders[node.node_id])
+            for node in self._catalog.nodes()
+            if node.node_id in alive
+        ]
+
+    async def _placed(self, place: Callable[[], _Placed]) -> _Placed:
+        """Return where replicas go; nodes that have just started are waited for."""
+        waits_until = self._clock.monotonic() + _ALIVE_NS
+        while True:
+            try:
+                return place()
+            except (InvalidConfig, NotLeader):
+                if self._clock.monotonic() > waits_until:
+                    raise
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _place(self, config: StreamConfig) -> Placed:
+        existing = self._catalog.stream(StreamName(config.name))
+        if existing is not None:
+            return Placed(existing.replicas, existing.read_replicas)
+        return place_stream(self.candidates(), config.replicas, config.read_replicas)
+
+    def _place_partitions(self, configs: Sequence[StreamConfig]) -> list[Placed]:
+        siblings = self._catalog.partition_rows(configs[0].partition_of or "") if configs else ()
+        return place_partitions(self.candidates(), siblings, configs)
+
+    def _place_read_replicas(self, request: UpdateStreamRequest) -> tuple[NodeId, ...]:
+        row = self._catalog.stream(StreamName(request.name))
+        if row is None:
+            raise UnknownStream(f"no stream {request.name!r}")
+        holders = (*row.replicas, *(node for node in row.target or () if node not in row.replicas))
+        return read_replicas_beside(self.candidates(), holders, row.read_replicas, request.read_replicas or 0)

@@ -1,0 +1,181 @@
+"""The request API: any node takes a request, the one that knows answers.
+
+All nodes of a cluster share the subscription to the API's subjects, so that NATS gives each request to one of
+them. What another node answers better (`metadata.api.routing`) is sent on to it. What a request changes goes
+through the catalogue, which tells the nodes' streams; a crash in between is finished at the next start.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from envelope.acks import publish_command
+from envelope.errors import JetstreamError, NoResponders, NotLeader, Overloaded, UnavailableError
+from envelope.types import NodeId
+from jetstream.node.api.operations import (
+    LOOK_SECONDS,
+    QUESTION_SECONDS,
+    READY_SECONDS,
+    ApiOperations,
+    ApiServices,
+)
+from jetstream.node.cluster.discovery import DISCOVERY_WORD
+from jetstream.node.nats.link import ServiceRequest
+from metadata.api.requests import (
+    ClusterInfoRequest,
+    FindCoordinatorRequest,
+    Request,
+    StoredQuestion,
+    StreamInfoRequest,
+)
+from metadata.api.responses import CoordinatorInfo, StreamInfo
+from metadata.api.routing import home_of, node_subject
+from metadata.api.wire import (
+    decode_response,
+    encode_error,
+    encode_request,
+    encode_response,
+    parse_request,
+    reported_error,
+    request_too_large,
+)
+from metadata.node.catalogue.group import MetadataGroup
+
+_log = logging.getLogger(__name__)
+
+_REQUESTS_WAITING_MAX: Final = 1024
+_REQUESTS_AT_ONCE: Final = 16
+_HOME_SECONDS: Final = READY_SECONDS + 2.0
+"""How long another node may take to answer; one that is dead is known at once, as NATS knows who listens."""
+_HOME_NS: Final = 5_000_000_000
+"""How long a request waits for somebody to lead."""
+_INFO_NS: Final = 3_000_000_000
+"""The same of a question about a stream, a cursor or a group: an election takes less, and who asks waits
+5 s for the answer."""
+
+
+class RequestApi:
+    """Answers ``<prefix>.>``; used on the loop's thread."""
+
+    def __init__(
+        self,
+        prefix: str,
+        node_id: NodeId,
+        metadata: MetadataGroup,
+        operations: ApiOperations,
+        services: ApiServices,
+    ) -> None:
+        self._prefix = prefix
+        self._node_id = node_id
+        self._metadata = metadata
+        self._operations = operations
+        self._services = services
+        self._waiting: asyncio.Queue[ServiceRequest] = asyncio.Queue(_REQUESTS_WAITING_MAX)
+
+    async def attach(self) -> None:
+        """Subscribe; the server has the subscriptions on return."""
+        await self._services.link.serve(node_subject(self._prefix, self._node_id, ">"), self._take)
+        # Not '>': who asks one node must hear from NATS at once that it is gone.
+        for shape in ("*", "*.*"):
+            await self._services.link.serve(f"{self._prefix}.{shape}", self._take_shared, queue=self._prefix)
+
+    async def coordinator(self, group: str) -> CoordinatorInfo:
+        """Return where a group's coordinator is; its shard is made if there is none.
+
+        Raises:
+            InvalidName: no group can be called that.
+            UnavailableError: nobody leads the shard now, or it cannot be made now.
+        """
+        request = FindCoordinatorRequest(group=group)
+        answer = await self._answer_at_home(request, "group.coordinator", encode_request(request))
+        return decode_response(CoordinatorInfo, answer)
+
+    def _take_shared(self, message: ServiceRequest) -> None:
+        if message.subject != f"{self._prefix}.{DISCOVERY_WORD}":  # every node answers that
+            self._take(message)
+
+    def _take(self, message: ServiceRequest) -> None:
+        try:
+            self._waiting.put_nowait(message)
+        except asyncio.QueueFull:
+            if message.reply:
+                error = Overloaded(f"{_REQUESTS_WAITING_MAX} requests are waiting")
+                answer = publish_command(message.reply, encode_error(error))
+                self._services.link.publish_raw(answer, lambda: None)
+
+    async def run(self) -> None:
+        """Answer requests until cancelled, a few at a time: one may wait for another node."""
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(_REQUESTS_AT_ONCE):
+                workers.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            await self._respond(await self._waiting.get())
+
+    async def _respond(self, message: ServiceRequest) -> None:
+        own = node_subject(self._prefix, self._node_id, "")
+        is_sent_on = message.subject.startswith(own)
+        suffix = message.subject.removeprefix(own if is_sent_on else f"{self._prefix}.")
+        try:
+            if message.unread_bytes:
+                raise request_too_large(message.unread_bytes)
+            request = parse_request(suffix, message.payload)
+            if is_sent_on:
+                answer = encode_response(await self._operations.answer(request))
+            else:
+                answer = await self._answer_at_home(request, suffix, message.payload)
+        except JetstreamError as error:
+            _log.info("request refused request=%s error=%s", suffix, error)
+            answer = encode_error(error)
+        if message.reply:
+            await self._services.link.publish(message.reply, answer)
+
+    async def _answer_at_home(self, request: Request, suffix: str, data: bytes) -> bytes:
+        """Return the answer of whoever is to give it; who that is may be decided only now.
+
+        Raises:
+            JetstreamError: the typed refusal, to be sent instead.
+        """
+        is_repeatable = isinstance(request, StreamInfoRequest | StoredQuestion)
+        patience_ns = _INFO_NS if is_repeatable else _HOME_NS
+        gives_up_at = self._services.clock.monotonic() + patience_ns
+        while True:
+            try:
+                return await self._ask_home(request, suffix, data)
+            except UnavailableError as error:
+                # Nothing was done: a leader has gone, and another comes.
+                is_safe = is_repeatable or isinstance(error, NotLeader | NoResponders)
+                if not is_safe or self._services.clock.monotonic() > gives_up_at:
+                    if isinstance(request, StreamInfoRequest):
+                        return await self._last_known(request)
+                    raise
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _last_known(self, request: StreamInfoRequest) -> bytes:
+        """Tell what this node knows of a stream whose leader does not answer: who was in sync, for one."""
+        info = await self._operations.answer(request)
+        if isinstance(info, StreamInfo) and info.leader not in (None, self._node_id):
+            info = info.model_copy(update={"reason": f"{info.leader}, its leader, does not answer"})
+        return encode_response(info)
+
+    async def _ask_home(self, request: Request, suffix: str, data: bytes) -> bytes:
+        home = home_of(request, self._metadata.catalog, self._metadata.leader)
+        if home in (None, self._node_id):
+            return encode_response(await self._operations.answer(request))
+        subject = node_subject(self._prefix, home, suffix)
+        is_question = isinstance(request, StreamInfoRequest | ClusterInfoRequest | StoredQuestion)
+        seconds = QUESTION_SECONDS if is_question else _HOME_SECONDS
+        try:
+            answer = await self._services.link.request(subject, data, seconds)
+        except UnavailableError:
+            if not isinstance(request, ClusterInfoRequest):
+                raise
+            # Where the nodes are is in every catalogue: clients get that even while nobody says who is alive.
+            return encode_response(self._operations.cluster_info())
+        refusal = reported_error(answer)
+        if isinstance(refusal, NotLeader) or (
+            isinstance(request, StoredQuestion) and isinstance(refusal, UnavailableError)
+        ):
+            raise refusal
+        return answer

@@ -1,0 +1,205 @@
+"""What the request API tells of a stream: its row of the catalogue and its live state here."""
+
+from bisect import bisect_left
+from datetime import timedelta
+
+from envelope.errors import JetstreamError, NotLeader, NotReplica, StreamLost, StreamOffline
+from envelope.types import LeaderEpoch, Offset, TimestampUs
+from jetstream.log.rewriting.compaction_plan import cleanable, dirty_ratio
+from jetstream.log.state.epochs import EpochHistory
+from jetstream.node.nats.gaps import Gap
+from jetstream.node.replicas.replica import StreamReplica
+from jetstream.node.streams.directory import Streams
+from metadata.api.responses import (
+    CompactionInfo,
+    DedupeInfo,
+    OffsetRange,
+    PossibleGap,
+    ReplicaInfo,
+    StreamInfo,
+    StreamState,
+    StreamSummary,
+    TierInfo,
+    UncleanElectionInfo,
+    utc,
+)
+from metadata.catalog.tables import Stream
+
+_NOTHING = DedupeInfo(ids=0, effective_window=timedelta(0))
+
+
+def stream_info(stream: Stream, streams: Streams, interruption: Gap | None, now: TimestampUs) -> StreamInfo:
+    """Return everything known of ``stream``; where its log is not open there are no live numbers."""
+    replica, problem = _live(stream, streams)
+    base = {
+        "config": stream.config,
+        "incarnation": stream.incarnation,
+        "created_at": utc(stream.created),
+        "state": StreamState.ONLINE if problem is None else StreamState.OFFLINE,
+        "reason": None if problem is None else problem.description,
+        "reason_code": None if problem is None else problem.err_code,
+        "leader": stream.leader,
+        "leader_epoch": stream.leader_epoch,
+        "replicas": list(stream.replicas),
+        "isr": list(stream.isr_nodes),
+        "blank": list(stream.blank),
+        "read_replicas": list(stream.read_replicas),
+        "last_unclean_election": _last_unclean(stream, replica),
+        "target": None if stream.target is None else list(stream.target),
+    }
+    if replica is None:
+        return StreamInfo(
+            **base,
+            log_start_offset=0,
+            log_end_offset=0,
+            high_watermark=0,
+            bytes=0,
+            segments=0,
+            dedupe=_NOTHING,
+        )
+    gaps = [_possible_gap(gap) for gap in replica.parts.gaps]
+    return StreamInfo(
+        **base,
+        replica_states=_replica_states(stream, replica),
+        log_start_offset=replica.readable.log_start_offset,
+        log_end_offset=replica.log.log_end_offset,
+        high_watermark=replica.high_watermark,
+        bytes=replica.log.bytes,
+        segments=replica.log.segments,
+        dedupe=_dedupe(replica, now),
+        compaction=_compaction(replica),
+        rewritten_end=None if replica.log.config.rewrite_after_us is None else replica.log.rewritten_end,
+        tier=_tier(replica),
+        possible_gaps=[*gaps, *([_possible_gap(interruption, lasting=True)] if interruption else ())],
+        corrupt_ranges=[OffsetRange(start=start, end=end) for start, end in replica.log.corrupt_ranges],
+    )
+
+
+def stream_summary(stream: Stream, streams: Streams) -> StreamSummary:
+    """Return one line of a list."""
+    replica, _ = _live(stream, streams)
+    return StreamSummary(
+        name=stream.name,
+        subject=stream.config.subject,
+        ack=stream.config.ack,
+        replicas=list(stream.replicas),
+        leader=stream.leader,
+        leader_epoch=stream.leader_epoch,
+        isr=list(stream.isr_nodes),
+        log_start_offset=replica.readable.log_start_offset if replica else None,
+        log_end_offset=replica.log.log_end_offset if replica else None,
+        high_watermark=replica.high_watermark if replica else None,
+        bytes=replica.log.bytes if replica else None,
+        partition_of=stream.config.partition_of,
+        partition=stream.config.partition,
+    )
+
+
+def _live(stream: Stream, streams: Streams) -> tuple[StreamReplica | None, JetstreamError | None]:
+    """Return the replica that is here, and why the stream cannot take records here, if it cannot."""
+    try:
+        replica = streams.stream(stream.name)
+    except (StreamOffline, NotReplica) as problem:
+        return None, problem
+    if replica is None:
+        return None, None
+    if replica.leading is None:
+        return replica, _not_led_here(stream)
+    return replica, replica.ailment
+
+
+def _not_led_here(stream: Stream) -> JetstreamError:
+    if stream.is_lost:
+        return StreamLost("it has no leader: all who were in sync have lost their logs")
+    if stream.leader is None:
+        return StreamOffline("it has no leader now: no replica in sync is alive")
+    return NotLeader(f"{stream.leader} leads it", leader=stream.leader)
+
+
+def _last_unclean(stream: Stream, replica: StreamReplica | None) -> UncleanElectionInfo | None:
+    unclean = stream.last_unclean
+    if unclean is None:
+        return None
+    return UncleanElectionInfo(
+        leader=unclean.leader,
+        leader_epoch=unclean.leader_epoch,
+        at=None if unclean.at is None else utc(unclean.at),
+        from_offset=None if replica is None else _start_of(replica.log.epochs, unclean.leader_epoch),
+        given_up=list(unclean.given_up),
+    )
+
+
+def _start_of(epochs: EpochHistory, leader_epoch: LeaderEpoch) -> Offset | None:
+    """Return where a reign began, None if that was before what the log has.
+
+    A reign without records is in no follower's history; it began where the next one did.
+    """
+    starts = epochs.starts
+    row = bisect_left(starts, leader_epoch, key=lambda start: start.epoch)
+    is_known = row < len(starts) and (row > 0 or starts[row].epoch == leader_epoch)
+    return starts[row].start if is_known else None
+
+
+def _replica_states(stream: Stream, replica: StreamReplica) -> list[ReplicaInfo]:
+    """Return the leader's own state and what it knows of the others."""
+    if replica.leading is None:
+        return []
+    log_end = replica.log.log_end_offset
+    return [
+        ReplicaInfo(
+            node=state.node,
+            in_sync=state.in_sync,
+            is_read_replica=state.node in stream.read_replicas,
+            log_end_offset=state.log_end,
+            synced_end=state.synced_end,
+            high_watermark=state.high_watermark,
+            lag=None if state.synced_end is None else max(0, log_end - state.synced_end),
+        )
+        for state in replica.leading.reign.replica_states()
+    ]
+
+
+def _compaction(replica: StreamReplica) -> CompactionInfo | None:
+    log = replica.log
+    config, state = log.config.compaction, log.compaction
+    if config is None:
+        return None
+    found = cleanable(log.all_segments, replica.high_watermark, config, replica.tiered.border)
+    return CompactionInfo(
+        dirty_ratio=dirty_ratio(found, state.cleaned_end),
+        cleaned_end=state.cleaned_end,
+        purged_end=state.purged_end,
+    )
+
+
+def _tier(replica: StreamReplica) -> TierInfo | None:
+    mark, problem = replica.tiered.mark, replica.tiered.problem
+    if replica.tiered.border is None:
+        return None
+    return TierInfo(
+        start=mark.start if mark is not None else None,
+        end=mark.end if mark is not None else None,
+        manifest=mark.manifest if mark is not None else None,
+        local_start_offset=replica.log.log_start_offset,
+        problem=problem.description if problem is not None else None,
+    )
+
+
+def _dedupe(replica: StreamReplica, now: TimestampUs) -> DedupeInfo:
+    history = replica.parts.opened.history
+    window, sessions = history.dedupe, history.sessions
+    return DedupeInfo(
+        ids=len(window),
+        effective_window=timedelta(microseconds=window.effective_window_us(now)),
+        sessions=len(sessions),
+        effective_session_window=timedelta(microseconds=sessions.effective_window_us(now)),
+    )
+
+
+def _possible_gap(gap: Gap, *, lasting: bool = False) -> PossibleGap:
+    return PossibleGap(
+        kind=gap.kind,
+        since=utc(gap.since),
+        until=None if lasting else utc(gap.until),
+        count=gap.messages or 1,
+    )

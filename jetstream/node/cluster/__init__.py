@@ -1,0 +1,1 @@
+"""Membership of the cluster, and the discovery of its voters."""

@@ -1,0 +1,230 @@
+"""The node as a member of its cluster: registered, with a lease, in touch with the others.
+
+A node that is alone has no sessions and needs no lease: it elects itself. The voters are known from the
+settings, other nodes from the catalogue, which says as well when they come and go.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Final
+
+from envelope.errors import NotLeader, StreamOffline
+from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, StreamName
+from jetstream.node.peers.session_ends import SessionSettings
+from jetstream.node.peers.sessions import ReplicaSessions
+from jetstream.node.replicas.catch_up import CatchUp
+from jetstream.node.replicas.parts import ClusterServices, NoSessions
+from jetstream.node.runtime.clock import Clock
+from jetstream.node.runtime.timers import Timers
+from jetstream.node.settings.peer_settings import PeerSettings
+from jetstream.node.streams.directory import Streams
+from jetstream.replica.settings import ReplicaSettings
+from jetstream.replica.throttle import Throttle
+from metadata.catalog.commands import ChangeLeader, RegisterNode
+from metadata.catalog.events import Events, NodeForgotten, NodeRegistered
+from metadata.catalog.nodes import lost_replicas, restored_replicas
+from metadata.catalog.tables import InSyncReplica
+from metadata.catalog.tables import Node as CatalogNode
+from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.leases.presence import Membership
+from metadata.node.leases.steward import Steward
+from metadata.node.peers.dialling import Address
+
+_log = logging.getLogger(__name__)
+
+_HAND_OVER_SECONDS: Final = 5.0
+"""How long a node that stops waits for others to lead its streams."""
+
+_FETCH_TIMEOUT_NS: Final = 30_000_000_000
+"""A session loses nothing but with its connection, which is told."""
+
+_ASK_AHEAD_RECORDS_MIN: Final = 32
+
+
+class ClusterMember:
+    """Wires membership, steward and sessions to a node's streams.
+
+    Attributes:
+        services: what the streams need of the cluster.
+        on_removed: called on the loop when the catalogue has forgotten this node, which is to stop.
+    """
+
+    def __init__(self, group: MetadataGroup, peers: PeerSettings, clock: Clock, executor: Executor) -> None:
+        """Prepare; `host` says whose streams these are, `run` does the work."""
+        self._group = group
+        self._peers = peers
+        self._node_id = peers.identity.node_id
+        self._executor = executor
+        self._membership = Membership(group, self._node_id)
+        self._steward = Steward(group, self._node_id) if group.is_voter else None
+        self._sessions: ReplicaSessions | None = None
+        self._streams: Streams | None = None
+        self._timers = Timers(clock)
+        self.on_removed: Callable[[], None] = lambda: None
+        self.services = ClusterServices(
+            node_id=self._node_id,
+            lease=self._membership.lease,
+            sessions=NoSessions(),
+            timers=self._timers,
+            propose=group.propose,
+            epoch_of=self._epoch_of,
+            confirm=self._confirm,
+            settings=ReplicaSettings(
+                fetch_timeout_ns=_FETCH_TIMEOUT_NS, ask_ahead_records_min=_ASK_AHEAD_RECORDS_MIN
+            ),
+            catch_up=CatchUp(Throttle(peers.catch_up_bytes)),
+        )
+
+    def host(self, streams: Streams) -> None:
+        """Let the catalogue and the other nodes speak to ``streams``."""
+        self._streams = streams
+        self._group.subscribe(self)  # before the streams, which may speak with a node that has just come
+        self._group.subscribe(streams)
+        self._membership.on_resumed = streams.traffic.lease_resumed
+        streams.traffic.membership = self._membership
+        others = {node: address for node, address in self._peers.voters.items() if node != self._node_id}
+        if others:
+            self._sessions = ReplicaSessions(
+                self._peers.identity,
+                others,
+                streams.traffic,
+                SessionSettings(),
+                self._executor,
+            )
+            self.services.sessions = self._sessions
+            self.restored()
+
+    async def run(self) -> None:
+        """Take part until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._timers.run())
+            if self._sessions is not None:
+                tasks.create_task(self._membership.run())
+                if self._steward is not None:
+                    tasks.create_task(self._steward.run())
+                tasks.create_task(self._sessions.run(self._group.member.server))
+
+    async def join(self, registration: RegisterNode, held: frozenset[Incarnation]) -> None:
+        """Register this start, and which of the logs are gone that were created on its directory.
+
+        Who is alone leads all its streams anew, others are elected by the steward.
+
+        Args:
+            registration: as yet without what is lost.
+            held: the lives of streams that have a log.
+        """
+        await self._group.led()
+        registered = None
+        while registered is None:
+            registered = await self._registered(registration, held)
+        for row in self._group.catalog.streams():
+            if row.incarnation not in held and self._node_id in row.blank:
+                _log.error("log is gone stream=%s: it is blank until it is copied runbook=RB-13", row.name)
+        self.services.node_epoch = registered.node.node_epoch
+        if self._sessions is not None:
+            self._membership.begin(registered.node.node_epoch)
+            self.restored()
+            return
+        due = self._group.catalog.due_elections()
+        for elected in await asyncio.gather(*map(self._group.propose, due)):
+            elected.answer()
+
+    async def _registered(
+        self, registration: RegisterNode, held: frozenset[Incarnation]
+    ) -> NodeRegistered | None:
+        """Register; return the answer, None if it has to be done again: another start does no harm.
+
+        The answer may have come inside a snapshot, which does not tell it; and the catalogue may have been
+        behind here, so that something is lost, or is back, that was not named.
+        """
+        named = self._on_disk(registration, held)
+        applied = await self._group.propose(named, deadline_seconds=None)
+        now = self._on_disk(registration, held)
+        if applied.events is None or not set(named.lost).issuperset(now.lost) or now.restored:
+            return None
+        registered = applied.answer()
+        assert isinstance(registered, NodeRegistered), f"a registration is answered by {registered}"
+        return registered
+
+    def _on_disk(self, registration: RegisterNode, held: frozenset[Incarnation]) -> RegisterNode:
+        """Return the registration with what is lost and restored, as far as the catalogue is known here."""
+        rows = tuple(self._group.catalog.streams())
+        lost = lost_replicas(rows, self._node_id, held)
+        own = InSyncReplica(self._node_id, registration.directory)
+        return replace(registration, lost=lost, restored=restored_replicas(rows, own, held))
+
+    async def leave(self) -> None:
+        """Have others lead what they can."""
+        if self._sessions is not None and self.services.node_epoch:
+            if not await self._membership.stop(_HAND_OVER_SECONDS):
+                _log.warning("stopping without having handed over everything")
+            assert self._streams is not None, "streams are hosted before the node stops"
+            await self._streams.settled()
+
+    def alive(self) -> frozenset[NodeId] | None:
+        """Return the nodes that can hold a new stream; None if another knows."""
+        if self._sessions is None:
+            return frozenset((self._node_id,))
+        return None if self._steward is None else self._steward.alive()
+
+    def ordered_election(self, stream: StreamName, node: NodeId) -> ChangeLeader:
+        """Return the command that has ``node`` lead an offline stream; see `Steward.ordered_election`."""
+        if self._steward is None or self._sessions is None:
+            raise NotLeader("only who leads the metadata log of a cluster can say who is dead")
+        return self._steward.ordered_election(stream, node)
+
+    # --- what the catalogue says (CatalogListener) -------------------------------------------------
+
+    def applied(self, events: Events) -> None:
+        """Learn which nodes come and go."""
+        for event in events:
+            match event:
+                case NodeRegistered(node):
+                    self._meet(node)
+                case NodeForgotten(node):
+                    self._part(node.node_id)
+                    self._look_for_itself()
+                case _:
+                    pass
+
+    def restored(self) -> None:
+        """Learn that any node may have come or gone."""
+        nodes = {node.node_id: node for node in self._group.catalog.nodes()}
+        for node in nodes.values():
+            self._meet(node)
+        for node_id in self._sessions.peers if self._sessions is not None else ():
+            if node_id not in nodes:
+                self._part(node_id)
+        self._look_for_itself()
+
+    def _meet(self, node: CatalogNode) -> None:
+        if self._sessions is None or node.node_id == self._node_id or node.node_id in self._peers.voters:
+            return
+        if node.peer_host is not None and node.peer_port is not None:
+            self._sessions.meet(node.node_id, Address(node.peer_host, node.peer_port))
+
+    def _part(self, node_id: NodeId) -> None:
+        """Have nothing to do with a node that is none any more; a voter is one for ever."""
+        if self._sessions is not None and node_id not in self._peers.voters:
+            self._sessions.part(node_id)
+            self._membership.heard(node_id)
+
+    def _look_for_itself(self) -> None:
+        """Find out whether this start of the node was removed; an earlier one may have been."""
+        if self.services.node_epoch and self._group.catalog.node(self._node_id) is None:
+            _log.warning("node=%s was removed from the cluster", self._node_id)
+            self.on_removed()
+
+    async def _confirm(self, incarnation: Incarnation, name: StreamName, leader_epoch: LeaderEpoch) -> None:
+        await self._membership.confirmed()
+        row = self._group.catalog.stream(name)
+        wanted = (incarnation, self._node_id, leader_epoch)
+        if row is None or (row.incarnation, row.leader, row.leader_epoch) != wanted:
+            raise StreamOffline(f"stream {name} is not led here any more")
+
+    def _epoch_of(self, node_id: NodeId) -> NodeEpoch:
+        node = self._group.catalog.node(node_id)
+        return node.node_epoch if node is not None else NodeEpoch(0)

@@ -1,0 +1,1 @@
+"""The disk thread and the group commit; logs opened, written and kept."""

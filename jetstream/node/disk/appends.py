@@ -1,0 +1,295 @@
+"""What streams have to be appended: a leader's group, and what a follower got of its leader.
+
+Each is written by the disk thread, or by the event loop where that is only a short write (`DiskThread`).
+
+`DiskCommit` writes, syncs and counts the appends that are handed over together.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from envelope.errors import DiskFull, JetstreamError
+from envelope.types import NO_OFFSET, Buffer, Offset, SyncMode, TimestampUs
+from jetstream.log.format.batch import SealedBatch, UnsealedBatch, verified_batches
+from jetstream.log.log import Log
+from jetstream.log.short_commits import ShortCommits
+from jetstream.log.sync_scheduler import SyncScheduler
+from jetstream.node.disk.history_file import decode_note
+from jetstream.node.disk.open_log import OpenedLog
+
+
+@dataclass(slots=True, eq=False)
+class GroupAppend:
+    """One stream's group on its way to the disk.
+
+    Attributes:
+        log: where to.
+        batches: to be appended all or none and, where the log's mode is ``always``, synced.
+        now: wall clock.
+        error: the outcome, once there is one: None if the batches are as durable as the mode promises,
+            `DiskFull` if they were undone, `StreamOffline` if the log had failed before and nothing was
+            tried, any other error if the outcome is unknown and the log has failed for good.
+        written: called on the loop once the batches are written, before they are synced; not if they are
+            refused.
+        stored: called once, never beside other work on the log, when the outcome is that the batches are
+            stored.
+    """
+
+    log: Log
+    batches: Sequence[UnsealedBatch]
+    now: TimestampUs
+    error: JetstreamError | None = None
+    written: Callable[[], None] | None = None
+    stored: Callable[[], None] | None = None
+
+    @property
+    def base(self) -> Offset:
+        """Offset of the first record."""
+        return self.batches[0].base
+
+    @property
+    def end(self) -> Offset:
+        """Offset after the last record."""
+        return self.batches[-1].next
+
+    @property
+    def records(self) -> int:
+        """How many records it has."""
+        return self.end - self.base
+
+    @property
+    def size(self) -> int:
+        """Bytes to be written."""
+        return sum(batch.size for batch in self.batches)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether other replicas await it."""
+        return self.written is not None
+
+    def only_writes(self) -> bool:
+        """Tell whether `write` will be one write and nothing else that a disk is asked for."""
+        return self.log.only_writes(self.batches, self.now)
+
+    def write(self) -> None:
+        """Write to the log; never beside other work on it."""
+        if self.base != self.log.log_end_offset:
+            raise _refused_behind(self.log)
+        self.log.append_group(self.batches, self.now)
+
+
+@dataclass(slots=True, eq=False)
+class FollowerAppend:
+    """A leader's batches on their way to a follower's disk.
+
+    Attributes:
+        opened: the log; it takes in what it has learnt once the outcome is told.
+        data: whole batches, as `verified_batches` takes them.
+        now: wall clock.
+        high_watermark: below it nothing will be cut.
+        committed: the leader's high watermark when it sent them.
+        error: as `GroupAppend.error`, and `CorruptDataError` if the batches are damaged or do not follow the
+            log; nothing was stored then. With `DiskFull` the log may have the first of the batches.
+        note: the leader's, of committed records of which some may be gone; empty if there is none.
+        written: as `GroupAppend.written`.
+        batches: what is in ``data``, once it is verified; not all of them are stored where ``error`` says so.
+        records: how many were written.
+    """
+
+    opened: OpenedLog
+    data: Buffer
+    now: TimestampUs
+    high_watermark: Offset = NO_OFFSET
+    committed: Offset = NO_OFFSET
+    note: bytes = b""
+    error: JetstreamError | None = None
+    written: Callable[[], None] | None = None
+    batches: Sequence[SealedBatch] = ()
+    records: int = 0
+
+    @property
+    def log(self) -> Log:
+        """Where to."""
+        return self.opened.log
+
+    @property
+    def size(self) -> int:
+        """Bytes to be written."""
+        return len(self.data)
+
+    @property
+    def is_followed(self) -> bool:
+        """See `GroupAppend.is_followed`: its leader does."""
+        return True
+
+    def only_writes(self) -> bool:
+        """See `GroupAppend.only_writes`."""
+        try:
+            self.batches = verified_batches(self.data)
+        except JetstreamError:
+            return False  # `write` will say why
+        return not self.note and not self.opened.is_stale and self.log.only_writes_sealed(self.batches)
+
+    def write(self) -> None:
+        """Write to the log; never beside other work on it."""
+        self.opened.refresh()
+        log_end_offset = self.log.log_end_offset
+        self.batches = self.batches or verified_batches(self.data)
+        if self.batches and self.batches[0][0].base > log_end_offset:
+            raise _refused_behind(self.log)
+        if self.note:
+            self.opened.take_note(decode_note(self.note))
+        try:
+            self.log.append_sealed(self.batches, self.now)
+        finally:
+            self.records = self.log.log_end_offset - log_end_offset
+
+    def learn(self) -> None:
+        """Let the log take in what was stored of the batches."""
+        self.opened.absorb(self.batches)
+        self._learn_committed()
+
+    def pass_over(self) -> bool:
+        """Do as `learn` if that takes no time; say False, and do nothing, if it does."""
+        is_done = self.opened.pass_over(self.batches)
+        if is_done:
+            self._learn_committed()
+        return is_done
+
+    def _learn_committed(self) -> None:
+        history = self.opened.history
+        history.committed(min(self.high_watermark, history.end), self.now)
+        # What was committed when it came has been so for as long as its timestamps say.
+        history.committed(min(self.committed, history.end), history.last_timestamp)
+
+
+AnyAppend = GroupAppend | FollowerAppend
+
+
+def _refused_behind(log: Log) -> JetstreamError:
+    """Return why nothing is appended behind what is not there."""
+    return log.failed or DiskFull("the group before this one was refused")
+
+
+@dataclass(slots=True)
+class DiskCounters:
+    """What was done since the node started; read anywhere."""
+
+    commits: int = 0
+    groups: int = 0
+    records: int = 0
+    failed_groups: int = 0
+    write_seconds: float = 0.0
+    sync_seconds: float = 0.0
+
+
+class Extent(Enum):
+    """How much of a commit is done."""
+
+    NOTHING = auto()
+    WRITTEN = auto()
+    """`DiskCommit.finish` is still to come."""
+    ALL = auto()
+
+
+class DiskCommit:
+    """The steps of a commit, all of them for one thread at a time (`DiskThread` says which).
+
+    Attributes:
+        counters: what was done.
+        unlearnt: appends of followers that are stored, and kept in memory to be learnt.
+    """
+
+    def __init__(self, scheduler: SyncScheduler, short_commits: ShortCommits) -> None:
+        self.counters = DiskCounters()
+        self.unlearnt: list[FollowerAppend] = []
+        self._scheduler = scheduler
+        self._short_commits = short_commits
+
+    def commit_shortly(self, appends: Sequence[AnyAppend]) -> Extent:
+        """Do as much of a commit here as gains time, and takes hardly any; tell whoever awaits it written."""
+        begun = time.perf_counter()
+        extent = self._short_extent(appends, begun)
+        if extent is not Extent.NOTHING:
+            for callback in self.write(appends):
+                callback()
+            if extent is Extent.ALL:
+                self.finish(appends)
+            failed = any(append.error is not None for append in appends)
+            self._short_commits.took(time.perf_counter() - begun, begun, failed=failed)
+        return extent
+
+    def _short_extent(self, appends: Sequence[AnyAppend], now: float) -> Extent:
+        logs = to_sync(appends)
+        is_followed = any(append.is_followed for append in appends)
+        extent = Extent.WRITTEN if logs and is_followed else Extent.ALL
+        sync_seconds = self._scheduler.expected_seconds(len(logs)) if extent is Extent.ALL else 0.0
+        sizes = [append.size for append in appends]
+        if not self._short_commits.allows(sizes, now, is_followed=is_followed, sync_seconds=sync_seconds):
+            return Extent.NOTHING
+        if extent is Extent.WRITTEN and any(a.written is None for a in appends if a.log in logs):
+            return Extent.NOTHING  # the thread is woken for the sync in any case, and nobody has it sooner
+        if len({append.log for append in appends}) < len(appends):
+            return Extent.NOTHING  # what the second will be is known when the first is written
+        return extent if all(append.only_writes() for append in appends) else Extent.NOTHING
+
+    def write(self, appends: Sequence[AnyAppend]) -> list[Callable[[], None]]:
+        """Write all, and return who wants to be told of it."""
+        begun = time.perf_counter()
+        for append in appends:
+            try:
+                append.write()
+            except JetstreamError as error:
+                append.error = error
+        self.counters.write_seconds += time.perf_counter() - begun
+        written = [append.written for append in appends if append.error is None]
+        return [callback for callback in written if callback is not None]
+
+    def finish(self, appends: Sequence[AnyAppend]) -> None:
+        """Do the rest behind `write`; all outcomes are known then."""
+        logs = to_sync(appends)
+        if logs:
+            self._sync(appends, logs)
+        self._count(appends)
+        self._learn_or_keep(appends)
+
+    def learn(self) -> None:
+        """Let followers' logs take in what was stored."""
+        for append in self.unlearnt:
+            append.learn()
+        self.unlearnt.clear()
+
+    def _sync(self, appends: Sequence[AnyAppend], logs: Sequence[Log]) -> None:
+        begun = time.perf_counter()
+        failures = self._scheduler.sync(logs)
+        for append in appends:
+            if append.error is None:
+                append.error = failures.get(append.log)
+        self.counters.sync_seconds += time.perf_counter() - begun
+
+    def _count(self, appends: Sequence[AnyAppend]) -> None:
+        self.counters.commits += 1
+        for append in appends:
+            if append.error is None:
+                self.counters.groups += 1
+                self.counters.records += append.records
+            else:
+                self.counters.failed_groups += 1
+
+    def _learn_or_keep(self, appends: Sequence[AnyAppend]) -> None:
+        """Let followers' logs take in what was stored if that takes no time; otherwise a little later."""
+        for append in appends:
+            if isinstance(append, GroupAppend) and append.stored is not None and append.error is None:
+                append.stored()
+            if not isinstance(append, FollowerAppend) or not append.records:
+                continue
+            if self.unlearnt or not append.pass_over():
+                self.unlearnt.append(append)
+
+
+def to_sync(appends: Sequence[AnyAppend]) -> list[Log]:
+    """Return the logs in which something is to be durable before its outcome is told, each once."""
+    written = (append.log for append in appends if append.error is None)
+    return list(dict.fromkeys(log for log in written if log.config.sync is SyncMode.ALWAYS))

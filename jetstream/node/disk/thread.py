@@ -1,0 +1,275 @@
+"""The one thread that writes to a data directory: appends, syncs, everything blocking.
+
+The thread takes all appends that are waiting, writes them, syncs the dirty logs together (`SyncScheduler`),
+and returns all results in one wake-up of the loop. Who wants to know that an append is written while its sync
+still runs is told in one wake-up more; a commit that nobody asks that of has none.
+
+While the thread has nothing to do, a short commit is made on the loop instead, or the write of one that
+followers await (`DiskCommit.commit_shortly`). Nothing of a log is ever done on both at a time.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
+
+from envelope.errors import JetstreamError, StorageError, StreamOffline
+from jetstream.fetch.turns import Turns
+from jetstream.log.short_commits import ShortCommits
+from jetstream.log.sync_scheduler import SyncScheduler
+from jetstream.node.disk.appends import AnyAppend, DiskCommit, Extent
+from jetstream.node.runtime.clock import SystemClock
+from jetstream.node.runtime.crash import Crash
+from jetstream.node.runtime.reader_turns import TurnQueue
+
+T = TypeVar("T")
+
+_UNLEARNT_MAX: Final = 64
+"""Appends of followers that are kept in memory to be learnt."""
+_PAUSE_SECONDS: Final = 0.001
+"""So long without a job is time to learn."""
+
+
+@dataclass(slots=True, eq=False)
+class _Appends:
+    """What was handed over together.
+
+    Attributes:
+        appends: in order.
+        done: called on the loop when all outcomes are known.
+        is_written: whether the loop has written them; the rest is the thread's.
+        failure: an error of ours on the loop, which is to be the thread's.
+    """
+
+    appends: Sequence[AnyAppend]
+    done: Callable[[], None]
+    is_written: bool = False
+    failure: Exception | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """Any other blocking work that must not run beside the appends."""
+
+    work: Callable[[], Any]
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Stop:
+    """The last job."""
+
+
+_Job = _Appends | _Call | _Stop
+
+
+class DiskThread:
+    """Owns the thread; every method is called on the event loop's thread.
+
+    Attributes:
+        turns: of readers; they learn when it appends, and when that is done.
+
+    Invariant:
+        N13: while the loop writes, the thread has no job and nothing to learn.
+    """
+
+    def __init__(
+        self,
+        scheduler: SyncScheduler,
+        crash: Crash,
+        name: str = "jetstream-disk",
+        turns: TurnQueue | None = None,
+        short_commits: ShortCommits | None = None,
+    ) -> None:
+        self._commit = DiskCommit(scheduler, ShortCommits() if short_commits is None else short_commits)
+        self.counters = self._commit.counters
+        self._crash = crash
+        self._queue: SimpleQueue[_Job] = SimpleQueue()
+        self._collected: list[_Job] = []  # not in the queue yet
+        self._loop = asyncio.get_running_loop()
+        self.turns = TurnQueue(Turns(), SystemClock(), self._loop) if turns is None else turns
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._under_way = 0  # jobs in the queue or taken, whose ends the loop has not heard of
+        self._is_broken = False  # by an error of ours: nothing is written any more
+        self._taken: list[_Job] = []  # from the queue, and not answered yet
+        self._stopped = False
+        self._thread.start()
+
+    def append(self, appends: Sequence[AnyAppend], done: Callable[[], None]) -> None:
+        """Append the groups, each to its log; then call ``done`` on the loop, all outcomes being known.
+
+        Raises:
+            StreamOffline: the node is stopping; nothing was handed over.
+        """
+        self._submit(_Appends(appends, done))
+        self.turns.appending()
+
+    def call(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run ``work`` between two groups; its exception becomes the future's."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._submit(_Call(work, future))
+        return future
+
+    def _submit(self, job: _Appends | _Call) -> None:
+        if self._stopped:
+            raise StreamOffline("the node is stopping")
+        if not self._collected:
+            # When the loop has done what it does now: before, the thread would wake up only to wait for it.
+            self._loop.call_soon(self._hand_over)
+        self._collected.append(job)
+
+    def _hand_over(self) -> None:
+        jobs, self._collected = self._collected, []
+        groups = [job for job in jobs if isinstance(job, _Appends)]
+        # While the thread waits for a job, what is its own may be used here.
+        is_idle = not self._under_way and not self._commit.unlearnt and not self._is_broken
+        is_free = not self.turns.are_taken  # the loop: a reader has a turn while the disk is at work
+        if not (is_idle and is_free and 0 < len(groups) == len(jobs) and self._commit_at_once(groups)):
+            self._put(jobs)
+
+    def _put(self, jobs: Sequence[_Job]) -> None:
+        self._under_way += len(jobs)
+        for job in jobs:
+            self._queue.put(job)
+
+    def _commit_at_once(self, groups: Sequence[_Appends]) -> bool:
+        """Commit here, if that is a matter of no time, and have the thread do the rest, if there is any.
+
+        Returns:
+            False if nothing was done.
+        """
+        assert not self._under_way, f"N13: {self._under_way} jobs are under way"
+        assert not self._commit.unlearnt, f"N13: {len(self._commit.unlearnt)} appends are to be learnt"
+        try:
+            extent = self._commit.commit_shortly(_appends_of(groups))
+        except Exception as error:  # noqa: BLE001 - an error of ours: the thread raises it, and refuses all
+            groups[0].failure = error
+            return False
+        if extent is Extent.ALL:
+            if self._commit.unlearnt:
+                self._put([_Call(_nothing, self._loop.create_future())])  # the thread learns before a call
+            self._tell(groups)
+        elif extent is Extent.WRITTEN:
+            for job in groups:
+                job.is_written = True
+            self._put(groups)
+        return extent is not Extent.NOTHING
+
+    def _told(self, groups: Sequence[_Appends]) -> None:
+        self._under_way -= len(groups)
+        self._tell(groups)
+
+    def _tell(self, groups: Sequence[_Appends]) -> None:
+        for job in groups:
+            job.done()
+        self.turns.appended(len(groups))
+
+    def _resolve(self, job: _Call) -> None:
+        self._under_way -= 1
+        if job.future.done():
+            return
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.result)
+
+    async def stop(self) -> None:
+        """Finish what is queued, then end the thread."""
+        self._stopped = True
+        self._collected.append(_Stop())
+        self._hand_over()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    # --- on the disk thread ----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:  # noqa: BLE001 - an error of ours: the thread's supervisor stops the node
+            self._is_broken = True
+            self._crash.report_from_thread(error)
+            self._refuse_all()
+
+    def _serve(self) -> None:
+        stop = False
+        while not stop:
+            self._taken = [self._next_job()]
+            while not self._queue.empty():
+                self._taken.append(self._queue.get())
+            groups = [job for job in self._taken if isinstance(job, _Appends)]
+            calls = [job for job in self._taken if isinstance(job, _Call)]
+            stop = any(isinstance(job, _Stop) for job in self._taken)
+            if groups:
+                self._write_and_finish(groups)
+                # The loop reads the outcomes from now on: whatever happens next must not change them.
+                self._taken = [job for job in self._taken if not isinstance(job, _Appends)]
+                self._loop.call_soon_threadsafe(self._told, groups)
+            if calls or stop:
+                self._commit.learn()  # they may be about what the log holds
+            for call in calls:
+                self._perform(call)
+                self._taken.remove(call)
+                self._loop.call_soon_threadsafe(self._resolve, call)
+
+    def _next_job(self) -> _Job:
+        """Return the next job; what was stored is learnt when nobody waits."""
+        if 0 < len(self._commit.unlearnt) < _UNLEARNT_MAX:
+            with suppress(Empty):
+                return self._queue.get(timeout=_PAUSE_SECONDS)
+        self._commit.learn()
+        return self._queue.get()
+
+    def _refuse_all(self) -> None:
+        """After an error of ours: answer everything with a failure, so that whoever stops the node can.
+
+        What was taken and not answered when it happened is answered too: nobody knows how far it came.
+        """
+        error = StorageError("the disk thread has stopped after an internal error")
+        stop = self._refuse(self._taken, error)
+        while not stop:
+            stop = self._refuse([self._queue.get()], error)
+
+    def _refuse(self, jobs: Sequence[_Job], error: StorageError) -> bool:
+        """Fail ``jobs``; return whether the last job of all was among them."""
+        for job in jobs:
+            if isinstance(job, _Appends):
+                for append in job.appends:
+                    append.error = error
+                self._loop.call_soon_threadsafe(self._told, [job])
+            elif isinstance(job, _Call):
+                job.error = error
+                self._loop.call_soon_threadsafe(self._resolve, job)
+        return any(isinstance(job, _Stop) for job in jobs)
+
+    def _write_and_finish(self, groups: Sequence[_Appends]) -> None:
+        for job in groups:
+            if job.failure is not None:
+                raise job.failure
+        callbacks = self._commit.write(_appends_of([job for job in groups if not job.is_written]))
+        if callbacks:
+            self._loop.call_soon_threadsafe(_call_each, callbacks)
+        self._commit.finish(_appends_of(groups))
+
+    def _perform(self, job: _Call) -> None:
+        try:
+            job.result = job.work()
+        except (JetstreamError, OSError) as error:
+            job.error = error
+
+
+def _call_each(callbacks: Sequence[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        callback()
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _appends_of(groups: Sequence[_Appends]) -> list[AnyAppend]:
+    return [append for job in groups for append in job.appends]

@@ -1,0 +1,1 @@
+"""Shards of consumer groups, and the cursors that they keep."""

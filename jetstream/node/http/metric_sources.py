@@ -1,0 +1,80 @@
+"""Where a node's numbers are, and how a metric reads them."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from jetstream.node.disk.appends import DiskCounters
+from jetstream.node.groups.cursor_store import CursorStore
+from jetstream.node.groups.shards import GroupService
+from jetstream.node.maintenance.compactor import CompactionCounters
+from jetstream.node.maintenance.rewriter import RewriteCounters
+from jetstream.node.maintenance.scrubber import ScrubCounters
+from jetstream.node.nats.link import NatsLink
+from jetstream.node.readers.server import SocketServer
+from jetstream.node.replicas.replica import StreamReplica
+from jetstream.node.streams.directory import Streams
+from jetstream.node.tiers.segment_cache import Tier
+from metadata.node.admission.door import Door
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a node's numbers are."""
+
+    version: str
+    node: str
+    streams: Streams
+    links: tuple[NatsLink, ...]
+    disk: DiskCounters
+    server: SocketServer
+    compaction: CompactionCounters
+    rewrite: RewriteCounters
+    scrub: ScrubCounters
+    tier: Tier
+    cursors: CursorStore
+    groups: GroupService
+    doors: tuple[Door, ...]
+
+
+Sample = tuple[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One metric; ``read`` yields (label values, value), and may have to wait between two of them."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    labels: tuple[str, ...]
+    read: Callable[[Sources], Iterable[Sample]]
+
+
+def of_streams(value: Callable[[StreamReplica], float]) -> Callable[[Sources], Iterator[Sample]]:
+    """Return how to read ``value`` of every stream that is open here."""
+
+    def read(sources: Sources) -> Iterator[Sample]:
+        for stream in sources.streams:
+            yield (stream.name,), value(stream)
+
+    return read
+
+
+def of_links(value: Callable[[NatsLink], float]) -> Callable[[Sources], Iterator[Sample]]:
+    """Return how to read ``value`` of every connection to NATS."""
+
+    def read(sources: Sources) -> Iterator[Sample]:
+        for link in sources.links:
+            yield (link.watch.role,), value(link)
+
+    return read
+
+
+def one(value: Callable[[Sources], float]) -> Callable[[Sources], Iterator[Sample]]:
+    """Return how to read ``value`` of the node."""
+
+    def read(sources: Sources) -> Iterator[Sample]:
+        yield (), value(sources)
+
+    return read

@@ -1,0 +1,174 @@
+"""What the HTTP port answers: probes and metrics, from the first moment of a start to the last of a stop.
+
+`exposition` writes a node's metrics in Prometheus's text format.
+
+`Health` says whether the node takes and serves the records of its streams.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import islice
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from envelope.errors import JetstreamError
+from envelope.types import StreamName
+from jetstream.node.http.metric_sources import Definition, Sample, Sources
+from jetstream.node.http.metrics import METRICS
+from jetstream.node.http.server import Page
+
+PROBLEMS_TOLD_MAX: Final = 100
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+SAMPLES_AT_ONCE: Final = 100
+"""Written between two turns of the event loop: about half a millisecond."""
+
+_JSON: Final = "application/json"
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The answer to a probe.
+
+    Attributes:
+        problems: what is wrong, one sentence each; none if every stream serves.
+    """
+
+    problems: tuple[str, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether every stream of this node takes and serves records."""
+        return not self.problems
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON; of many problems the first are told, and all are counted."""
+        return {
+            "ready": self.ready,
+            "problems": list(self.problems[:PROBLEMS_TOLD_MAX]),
+            "problems_total": len(self.problems),
+        }
+
+
+def judge(
+    lost_connections: Iterable[str],
+    refused_services: Iterable[str],
+    stream_problems: Iterable[tuple[StreamName, JetstreamError]],
+    *,
+    is_started: bool = True,
+    metadata_problem: str | None = None,
+) -> Health:
+    """Judge by the NATS connections that are down and the streams that do not take or serve records.
+
+    What NATS refuses it besides its streams' subjects counts too: requests, and their answers.
+
+    A node that is out of touch with the metadata log is not ready, even if it leads nothing.
+
+    A node that is still starting, or stopping already, is not ready either: nobody answers requests there.
+    """
+    starting = [] if is_started else ["the node is starting, or stopping"]
+    connections = [f"the {role} connection to NATS is down" for role in lost_connections]
+    metadata = [] if metadata_problem is None else [metadata_problem]
+    streams = [f"stream {name}: {error.err_code}: {error.description}" for name, error in stream_problems]
+    return Health((*starting, *connections, *refused_services, *metadata, *streams))
+
+
+class _Only(Collector):
+    """What Prometheus's writer takes: here one family of samples."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+def exposition(sources: Sources) -> Callable[[], Awaitable[bytes]]:
+    """Return what writes all metrics in Prometheus's text format.
+
+    On the loop's thread, in slices: messages and acks pass between them. So a scrape is no picture of one
+    moment; each number is from when it was read.
+    """
+    process = CollectorRegistry()
+    ProcessCollector(registry=process)
+
+    async def write() -> bytes:
+        slices: list[bytes] = []
+        for definition in METRICS:
+            samples = iter(definition.read(sources))
+            slices.append(_written(definition, samples))
+            while more := _written(definition, samples).split(b"\n", 2)[2]:  # behind the lines HELP and TYPE
+                slices.append(more)
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return b"".join((*slices, generate_latest(process)))
+
+    return write
+
+
+def _written(definition: Definition, samples: Iterator[Sample]) -> bytes:
+    """Write the metric with the next samples."""
+    family = (CounterMetricFamily if definition.kind == "counter" else GaugeMetricFamily)(
+        definition.name, definition.help, labels=definition.labels
+    )
+    for labels, value in islice(samples, SAMPLES_AT_ONCE):
+        family.add_metric(labels, value)
+    return generate_latest(_Only(family))
+
+
+Pages = Mapping[str, Callable[[], Awaitable[Page]]]
+_SEARCHING: Final = Health(("the node is starting: it has not found its cluster yet",))
+
+
+async def _livez() -> Page:
+    return Page(HTTPStatus.OK, _TEXT, b"alive\n")
+
+
+def searching_pages() -> Pages:
+    """Return the pages of a node that knows no voters yet: alive, not ready, with nothing to measure."""
+
+    async def healthz() -> Page:
+        return _health(_SEARCHING)
+
+    async def metrics() -> Page:
+        return Page(HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{_SEARCHING.problems[0]}\n".encode())
+
+    return {"/healthz": healthz, "/livez": _livez, "/metrics": metrics}
+
+
+def node_pages(
+    sources: Sources, is_ready: Callable[[], bool], metadata_problem: Callable[[], str | None]
+) -> Pages:
+    """Return the pages of a node whose parts are there, started or not."""
+    write_metrics = exposition(sources)
+
+    async def healthz() -> Page:
+        lost = [link.watch.role for link in sources.links if not link.connected]
+        refused = (route for link in sources.links for route in link.refused if route.is_service)
+        return _health(
+            judge(
+                lost,
+                (route.problem.description for route in refused if route.problem is not None),
+                sources.streams.problems(),
+                is_started=is_ready(),
+                metadata_problem=metadata_problem(),
+            )
+        )
+
+    async def metrics() -> Page:
+        return Page(HTTPStatus.OK, CONTENT_TYPE, await write_metrics())
+
+    return {"/healthz": healthz, "/livez": _livez, "/metrics": metrics}
+
+
+def _health(health: Health) -> Page:
+    status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
+    return Page(status, _JSON, json.dumps(health.document()).encode() + b"\n")

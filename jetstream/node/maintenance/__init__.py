@@ -1,0 +1,1 @@
+"""Housekeeping, compaction, rewriting, scrub and repair."""

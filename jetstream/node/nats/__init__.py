@@ -1,0 +1,1 @@
+"""The two NATS connections: parser seam, subscriptions, interruptions and gaps."""

@@ -1,0 +1,132 @@
+"""What happens to one NATS connection: counted, logged, and told as a possible gap once it is over."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from nats.aio.client import Client
+
+from envelope.types import MonotonicNs, TimestampUs
+from jetstream.node.nats.gaps import Gap
+from jetstream.node.nats.parser_seam import DropKind
+from jetstream.node.runtime.clock import Clock
+from metadata.api.responses import GapKind
+
+_log = logging.getLogger(__name__)
+
+_WARNING_NS: Final = 60_000_000_000
+"""Between two warnings of what publishers send: they may send much of it."""
+_LINES_AT_ONCE: Final = 10
+_LINE_NS: Final = 1_000_000_000
+"""How long it takes until one line more may be logged."""
+
+
+@dataclass(slots=True)
+class LinkCounters:
+    """What happened on a connection since the start."""
+
+    reconnects: int = 0
+    slow_consumers: int = 0
+    errors: int = 0
+    dropped: Counter[DropKind] = field(default_factory=Counter)
+    """What publishers sent that nobody was given."""
+
+
+class LinkWatch:
+    """Holds nats-py's callbacks for one connection.
+
+    ``on_gap`` is called when an interruption is over, with its time span.
+    """
+
+    def __init__(self, role: str, clock: Clock, on_gap: Callable[[Gap], None] | None = None) -> None:
+        self.role = role
+        self.counters = LinkCounters()
+        self.last_error: Exception | None = None
+        self.refusal: Exception | None = None
+        """What a server said before it broke the connection: it tells more than the break after it."""
+        self._clock = clock
+        self._on_gap = on_gap
+        self._silent_until = clock.monotonic()
+        self._unlogged = 0
+        self._interrupted: tuple[GapKind, TimestampUs] | None = None
+        self._ending = False
+        self._warned_at: MonotonicNs | None = None
+
+    @property
+    def interruption(self) -> Gap | None:
+        """The interruption that lasts now, up to this moment; None while messages flow."""
+        if self._interrupted is None:
+            return None
+        kind, since = self._interrupted
+        return Gap(kind, since, self._clock.wall())
+
+    async def error(self, error: Exception) -> None:
+        """Take an error of nats-py or of the server in (``error_cb``)."""
+        if "slow consumer" in str(error).lower():
+            self.counters.slow_consumers += 1
+            self._begin(GapKind.SLOW_CONSUMER)
+        self.note(error)
+
+    def dropped(self, kind: DropKind, number: int) -> None:
+        """Count what a publisher sent and nobody is given; warn of it once a minute."""
+        self.counters.dropped[kind] += number
+        now = self._clock.monotonic()
+        if self._warned_at is None or now - self._warned_at >= _WARNING_NS:
+            self._warned_at = now
+            counts = " ".join(f"{kind}={count}" for kind, count in sorted(self.counters.dropped.items()))
+            _log.warning("dropped what publishers sent role=%s %s runbook=RB-03", self.role, counts)
+
+    async def disconnected(self) -> None:
+        """Begin an interruption (``disconnected_cb``)."""
+        if not self._ending:
+            _log.warning("nats disconnected role=%s", self.role)
+            self._begin(GapKind.RECONNECT)
+
+    def note(self, error: Exception) -> None:
+        """Count an error; log it unless it repeats the last one, or there are many.
+
+        A server that is away refuses often; one that is there may have something to say about every message.
+        """
+        self.counters.errors += 1
+        if repr(error) != repr(self.last_error):
+            self._log_error(error)
+        self.last_error = error
+        if not isinstance(error, OSError):
+            self.refusal = error
+
+    def _log_error(self, error: Exception) -> None:
+        now = self._clock.monotonic()
+        if self._silent_until - now > _LINES_AT_ONCE * _LINE_NS:
+            self._unlogged += 1
+            return
+        unlogged, self._unlogged = self._unlogged, 0
+        self._silent_until = MonotonicNs(max(self._silent_until, now) + _LINE_NS)
+        _log.warning("nats error role=%s error=%r unlogged_before=%d", self.role, error, unlogged)
+
+    def connected(self, client: Client) -> None:
+        """End an interruption, if there was one."""
+        url = client.connected_url
+        server = "none" if url is None else f"{url.hostname}:{url.port}"
+        _log.info("nats connected role=%s server=%s", self.role, server)
+        self.last_error = self.refusal = None
+        gap, self._interrupted = self.interruption, None
+        if gap is not None:
+            self.counters.reconnects += 1
+            if self._on_gap is not None:
+                self._on_gap(gap)
+
+    def lost(self) -> None:
+        """Note that nats-py has given a client up."""
+        self._begin(GapKind.RECONNECT)
+
+    def ending(self) -> None:
+        """Expect the connection to go: the node stops."""
+        self._ending = True
+
+    def _begin(self, kind: GapKind) -> None:
+        if self._interrupted is None:
+            self._interrupted = (kind, self._clock.wall())
+        elif kind is GapKind.SLOW_CONSUMER:
+            self._interrupted = (kind, self._interrupted[1])

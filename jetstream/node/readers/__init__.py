@@ -1,0 +1,1 @@
+"""The socket that readers fetch from."""

@@ -1,0 +1,370 @@
+"""One reader's connection: its socket, its protocol machine, its output.
+
+Bytes go to the machine, requests to the `RequestServer` it was given, responses to the output. A
+connection that cannot send is not read from any further, so what a slow reader holds is bounded: its
+requests in flight, a few leased file ranges, a few hundred kilobytes of headers, one selected body.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol, assert_never
+
+from pydantic import SecretStr
+
+from envelope.errors import JetstreamError, Overloaded, StorageError, TlsFailed, Unauthorized
+from envelope.limits import KIB
+from envelope.types import MonotonicNs
+from jetstream.fetch.cursors import CursorPlace, Cursors
+from jetstream.fetch.turns import TURN_BYTES
+from jetstream.log.segments.segment import Segment
+from jetstream.node.disk.leased_range import Body
+from jetstream.node.readers.line import SocketLine
+from jetstream.node.readers.output import Output
+from jetstream.node.runtime.clock import Clock
+from jetstream.node.runtime.reader_turns import ReaderTurn, TurnQueue
+from jetstream.protocol.connection import (
+    ConnectionBroken,
+    RequestReceived,
+    RequestRefused,
+    ServerConnection,
+    ServerEvent,
+    encode_farewell,
+)
+from jetstream.protocol.liveness import Liveness, Patience, PeerState
+from jetstream.protocol.requests import Fetch, Request
+from jetstream.protocol.responses import Response
+
+_log = logging.getLogger(__name__)
+
+_RECEIVE_BYTES: Final = 16 * KIB
+_BODIES_MAX: Final = 4
+"""Answered fetches that wait to be sent, each with a lease on its segment."""
+
+_MEMORY_BYTES_MAX: Final = 256 * KIB
+"""What waits in memory to be sent before the connection is read no further."""
+
+_GONE: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTUNREACH})
+
+
+@dataclass(slots=True)
+class SocketCounters:
+    """What the socket server has done since it started."""
+
+    connections_opened: int = 0
+    connections_closed: int = 0
+    connections_overdue: int = 0
+    connections_unauthorized: int = 0
+    protocol_errors: int = 0
+    requests: int = 0
+    requests_failed: int = 0
+    fetches_parked: int = 0
+    ranges_verified: int = 0
+    ranges_warmed: int = 0
+    short_circuit_bytes: int = 0
+    bytes_sent: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A request that is not answered yet."""
+
+    connection: "SocketConnection"
+    request: Request
+    deadline: MonotonicNs | None = None
+    """Until when a fetch may wait; set when it first finds nothing."""
+
+    @property
+    def cursor(self) -> int | None:
+        """The cursor it goes on at, if it is such a fetch."""
+        return self.request.cursor if isinstance(self.request, Fetch) else None
+
+
+class RequestServer(Protocol):
+    """Answers the requests of all connections."""
+
+    def serve(self, connection: "SocketConnection") -> None:
+        """Answer what waits in ``connection.requests`` while `SocketConnection.has_room`."""
+
+    def forget(self, connection: "SocketConnection") -> None:
+        """Drop whatever is parked for a connection that is gone."""
+
+
+@dataclass(slots=True)
+class ConnectionServices:
+    """What a connection needs of its server."""
+
+    loop: asyncio.AbstractEventLoop
+    executor: Executor
+    clock: Clock
+    patience: Patience
+    requests: RequestServer
+    introduced: Callable[["SocketConnection"], None]
+    """Called once it has said a hello that is good."""
+    closed: Callable[["SocketConnection"], None]
+    turns: TurnQueue
+    token: SecretStr | None = None
+    """What a hello must have."""
+    counters: SocketCounters = field(default_factory=SocketCounters)
+
+
+class SocketConnection:
+    """Owns one accepted socket from `start` to `close`.
+
+    Invariants:
+        N3: the socket is watched for reading only while the output is below its limits.
+        N4: the socket is watched for writing only while there is something to send, nothing to warm, and
+            no turn to wait for.
+        N5: after `close` no callback does anything and all leases are given back.
+    """
+
+    def __init__(self, line: SocketLine, services: ConnectionServices) -> None:
+        self.requests: deque[Pending] = deque()
+        """What can be answered now, in order; what is parked or waits for its turn is not among them."""
+        self.cursors = Cursors[Pending]()
+        self.preparing = False
+        """A request's answer is being prepared on a thread; the next ones wait."""
+        self.turn = ReaderTurn(services.turns, self._on_writable, is_local=line.is_local)
+        """Of this reader, while it catches up."""
+        self.closed = False
+        self._line = line
+        self._services = services
+        self._machine = ServerConnection(services.token)
+        self._liveness = Liveness(services.patience, services.clock.monotonic())
+        self._output = Output()
+        self._warming = False
+        self._leaving = False
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._settle()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another response may be queued."""
+        output = self._output
+        return (
+            not self.closed
+            and not self._leaving
+            and not self.preparing
+            and not self.turn.is_awaited
+            and output.bodies < _BODIES_MAX
+            and output.memory_bytes < _MEMORY_BYTES_MAX
+        )
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes in memory that wait for the peer to take them; what is in files is not among them."""
+        return self._output.memory_bytes + self._line.unsent
+
+    # --- answering, called by the RequestServer ----------------------------------------------------
+
+    def respond(self, response: Response, body: Body | bytes | memoryview = b"") -> None:
+        """Send ``response`` and, after it, ``body``: bytes, or a file range whose lease passes to us."""
+        if isinstance(body, Body):
+            self._send(self._machine.respond(response, body.end - body.position), body)
+        else:
+            self._send(b"".join((self._machine.respond(response, len(body)), body)))
+
+    def fail(self, request_id: int, error: JetstreamError) -> None:
+        """Answer with ``error``."""
+        self._services.counters.requests_failed += 1
+        self._send(self._machine.fail(request_id, error))
+
+    def end_turn(self, pending: Pending, place: CursorPlace | None) -> None:
+        """Let the next fetch of a cursor begin where the answered one ended; nowhere if that failed."""
+        if pending.cursor is None or self.closed:
+            return
+        successor = self.cursors.leave(pending.cursor, place)
+        if successor is not None:
+            self.requests.append(successor)
+
+    def _send(self, head: bytes, body: Body | None = None) -> None:
+        assert not self.closed, "N5: nothing is sent on a closed connection"
+        if not self._output:
+            self._liveness.sending(self._services.clock.monotonic())
+        self._output.put(head, body)
+        if not self._line.writing and not self._warming and not self.turn.is_awaited:
+            self._flush()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._line.receive(_RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            self._settle()  # a handshake may have something to send
+            return
+        except (OSError, TlsFailed) as error:
+            self._lost(error)
+            return
+        if not data:
+            self.close()
+            return
+        was_stranger = self._machine.awaiting_hello
+        events = self._machine.receive_data(data)
+        if was_stranger and not self._machine.awaiting_hello and not self._machine.broken:
+            self._services.introduced(self)
+        now = self._services.clock.monotonic()
+        self._liveness.received(frames=len(events), mid_frame=self._machine.mid_frame, now=now)
+        for event in events:
+            self._on_event(event)
+            if self.closed:
+                return
+        self._services.requests.serve(self)
+        self._settle()
+
+    def _on_event(self, event: ServerEvent) -> None:
+        counters = self._services.counters
+        match event:
+            case RequestReceived(request):
+                counters.requests += 1
+                pending = Pending(self, request)
+                cursor = pending.cursor
+                if cursor is None or self.cursors.enter(cursor, pending):
+                    self.requests.append(pending)
+            case RequestRefused(_, response):
+                counters.requests += 1
+                counters.requests_failed += 1
+                self._send(response)
+            case ConnectionBroken(error, farewell):
+                if isinstance(error, Unauthorized):
+                    counters.connections_unauthorized += 1
+                else:
+                    counters.protocol_errors += 1
+                _log.info("connection broken peer=%s error=%r", self, error)
+                self.requests.clear()
+                self._leaving = True
+                self._send(farewell)
+            case _:
+                assert_never(event)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def _on_writable(self) -> None:
+        self._flush()
+        self._services.requests.serve(self)
+
+    def _flush(self) -> None:
+        """Send one turn's worth, and of one body; the rest waits until the others had theirs."""
+        catches_up = self._output.catches_up
+        if catches_up and not self.turn.comes(goes_on=self._output.is_within_body):
+            self._settle()
+            return
+        begun = self._services.clock.monotonic()
+        budget, before = self._services.turns.bytes_at_once, self._line.sent
+        bodies = self._output.bodies
+        try:
+            self._line.push()
+            while self._output and budget > 0 and not (catches_up and self._output.bodies < bodies):
+                cold = self._output.cold_body(budget)
+                if cold is not None:
+                    self._warm(cold)
+                    break
+                budget -= self._output.send_some(self._line, budget)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except (OSError, StorageError) as error:
+            self._lost(error)
+            return
+        if catches_up:
+            self.turn.took(begun, self._line.sent - before)
+        if self._line.sent > before:
+            self._services.counters.bytes_sent += self._line.sent - before
+            self._liveness.sending(self._services.clock.monotonic())
+        self._settle()
+
+    def _warm(self, body: Body) -> None:
+        """Let a thread read what comes next into the page cache, then go on."""
+        segment = body.file_range.segment
+        segment.acquire(beside=True)  # the connection may be gone before the thread is done
+        self._warming = True
+        self._services.counters.ranges_warmed += 1
+        work = partial(body.warm, TURN_BYTES)
+        future = self._services.loop.run_in_executor(self._services.executor, work)
+        future.add_done_callback(lambda done: self._warmed(done, segment))
+
+    def _warmed(self, done: asyncio.Future[None], segment: Segment) -> None:
+        segment.release()
+        self._warming = False
+        if self.closed:
+            return
+        error = done.exception()
+        if error is not None:
+            self._lost(error)
+            return
+        self._on_writable()
+
+    # --- settling what to watch ----------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        if self.closed:
+            return
+        sending = bool(self._output) or self._line.unsent > 0
+        if self._leaving and not sending:
+            self.close()
+            return
+        reading = not self._leaving and self.buffered_bytes < _MEMORY_BYTES_MAX
+        writing = sending and not self._warming and not self.turn.is_awaited
+        self._line.watch(self._on_readable if reading else None, self._on_writable if writing else None)
+
+    # --- ending ------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Read no more; close once everything queued is sent."""
+        self._leaving = True
+        self.requests.clear()
+        self._settle()
+
+    def check(self) -> None:
+        """Close if the peer is overdue."""
+        sending = (bool(self._output) or self._line.unsent > 0) and not self.turn.is_awaited
+        state = PeerState(
+            self._machine.awaiting_hello, self._machine.mid_frame, self._machine.in_flight, sending
+        )
+        overdue = self._liveness.overdue(state, self._services.clock.monotonic())
+        if overdue is not None:
+            _log.info("connection closed peer=%s overdue=%s", self, overdue)
+            self._services.counters.connections_overdue += 1
+            self.close()
+
+    def _lost(self, error: BaseException) -> None:
+        if isinstance(error, TlsFailed):
+            self._services.counters.protocol_errors += 1
+            _log.info("connection broken peer=%s error=%r", self, error)
+        elif not (isinstance(error, OSError) and error.errno in _GONE):
+            _log.error("connection closed peer=%s error=%r runbook=RB-02", self, error)
+        self.close()
+
+    def close(self) -> None:
+        """Close now; what was not sent is dropped."""
+        if self.closed:
+            return
+        self.closed = True
+        self.requests.clear()
+        self.turn.leave()
+        self.cursors.clear()
+        self._output.clear()
+        self._services.requests.forget(self)
+        self._line.close()
+        self._services.counters.connections_closed += 1
+        self._services.closed(self)
+
+    def __str__(self) -> str:
+        return self._line.peer
+
+
+def turn_away(sock: socket.socket) -> None:
+    """Tell a peer for whom there is no room, if it listens, and close."""
+    try:
+        sock.send(encode_farewell(Overloaded("too many connections")), socket.MSG_NOSIGNAL)
+    except OSError as error:
+        _log.debug("peer left before it was turned away: %r", error)
+    finally:
+        sock.close()

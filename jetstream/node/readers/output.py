@@ -1,0 +1,128 @@
+"""What one connection still has to send: headers from memory, bodies from segment files.
+
+A body is a range of a leased segment file, not in our memory; what was selected of one, and one of a few
+kilobytes, goes out with its header, from memory. Whether a body's pages are in the page cache is asked
+before each turn (``preadv`` with ``RWF_NOWAIT``), because ``sendfile`` would stop the event loop for a disk
+read.
+
+`stored_range` is for short-circuit reads: the place of a body, for readers on this machine that may read the
+file themselves.
+
+Nothing is lent: a reader opens the file by its name, if the system lets it, and knows by device and inode
+whether it is still that one. What it reads has the checksums, offsets and epoch that a body has on the way.
+"""
+
+import os
+from collections import deque
+
+from pydantic import ValidationError
+
+from envelope.errors import StorageError
+from jetstream.node.disk.leased_range import Body
+from jetstream.node.readers.line import SocketLine
+from jetstream.protocol.responses import StoredRangeResponse
+
+
+def stored_range(body: Body) -> StoredRangeResponse | None:
+    """Return where ``body``, which is leased, lies; None: it is small or cannot be told, send it."""
+    if body.is_small:
+        return None
+    try:
+        path = os.readlink(f"/proc/self/fd/{body.fileno}")
+        status = os.fstat(body.fileno)
+    except OSError:
+        return None
+    if not status.st_nlink:  # removed, and there for whoever has a lease
+        return None
+    try:
+        return StoredRangeResponse(
+            path=path,
+            device=status.st_dev,
+            inode=status.st_ino,
+            position=body.position,
+            length=body.end - body.position,
+        )
+    except ValidationError:  # a path that is no text or not within our root, a number beyond the protocol's
+        return None
+
+
+class Output:
+    """The queue of one connection.
+
+    Invariants:
+        N1: a body follows its header with nothing in between.
+        N2: every body that was put in is released exactly once.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[memoryview | Body] = deque()
+        self.memory_bytes = 0
+        """Bytes of memory that wait."""
+        self.bodies = 0
+        """Bodies that wait."""
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def put(self, head: bytes, body: Body | None = None) -> None:
+        """Queue one response."""
+        self._items.append(memoryview(head))
+        self.memory_bytes += len(head)
+        if body is not None:
+            self._items.append(body)
+            self.bodies += 1
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether the body that is next is one of a reader that catches up."""
+        first = next((item for item in self._items if isinstance(item, Body)), None)
+        return first is not None and first.catches_up
+
+    @property
+    def is_within_body(self) -> bool:
+        """Whether some of the body that is next has been sent."""
+        first = self._items[0] if self._items else None
+        return isinstance(first, Body) and first.position > first.file_range.position
+
+    def cold_body(self, length: int) -> Body | None:
+        """Return the body that is next, if its next ``length`` bytes must be read by a thread first."""
+        first = self._items[0] if self._items else None
+        return first if isinstance(first, Body) and not first.is_warm(length) else None
+
+    def send_some(self, line: SocketLine, length: int) -> int:
+        """Send from the first item, at most ``length`` bytes of a body; return how much was taken.
+
+        Raises:
+            BlockingIOError: the peer's window is full.
+            StorageError: the file ended inside the range: nothing sensible can follow.
+            OSError: the connection is gone.
+        """
+        first = self._items[0]
+        if isinstance(first, Body):
+            return self._send_body(line, first, length)
+        sent = line.send(first, more=len(self._items) > 1)
+        self.memory_bytes -= sent
+        if sent == len(first):
+            self._items.popleft()
+        else:
+            self._items[0] = first[sent:]
+        return sent
+
+    def _send_body(self, line: SocketLine, body: Body, length: int) -> int:
+        sent = line.send_file(body.fileno, body.position, min(length, body.end - body.position))
+        if sent == 0:
+            raise StorageError(f"segment {body.file_range.segment.base} ends at byte {body.position}")
+        body.position += sent
+        if body.position == body.end:
+            self._items.popleft()
+            self.bodies -= 1
+            body.release()
+        return sent
+
+    def clear(self) -> None:
+        """Drop everything and release all bodies."""
+        for item in self._items:
+            if isinstance(item, Body):
+                item.release()
+        self._items.clear()
+        self.memory_bytes = self.bodies = 0

@@ -1,0 +1,116 @@
+"""What the socket server asks of the node's streams."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName
+from jetstream.log.log import Log
+from jetstream.node.runtime.reader_turns import TurnQueue
+from jetstream.node.tiers.tiered_stream import Readable
+from jetstream.protocol.responses import NodeMetadata
+from jetstream.tier.tiered_log import SegmentAway
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which nodes have a stream, as the catalogue says."""
+
+    incarnation: Incarnation
+    leader: NodeId | None
+    """None: nobody leads it now."""
+    leader_epoch: LeaderEpoch
+    """Of the present reign, or of the last one."""
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    read_replicas: tuple[NodeId, ...] = ()
+
+
+class TierAccess(Protocol):
+    """Brings in what of a stream lies in the object store."""
+
+    def bring_in(self, away: SegmentAway) -> "asyncio.Task[None]":
+        """Begin to; done when it was tried, and can be asked for again.
+
+        Raises:
+            TierUnavailable: the store did not give it a moment ago.
+        """
+
+    def is_moving(self, away: SegmentAway) -> bool:
+        """Tell whether it is on its way here, and moves."""
+
+
+class ReadableStream(Protocol):
+    """A stream that this node has a replica of."""
+
+    @property
+    def name(self) -> StreamName:
+        """Its name."""
+
+    @property
+    def incarnation(self) -> str:
+        """Which life of the name it is."""
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """The newest reign that is known here."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads it now, and may say so."""
+
+    @property
+    def knows_committed(self) -> bool:
+        """Whether nothing at or above the high watermark has been acked by an earlier leader."""
+
+    @property
+    def log(self) -> Log:
+        """Its log; read from on the loop's thread and on the executor's."""
+
+    @property
+    def readable(self) -> Readable:
+        """What can be read of it here, in whatever place; asked as the log is."""
+
+    @property
+    def tiered(self) -> TierAccess:
+        """Brings in what lies in the object store."""
+
+    @property
+    def high_watermark(self) -> Offset:
+        """First offset that is not known here to be committed."""
+
+    def confirm(self) -> asyncio.Future[None]:
+        """Find out whether this node led the stream when this was called; done when that is known.
+
+        Whatever was acked before is known here then, as nobody else can have acked it. The future's error is
+        `StreamOffline`: it leads no more, or nobody can say whether it does.
+        """
+
+    def subscribe(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
+        """Call ``callback`` on the loop's thread with every new high watermark; returns the way to stop."""
+
+
+class StreamDirectory(Protocol):
+    """All streams, and those that can be read on this node."""
+
+    @property
+    def turns(self) -> TurnQueue:
+        """Of readers that catch up: short, and waited for, while something is stored."""
+
+    def stream(self, name: str) -> ReadableStream | None:
+        """Return the stream, or None if there is none; may raise a typed error.
+
+        Raises:
+            NotReplica: other nodes have it.
+            StreamOffline: its log is not open.
+        """
+
+    def placement(self, name: str) -> Placement | None:
+        """Return where a stream is, or None if there is none."""
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all streams, ascending."""
+
+    def nodes(self) -> Sequence[NodeMetadata]:
+        """Return all nodes of the cluster."""

@@ -1,0 +1,183 @@
+"""What a reader is told of a stream at one moment: the headers of responses, and what decides about them.
+
+`metadata_page` lists the streams and nodes of the cluster, a page at a time; every node has all of them.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from envelope.errors import JetstreamError, StreamOffline, UnknownStream
+from envelope.limits import KIB
+from envelope.types import Incarnation, Offset
+from jetstream.fetch.planner import StreamView, committed
+from jetstream.fetch.queries import offset_of
+from jetstream.log.format.schema import SCHEMA_ID
+from jetstream.log.readable_log import FileRange
+from jetstream.log.segments.index import StoredBatches
+from jetstream.node.readers.connection import Pending
+from jetstream.node.readers.ports import Placement, ReadableStream, StreamDirectory
+from jetstream.protocol.requests import Fetch, GetMetadata
+from jetstream.protocol.responses import FetchResponse, ListOffsetsResponse, MetadataResponse, StreamMetadata
+
+_PAGE_BYTES: Final = 32 * KIB
+"""Of stream metadata in one response, well within a frame header."""
+
+_STREAM_METADATA_BYTES: Final = 320
+"""One stream's metadata without the names in it, rounded up."""
+
+_NODES_MAX: Final = 64
+"""Nodes named in one response: enough to find all others."""
+
+
+def find_stream(directory: StreamDirectory, name: str) -> ReadableStream:
+    """Return the stream.
+
+    Raises:
+        UnknownStream: there is none of that name.
+        NotReplica: other nodes have it.
+        StreamOffline: its log is not open.
+    """
+    stream = directory.stream(name)
+    if stream is None:
+        raise UnknownStream(f"there is no stream {name[:256]!r}")
+    return stream
+
+
+def metadata_page(request: GetMetadata, directory: StreamDirectory) -> MetadataResponse:
+    """Return as many streams as a page holds, after the one the last page ended with."""
+    names = sorted(set(request.streams)) if request.streams is not None else directory.names()
+    start = 0 if request.after is None else bisect_right(names, request.after)
+    streams: list[StreamMetadata] = []
+    page_bytes = 0
+    for metadata in _streams_metadata(names[start:], directory):
+        page_bytes += _metadata_bytes(metadata)
+        if page_bytes > _PAGE_BYTES:
+            break
+        streams.append(metadata)
+    nodes = list(directory.nodes()[:_NODES_MAX])
+    return MetadataResponse(id=request.id, nodes=nodes, streams=streams, more=page_bytes > _PAGE_BYTES)
+
+
+def _streams_metadata(names: Sequence[str], directory: StreamDirectory) -> Iterator[StreamMetadata]:
+    for name in names:
+        placement = directory.placement(name)
+        if placement is not None:  # unknown names are left out
+            yield _stream_metadata(name, placement, directory)
+
+
+def _stream_metadata(name: str, placement: Placement, directory: StreamDirectory) -> StreamMetadata:
+    metadata = StreamMetadata(
+        name=name,
+        incarnation=placement.incarnation,
+        leader=placement.leader,
+        leader_epoch=placement.leader_epoch,
+        replicas=list(placement.replicas),
+        isr=list(placement.isr),
+        read_replicas=list(placement.read_replicas),
+    )
+    try:
+        stream = find_stream(directory, name)
+    except JetstreamError:
+        return metadata  # whoever reads it here is told why that cannot be
+    return metadata.model_copy(
+        update={
+            "log_start_offset": stream.log.log_start_offset,
+            "log_end_offset": stream.log.log_end_offset,
+            "high_watermark": stream.high_watermark,
+        }
+    )
+
+
+def _metadata_bytes(metadata: StreamMetadata) -> int:
+    names = (
+        metadata.name,
+        metadata.incarnation,
+        metadata.leader or "",
+        *(metadata.replicas or ()),
+        *(metadata.isr or ()),
+        *(metadata.read_replicas or ()),
+    )
+    return _STREAM_METADATA_BYTES + sum(len(name) + len('"",') for name in names)
+
+
+def view_of(stream: ReadableStream) -> StreamView[FileRange]:
+    """Return a stream as the planner looks at it, now."""
+    return StreamView(
+        Incarnation(stream.incarnation),
+        stream.high_watermark,
+        stream.readable,
+        stream.leader_epoch,
+        stream.leads,
+    )
+
+
+def offset_response(pending: Pending, stream: ReadableStream, offset: Offset) -> ListOffsetsResponse:
+    """Return the header with ``offset``, or with the high watermark if that is below it.
+
+    Raises:
+        StreamOffline: below it by who knows how much: what earlier leaders acked is not known yet.
+    """
+    view = view_of(stream)
+    if offset > view.high_watermark:
+        _refuse_unless_known(stream)
+    return _list_offsets_response(pending, stream, committed(offset, view))
+
+
+def boundary_response(pending: Pending, stream: ReadableStream, found: StoredBatches) -> ListOffsetsResponse:
+    """Return the header that tells where these batches end; raises as `offset_response` if there are none."""
+    if found.bytes == 0:
+        _refuse_unless_known(stream)
+    return _list_offsets_response(pending, stream, found.next, found.bytes)
+
+
+def _refuse_unless_known(stream: ReadableStream) -> None:
+    if stream.leads and not stream.knows_committed:
+        raise StreamOffline("a new leader does not know yet how much is committed")
+
+
+def _list_offsets_response(
+    pending: Pending, stream: ReadableStream, offset: Offset, stored_bytes: int | None = None
+) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        id=pending.request.id,
+        offset=offset,
+        leader_epoch=stream.leader_epoch,
+        log_start_offset=stream.readable.log_start_offset,
+        high_watermark=stream.high_watermark,
+        incarnation=stream.incarnation,
+        leads=stream.leads,
+        bytes=stored_bytes,
+    )
+
+
+def fetch_response(pending: Pending, stream: ReadableStream, file_range: FileRange) -> FetchResponse:
+    """Return the header above the bytes of ``file_range``."""
+    return FetchResponse(
+        id=pending.request.id,
+        epoch=file_range.leader_epoch,
+        schema_id=SCHEMA_ID,
+        start_offset=file_range.base,
+        next_offset=file_range.next,
+        records=file_range.next - file_range.base,
+        high_watermark=stream.high_watermark,
+        log_start_offset=stream.readable.log_start_offset,
+        incarnation=stream.incarnation,
+        leads=stream.leads,
+    )
+
+
+def empty_response(request: Fetch, stream: ReadableStream) -> FetchResponse:
+    """Return the header that says that there is nothing where ``request`` stands."""
+    return FetchResponse(
+        id=request.id,
+        epoch=stream.leader_epoch,
+        schema_id=SCHEMA_ID,
+        start_offset=offset_of(request),
+        next_offset=offset_of(request),
+        records=0,
+        high_watermark=stream.high_watermark,
+        log_start_offset=stream.readable.log_start_offset,
+        incarnation=stream.incarnation,
+        leads=stream.leads,
+    )

@@ -1,0 +1,65 @@
+"""Requests that wait for the object store; those behind them on their connection go on meanwhile."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from jetstream.node.readers.connection import Pending, SocketConnection
+from jetstream.node.readers.ports import ReadableStream
+from jetstream.tier.tiered_log import SegmentAway
+
+TIER_SECONDS: Final = 5.0
+"""How long a request waits; clients wait 10 s for an answer."""
+
+
+class TierWaits:
+    """Who waits, until what they wait for is here or the time is over."""
+
+    def __init__(
+        self,
+        again: Callable[[Pending], None],
+        over: Callable[[Pending, ReadableStream, SegmentAway], None],
+        serve: Callable[[SocketConnection], None],
+    ) -> None:
+        """Be told what to do.
+
+        Args:
+            again: answers a request that need not wait any more, as if it had just come.
+            over: answers one that has waited for too long.
+            serve: goes on with a connection that has been answered.
+        """
+        self._again = again
+        self._over = over
+        self._serve = serve
+        self._waiting = 0
+        self._loop = asyncio.get_running_loop()
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def begin(self, pending: Pending, stream: ReadableStream, away: SegmentAway) -> None:
+        """Have what is away brought in, and answer then.
+
+        Raises:
+            TierUnavailable: the store did not give it a moment ago.
+        """
+        brought = stream.tiered.bring_in(away)
+        self._waiting += 1
+
+        def over() -> None:
+            if not brought.remove_done_callback(done):
+                return  # it has come in this very turn of the loop: `done` is about to be called
+            self._waiting -= 1
+            if not pending.connection.closed:
+                self._over(pending, stream, away)
+                self._serve(pending.connection)
+
+        timer = self._loop.call_later(TIER_SECONDS, over)
+
+        def done(_: "asyncio.Task[None]") -> None:
+            timer.cancel()
+            self._waiting -= 1
+            if not pending.connection.closed:
+                self._again(pending)
+
+        brought.add_done_callback(done)

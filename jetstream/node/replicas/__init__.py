@@ -1,0 +1,1 @@
+"""One replica of a stream on this node, led or followed."""

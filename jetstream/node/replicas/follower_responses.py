@@ -1,0 +1,198 @@
+"""Answers to the followers of one stream: ranges of the log's files, or where the logs part."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar, assert_never
+
+from envelope.errors import JetstreamError, UnavailableError
+from envelope.limits import MIB
+from envelope.types import Buffer, LeaderEpoch, NodeId, Offset
+from jetstream.log.format.batch import BatchHeader
+from jetstream.log.readable_log import FileRange, IndexUnloaded, read_tail
+from jetstream.log.segments.segment import PlanAgain
+from jetstream.log.state.epochs import NO_EPOCH
+from jetstream.node.disk.history_file import LastTxid, Noted, encode_note, sessions_of
+from jetstream.node.replicas.hot_batches import HotBatches
+from jetstream.node.replicas.parts import ReplicaParts, StreamServices
+from jetstream.replica.leader_events import Diverging, FetchRefusal, RefuseFetch, Serve, StartOver
+from jetstream.replica.wire import Answer, BatchesMessage, DivergingMessage, RefusedMessage, StartOverMessage
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_ANSWER_BYTES: Final = 4 * MIB
+"""Of batches in one answer; a larger batch goes alone."""
+_HOT_BYTES_MAX: Final = 16 * MIB
+"""Of a stream's batches in memory: several times what is under way while nobody lags."""
+
+
+class Answers:
+    """Sends what the leader's machine has decided, during one reign.
+
+    Attributes:
+        hot: is told what was written, and what is committed.
+    """
+
+    def __init__(self, parts: ReplicaParts, leader_epoch: LeaderEpoch, services: StreamServices) -> None:
+        self._parts = parts
+        self._leader_epoch = leader_epoch
+        self._services = services
+        self._catch_up = services.cluster.catch_up
+        self._has_ended = False
+        self._joining: frozenset[NodeId] = frozenset()
+        self.hot = HotBatches(_HOT_BYTES_MAX, _ANSWER_BYTES)
+        self._loop = asyncio.get_running_loop()
+
+    def end(self) -> None:
+        """Serve nobody any more who still waits for a turn."""
+        self._has_ended = True
+        self.hot = HotBatches(0, 0)
+
+    def serve(self, serve: Serve, *, in_sync: bool, joins: bool) -> None:
+        """Send batches from the follower's end on, as many as one answer holds; or that there are none.
+
+        Who is not in sync waits until it is its turn. Who ``joins`` those in sync gets the note with every
+        answer that brings it to the high watermark: some of the records that it speaks of may be gone.
+        """
+        self._joining = (self._joining | {serve.follower}) if joins else (self._joining - {serve.follower})
+        if in_sync:
+            self._serve(serve)
+        else:
+            follower = (self._parts.incarnation, serve.follower)
+            self._catch_up.serve(follower, lambda: self._catch_up.spend(self._serve(serve)))
+
+    def _serve(self, serve: Serve) -> int:
+        """Send batches; return how many bytes, as far as that is known now."""
+        if self._has_ended:
+            return 0
+        hot = self.hot.find(serve.log_end)
+        if hot is not None:
+            end, data = hot
+            self._send(serve, end, self._leader_epoch, data, len(data))
+            return len(data)
+        try:
+            found = self._find(serve, load=False)
+        except IndexUnloaded:
+            self._find_on_thread(serve)
+            return _ANSWER_BYTES
+        except JetstreamError as error:
+            self._cannot_serve(serve, error)
+            return 0
+        if found.is_verified:
+            self._send_range(serve, found)
+        else:
+            self._find_on_thread(serve)
+        return found.length
+
+    def tell(self, action: Diverging | StartOver | RefuseFetch, high_watermark: Offset) -> None:
+        """Send an answer without batches."""
+        epoch = self._leader_epoch
+        match action:
+            case Diverging(follower, last_epoch, log_end, where, end):
+                self._answer(follower, DivergingMessage(0, epoch, last_epoch, log_end, where, end))
+            case StartOver(follower, last_epoch, log_end, log_start_offset):
+                note = self._note(high_watermark)
+                self._answer(
+                    follower, StartOverMessage(0, epoch, last_epoch, log_end, log_start_offset, note)
+                )
+            case RefuseFetch(follower, leader_epoch, reason):
+                self._answer(follower, RefusedMessage(0, leader_epoch, reason))
+            case _:
+                assert_never(action)
+
+    def _find(self, serve: Serve, *, load: bool) -> FileRange:
+        return self._parts.log.plan_read(serve.log_end, _ANSWER_BYTES, serve.limit, load=load)
+
+    def _find_on_thread(self, serve: Serve) -> None:
+        """Read where it holds nobody up: the index of an old segment, and batches, to find damage.
+
+        Followers would refuse damage as well, but only who has it can have it repaired.
+        """
+        self._on_thread(serve, lambda: self._find_verified(serve), partial(self._send_range, serve))
+
+    def _find_verified(self, serve: Serve) -> FileRange:
+        found = self._find(serve, load=True)
+        self._parts.log.verify_range(found)
+        return found
+
+    def _cut_on_thread(self, serve: Serve, found: FileRange) -> None:
+        """Send the rest of a batch that compaction here has given a longer range than the follower knows."""
+
+        def send(tail: tuple[BatchHeader, Buffer]) -> None:
+            header, frame = tail
+            self._send(serve, header.next, found.leader_epoch, frame, len(frame))
+
+        self._on_thread(serve, partial(read_tail, self._parts.log, serve.log_end, serve.limit), send)
+
+    def _on_thread(self, serve: Serve, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Do ``work``, which reads files, then go on; again if the log has changed under it."""
+
+        def done(worked: "asyncio.Future[T]") -> None:
+            error = worked.exception()
+            if error is None:
+                then(worked.result())
+            elif isinstance(error, PlanAgain):
+                self._on_thread(serve, work, then)
+            elif isinstance(error, JetstreamError):
+                self._cannot_serve(serve, error)
+            else:
+                self._services.crash.report(error)
+
+        self._loop.run_in_executor(None, work).add_done_callback(done)
+
+    def _send_range(self, serve: Serve, found: FileRange) -> None:
+        if found.base < serve.log_end and found.length and serve.last_epoch != NO_EPOCH:
+            self._cut_on_thread(serve, found)
+            return
+        self._send(serve, found.next, found.leader_epoch, found if found.length else None, found.length)
+
+    def _send(
+        self, serve: Serve, end: Offset, epoch: LeaderEpoch, body: Buffer | FileRange | None, length: int
+    ) -> None:
+        message = BatchesMessage(
+            handle=0,
+            leader_epoch=self._leader_epoch,
+            last_epoch=serve.last_epoch,
+            base=serve.log_end,
+            next=end,
+            high_watermark=serve.high_watermark,
+            log_start_offset=self._parts.log.log_start_offset,
+            # Read after the batches were found: where tombstones are missing in them, this is raised already.
+            purged_end=self._parts.log.compaction.purged_end,
+            epochs=((epoch, serve.log_end),) if length else (),
+            body_bytes=length,
+            note=self._note(serve.high_watermark)
+            if serve.follower in self._joining and end >= serve.high_watermark
+            else b"",
+        )
+        self._answer(serve.follower, message, body)
+
+    def _note(self, high_watermark: Offset) -> bytes:
+        """Return what is known of the records below, as the note's file says it; empty if that is nothing."""
+        opened = self._parts.opened
+        last = LastTxid(high_watermark, opened.note.latest.txid)
+        noted = Noted(last, sessions_of(opened.history.sessions, high_watermark))
+        return encode_note(noted) if noted.sessions or last.txid is not None else b""
+
+    def _cannot_serve(self, serve: Serve, error: JetstreamError) -> None:
+        _log.error(
+            "cannot serve follower=%s stream=%s offset=%d error=%s runbook=RB-01",
+            serve.follower,
+            self._parts.name,
+            serve.log_end,
+            error,
+        )
+        self._answer(serve.follower, RefusedMessage(0, self._leader_epoch, FetchRefusal.CANNOT_READ))
+
+    def _answer(self, follower: NodeId, message: Answer, body: Buffer | FileRange | None = None) -> None:
+        parts, sessions = self._parts, self._services.cluster.sessions
+        try:
+            sessions.answer(follower, parts.name, parts.incarnation, message, body)
+        except (
+            UnavailableError
+        ) as error:  # the segment was removed since it was found: the follower asks again
+            _log.info("not served follower=%s stream=%s error=%s", follower, parts.name, error)
+            refused = RefusedMessage(0, self._leader_epoch, FetchRefusal.CANNOT_READ)
+            sessions.answer(follower, parts.name, parts.incarnation, refused)

@@ -1,0 +1,223 @@
+"""One reign of this node over a stream: its replication machine, its followers, its in-sync replicas.
+
+`ReignCheck` asks whether a node still leads: a leader that was cut off cannot know by itself.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+from envelope.errors import JetstreamError, NotEnoughReplicas, StreamOffline
+from envelope.types import AckPolicy, Incarnation, LeaderEpoch, Offset, StreamName
+from jetstream.log.format.batch import UnsealedBatch
+from jetstream.node.replicas.follower_responses import Answers
+from jetstream.node.replicas.parts import ReplicaParts, StreamServices
+from jetstream.replica.isr import refusal_of
+from jetstream.replica.leader import Leader
+from jetstream.replica.leader_events import (
+    Action,
+    AdvanceHighWatermark,
+    Deposed,
+    Event,
+    FollowerLost,
+    MinimumChanged,
+    ProposeIsr,
+    ReplicasChanged,
+    Serve,
+    Synced,
+    Tick,
+)
+from jetstream.replica.progress import FollowerState, passed_by_all
+from metadata.catalog.commands import ChangeIsr
+from metadata.catalog.events import Refused
+from metadata.catalog.tables import Stream
+
+_log = logging.getLogger(__name__)
+
+
+class ReignCheck:
+    """Of one stream; each call is one round to the metadata leader, which those at the same time share."""
+
+    def __init__(
+        self,
+        incarnation: Incarnation,
+        name: StreamName,
+        leader_epoch: Callable[[], LeaderEpoch],
+        services: StreamServices,
+    ) -> None:
+        """Check the reign that ``leader_epoch`` returns."""
+        self._stream = incarnation, name
+        self._leader_epoch = leader_epoch
+        self._cluster = services.cluster
+        self._tasks: asyncio.TaskGroup = services.tasks
+
+    def __call__(self) -> asyncio.Future[None]:
+        """See `ReadableStream.confirm`."""
+        confirmed = asyncio.get_running_loop().create_future()
+        self._tasks.create_task(self._check(confirmed))
+        return confirmed
+
+    async def _check(self, confirmed: asyncio.Future[None]) -> None:
+        try:
+            await self._cluster.confirm(*self._stream, self._leader_epoch())
+        except StreamOffline as error:
+            confirmed.set_exception(error)
+        else:
+            confirmed.set_result(None)
+
+
+class Publishers(Protocol):
+    """The stream's publishers, as its reign knows them."""
+
+    def committed(self, high_watermark: Offset) -> None:
+        """Answer whoever waits for records below ``high_watermark``."""
+
+    def suspend(self, reason: JetstreamError | None) -> None:
+        """Refuse new messages for ``reason``; with None take them again."""
+
+
+class Reign:
+    """Does what `Leader` decides."""
+
+    def __init__(self, parts: ReplicaParts, leader: Leader, services: StreamServices) -> None:
+        """The reign has begun on disk; `begin` begins it for everybody else."""
+        self.leader_epoch: LeaderEpoch = leader.leader_epoch
+        self._parts = parts
+        self._leader = leader
+        self._cluster = services.cluster
+        self._clock = services.clock
+        self._tasks: asyncio.TaskGroup = services.tasks
+        self._answers = Answers(parts, leader.leader_epoch, services)
+        self._publishers: Publishers | None = None
+        self._written_end = parts.log.log_end_offset
+        self._is_suspended = False
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether anybody follows now."""
+        return self._leader.is_replicated
+
+    @property
+    def high_watermark(self) -> Offset:
+        """First offset that is not committed."""
+        return self._leader.high_watermark
+
+    @property
+    def may_speak(self) -> bool:
+        """Whether the node may answer anybody as the stream's leader now."""
+        return self._leader.may_speak(self._clock.monotonic())
+
+    @property
+    def knows_committed(self) -> bool:
+        """Whether nothing at or above the high watermark has been acked by an earlier leader."""
+        return self.may_speak and self._leader.knows_committed
+
+    def replica_states(self) -> tuple[FollowerState, ...]:
+        """Return how far every replica is, this one first."""
+        log = self._parts.log
+        own = FollowerState(
+            node=self._cluster.node_id,
+            log_end=log.log_end_offset,
+            synced_end=log.synced_end,
+            high_watermark=self.high_watermark,
+            in_sync=True,
+        )
+        return (own, *self._leader.follower_states())
+
+    def passed_by_all(self, away_max: timedelta) -> Offset:
+        """Return an offset below which all replicas have everything; who is away so long does not count."""
+        away_max_ns = away_max // timedelta(microseconds=1) * 1000
+        leader, now = self._leader, self._clock.monotonic()
+        return passed_by_all(leader.synced_end, leader.follower_states(), now, away_max_ns)
+
+    def begin(self, publishers: Publishers) -> None:
+        """Commit what is committed already, and learn which followers are known to be lost."""
+        self._publishers = publishers
+        for follower in self._leader.follower_states():
+            if self._cluster.sessions.is_lost(follower.node):
+                self.tell(FollowerLost(follower.node))
+        self.tell(Tick())
+
+    def end(self, leader_epoch: LeaderEpoch) -> None:
+        """Answer nobody any more: another reign has begun, or this one has ended."""
+        self._leader.handle(Deposed(leader_epoch), self._clock.monotonic())
+        self._answers.end()
+        self._cluster.timers.at(self._tick, self._leader.wake_at)
+
+    def row_changed(self, row: Stream) -> None:
+        """Take in the catalogue's replicas, and which of them are in sync."""
+        if self._leader.takes_followers:
+            # The minimum first, so that nobody is refused for one that holds no more.
+            self.tell(MinimumChanged(row.config.insync_minimum))
+            self.tell(ReplicasChanged(row.replicas, row.isr_nodes, row.isr_version, row.read_replicas))
+
+    def written(self, batches: Sequence[UnsealedBatch]) -> None:
+        """Let the followers have what this node is still syncing."""
+        self._written_end = max(self._written_end, batches[-1].next)
+        self._answers.hot.add(batches)
+        self.tell(Synced(self._leader.synced_end, self._written_end))
+
+    def appended(self, end: Offset) -> None:
+        """Count what is as durable as the stream's mode promises."""
+        self._written_end = max(self._written_end, end)
+        # The disk may be a group ahead of what is told here.
+        self.tell(Synced(min(self._parts.log.synced_end, end), self._written_end))
+
+    def tell(self, event: Event) -> None:
+        """Let the machine decide on ``event``, and do what it says."""
+        for action in self._leader.handle(event, self._clock.monotonic()):
+            self._do(action)
+        if self._leader.takes_followers:
+            self._suspend_or_resume()
+            self._cluster.timers.at(self._tick, self._leader.wake_at)
+
+    def _tick(self) -> None:
+        self.tell(Tick())
+
+    def _do(self, action: Action) -> None:
+        assert self._publishers is not None, "a reign acts once it has begun"
+        match action:
+            case AdvanceHighWatermark(high_watermark):
+                self._publishers.committed(high_watermark)
+                self._answers.hot.forget(high_watermark)
+                self._parts.watchers.tell(high_watermark)
+            case ProposeIsr():
+                self._tasks.create_task(self._propose(action))
+            case Serve():
+                in_sync = action.follower in self._leader.isr.maximal
+                joins = not in_sync and action.follower in self._leader.replicas
+                self._answers.serve(action, in_sync=in_sync, joins=joins)
+            case _:
+                self._answers.tell(action, self.high_watermark)
+
+    def _suspend_or_resume(self) -> None:
+        """Refuse messages whose publishers ask for more copies than there can be now."""
+        assert self._publishers is not None, "a reign acts once it has begun"
+        config = self._parts.config
+        lacking = self._leader.lacks_replicas and config.ack is AckPolicy.ALL
+        if lacking != self._is_suspended:
+            self._is_suspended = lacking
+            isr, minimum = len(self._leader.isr.committed), config.insync_minimum
+            reason = f"stream {config.name} has {isr} replicas in sync, {minimum} are wanted"
+            self._publishers.suspend(NotEnoughReplicas(reason) if lacking else None)
+
+    async def _propose(self, proposal: ProposeIsr) -> None:
+        """Have the catalogue decide on an ISR; what it decides also comes by the stream's row."""
+        command = ChangeIsr(
+            stream=self._parts.name,
+            incarnation=self._parts.incarnation,
+            leader=self._cluster.node_id,
+            leader_epoch=proposal.leader_epoch,
+            expected_isr_version=proposal.expected_isr_version,
+            isr=proposal.isr,
+        )
+        try:
+            applied = await self._cluster.propose(command)
+        except JetstreamError as error:
+            _log.warning("isr not changed stream=%s error=%s", self._parts.name, error)
+            return  # nobody knows whether it was: the machine asks again
+        refused = applied.events[0] if applied.events else None
+        if isinstance(refused, Refused) and (told := refusal_of(proposal.number, refused)) is not None:
+            self.tell(told)

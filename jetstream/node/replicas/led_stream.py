@@ -1,0 +1,123 @@
+"""One stream under this node's reign: its subject, its publish path, its followers."""
+
+import logging
+from functools import partial
+
+from envelope.errors import JetstreamError
+from envelope.internal_streams import is_group_shard
+from envelope.types import LeaderEpoch, Offset
+from jetstream.ingest.messages import MessageBlock
+from jetstream.node.nats.routes import REFUSALS
+from jetstream.node.nats.subscriptions import Subscription
+from jetstream.node.replicas.internal_write_path import OwnPath
+from jetstream.node.replicas.leadership import Reign
+from jetstream.node.replicas.parts import ReplicaParts, StreamServices
+from jetstream.node.replicas.publish_path import PublishPath
+from jetstream.replica.leader import Leader
+from jetstream.replica.leader_events import LogStartMoved, MinimumChanged
+from metadata.catalog.tables import Stream
+
+_log = logging.getLogger(__name__)
+
+
+class LeadingStream:
+    """Made when the reign has begun on disk; ended by `resign`.
+
+    Attributes:
+        parts: what the stream keeps through all reigns.
+        reign: its followers, and what is committed.
+        path: its publishers, or what the node itself writes to it.
+    """
+
+    def __init__(self, parts: ReplicaParts, leader: Leader, services: StreamServices) -> None:
+        self.parts = parts
+        self.reign = Reign(parts, leader, services)
+        self.path: PublishPath | OwnPath = _path(parts, self.reign, services)
+        self._disk = services.disk
+        self._subscriptions = services.subscriptions
+        self._subscription = self._new_subscription()
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """Of the reign."""
+        return self.reign.leader_epoch
+
+    @property
+    def high_watermark(self) -> Offset:
+        """First offset that is not committed."""
+        return self.reign.high_watermark
+
+    @property
+    def problem(self) -> JetstreamError | None:
+        """Why the messages of its subject do not come; None if they do, or if nobody is to publish there."""
+        return None if self._subscription is None else self._subscription.problem
+
+    def deliver(self, messages: MessageBlock) -> None:
+        """Take in what was published; see `PublishPath.deliver`. Nothing is where the node itself writes."""
+        assert isinstance(self.path, PublishPath), f"nobody publishes to {self.parts.name}"
+        self.path.deliver(messages)
+
+    def begin(self) -> None:
+        """Begin the reign."""
+        self.reign.begin(self.path)
+
+    async def attach(self) -> None:
+        """Subscribe to the stream's subject; the server has the subscription on return, if it is connected.
+
+        If NATS refuses it, `problem` says so; what is stored can be read all the same.
+        """
+        self._subscription = self._new_subscription()
+        if self._subscription is None:
+            return
+        await self._subscription.begin()
+        if isinstance(self.problem, REFUSALS):
+            _log.error("stream not attached stream=%s error=%s runbook=RB-03", self.parts.name, self.problem)
+
+    async def detach(self) -> None:
+        """Leave the subject; messages that NATS sent before are in the mailbox on return."""
+        if self._subscription is not None:
+            await self._subscription.end()
+
+    def _new_subscription(self) -> Subscription | None:
+        if isinstance(self.path, OwnPath):
+            return None
+        return self._subscriptions.of(self.parts.config, self.path.deliver)
+
+    def row_changed(self, row: Stream) -> None:
+        """Take in the catalogue's replicas, which of them are in sync, and whether messages are taken."""
+        # Not with the rest of the configuration, which waits for the disk: who switches it is answered now.
+        self.path.set_read_only(is_set=row.config.read_only)
+        self.reign.row_changed(row)
+
+    def reconfigure(self) -> None:
+        """Take a changed configuration in; it holds from the next group on."""
+        self.path.reconfigure()
+        self.reign.tell(MinimumChanged(self.parts.config.insync_minimum))
+
+    async def truncate_before(self, offset: Offset) -> None:
+        """Let the log begin at ``offset``, durably, and those of the followers soon after.
+
+        Raises:
+            OffsetOutOfRange: it is beyond the high watermark.
+            JetstreamError: the disk refused.
+        """
+        await self._disk.call(partial(self.parts.upkeep.truncate_before, offset))
+        self.log_start_moved()
+
+    def log_start_moved(self) -> None:
+        """Have the followers drop what this log no longer has."""
+        self.reign.tell(LogStartMoved(self.parts.log.log_start_offset))
+
+    def depose(self, leader_epoch: LeaderEpoch) -> None:
+        """Answer nobody any more: another reign has begun."""
+        self.reign.end(leader_epoch)
+        self.path.stop()
+
+    async def resign(self) -> None:
+        """Return when nothing is being written any more; `depose` came before."""
+        await self.detach()
+        await self.path.drained()
+
+
+def _path(parts: ReplicaParts, reign: Reign, services: StreamServices) -> PublishPath | OwnPath:
+    return (OwnPath if is_group_shard(parts.name) else PublishPath)(parts, reign, services)

@@ -1,0 +1,51 @@
+"""What a follower says loudly when its log is cut and the leader does not have what goes."""
+
+import logging
+from typing import Final
+
+from envelope.types import NodeId, Offset
+from jetstream.node.replicas.parts import ReplicaParts
+
+_log = logging.getLogger(__name__)
+
+COMMITTED_LOST: Final = "committed_records_lost"
+"""Among the counts of a stream's parts."""
+
+
+class LostRecords:
+    """Of one stream that is followed; each record is told once."""
+
+    def __init__(self, parts: ReplicaParts, node_id: NodeId) -> None:
+        """Nothing is lost yet."""
+        self._parts = parts
+        self._node_id = node_id
+        self._told_end = Offset(0)
+
+    def committed(self, start: Offset, end: Offset) -> None:
+        """Tell of records that were committed as far as it was known here, and are about to be cut off."""
+        self._told_end = end
+        self._tell(start, end, "they were committed")
+
+    def cut(self, end: Offset) -> None:
+        """Tell of what a cut to ``end`` takes from a log that was in sync when another was elected uncleanly.
+
+        After a start nobody here knows how far it was committed; but a log that was in sync has all that was.
+        """
+        log, unclean = self._parts.log, self._parts.last_unclean
+        if unclean is None or self._node_id not in unclean.given_up:
+            return
+        start = max(end, self._told_end, log.log_start_offset)
+        if log.epochs.last < unclean.leader_epoch and start < log.log_end_offset:
+            self._tell(start, log.log_end_offset, "they may have been committed")
+
+    def _tell(self, start: Offset, end: Offset, how_known: str) -> None:
+        self._parts.counts[COMMITTED_LOST] += end - start
+        _log.error(
+            "committed records lost stream=%s records=%d start=%d end=%d: %s, the leader has not got them "
+            "runbook=RB-10",
+            self._parts.name,
+            end - start,
+            start,
+            end,
+            how_known,
+        )

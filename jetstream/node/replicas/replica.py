@@ -1,0 +1,402 @@
+"""One stream on this node, through all its reigns: opened, led or followed, closed.
+
+Each step is done when it returns; `jetstream.node.replicas.mover` says which is next.
+
+`forgo` leaves a reign to another replica in sync.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from envelope.errors import DiskFull, JetstreamError, StreamLost, StreamOffline
+from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName
+from jetstream.ingest.dedupe import window_us
+from jetstream.log.log import Log
+from jetstream.log.state.epochs import NO_EPOCH
+from jetstream.log.writable_log import note_committed
+from jetstream.node.disk.log_upkeep import Upkeep
+from jetstream.node.disk.open_log import begin_at_tier, begin_reign, needs_tier
+from jetstream.node.disk.stream_files import StreamFiles
+from jetstream.node.nats.gaps import Gap
+from jetstream.node.replicas.followed_stream import FollowingStream
+from jetstream.node.replicas.leadership import ReignCheck
+from jetstream.node.replicas.led_stream import LeadingStream
+from jetstream.node.replicas.parts import ClusterServices, ReplicaParts, StreamServices, SyncTimer, log_state
+from jetstream.node.tiers.tiered_stream import Readable, TieredStream
+from jetstream.replica.duty import Standing
+from jetstream.replica.leader import Appointment, Leader, sole_replica
+from metadata.api.responses import GapKind
+from metadata.catalog.commands import ChangeLeader
+from metadata.catalog.tables import Stream
+from metadata.stream_config import StreamConfig
+
+_log = logging.getLogger(__name__)
+
+
+async def forgo(row: Stream, error: JetstreamError, cluster: ClusterServices) -> DiskFull | None:
+    """Leave a reign that could not begin to another; return what it waits for if nobody can have it.
+
+    A disk that is full will not stay so; of any other error it is not known whether trying again can help.
+    """
+    is_left = await _hand_over(row, cluster)
+    return error if isinstance(error, DiskFull) and not is_left else None
+
+
+async def _hand_over(row: Stream, cluster: ClusterServices) -> bool:
+    """Have another replica in sync elected, the first that is not lost and that the catalogue accepts.
+
+    Returns:
+        Whether there was one.
+    """
+    for node in row.isr_nodes:
+        if node == cluster.node_id or cluster.sessions.is_lost(node):
+            continue
+        command = ChangeLeader(
+            stream=row.name,
+            incarnation=row.incarnation,
+            leader=node,
+            node_epoch=cluster.epoch_of(node),
+            expected_leader_epoch=row.leader_epoch,
+        )
+        try:
+            (await cluster.propose(command)).answer()
+        except JetstreamError as error:
+            _log.warning("not handed over stream=%s to=%s error=%s", row.name, node, error)
+        else:
+            return True
+    return False
+
+
+class StreamReplica:
+    """Made as soon as the catalogue gives the node a replica.
+
+    Attributes:
+        config: in force here.
+        incarnation: which life of the name it is.
+        leading: while this node leads; None while it does not.
+        following: while it does not, and the log is open.
+        problem: why it does not serve at all; None once it does.
+        put_off: why the reign that is given to this node has not begun, if nobody else can lead; to be made
+            None when it is time to try again.
+        tiered: what is known here of it in the object store.
+        confirm: see `ReadableStream.confirm`.
+    """
+
+    def __init__(
+        self,
+        row: Stream,
+        services: StreamServices,
+        files: StreamFiles,
+        reign_begun: Callable[[LeadingStream], None],
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            row: what the catalogue says.
+            services: what it needs of its node.
+            files: where its log lies.
+            reign_begun: told whenever this node begins to lead.
+        """
+        self.config: StreamConfig = row.config
+        self.incarnation: Incarnation = row.incarnation
+        self.leading: LeadingStream | None = None
+        self.following: FollowingStream | None = None
+        self.problem: JetstreamError | None = StreamOffline("it is being recovered")
+        self._services = services
+        self._files = files
+        self._reign_begun = reign_begun
+        self._sync_timer = SyncTimer(services)
+        self._parts: ReplicaParts | None = None
+        self._does_not_open = False
+        self._forgone = NO_EPOCH
+        self.put_off: JetstreamError | None = None
+        self.tiered = TieredStream(row, services.tier, services.cluster.node_id, services.cluster.propose)
+        self.confirm = ReignCheck(row.incarnation, self.name, lambda: self.leader_epoch, services)
+
+    # --- what others see -------------------------------------------------------------------------
+
+    @property
+    def name(self) -> StreamName:
+        """The stream's name."""
+        return StreamName(self.config.name)
+
+    @property
+    def parts(self) -> ReplicaParts:
+        """What it has on disk; only once it is open and without a problem."""
+        assert self._parts is not None, f"{self.name} is not open"
+        return self._parts
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its log is open."""
+        return self._parts is not None
+
+    @property
+    def log(self) -> Log:
+        """The log."""
+        return self.parts.log
+
+    @property
+    def readable(self) -> Readable:
+        """What can be read of it here: its log, and what lies in the object store."""
+        return self.tiered.view(self.log, leads=self.leads)
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """What the log needs besides appends."""
+        return self.parts.upkeep
+
+    @property
+    def high_watermark(self) -> Offset:
+        """First offset that is not known here to be committed."""
+        role = self.leading or self.following
+        return role.high_watermark if role is not None else Offset(0)
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """The newest reign that is known here."""
+        role = self.leading or self.following
+        return role.leader_epoch if role is not None else NO_EPOCH
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads it now, and may say so."""
+        return self.leading is not None and self.leading.reign.may_speak
+
+    @property
+    def knows_committed(self) -> bool:
+        """Whether nothing at or above the high watermark has been acked by an earlier leader."""
+        return self.leading is not None and self.leading.reign.knows_committed
+
+    @property
+    def ailment(self) -> JetstreamError | None:
+        """Why it does not take, or does not serve, what it should; None if it does."""
+        if self.problem is not None:
+            return self.problem
+        if self.leading is not None:
+            return self.log.failed or self.leading.problem
+        return self.log.failed or self.put_off or (self.following.problem if self.following else None)
+
+    def subscribe(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
+        """Call ``callback`` with every new high watermark; returns the way to stop that."""
+        return self.parts.watchers.add(callback)
+
+    def standing(self) -> Standing:
+        """Return what it does now."""
+        role = self.leading or self.following
+        return Standing(
+            is_open=self.is_open or self._does_not_open or self.put_off is not None,
+            config=self.config,
+            leads=self.leading is not None,
+            leader=self.following.leader if self.following is not None else None,
+            leader_epoch=role.leader_epoch if role is not None else NO_EPOCH,
+            forgone=self._forgone,
+            is_damaged=self._parts is not None and self._parts.log.failed is not None,
+            is_refused=isinstance(self.problem, StreamLost),
+            is_put_off=self.put_off is not None,
+        )
+
+    # --- the steps ---------------------------------------------------------------------------------
+
+    async def open(self, row: Stream) -> None:
+        """Open the log and follow nobody; if it does not open, `problem` says why, and `put_off` for now."""
+        try:
+            opened = await self._services.disk.call(partial(self._files.open, row))
+        except JetstreamError as error:
+            _log.error("stream not opened stream=%s error=%r runbook=RB-01", self.name, error)
+            self.problem = StreamOffline(error.description)
+            self.put_off = error if isinstance(error, DiskFull) else None
+            self._does_not_open = self.put_off is None
+            return
+        upkeep = Upkeep(opened.log, self._services.clock, lambda: self.high_watermark, lambda: opened.note)
+        upkeep.is_tiered, upkeep.tier_end = row.config.tier, lambda: self.tiered.border
+        self._parts = ReplicaParts(self.config, self.incarnation, opened, upkeep)
+        known = max(opened.log.log_start_offset, opened.log.committed)
+        self.following = FollowingStream(self._parts, known, self._services)
+        self.problem = None
+        self._sync_timer.follow(self.config, opened.log)
+
+    async def repair(self) -> None:
+        """Begin again with an empty log; the leader has everything."""
+        following, parts = self.following, self.parts
+        assert following is not None, "who leads does not repair"
+        following.follow(None, following.leader_epoch)
+        await following.settled()
+        _log.error("replica copied anew stream=%s: its log was damaged: %s", self.name, parts.log.failed)
+        try:
+            await self._services.disk.call(partial(parts.log.close, clean=False))
+            await self._services.disk.call(partial(self._files.remove, self.name, self.incarnation))
+        except JetstreamError as error:
+            _log.error("replica not repaired stream=%s error=%r runbook=RB-01", self.name, error)
+            self.problem = StreamOffline(error.description)
+        self._parts = self.following = None
+
+    async def reconfigure(self, config: StreamConfig) -> None:
+        """Put a changed configuration in force."""
+        before, self.config = self.config, config
+        if self._parts is None:
+            return
+        self._parts.config = config
+        moved = (before.subject, before.group) != (config.subject, config.group)
+        if moved and self.leading is not None:
+            await self.leading.detach()
+        try:
+            await self._services.disk.call(
+                partial(_reconfigure_log, self._parts, follows=self.leading is None)
+            )
+        except JetstreamError as error:
+            _log.error("configuration not in force stream=%s error=%r runbook=RB-01", self.name, error)
+        self._sync_timer.follow(config, self.log)
+        if self.leading is not None:
+            self.leading.reconfigure()
+            if moved:
+                await self.leading.attach()
+
+    async def resign(self) -> None:
+        """Stop to lead, and follow nobody."""
+        leading = self.leading
+        assert leading is not None, "only who leads resigns"
+        leading.depose(leading.leader_epoch)
+        await leading.resign()
+        opened = self.parts.opened
+        if opened.log.failed is None:
+            with suppress(JetstreamError):  # of a disk that will refuse the next append as well
+                await self._services.disk.call(self.parts.settle)
+        self.leading = None
+        high_watermark = min(leading.high_watermark, opened.log.log_end_offset)
+        self.following = FollowingStream(self.parts, high_watermark, self._services)
+        _log.info("reign ended stream=%s leader_epoch=%d", self.name, leading.leader_epoch)
+
+    async def take_over(self, row: Stream, newest: Callable[[], Stream | None]) -> None:
+        """Begin the reign in ``row``, once nothing is being written any more.
+
+        Args:
+            row: what the catalogue says.
+            newest: what it says later of this reign; None if it says so no more. Replicas may come and go
+                meanwhile, or another reign begin.
+        """
+        following, parts = self.following, self.parts
+        assert following is not None, "who does not lead follows"
+        following.follow(self._services.cluster.node_id, row.leader_epoch)
+        await following.settled()
+        now = self._services.clock.wall()
+        # A damaged log of which there is no other copy is read all the same.
+        can_begin = parts.log.failed is None or len(row.holders) > 1
+        is_unclean = row.is_unclean_from(parts.log.last_epoch)
+        if can_begin:
+            try:
+                if needs_tier(parts.log, row.tier, is_unclean=is_unclean):
+                    await _begin_at_tier(parts, row, self._services)
+                await self._services.disk.call(partial(begin_reign, parts.opened, row.leader_epoch, now))
+            except JetstreamError as error:
+                _log.error("reign not begun stream=%s error=%r runbook=RB-01", self.name, error)
+                self.following = _followed_anew(following, parts, self._services)
+                self.put_off = await forgo(row, error, self._services.cluster)
+                self._forgone = row.leader_epoch if self.put_off is None else self._forgone
+                return
+        if (current := newest()) is None:
+            self.following = _followed_anew(following, parts, self._services)
+            return
+        if can_begin and not self._services.cluster.is_alone:
+            leader = _leader_of(parts, current, _known_committed(following, parts), self._services)
+        else:
+            monotonic = self._services.clock.monotonic()
+            leader = sole_replica(row.leader_epoch, parts.log.log_end_offset, parts.log.synced_end, monotonic)
+        parts.opened.history.lead_from(leader.high_watermark, now)
+        self.following = None
+        leading = self.leading = LeadingStream(parts, leader, self._services)
+        leading.begin()
+        leading.row_changed(current)  # what has changed meanwhile: whether messages are taken, above all
+        self._reign_begun(leading)
+        await leading.attach()
+        if row.leader_epoch > 1:
+            since = max(parts.log.last_timestamp, row.created)
+            kind = GapKind.UNCLEAN_ELECTION if is_unclean else GapKind.RESTART
+            parts.gaps.add(Gap(kind, since, self._services.clock.wall()))
+        _log.info("reign begun stream=%s %s", self.name, leader)
+        if is_unclean:
+            _tell_unclean(parts, row.leader_epoch)
+
+    async def end(self) -> bool:
+        """Leave the subject, finish what was received, close the log; for good.
+
+        Returns:
+            Whether all that it has written is on disk.
+        """
+        self._sync_timer.stop()
+        if self._parts is None:
+            return True
+        if self.leading is not None:
+            await self.leading.detach()
+            await self.leading.path.drained()
+        elif self.following is not None:
+            self.following.follow(None, self.leader_epoch)
+            await self.following.settled()
+        log = self._parts.log
+        note_committed(log, self.high_watermark)
+        is_well = log.failed is None
+        try:
+            await self._services.disk.call(log.close)
+        except JetstreamError as error:
+            _log.error("log not closed cleanly stream=%s error=%r runbook=RB-01", self.name, error)
+            return False
+        return is_well
+
+
+async def _begin_at_tier(parts: ReplicaParts, row: Stream, services: StreamServices) -> None:
+    assert row.tier is not None, "it needs what is there"
+    text = "log begins anew where the object store ends stream=%s offset=%d log_end_offset=%d"
+    _log.warning(text, parts.name, row.tier.end, parts.log.log_end_offset)
+    await services.disk.call(partial(begin_at_tier, parts.opened, row.tier))
+
+
+def _known_committed(following: FollowingStream, parts: ReplicaParts) -> Offset:
+    """Return what a follower knew to be committed, as the log is now.
+
+    One that has just begun where the object store ends is committed up to there. Who was elected uncleanly
+    may have known of more, which is lost.
+    """
+    return max(min(following.high_watermark, parts.log.log_end_offset), parts.log.log_start_offset)
+
+
+def _followed_anew(before: FollowingStream, parts: ReplicaParts, services: StreamServices) -> FollowingStream:
+    """Go on as ``before`` behind a reign that came to nothing, with the log as it is now."""
+    following = FollowingStream(parts, _known_committed(before, parts), services)
+    following.follow(before.leader, before.leader_epoch)
+    return following
+
+
+def _tell_unclean(parts: ReplicaParts, leader_epoch: LeaderEpoch) -> None:
+    parts.counts["unclean_elections"] += 1
+    _log.error(
+        "leads without having been in sync stream=%s leader_epoch=%d: acked records from "
+        "offset=%d on may be lost runbook=RB-10",
+        parts.name,
+        leader_epoch,
+        parts.log.epochs.starts[-1].start,
+    )
+
+
+def _leader_of(parts: ReplicaParts, row: Stream, high_watermark: Offset, services: StreamServices) -> Leader:
+    cluster, now = services.cluster, services.clock.monotonic()
+    appointment = Appointment(
+        node_id=cluster.node_id,
+        node_epoch=cluster.node_epoch,
+        leader_epoch=row.leader_epoch,
+        replicas=row.replicas,
+        isr=row.isr_nodes,
+        isr_version=row.isr_version,
+        min_insync_replicas=row.config.insync_minimum,
+        read_replicas=row.read_replicas,
+    )
+    return Leader(appointment, log_state(parts.log), high_watermark, now, cluster.lease, cluster.settings)
+
+
+def _reconfigure_log(parts: ReplicaParts, *, follows: bool) -> None:
+    """On the disk thread, which owns what a follower's log has learnt."""
+    parts.upkeep.reconfigure(parts.config)
+    parts.opened.note.resize(window_us(parts.config.session_window))
+    if follows:
+        parts.opened.reconfigure(parts.config)

@@ -1,0 +1,1 @@
+"""Clock, crash, timers and threads."""

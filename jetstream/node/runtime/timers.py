@@ -1,0 +1,40 @@
+"""When the replicas of a node want to be told that time has passed.
+
+One timer for all of them: an idle replica wants nothing and costs nothing, and a busy one changes its mind a
+thousand times before it is its turn.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from envelope.types import MonotonicNs
+from jetstream.node.runtime.clock import Clock
+from jetstream.replica.settings import NEVER
+
+_TURN_SECONDS: Final = 0.05
+"""How late a tick may come."""
+
+
+class Timers:
+    """Ticks by whom they are for; used on the loop's thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wanted: dict[Callable[[], None], MonotonicNs] = {}
+
+    def at(self, tick: Callable[[], None], when: MonotonicNs) -> None:
+        """Call ``tick`` once, at ``when`` or a little later, instead of when it was wanted before."""
+        if when == NEVER:
+            self._wanted.pop(tick, None)
+        else:
+            self._wanted[tick] = when
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            await asyncio.sleep(_TURN_SECONDS)
+            now = self._clock.monotonic()
+            for tick in [tick for tick, when in self._wanted.items() if when <= now]:
+                del self._wanted[tick]
+                tick()

@@ -1,0 +1,1 @@
+"""The node's settings, certificates and peers."""

@@ -1,0 +1,1 @@
+"""The directory of this node's streams, and what passes between them."""

@@ -1,0 +1,1 @@
+"""The object store: segments uploaded, brought in and let go."""

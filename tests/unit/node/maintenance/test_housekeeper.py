@@ -1,0 +1,71 @@
+"""What the node's slow clock makes of logs that have failed, and of those that are closed."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from envelope.errors import FsyncFailed, JetstreamError
+from jetstream.log.sync_scheduler import SyncScheduler
+from jetstream.node.disk.group_commit import GroupCommit
+from jetstream.node.disk.log_upkeep import Upkeep
+from jetstream.node.disk.stream_files import StreamFiles
+from jetstream.node.disk.thread import DiskThread
+from jetstream.node.disk.unsynced_marker import WITNESS_FILE, UnsyncedWitness
+from jetstream.node.maintenance.housekeeper import Housekeeper
+from jetstream.node.replicas.mover import ReplicaMover
+from jetstream.node.replicas.replica import StreamReplica
+from jetstream.node.runtime.clock import SystemClock
+from jetstream.node.runtime.crash import Crash
+from tests.support.lone_streams import LONE_ROW, lone_services
+from tests.support.memory_disk import MemoryDisk
+from tests.support.sockets import until
+
+
+@pytest.mark.parametrize(("failure", "is_believed"), [(None, True), (FsyncFailed("lost"), False)])
+def test_a_closed_log_is_no_failed_one(
+    failure: JetstreamError | None,
+    is_believed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A node that stops, or removes a stream, closes logs while the clock still ticks; nobody is alarmed."""
+    # As if it had been closed between that and the work.
+    monkeypatch.setattr(Upkeep, "checkpoint_due", lambda *_: True)
+    monkeypatch.setattr(Upkeep, "note_due", lambda _: True)
+
+    async def test() -> None:
+        crash, disk, clock = Crash(), MemoryDisk(), SystemClock()
+        thread, witness = DiskThread(SyncScheduler(disk), crash), UnsyncedWitness(disk, "boot")
+        witness.registered()
+        turns = 0
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            group_commit = GroupCommit(thread, lambda: None, crash)
+            services = replace(
+                lone_services(clock, thread, group_commit, crash, lambda *_: None), tasks=tasks
+            )
+            replica = StreamReplica(LONE_ROW, services, StreamFiles(disk, clock, "tail"), lambda _: None)
+            mover = ReplicaMover(replica, services)
+            mover.changed(LONE_ROW)
+            await mover.settled()
+            if failure is not None:
+                replica.log.fail(failure)
+            await thread.call(replica.log.close)
+
+            def streams() -> Iterator[StreamReplica]:
+                nonlocal turns
+                turns += 1
+                yield replica
+
+            housekeeper = Housekeeper(thread, clock, streams, witness)
+            ticking = tasks.create_task(housekeeper.checkpoint_every(timedelta(0)))
+            await until(lambda: turns > 9)
+            ticking.cancel()
+        witness.stopped()
+        await thread.stop()
+        assert disk.exists(WITNESS_FILE) is is_believed
+
+    asyncio.run(test())
+    assert "upkeep" not in caplog.text

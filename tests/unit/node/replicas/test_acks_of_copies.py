@@ -1,0 +1,174 @@
+"""A record counts as a copy when it is synced: on the leader, on a follower, and not a moment before.
+
+The leader's and the follower's own shells run on a disk that holds its syncs; what they say to their peers
+and to publishers is kept.
+"""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset
+from jetstream.ingest.own_writes import Committed, Outcome
+from jetstream.node.disk.history_file import LastTxid, Noted, encode_note, read_note
+from jetstream.node.replicas.internal_write_path import OwnPath
+from jetstream.node.replicas.led_stream import LeadingStream
+from jetstream.replica.leader_events import FetchArrived
+from jetstream.replica.wire import BatchesMessage
+from metadata.stream_config import StreamConfig
+from tests.support.copy_acks import EPOCH, START, Replica, replica
+from tests.support.messages import block_of, message
+from tests.support.replica_cluster import A, B, C
+from tests.support.sockets import until
+
+
+def fetch(follower: NodeId, log_end: int, synced_end: int, last_epoch: LeaderEpoch = EPOCH) -> FetchArrived:
+    return FetchArrived(
+        follower, START, EPOCH, last_epoch, Offset(log_end), Offset(synced_end), Offset(0), asks=True
+    )
+
+
+def wait_for_more(own: Replica, leading: LeadingStream, follower: NodeId) -> None:
+    """Let a follower have all there is, which is nothing, and ask for the next."""
+    leading.reign.tell(fetch(follower, 0, 0, LeaderEpoch(0)))
+    own.said.answers.clear()  # where the log begins
+    leading.reign.tell(fetch(follower, 0, 0, LeaderEpoch(0)))
+    assert own.said.answers == []
+
+
+def test_what_the_leader_writes_itself_is_told_when_followers_have_it_and_its_end_waits_for_none() -> None:
+    async def test() -> None:
+        shard = StreamConfig(name="__cursors/1", subject="cursors.groups.1", replicas=3)
+        async with replica(A, shard) as own:
+            leading = own.lead()
+            for follower in (B, C):
+                wait_for_more(own, leading, follower)
+            path = leading.path
+            assert isinstance(path, OwnPath)
+            told: list[Outcome] = []
+            path.settled = told.append
+            path.write(1, [(b"key", b"value")])
+            await until(lambda: own.parts.log.synced_end == 1)
+            path.write(2, [(b"key", b"other")])
+            assert (told, path.waiting, path.pending_acks) == ([], 1, 1)
+            await path.drained()
+            assert own.parts.log.log_end_offset == 2
+            assert told == []
+            for follower in (B, C):
+                leading.reign.tell(fetch(follower, 2, 2))
+            assert [(type(outcome), outcome.number) for outcome in told] == [(Committed, 1), (Committed, 2)]
+
+    asyncio.run(test())
+
+
+def test_a_record_is_acked_when_the_leader_too_has_synced_it() -> None:
+    async def test() -> None:
+        async with replica(A) as own:
+            leading = own.lead()
+            for follower in (B, C):
+                wait_for_more(own, leading, follower)
+            own.disk.let_go.clear()
+            leading.deliver(block_of([message(b"value", "reply")]))
+            await until(lambda: len(own.said.answers) == 2)  # on their way while the leader syncs
+            for follower in (B, C):
+                leading.reign.tell(fetch(follower, 1, 1))
+            await until(lambda: own.disk.is_held)
+            assert (own.heard, leading.high_watermark) == ({}, 0), "only two of three have it on disk"
+            own.disk.let_go.set()
+            await until(lambda: own.heard == {"reply": 0})
+            assert leading.high_watermark == 1
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("late", [B, C])
+def test_a_record_is_acked_when_every_follower_in_sync_has_synced_it(late: NodeId) -> None:
+    async def test() -> None:
+        async with replica(A) as own:
+            leading = own.lead()
+            for follower in (B, C):
+                wait_for_more(own, leading, follower)
+            leading.deliver(block_of([message(b"value", "reply")]))
+            await until(lambda: len(own.said.answers) == 2)
+            await leading.path.drained()
+            for follower in (B, C):
+                leading.reign.tell(fetch(follower, 1, 0 if follower == late else 1))
+            assert (own.heard, leading.high_watermark) == ({}, 0), "one of three has it in memory only"
+            leading.reign.tell(fetch(late, 1, 1))
+            assert own.heard == {"reply": 0}
+
+    asyncio.run(test())
+
+
+def test_a_follower_acknowledges_what_it_has_synced() -> None:
+    async def test() -> None:
+        async with replica(A) as leader, replica(B) as own:
+            leading = leader.lead()
+            wait_for_more(leader, leading, B)
+            leading.deliver(block_of([message(b"value", "reply")]))
+            await until(lambda: bool(leader.said.answers))
+            [(_, answer, body)] = leader.said.answers
+            assert isinstance(answer, BatchesMessage)
+            assert isinstance(body, memoryview)
+            following = own.follow()
+            assert [(ask.log_end, ask.synced_end) for ask in own.said.fetches] == [(0, 0)]
+            own.disk.let_go.clear()
+            following.answered(replace(answer, body=bytes(body)))
+            await until(lambda: own.disk.is_held)
+            await asyncio.sleep(0)  # what was told before the sync is done
+            assert own.parts.log.log_end_offset == 1, "it is written"
+            assert {ask.synced_end for ask in own.said.fetches} == {0}
+            own.disk.let_go.set()
+            await until(lambda: own.said.fetches[-1].synced_end == 1)
+            assert own.parts.log.read(Offset(0), 1, Offset(1)) == bytes(body)
+
+    asyncio.run(test())
+
+
+def test_a_follower_asks_again_when_it_has_a_note_without_batches_on_disk() -> None:
+    async def test() -> None:
+        async with replica(B) as own:
+            following, opened = own.follow(), own.parts.opened
+            nothing, note = Offset(0), encode_note(Noted(LastTxid(Offset(0), 7), ()))
+            answer = BatchesMessage(
+                handle=0,
+                leader_epoch=EPOCH,
+                last_epoch=LeaderEpoch(0),
+                base=nothing,
+                next=nothing,
+                high_watermark=nothing,
+                log_start_offset=nothing,
+                purged_end=nothing,
+                epochs=(),
+                body_bytes=0,
+                note=note,
+            )
+            following.answered(answer)
+            assert len(own.said.fetches) == 1
+            await until(lambda: len(own.said.fetches) == 2)
+            assert read_note(own.disk, opened.log.directory).last.txid == opened.history.last_txid == 7
+
+    asyncio.run(test())
+
+
+def test_who_has_no_lease_neither_acks_nor_refuses() -> None:
+    async def test() -> None:
+        async with replica(A) as own:
+            leading = own.lead()
+            for follower in (B, C):
+                wait_for_more(own, leading, follower)
+            refused = message(b"value", "refused", Nats_Expected_Stream="another")
+            leading.deliver(block_of([refused]))
+            await leading.path.drained()
+            assert list(own.heard) == ["refused"]
+            own.heard.clear()
+            own.services.cluster.lease.until = MonotonicNs(0)
+            leading.deliver(block_of([refused, message(b"value", "acked")]))
+            await leading.path.drained()
+            for follower in (B, C):
+                leading.reign.tell(fetch(follower, 1, 1))
+            assert own.heard == {}
+            assert own.parts.counts["acks_dropped"] == 1
+
+    asyncio.run(test())
