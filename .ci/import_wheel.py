@@ -18,15 +18,15 @@ PACKAGES = ("envelope", "metadata", "consumer_groups", "jetstream", "pyspark_jet
 SPARK = ("pyspark", "py4j")
 NEED_SPARK = ("jetstream.spark.", "pyspark_jetstream")
 PLAIN_SPARK_MODULES = (
-    "access",
-    "columns",
+    "options.access",
+    "reading.columns",
     "java",
-    "offsets",
-    "options",
-    "pieces",
-    "planning",
+    "reading.offsets",
+    "options.source_options",
+    "reading.pieces",
+    "reading.planning",
     "requirement",
-    "tiling",
+    "reading.tiling",
 )
 """Of `jetstream.spark`: what plans and decides is tested, and can be read, without Spark."""
 

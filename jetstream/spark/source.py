@@ -29,34 +29,34 @@ class JetstreamDataSource(DataSource):
 
     def schema(self) -> "StructType":
         """Return the columns of a read; see `read_schema`."""
-        from jetstream.spark.reading import read_schema  # noqa: PLC0415 - see above
+        from jetstream.spark.reading.readers import read_schema  # noqa: PLC0415 - see above
 
         return read_schema(self.options)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
         """Return what plans and does a batch read; see `batch_reader`."""
-        from jetstream.spark.reading import batch_reader  # noqa: PLC0415 - see above
+        from jetstream.spark.reading.readers import batch_reader  # noqa: PLC0415 - see above
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the same for a stream; see `stream_reader`."""
-        from jetstream.spark.reading import stream_reader  # noqa: PLC0415 - see above
+        from jetstream.spark.reading.readers import stream_reader  # noqa: PLC0415 - see above
 
         return stream_reader(self.options, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
         """Return what publishes a data frame; see `JetstreamBatchWriter`."""
-        from jetstream.spark.sink import JetstreamBatchWriter  # noqa: PLC0415 - see above
-        from jetstream.spark.sink_options import parse_sink_options  # noqa: PLC0415 - see above
+        from jetstream.spark.writing.sink import JetstreamBatchWriter  # noqa: PLC0415 - see above
+        from jetstream.spark.writing.sink_options import parse_sink_options  # noqa: PLC0415 - see above
 
         options = parse_sink_options(self.options, streaming=False)
         return JetstreamBatchWriter(options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return what publishes a stream; see `JetstreamStreamWriter`."""
-        from jetstream.spark.sink import JetstreamStreamWriter  # noqa: PLC0415 - see above
-        from jetstream.spark.sink_options import parse_sink_options  # noqa: PLC0415 - see above
+        from jetstream.spark.writing.sink import JetstreamStreamWriter  # noqa: PLC0415 - see above
+        from jetstream.spark.writing.sink_options import parse_sink_options  # noqa: PLC0415 - see above
 
         options = parse_sink_options(self.options, streaming=True)
         return JetstreamStreamWriter(options, schema, overwrite=overwrite)

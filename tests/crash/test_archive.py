@@ -7,7 +7,7 @@ import pytest
 from envelope.errors import JetstreamError, StorageError
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.disk.port import Disk
-from jetstream.spark.pipelines.archive_store import read_manifest
+from jetstream.spark.pipelines.archives.archive_store import read_manifest
 from tests.support.archives import (
     FailingDisk,
     batches_of,

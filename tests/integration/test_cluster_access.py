@@ -8,7 +8,7 @@ from pathlib import Path
 from jetstream.client.blocking.client import BlockingClient
 from jetstream.node.node import Node
 from jetstream.node.settings.node_config import load_config
-from jetstream.spark.access import ClusterAccess
+from jetstream.spark.options.access import ClusterAccess
 from tests.conftest import StartNatsServer
 from tests.support.nats_identities import (
     Nkey,

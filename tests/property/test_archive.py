@@ -6,8 +6,8 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetstream.spark.pipelines.archive_files import ArchivedFile
-from jetstream.spark.pipelines.archive_merges import FAN, Merge, due_merges, final_merges
+from jetstream.spark.pipelines.archives.archive_files import ArchivedFile
+from jetstream.spark.pipelines.archives.archive_merges import FAN, Merge, due_merges, final_merges
 from tests.support.archives import batches_of, rows_by_listing, rows_by_manifest, rows_of, run_query
 from tests.support.memory_disk import Fault, FaultKind, MemoryDisk, PowerLostError, random_survival
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from envelope.errors import RequestError
 from jetstream.protocol.request_base import INTEGER_MAX
-from jetstream.spark.offsets import (
+from jetstream.spark.options.source_options import SourceOptions, parse_source_options
+from jetstream.spark.reading.offsets import (
     INITIAL,
     Offsets,
     StreamOffset,
@@ -18,9 +19,8 @@ from jetstream.spark.offsets import (
     encode_offsets,
     is_initial,
 )
-from jetstream.spark.options import SourceOptions, parse_source_options
-from jetstream.spark.pieces import pieces_of
-from jetstream.spark.planning import (
+from jetstream.spark.reading.pieces import pieces_of
+from jetstream.spark.reading.planning import (
     Admission,
     Bounds,
     MicroBatches,

@@ -15,15 +15,16 @@ from envelope.errors import StreamRecreated
 from jetstream.client.blocking.client import BlockingClient
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.disk.state_file import encode_state
-from jetstream.spark.pipelines import replay, replay_plan
-from jetstream.spark.pipelines.archive_files import MANIFEST_PATH
-from jetstream.spark.pipelines.archive_merges import final_merges
-from jetstream.spark.pipelines.archive_store import held_archive
-from jetstream.spark.pipelines.archive_writing import FileSettings, merge_small_files
+from jetstream.spark.pipelines import replay
+from jetstream.spark.pipelines.archives import replay_plan
+from jetstream.spark.pipelines.archives.archive_files import MANIFEST_PATH
+from jetstream.spark.pipelines.archives.archive_merges import final_merges
+from jetstream.spark.pipelines.archives.archive_store import held_archive
+from jetstream.spark.pipelines.archives.archive_writing import FileSettings, merge_small_files
+from jetstream.spark.pipelines.archives.replay_plan import Replay, encode_replay
 from jetstream.spark.pipelines.backfill import archived, backfill, manifest_of
 from jetstream.spark.pipelines.progress import BatchProgress
 from jetstream.spark.pipelines.replay import ReplaySettings
-from jetstream.spark.pipelines.replay_plan import Replay, encode_replay
 from jetstream.spark.source import register
 from tests.spark.conftest import Endpoints
 from tests.support.spark_archives import Place, all_places, places, publish, run, settings_of

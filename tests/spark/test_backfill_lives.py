@@ -6,7 +6,7 @@ import pytest
 
 from envelope.errors import StreamRecreated, UnknownStream
 from jetstream.client.blocking.client import BlockingClient
-from jetstream.spark.pipelines.archive_files import ArchivedStream, Manifest
+from jetstream.spark.pipelines.archives.archive_files import ArchivedStream, Manifest
 from jetstream.spark.pipelines.backfill import check_lives
 from tests.support.spark_reads import against_a_node
 

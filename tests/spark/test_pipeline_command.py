@@ -19,8 +19,8 @@ from jetstream.spark.pipelines import table
 from jetstream.spark.pipelines.run import run_stream
 from jetstream.spark.pipelines.settings import QuerySettings, stream_of
 from jetstream.spark.pipelines.table import TableSettings, current_files
-from jetstream.spark.pipelines.table_store import read_version
-from jetstream.spark.pipelines.table_version import Layout
+from jetstream.spark.pipelines.tables.table_store import read_version
+from jetstream.spark.pipelines.tables.table_version import Layout
 from tests.spark.conftest import Endpoints
 from tests.support.commands import REPOSITORY, CommandProcess
 from tests.support.spark_sessions import session_settings

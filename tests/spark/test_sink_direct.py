@@ -21,9 +21,9 @@ from envelope.errors import (
 from envelope.partitions import partition_of
 from envelope.spark_errors import InvalidOption
 from jetstream.client.blocking.client import BlockingClient
-from jetstream.spark.sink import JetstreamBatchWriter, JetstreamStreamWriter, Published
-from jetstream.spark.sink_columns import GROUPED_ROWS
-from jetstream.spark.sink_options import parse_sink_options
+from jetstream.spark.writing.sink import JetstreamBatchWriter, JetstreamStreamWriter, Published
+from jetstream.spark.writing.sink_columns import GROUPED_ROWS
+from jetstream.spark.writing.sink_options import parse_sink_options
 from tests.spark.conftest import Endpoints
 from tests.support.spark_sinks import schema_of, task
 

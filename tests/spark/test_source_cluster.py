@@ -14,14 +14,14 @@ from envelope.errors import UnavailableError
 from jetstream.client.blocking.client import BlockingClient
 from jetstream.client.connection import JetstreamClient
 from jetstream.node.node import Node
-from jetstream.spark import cluster as clusters
-from jetstream.spark.access import ClusterAccess
-from jetstream.spark.batch_reader import input_partitions
-from jetstream.spark.cluster import Cluster
-from jetstream.spark.columns import output_schema
-from jetstream.spark.options import SourceOptions, parse_source_options
-from jetstream.spark.planning import OffsetRange
-from jetstream.spark.range_reader import read_range
+from jetstream.spark.options.access import ClusterAccess
+from jetstream.spark.options.source_options import SourceOptions, parse_source_options
+from jetstream.spark.reading import cluster as clusters
+from jetstream.spark.reading.batch_reader import input_partitions
+from jetstream.spark.reading.cluster import Cluster
+from jetstream.spark.reading.columns import output_schema
+from jetstream.spark.reading.planning import OffsetRange
+from jetstream.spark.reading.range_reader import read_range
 from tests.conftest import StartNatsServer
 from tests.support.nats_server import NatsServer
 from tests.support.nodes import node_config, run

@@ -12,11 +12,11 @@ from pyspark.sql.types import StructType
 from envelope.errors import RequestError, UnknownStream
 from envelope.spark_errors import InvalidOption
 from jetstream.client.blocking.client import BlockingClient
-from jetstream.spark.batch_reader import FilteringBatchReader
-from jetstream.spark.columns import output_schema
-from jetstream.spark.options import parse_source_options
-from jetstream.spark.pieces import pieces_of
-from jetstream.spark.reading import batch_reader, read_schema, stream_reader
+from jetstream.spark.options.source_options import parse_source_options
+from jetstream.spark.reading.batch_reader import FilteringBatchReader
+from jetstream.spark.reading.columns import output_schema
+from jetstream.spark.reading.pieces import pieces_of
+from jetstream.spark.reading.readers import batch_reader, read_schema, stream_reader
 from tests.spark.conftest import Endpoints
 from tests.support.compacting_nodes import CONFIG as COMPACTED
 from tests.support.pauses import pause_thread

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from envelope.limits import MIB
-from jetstream.spark.reading import batch_reader, read_schema
+from jetstream.spark.reading.readers import batch_reader, read_schema
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.nodes import run
 from tests.support.spark_reads import Query, rows_of

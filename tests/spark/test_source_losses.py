@@ -15,10 +15,10 @@ from jetstream.client.blocking.client import BlockingClient
 from jetstream.log.format.batch import encode_kept, encode_selected, read_header
 from jetstream.protocol.requests import Fetch
 from jetstream.protocol.responses import FetchResponse
-from jetstream.spark.columns import output_schema
-from jetstream.spark.options import parse_source_options
-from jetstream.spark.planning import OffsetRange, ReadPiece
-from jetstream.spark.range_reader import LogPiece, read_range
+from jetstream.spark.options.source_options import parse_source_options
+from jetstream.spark.reading.columns import output_schema
+from jetstream.spark.reading.planning import OffsetRange, ReadPiece
+from jetstream.spark.reading.range_reader import LogPiece, read_range
 from tests.support.forged_responses import Answer, a_batch, a_response, listening
 from tests.support.nodes import run
 from tests.support.sockets import records_batch

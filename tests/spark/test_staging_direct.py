@@ -13,10 +13,10 @@ import pytest
 from envelope.errors import CorruptDataError, SessionExpired, StreamReadOnly
 from envelope.spark_errors import InvalidOption
 from jetstream.client.blocking.client import BlockingClient
-from jetstream.spark.sink import JetstreamStreamWriter, Staged, publish_rows
-from jetstream.spark.sink_options import parse_sink_options
-from jetstream.spark.staged_files import decoded_manifest, manifest_path
-from jetstream.spark.staging import MicroBatch, Staging, open_staging
+from jetstream.spark.writing.sink import JetstreamStreamWriter, Staged, publish_rows
+from jetstream.spark.writing.sink_options import parse_sink_options
+from jetstream.spark.writing.staged_files import decoded_manifest, manifest_path
+from jetstream.spark.writing.staging import MicroBatch, Staging, open_staging
 from jetstream.tier.object_store import ObjectStore
 from tests.spark.conftest import Endpoints
 from tests.support.failing_store import Broken, FailingStore, When

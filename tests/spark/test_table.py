@@ -18,8 +18,8 @@ from jetstream.spark.pipelines.progress import BatchProgress
 from jetstream.spark.pipelines.run import run_stream
 from jetstream.spark.pipelines.settings import QuerySettings
 from jetstream.spark.pipelines.table import TableSettings, current_files
-from jetstream.spark.pipelines.table_store import read_version
-from jetstream.spark.pipelines.table_version import Layout
+from jetstream.spark.pipelines.tables.table_store import read_version
+from jetstream.spark.pipelines.tables.table_version import Layout
 from tests.support.stream_files import StreamFiles
 
 

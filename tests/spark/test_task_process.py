@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from jetstream.spark.sink import JetstreamBatchWriter, JetstreamStreamWriter
-from jetstream.spark.sink_options import parse_sink_options
+from jetstream.spark.writing.sink import JetstreamBatchWriter, JetstreamStreamWriter
+from jetstream.spark.writing.sink_options import parse_sink_options
 from tests.support.commands import REPOSITORY
 
 _TWO_TASKS: Final = """

@@ -11,17 +11,17 @@ import pyarrow.parquet as pq
 from envelope.errors import StorageError
 from jetstream.log.disk.port import Disk, File, make_directories
 from jetstream.log.disk.state_file import read_whole
-from jetstream.spark.offsets import Offsets, StreamOffset
-from jetstream.spark.pipelines.archive_files import Writer
-from jetstream.spark.pipelines.archive_merges import final_merges
-from jetstream.spark.pipelines.archive_store import ArchiveStore, held_archive, read_manifest
-from jetstream.spark.pipelines.archive_writing import (
+from jetstream.spark.pipelines.archives.archive_files import Writer
+from jetstream.spark.pipelines.archives.archive_merges import final_merges
+from jetstream.spark.pipelines.archives.archive_store import ArchiveStore, held_archive, read_manifest
+from jetstream.spark.pipelines.archives.archive_writing import (
     FileSettings,
     MergePlan,
     StagedBatch,
     archive_staged,
     merge_small_files,
 )
+from jetstream.spark.reading.offsets import Offsets, StreamOffset
 
 LIFE = "life"
 LEVELS = ("date",)

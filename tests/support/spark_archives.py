@@ -9,7 +9,7 @@ from jetstream.client.blocking.client import BlockingClient
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark.pipelines import archive
 from jetstream.spark.pipelines.archive import ArchiveSettings
-from jetstream.spark.pipelines.archive_store import held_archive
+from jetstream.spark.pipelines.archives.archive_store import held_archive
 from jetstream.spark.pipelines.settings import stream_of
 from tests.support.archives import FailingDisk
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark import end_spark, spark_session
 from jetstream.spark.pipelines.archive import ArchiveSettings, source_options, start
-from jetstream.spark.pipelines.archive_store import ArchiveStore, held_archive
+from jetstream.spark.pipelines.archives.archive_store import ArchiveStore, held_archive
 from jetstream.spark.pipelines.settings import QuerySettings, stream_of
 from tests.support.commands import REPOSITORY
 from tests.support.spark_sessions import session_settings

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from jetstream.spark.offsets import Offsets, StreamOffset
-from jetstream.spark.options import SourceOptions, parse_source_options
-from jetstream.spark.planning import OffsetRange, StreamBounds
+from jetstream.spark.options.source_options import SourceOptions, parse_source_options
+from jetstream.spark.reading.offsets import Offsets, StreamOffset
+from jetstream.spark.reading.planning import OffsetRange, StreamBounds
 
 ACCEPT = "; set failOnDataLoss to false to go on with what is there"
 GONE = "orders: the checkpoint is at 5, and it is deleted, or not among the streams that the options name"

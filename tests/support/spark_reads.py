@@ -10,9 +10,9 @@ from pyspark.sql.datasource import InputPartition
 
 import jetstream
 from jetstream.client.blocking.client import BlockingClient
-from jetstream.spark.batch_reader import BatchReader
-from jetstream.spark.reading import batch_reader, read_schema, stream_reader
-from jetstream.spark.stream_reader import Json, StreamReader
+from jetstream.spark.reading.batch_reader import BatchReader
+from jetstream.spark.reading.readers import batch_reader, read_schema, stream_reader
+from jetstream.spark.reading.stream_reader import Json, StreamReader
 from tests.support.nodes import nats_and_node, run
 
 Scenario = Callable[[BlockingClient, dict[str, str]], None]

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from envelope.types import TimestampUs
 from jetstream.log.disk.port import Disk
-from jetstream.spark.pipelines.table_merge import BUCKET, TOMBSTONE, BucketMerge, read_bucket
-from jetstream.spark.pipelines.table_store import bring_in, read_version
-from jetstream.spark.pipelines.table_version import (
+from jetstream.spark.pipelines.tables.table_merge import BUCKET, TOMBSTONE, BucketMerge, read_bucket
+from jetstream.spark.pipelines.tables.table_store import bring_in, read_version
+from jetstream.spark.pipelines.tables.table_version import (
     FILES_DIRECTORY,
     Layout,
     MergedBucket,

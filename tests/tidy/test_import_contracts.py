@@ -83,6 +83,12 @@ _BAD_IMPORTS = [
     ("inside the client", "jetstream/client/nodes/__init__.py", "import jetstream.client.read"),
     ("inside the command", "jetstream/cli/output/__init__.py", "import jetstream.cli.program"),
     ("inside the node", "jetstream/node/readers/__init__.py", "import jetstream.node.replicas"),
+    ("inside Spark", "jetstream/spark/reading/__init__.py", "import jetstream.spark.source"),
+    (
+        "inside the pipelines",
+        "jetstream/spark/pipelines/archives/__init__.py",
+        "import jetstream.spark.pipelines.archive",
+    ),
 ]
 
 

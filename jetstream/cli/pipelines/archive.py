@@ -24,16 +24,20 @@ from jetstream.cli.pipelines.options import (
 from jetstream.cli.pipelines.run import Total, run_batch, run_streaming
 from jetstream.cli.program.help_text import Json
 from jetstream.log.disk.os_disk import OsDisk
-from jetstream.spark.options import parse_source_options
+from jetstream.spark.options.source_options import parse_source_options
 from jetstream.spark.pipelines import archive as archive_pipeline
 from jetstream.spark.pipelines import backfill as backfill_pipeline
 from jetstream.spark.pipelines import replay as replay_pipeline
 from jetstream.spark.pipelines.archive import ArchiveSettings
-from jetstream.spark.pipelines.archive_levels import LEVELS_DEFAULT, checked_levels
-from jetstream.spark.pipelines.archive_merges import final_merges
-from jetstream.spark.pipelines.archive_store import ArchiveStore, held_archive
-from jetstream.spark.pipelines.archive_writing import COMPRESSION_DEFAULT, FileSettings, merge_small_files
-from jetstream.spark.pipelines.parquet_files import Compression
+from jetstream.spark.pipelines.archives.archive_levels import LEVELS_DEFAULT, checked_levels
+from jetstream.spark.pipelines.archives.archive_merges import final_merges
+from jetstream.spark.pipelines.archives.archive_store import ArchiveStore, held_archive
+from jetstream.spark.pipelines.archives.archive_writing import (
+    COMPRESSION_DEFAULT,
+    FileSettings,
+    merge_small_files,
+)
+from jetstream.spark.pipelines.archives.parquet_files import Compression
 from jetstream.spark.pipelines.replay import OWN_SUBJECT, ReplaySettings
 from jetstream.spark.pipelines.settings import stream_of
 

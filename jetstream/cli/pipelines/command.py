@@ -13,13 +13,13 @@ from jetstream.cli.output.console import reported_errors
 from jetstream.cli.pipelines.options import QueryOptions, SourceOptions, absolute_place, access_options
 from jetstream.cli.pipelines.run import run_streaming
 from jetstream.cli.program.help_text import Json
-from jetstream.spark.options import parse_source_options
+from jetstream.spark.options.source_options import parse_source_options
 from jetstream.spark.pipelines import aggregate as aggregate_pipeline
 from jetstream.spark.pipelines import table as table_pipeline
 from jetstream.spark.pipelines.aggregate import AggregateSettings, ParquetSink, StreamSink
 from jetstream.spark.pipelines.settings import QuerySettings, stream_of
 from jetstream.spark.pipelines.table import TableSettings
-from jetstream.spark.pipelines.table_version import Layout
+from jetstream.spark.pipelines.tables.table_version import Layout
 
 TABLE_EXAMPLES: Final = (
     "jetstream pipeline table --stream prices --table /srv/prices --checkpoint /srv/prices-checkpoint",

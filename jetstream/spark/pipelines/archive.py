@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jetstream.spark.pipelines.archive_files import CHECKPOINT_DIRECTORY, Manifest, Writer
-from jetstream.spark.pipelines.archive_levels import LEVELS_DEFAULT, column_of, expression_of
-from jetstream.spark.pipelines.archive_merges import due_merges
-from jetstream.spark.pipelines.archive_store import ArchiveStore
-from jetstream.spark.pipelines.archive_writing import (
+from jetstream.spark.pipelines.archives.archive_files import CHECKPOINT_DIRECTORY, Manifest, Writer
+from jetstream.spark.pipelines.archives.archive_levels import LEVELS_DEFAULT, column_of, expression_of
+from jetstream.spark.pipelines.archives.archive_merges import due_merges
+from jetstream.spark.pipelines.archives.archive_store import ArchiveStore
+from jetstream.spark.pipelines.archives.archive_writing import (
     FileSettings,
     StagedBatch,
     archive_staged,

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from envelope.errors import RequestError, StreamRecreated, UnknownStream
 from jetstream.log.disk.os_disk import OsDisk
-from jetstream.spark.cluster import Cluster
-from jetstream.spark.options import parse_source_options
+from jetstream.spark.options.source_options import parse_source_options
 from jetstream.spark.pipelines.archive import COLUMNS, STARTS, local_uri
-from jetstream.spark.pipelines.archive_files import Manifest
-from jetstream.spark.pipelines.archive_store import read_manifest
+from jetstream.spark.pipelines.archives.archive_files import Manifest
+from jetstream.spark.pipelines.archives.archive_store import read_manifest
 from jetstream.spark.pipelines.settings import FORMAT
+from jetstream.spark.reading.cluster import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

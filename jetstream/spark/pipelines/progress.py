@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envelope.errors import RequestError
-from jetstream.spark.offsets import Offsets, StreamOffset, decode_offsets
+from jetstream.spark.reading.offsets import Offsets, StreamOffset, decode_offsets
 
 
 @dataclass(frozen=True, slots=True)

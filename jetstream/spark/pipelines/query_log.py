@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from envelope.errors import CorruptDataError
-from jetstream.spark.offsets import Offsets, decode_offsets
+from jetstream.spark.reading.offsets import Offsets, decode_offsets
 
 _VERSION: Final = "v1"
 _LINES: Final = 3

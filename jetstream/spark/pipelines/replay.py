@@ -16,9 +16,9 @@ from envelope.headers import MESSAGE_HEADERS
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.disk.port import Disk, make_directories, parent_of
 from jetstream.log.disk.state_file import decode_state, read_whole, write_state
+from jetstream.spark.pipelines.archives.replay_plan import Piece, Replay, decode_replay, encode_replay
 from jetstream.spark.pipelines.backfill import archived, manifest_of
 from jetstream.spark.pipelines.progress import BatchProgress
-from jetstream.spark.pipelines.replay_plan import Piece, Replay, decode_replay, encode_replay
 from jetstream.spark.pipelines.settings import FORMAT
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """Pipeline *table*: a stream whose records have keys becomes a table of the last record of each key.
 
-Each micro-batch is merged into the buckets that its keys lie in (`jetstream.spark.pipelines.table_version`
+Each micro-batch is merged into the buckets that its keys lie in
+(`jetstream.spark.pipelines.tables.table_version`
 says what a table is). A tombstone removes its key; records without a key are nobody's, and left out.
 """
 
@@ -15,15 +16,15 @@ from envelope.types import TimestampUs
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark.pipelines import json_values
 from jetstream.spark.pipelines.settings import QuerySettings
-from jetstream.spark.pipelines.table_merge import (
+from jetstream.spark.pipelines.tables.table_merge import (
     BUCKET,
     RESULT_SCHEMA,
     TOMBSTONE,
     BucketMerge,
     merge_function,
 )
-from jetstream.spark.pipelines.table_store import bring_in, read_version, stored_version
-from jetstream.spark.pipelines.table_version import (
+from jetstream.spark.pipelines.tables.table_store import bring_in, read_version, stored_version
+from jetstream.spark.pipelines.tables.table_version import (
     FILES_DIRECTORY,
     Layout,
     MergedBucket,

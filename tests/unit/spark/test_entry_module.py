@@ -21,4 +21,6 @@ def test_who_looks_for_formats_does_not_pay_for_reading() -> None:
     """Every Python worker that looks for any format imports it."""
     loaded = subprocess.check_output([sys.executable, "-c", LOADED], text=True).split()
     assert "jetstream.spark.source" in loaded
-    assert not {"jetstream.client", "jetstream.spark.reading", "nats", "pydantic"}.intersection(loaded)
+    assert not {"jetstream.client", "jetstream.spark.reading.readers", "nats", "pydantic"}.intersection(
+        loaded
+    )

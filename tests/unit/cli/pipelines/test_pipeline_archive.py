@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from jetstream.log.disk.os_disk import OsDisk
-from jetstream.spark.pipelines.archive_files import MANIFEST_PATH
-from jetstream.spark.pipelines.archive_store import held_archive
+from jetstream.spark.pipelines.archives.archive_files import MANIFEST_PATH
+from jetstream.spark.pipelines.archives.archive_store import held_archive
 from tests.support.archives import batches_of, rows_by_listing, rows_by_manifest, rows_of, run_query
 from tests.support.commands import jetstream, json_lines, succeeded
 

@@ -24,7 +24,7 @@ from jetstream.cli.pipelines.options import (
 )
 from jetstream.cli.pipelines.run import batch_text
 from jetstream.cli.program.help_text import add_command
-from jetstream.spark.options import parse_source_options
+from jetstream.spark.options.source_options import parse_source_options
 from jetstream.spark.pipelines.aggregate import ParquetSink, StreamSink
 from jetstream.spark.pipelines.progress import BatchProgress
 

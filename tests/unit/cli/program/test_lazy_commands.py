@@ -40,7 +40,7 @@ def test_a_command_imports_what_it_needs_alone(arguments: tuple[str, ...]) -> No
     assert not modules & {
         "jetstream.node.node",
         "jetstream.cli.demo.command",
-        "jetstream.spark.options",
+        "jetstream.spark.options.source_options",
         "pyspark",
     }
 

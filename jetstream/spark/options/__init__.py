@@ -1,0 +1,1 @@
+"""Options of source and sink, and the client that they describe."""

@@ -1,0 +1,203 @@
+"""How driver and executors reach the cluster: from options, and pickled with what goes to executors."""
+
+import ssl
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from nats.aio.client import RawCredentials
+from pydantic import SecretStr
+
+from envelope.errors import InvalidConfig, RequestError
+from envelope.spark_errors import InvalidOption
+from envelope.urls import shown_url
+from jetstream.client.blocking.client import BlockingClient, connect_blocking
+from jetstream.client.connection import JetstreamClient, connect
+from jetstream.client.nodes.node_links import parse_address
+from jetstream.spark.options import option_names
+from jetstream.spark.options.option_names import lowered
+from jetstream.spark.options.option_values import flag, words_of
+from metadata.stream_config import API_PREFIX_DEFAULT
+
+_CREDENTIALS_MARK: Final = "-----BEGIN NATS USER JWT"
+"""What the contents of a credentials file begin with; a path does not."""
+
+Authorities = str
+"""The path of a PEM file, or ``system``."""
+
+
+@dataclass(frozen=True, slots=True)
+class NatsIdentity:
+    """Who the client is to NATS: one of these, or nobody."""
+
+    user: str | None = None
+    password: SecretStr | None = None
+    token: SecretStr | None = None
+    credentials: SecretStr | None = None
+    """The path of a credentials file, or its contents."""
+    nkey_seed: SecretStr | None = None
+    """The seed itself."""
+
+    def __repr__(self) -> str:
+        return f"NatsIdentity({self.user or 'nobody'})"
+
+    def connect_options(self) -> dict[str, Any]:
+        """Return nats-py's options."""
+        found: dict[str, object | None] = {
+            "user": self.user,
+            "password": _revealed(self.password),
+            "token": _revealed(self.token),
+            "nkeys_seed_str": _revealed(self.nkey_seed),
+            "user_credentials": _credentials(self.credentials),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """All that a client needs; nothing secret is in its repr."""
+
+    servers: tuple[str, ...] = ()
+    """URLs of NATS; may hold a password."""
+    sockets: tuple[str, ...] = ()
+    """``host:port`` of nodes, to be asked for the others instead of NATS."""
+    token: SecretStr | None = None
+    """What the nodes' sockets want of readers."""
+    tls_ca: Authorities | None = None
+    """Read over TLS, trusting these; None: without TLS."""
+    nats: NatsIdentity = NatsIdentity()
+    nats_tls_ca: Authorities | None = None
+    short_circuit_reads: bool = True
+    """Read the files of a node on the same machine where they lie."""
+    api_prefix: str = API_PREFIX_DEFAULT
+
+    def __repr__(self) -> str:
+        shown = [*map(shown_url, self.servers), *self.sockets]
+        return f"ClusterAccess({', '.join(shown)})"
+
+    @classmethod
+    def from_options(
+        cls, options: Mapping[str, str], *, publishes: bool = False
+    ) -> tuple[Self, dict[str, str]]:
+        """Return the access, and the options that are not about it, by their names in lower case.
+
+        Args:
+            options: names in any case.
+            publishes: NATS is needed.
+
+        Raises:
+            InvalidOption: neither servers nor sockets, an address or a flag that is none, or options that
+                contradict each other.
+        """
+        rest = lowered(options)
+        given = {name: rest.pop(name.lower()).strip() for name in option_names.ACCESS if name.lower() in rest}
+        _check_whole(given, publishes=publishes)
+        access = cls(
+            servers=words_of("servers", given["servers"], shown_url) if "servers" in given else (),
+            sockets=_addresses(given["sockets"]) if "sockets" in given else (),
+            token=_secret(given.get("token")),
+            tls_ca=given.get("tls.ca"),
+            nats=NatsIdentity(
+                user=given.get("nats.user"),
+                password=_secret(given.get("nats.password")),
+                token=_secret(given.get("nats.token")),
+                credentials=_secret(given.get("nats.credentials")),
+                nkey_seed=_secret(given.get("nats.nkeySeed")),
+            ),
+            nats_tls_ca=given.get("nats.tls.ca"),
+            short_circuit_reads=flag("shortCircuitReads", given.get("shortCircuitReads", "true")),
+            api_prefix=given.get("apiPrefix", API_PREFIX_DEFAULT),
+        )
+        return access, rest
+
+    def open(self) -> AbstractContextManager[BlockingClient]:
+        """Return a client for a ``with`` block, which connects at its beginning and closes at its end.
+
+        Raises:
+            ConnectionLost: NATS cannot be reached; raised by the block.
+            InvalidConfig: a file that is not there, or not what it should be.
+        """
+        return connect_blocking(
+            *self.servers,
+            socket=self.sockets or None,
+            socket_token=_revealed(self.token),
+            socket_tls=_authorities(self.tls_ca),
+            short_circuit_reads=self.short_circuit_reads,
+            api_prefix=self.api_prefix,
+            **self._nats_options(),
+        )
+
+    def connect(self) -> AbstractAsyncContextManager[JetstreamClient]:
+        """Return the same for an ``async with`` block."""
+        return connect(
+            *self.servers,
+            socket=self.sockets or None,
+            socket_token=_revealed(self.token),
+            socket_tls=_authorities(self.tls_ca),
+            short_circuit_reads=self.short_circuit_reads,
+            api_prefix=self.api_prefix,
+            **self._nats_options(),
+        )
+
+    def _nats_options(self) -> dict[str, Any]:
+        options = self.nats.connect_options()
+        authorities = _authorities(self.nats_tls_ca)
+        if authorities is None:
+            return options
+        try:
+            context = ssl.create_default_context(cafile=None if authorities is True else authorities)
+        except OSError as error:  # an SSLError is one
+            raise InvalidConfig(f"nats.tls.ca: no authorities to trust in {authorities}: {error}") from None
+        return options | {"tls": context}
+
+
+def _check_whole(given: Mapping[str, str], *, publishes: bool) -> None:
+    for name, value in given.items():
+        if not value:
+            raise InvalidOption(f"{name} is empty")
+    if publishes and "servers" not in given:
+        raise InvalidOption("servers: to publish, the URL of a NATS server: nats://host:4222")
+    if "servers" not in given and "sockets" not in given:
+        raise InvalidOption("servers or sockets: the URL of a NATS server, or host:port of a node")
+    ways = [
+        name for name in ("nats.user", "nats.token", "nats.credentials", "nats.nkeySeed") if name in given
+    ]
+    if len(ways) > 1:
+        raise InvalidOption(f"one way to authenticate to NATS, not {' and '.join(ways)}")
+    if ("nats.user" in given) != ("nats.password" in given):
+        raise InvalidOption("nats.user and nats.password belong together")
+    if "servers" not in given and (ways or "nats.tls.ca" in given):
+        raise InvalidOption(
+            f"{(ways or ['nats.tls.ca'])[0]} is for NATS, and servers does not say where it is"
+        )
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    addresses = words_of("sockets", text)
+    for address in addresses:
+        if "://" in address:  # which may have a password
+            raise InvalidOption("sockets: host:port of nodes, not a URL: those of NATS are in servers")
+        try:
+            parse_address(address)
+        except RequestError as error:
+            raise InvalidOption(f"sockets: {error.description}") from None
+    return addresses
+
+
+def _secret(text: str | None) -> SecretStr | None:
+    return None if text is None else SecretStr(text)
+
+
+def _revealed(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
+
+
+def _credentials(secret: SecretStr | None) -> object | None:
+    text = _revealed(secret)
+    return RawCredentials(text) if text is not None and text.startswith(_CREDENTIALS_MARK) else text
+
+
+def _authorities(named: Authorities | None) -> str | Path | Literal[True] | None:
+    return True if named is not None and named.lower() == "system" else named

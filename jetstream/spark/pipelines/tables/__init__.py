@@ -1,0 +1,1 @@
+"""A stream as a table of files: merged buckets and versions."""

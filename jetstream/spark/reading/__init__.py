@@ -1,0 +1,1 @@
+"""The source: plans, ranges, columns and readers."""

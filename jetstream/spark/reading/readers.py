@@ -1,0 +1,58 @@
+"""What the data source does to read: options and columns checked, and who plans and reads then."""
+
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from jetstream.spark.options.option_names import STREAM_ONLY, lowered
+from jetstream.spark.options.source_options import parse_source_options
+from jetstream.spark.reading.batch_reader import BatchReader, FilteringBatchReader
+from jetstream.spark.reading.columns import check_schema, output_schema
+from jetstream.spark.reading.stream_reader import StreamReader
+from jetstream.spark.task_process import settle_process
+
+_PLANS_WITH_FILTERS: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+"""What runs in the process in which Spark plans a read with filters; its switch for that is on then."""
+
+
+def read_schema(options: Mapping[str, str]) -> StructType:
+    """Return the columns that the options name; whether they are of a stream nobody has said yet.
+
+    Raises:
+        InvalidOption: an option that cannot be.
+    """
+    settle_process()
+    is_stream = not lowered(options).keys().isdisjoint(name.lower() for name in STREAM_ONLY)
+    return from_arrow_schema(output_schema(parse_source_options(options, streaming=is_stream).output_columns))
+
+
+def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
+    """Return what plans and does a batch read of these columns.
+
+    Raises:
+        InvalidOption: an option that cannot be.
+        RequestError: columns that there are not.
+    """
+    reader = FilteringBatchReader if _takes_filters() else BatchReader
+    return reader(parse_source_options(options, streaming=False), _checked(schema))
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> StreamReader:
+    """Return the same for a stream; raises what `batch_reader` raises."""
+    return StreamReader(parse_source_options(options, streaming=True), _checked(schema))
+
+
+def _checked(schema: StructType) -> pa.Schema:
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    check_schema(wanted)
+    return wanted
+
+
+def _takes_filters() -> bool:
+    """Tell whether Spark will hand filters over: it refuses a reader that takes any if its switch is off."""
+    main = sys.modules["__main__"].__spec__
+    return _PLANS_WITH_FILTERS in sys.modules or (main is not None and main.name == _PLANS_WITH_FILTERS)

@@ -1,0 +1,1 @@
+"""The sink: columns, targets and staged files."""
