@@ -17,11 +17,11 @@ from functools import partial
 
 from envelope.limits import DEDUPE_IDS_MAX
 from envelope.types import LeaderEpoch, Offset, StreamName, TimestampUs
-from jetstream.ingest.dedupe import DedupeWindow, window_us
-from jetstream.ingest.history import History
 from jetstream.ingest.machine import Append, Appended, HighWatermarkAdvanced, Received, StreamIngest
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.parser import Block, MessageParser
+from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
+from jetstream.ingest.publishers.history import History
 from metadata.stream_config import StreamConfig
 
 CHUNK_BYTES = 32 * 1024

@@ -20,14 +20,14 @@ from envelope.errors import JetstreamError, Overloaded, StreamOffline
 from envelope.limits import MAILBOX_MESSAGES_MAX
 from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.ingest.cursor_intake import intake_of
-from jetstream.ingest.dedupe import DedupeWindow, window_us
 from jetstream.ingest.gathering import FULL_GROUP_BYTES, FULL_GROUP_MESSAGES, Gathering
-from jetstream.ingest.history import History
 from jetstream.ingest.intake import Binds
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import PendingAcks
+from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
+from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.sessions import StoredPlace
 from jetstream.ingest.sequencer import Duplicate, Group, Refused, Sequencer
-from jetstream.ingest.sessions import StoredPlace
 from jetstream.log.format.plain_batch import Records
 from metadata.stream_config import StreamConfig
 

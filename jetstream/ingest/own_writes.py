@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from envelope.errors import JetstreamError
 from envelope.limits import BATCH_BYTES_MAX, GROUP_MESSAGES_MAX
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.ingest.history import History
+from jetstream.ingest.publishers.history import History
 from jetstream.ingest.records import RecordFields, build_records
 from jetstream.log.format.plain_batch import Records
 

@@ -23,13 +23,13 @@ from envelope.errors import (
 from envelope.headers import BATCH_RECORDS, SessionPlace
 from envelope.types import AckPolicy, Offset, TimestampUs
 from jetstream.ingest.batches import BatchContent, read_batch
-from jetstream.ingest.dedupe import name_of, names_of
-from jetstream.ingest.history import History, Step
 from jetstream.ingest.intake import Addressee, InspectedMessage, Intake
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import NO_ACKS, Acks, acks_of, joined
+from jetstream.ingest.publishers.dedupe import name_of, names_of
+from jetstream.ingest.publishers.history import History, Step
+from jetstream.ingest.publishers.sessions import StoredPlace, name_in_window
 from jetstream.ingest.records import RecordFields, build_records
-from jetstream.ingest.sessions import StoredPlace, name_in_window
 from jetstream.log.format.plain_batch import Records, Run, Runs
 
 

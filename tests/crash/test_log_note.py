@@ -11,7 +11,7 @@ from envelope.errors import DiskFull, JetstreamError
 from envelope.headers import SEQUENCE, SEQUENCE_AFTER, SESSION, SessionPlace
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
-from jetstream.ingest.sessions import StoredPlace
+from jetstream.ingest.publishers.sessions import StoredPlace
 from jetstream.log.disk.state_file import Json, write_state
 from jetstream.log.format.batch import encode
 from jetstream.node.disk.history_file import NOTE_FILE, SEARCHED_BATCHES

@@ -419,7 +419,7 @@ async def fill(js: JetstreamClient, number: int) -> None:
             _ = await publisher.publish("orders.eu", b"%d" % value)
 
 
-@pytest.mark.slow("tests/unit/ingest/test_dedupe.py")
+@pytest.mark.slow("tests/unit/ingest/publishers/test_dedupe.py")
 def test_message_ids_take_the_memory_that_the_operations_page_says() -> None:
     page = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
     (measure,) = [block for block in blocks("docs/operations.md", "sh") if "DedupeWindow" in block]

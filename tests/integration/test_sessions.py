@@ -28,7 +28,7 @@ from envelope.errors import (
 )
 from envelope.types import TimestampUs
 from jetstream.client.publish.messages import PublishOptions
-from jetstream.ingest.sessions import WINDOW_US_DEFAULT
+from jetstream.ingest.publishers.sessions import WINDOW_US_DEFAULT
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from metadata.api.responses import StreamInfo

@@ -14,8 +14,6 @@ from envelope.internal_streams import CURSORS
 from envelope.limits import DEDUPE_IDS_MAX, KIB, SUBJECT_BYTES_MAX
 from envelope.subjects import matches
 from envelope.types import LeaderEpoch, Offset, StreamName, TimestampUs
-from jetstream.ingest.dedupe import DedupeWindow, window_us
-from jetstream.ingest.history import History
 from jetstream.ingest.machine import (
     Append,
     Appended,
@@ -27,6 +25,8 @@ from jetstream.ingest.machine import (
 )
 from jetstream.ingest.messages import MessageBlock, Unread
 from jetstream.ingest.partition_shares import partition_keys
+from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
+from jetstream.ingest.publishers.history import History
 from jetstream.ingest.subject_filter import SubjectFilter
 from metadata.api.requests import REQUESTS
 from metadata.api.wire import encode_error, parse_request

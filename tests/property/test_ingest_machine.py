@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from envelope.errors import DiskFull, FsyncFailed, InvalidHeader, TxidDecreasing
 from envelope.types import AckPolicy
-from jetstream.ingest.dedupe import name_of
 from jetstream.ingest.machine import APPENDS_IN_FLIGHT_MAX
+from jetstream.ingest.publishers.dedupe import name_of
 from tests.support.ingest_machine import IngestHarness, outcomes
 from tests.support.messages import PublishedMessage
 

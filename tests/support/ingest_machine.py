@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from envelope.errors import JetstreamError
 from envelope.types import NO_OFFSET, AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
-from jetstream.ingest.dedupe import DedupeWindow, window_us
-from jetstream.ingest.history import History
 from jetstream.ingest.machine import (
     Action,
     Append,
@@ -21,7 +19,9 @@ from jetstream.ingest.machine import (
     Received,
     StreamIngest,
 )
-from jetstream.ingest.sessions import StoredPlace
+from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
+from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.sessions import StoredPlace
 from jetstream.log.format.plain_batch import arrow_records
 from metadata.stream_config import StreamConfig
 from tests.support.messages import Answer, PublishedMessage, appends, block_of, published

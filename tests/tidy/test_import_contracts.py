@@ -89,6 +89,7 @@ _BAD_IMPORTS = [
         "jetstream/spark/pipelines/archives/__init__.py",
         "import jetstream.spark.pipelines.archive",
     ),
+    ("inside the ingest", "jetstream/ingest/publishers/__init__.py", "import jetstream.ingest.sequencer"),
 ]
 
 

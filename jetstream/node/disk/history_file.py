@@ -34,8 +34,8 @@ from typing import Final, NamedTuple
 from envelope.errors import CorruptDataError, DiskFull, StreamOffline
 from envelope.limits import MIB, SESSION_ID_BYTES_MAX, SESSIONS_MAX
 from envelope.types import Offset, TimestampUs
-from jetstream.ingest.record_fates import RecordFates
-from jetstream.ingest.sessions import Session, Sessions, StoredPlace
+from jetstream.ingest.publishers.record_fates import RecordFates
+from jetstream.ingest.publishers.sessions import Session, Sessions, StoredPlace
 from jetstream.log.disk.port import Disk
 from jetstream.log.disk.state_file import Json, decode_state, encode_state, natural, read_whole, write_state
 from jetstream.log.format.batch import UnsealedBatch

@@ -15,9 +15,9 @@ from typing import Final
 from envelope.errors import CorruptDataError, JetstreamError
 from envelope.limits import MIB
 from envelope.types import NO_OFFSET, Compact, Compression, LeaderEpoch, Offset, TimestampUs
-from jetstream.ingest.dedupe import DedupeWindow, window_us
-from jetstream.ingest.history import History
-from jetstream.ingest.sessions import Sessions
+from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
+from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.sessions import Sessions
 from jetstream.log.disk.port import Disk
 from jetstream.log.format.batch import SealedBatch, decode, iter_frames, last_txid, read_header, records_of
 from jetstream.log.format.plain_batch import is_plain

@@ -12,7 +12,7 @@ from functools import partial
 
 from envelope.errors import DiskFull, JetstreamError, StreamLost, StreamOffline
 from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName
-from jetstream.ingest.dedupe import window_us
+from jetstream.ingest.publishers.dedupe import window_us
 from jetstream.log.log import Log
 from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.log.writable_log import note_committed

@@ -5,8 +5,8 @@ import pytest
 from envelope.envelopes import encode_message
 from envelope.errors import InvalidEnvelope
 from envelope.types import Offset
-from jetstream.ingest.dedupe import DedupeWindow, window_us
-from jetstream.ingest.history import History
+from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
+from jetstream.ingest.publishers.history import History
 from tests.support.ingest_machine import IDS_MAX, WINDOW, IngestHarness, absorb, outcomes
 from tests.support.messages import message
 

@@ -3,8 +3,6 @@ import pytest
 
 from envelope.errors import InvalidHeader, InvalidSubject, TxidDecreasing, Unsupported
 from envelope.types import AckPolicy, Offset, TimestampUs
-from jetstream.ingest.dedupe import DedupeWindow
-from jetstream.ingest.history import History
 from jetstream.ingest.machine import (
     APPENDS_IN_FLIGHT_MAX,
     Appended,
@@ -12,6 +10,8 @@ from jetstream.ingest.machine import (
     HighWatermarkAdvanced,
     Received,
 )
+from jetstream.ingest.publishers.dedupe import DedupeWindow
+from jetstream.ingest.publishers.history import History
 from jetstream.log.format.plain_batch import arrow_records
 from tests.support.ingest_machine import IngestHarness, absorb, outcomes
 from tests.support.messages import PublishedMessage, appends, block_of, counted, message

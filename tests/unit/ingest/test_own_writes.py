@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from envelope.errors import DiskFull, NotEnoughReplicas
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.ingest.dedupe import DedupeWindow
-from jetstream.ingest.history import History
 from jetstream.ingest.own_writes import Committed, OwnAppend, OwnWrite, OwnWrites, Refused
+from jetstream.ingest.publishers.dedupe import DedupeWindow
+from jetstream.ingest.publishers.history import History
 from jetstream.log.format.plain_batch import arrow_records
 
 NOW = TimestampUs(1_764_000_000_000_000)

@@ -10,8 +10,8 @@ from envelope.errors import CorruptDataError, JetstreamError, OutOfResources, St
 from envelope.headers import MESSAGE_ID, SEQUENCE, SEQUENCE_AFTER, SESSION
 from envelope.limits import SESSION_ID_BYTES_MAX, SESSIONS_MAX
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
-from jetstream.ingest.history import History
-from jetstream.ingest.sessions import Session, Sessions
+from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.sessions import Session, Sessions
 from jetstream.log.format.batch import BatchFlags, encode, verified_batches
 from jetstream.log.format.message import record_batch_fields
 from jetstream.node.disk.appends import FollowerAppend

@@ -1,8 +1,8 @@
 """How many records a repeat is answered with: known for as many batches as there are ids."""
 
 from envelope.types import Offset
-from jetstream.ingest.batch_ends import BatchEnds
-from jetstream.ingest.dedupe import DedupeWindow
+from jetstream.ingest.publishers.batch_ends import BatchEnds
+from jetstream.ingest.publishers.dedupe import DedupeWindow
 
 
 def known(ends: BatchEnds, batches: int) -> list[int]:

@@ -1,6 +1,7 @@
 """What a stream has stored lately, by the names its publishers gave it, so that a retry is not stored again.
 
-A name is a message id, or a place in a publisher's session (`jetstream.ingest.sessions`). Names leave by age,
+A name is a message id, or a place in a publisher's session (`jetstream.ingest.publishers.sessions`). Names
+leave by age,
 counted in the log's own timestamps, so that a clock set back brings none back and a restart remembers what
 was remembered before; and by count, so that memory is bounded. A rollback finds all that it takes back, and
 that has not left, at the young end.
@@ -29,7 +30,7 @@ from itertools import repeat
 from typing import Final
 
 from envelope.types import Offset, TimestampUs
-from jetstream.ingest.record_fates import RecordFates
+from jetstream.ingest.publishers.record_fates import RecordFates
 
 GENERATION_NAMES: Final = (1 << 15) * 2 // 3
 """A dictionary of 2**15 places takes so many before it grows; to drop one takes a millisecond or two."""

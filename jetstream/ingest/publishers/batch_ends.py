@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from envelope.headers import BATCH_RECORDS
 from envelope.limits import DEDUPE_IDS_MAX, ENVELOPE_RECORDS_MAX
 from envelope.types import Offset
-from jetstream.ingest.dedupe import DedupeWindow
+from jetstream.ingest.publishers.dedupe import DedupeWindow
 
 KEPT_MIN: Final = DEDUPE_IDS_MAX
 """Of a stream that remembers fewer ids; at most twice as many are kept."""

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from envelope.types import NO_OFFSET, Offset, TimestampUs
-from jetstream.ingest.batch_ends import BatchEnds
-from jetstream.ingest.dedupe import DedupeWindow, Name, name_of, names_of
-from jetstream.ingest.sessions import (
+from jetstream.ingest.publishers.batch_ends import BatchEnds
+from jetstream.ingest.publishers.dedupe import DedupeWindow, Name, name_of, names_of
+from jetstream.ingest.publishers.sessions import (
     Session,
     Sessions,
     StoredNames,

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from envelope.limits import DEDUPE_IDS_MAX
 from envelope.types import Offset, TimestampUs
-from jetstream.ingest.dedupe import DIGEST_BYTES, GENERATION_NAMES, DedupeWindow, name_of
-from jetstream.ingest.history import History
+from jetstream.ingest.publishers.dedupe import DIGEST_BYTES, GENERATION_NAMES, DedupeWindow, name_of
+from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.sessions import stored_names
 from jetstream.ingest.records import RecordFields, build_records
-from jetstream.ingest.sessions import stored_names
 from jetstream.log.format.plain_batch import arrow_records
 from tests.support.ingest_machine import absorb
 

@@ -6,9 +6,9 @@ import pytest
 
 from envelope.errors import Overloaded
 from envelope.types import TimestampUs
-from jetstream.ingest import dedupe
-from jetstream.ingest.dedupe import DedupeWindow, window_us
-from jetstream.ingest.history import History
+from jetstream.ingest.publishers import dedupe
+from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
+from jetstream.ingest.publishers.history import History
 from tests.support.ingest_machine import WINDOW, IngestHarness, outcomes
 from tests.support.messages import message
 

@@ -5,10 +5,9 @@ import pytest
 from envelope.errors import InvalidHeader
 from envelope.headers import SessionPlace, publish_headers, session_place
 from envelope.types import Offset, TimestampUs
-from jetstream.ingest.dedupe import DedupeWindow
-from jetstream.ingest.history import History
-from jetstream.ingest.records import RecordFields, build_records
-from jetstream.ingest.sessions import (
+from jetstream.ingest.publishers.dedupe import DedupeWindow
+from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.sessions import (
     WINDOW_US_DEFAULT,
     Session,
     Sessions,
@@ -16,6 +15,7 @@ from jetstream.ingest.sessions import (
     name_in_window,
     stored_names,
 )
+from jetstream.ingest.records import RecordFields, build_records
 from jetstream.log.format.plain_batch import arrow_records
 from tests.support import messages
 from tests.support.ingest_machine import IDS_MAX, IngestHarness, absorb, outcomes

@@ -1,0 +1,1 @@
+"""What a stream remembers of its publishers: message ids, sessions and batches."""
