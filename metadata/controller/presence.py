@@ -10,7 +10,7 @@ from envelope.types import MonotonicNs, NodeEpoch, NodeId, Term
 from metadata.controller.settings import ControllerSettings
 from metadata.controller.tenure import Tenure
 from metadata.lease import Lease
-from metadata.raft.node_messages import (
+from metadata.raft.messages.node_messages import (
     LeaseAsked,
     LeaseGranted,
     LeaseRefused,

@@ -21,7 +21,7 @@ from metadata.catalog.commands import ChangeLeader, FinishReassignment
 from metadata.controller import events as controlling
 from metadata.controller.machine import Controller
 from metadata.controller.settings import ControllerSettings
-from metadata.raft.node_messages import (
+from metadata.raft.messages.node_messages import (
     LeaseAsked,
     LeaseGranted,
     LeaseRefused,

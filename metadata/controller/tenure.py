@@ -5,7 +5,7 @@ from typing import Final
 from envelope.types import MonotonicNs, NodeEpoch, NodeId, StreamName
 from metadata.catalog.catalog import Catalog
 from metadata.lease import Lease
-from metadata.raft.node_messages import LeaseGranted, LeaseRefused
+from metadata.raft.messages.node_messages import LeaseGranted, LeaseRefused
 
 CLOCK_MARGIN_DIVISOR: Final = 16
 """A sixteenth of what was granted is not used: the clock that counts it here may run slower than the one

@@ -29,7 +29,7 @@ from envelope.errors import CorruptDataError
 from envelope.types import MonotonicNs, NodeId, Term
 from metadata.raft.election_timer import ElectionTimer
 from metadata.raft.log import RaftLog
-from metadata.raft.messages import (
+from metadata.raft.messages.voter_messages import (
     AppendRequest,
     ElectNow,
     Heartbeat,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from envelope.types import LogIndex, NodeId, Term
-from metadata.raft.messages import Message
+from metadata.raft.messages.voter_messages import Message
 from metadata.raft.state import Entry, HardState, Snapshot
 
 # --- events -------------------------------------------------------------------------------------------

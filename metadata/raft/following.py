@@ -11,7 +11,7 @@ Source: Ongaro and Ousterhout, figures 2 (AppendEntries) and 13 (InstallSnapshot
 from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, NodeId, Term
 from metadata.raft.log import RaftLog
-from metadata.raft.messages import (
+from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendRequest,
     AppendResponse,

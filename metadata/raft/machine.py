@@ -6,8 +6,8 @@ module is where an event finds its part:
     `metadata.raft.election`   which term it is, who leads it, votes and timeouts
     `metadata.raft.log`        entries, the snapshot before them, how far they are committed
     `metadata.raft.following`  what the leader sends
-    `metadata.raft.leading`    replication, heartbeats, reads, transfer; there only while this voter leads
-    `metadata.raft.recovery`   what a voter with an empty disk asks before it says anything
+    `metadata.raft.leader.leading`    replication, heartbeats, reads, transfer; there only while this voter
+    leads `metadata.raft.recovery`   what a voter with an empty disk asks before it says anything
     `metadata.raft.output`     what one event makes the voter do, and what of its state is durable
 
 What follows from any event is done in one place after it: a reign begins or ends, the commit index moves,
@@ -45,9 +45,10 @@ from metadata.raft.events import (
     Transfer,
 )
 from metadata.raft.following import Following
-from metadata.raft.leading import Leadership
+from metadata.raft.leader.leading import Leadership
 from metadata.raft.log import RaftLog
-from metadata.raft.messages import (
+from metadata.raft.messages.observer_messages import Committed, CommittedState, Observe, ObserverAnswer
+from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendRequest,
     AppendResponse,
@@ -58,7 +59,6 @@ from metadata.raft.messages import (
     RecoveryResponse,
     SnapshotRequest,
 )
-from metadata.raft.observer_messages import Committed, CommittedState, Observe, ObserverAnswer
 from metadata.raft.output import Output
 from metadata.raft.quorum import Group
 from metadata.raft.recovery import Recovery

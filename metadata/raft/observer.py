@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from envelope.errors import CorruptDataError, RemoteProtocolError
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
 from metadata.raft.events import Apply, LeaderChanged, Restore
-from metadata.raft.observer_messages import (
+from metadata.raft.messages.observer_messages import (
     Committed,
     CommittedState,
     Observe,

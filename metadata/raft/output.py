@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from envelope.types import LogIndex
 from metadata.raft.events import Action, Persist, Send
 from metadata.raft.log import RaftLog
-from metadata.raft.messages import Message
+from metadata.raft.messages.voter_messages import Message
 from metadata.raft.state import HardState, Snapshot
 
 

@@ -26,7 +26,7 @@ Source: the question to the others is that of Liskov and Cowling, "Viewstamped R
 from envelope.types import MonotonicNs, NodeId, Term
 from metadata.raft.election import Election
 from metadata.raft.log import RaftLog
-from metadata.raft.messages import RecoveryRequest, RecoveryResponse
+from metadata.raft.messages.voter_messages import RecoveryRequest, RecoveryResponse
 from metadata.raft.output import Output
 from metadata.raft.quorum import Group
 from metadata.raft.settings import RaftSettings

@@ -15,9 +15,9 @@ from metadata.node.peers import dialling as peers
 from metadata.node.peers.accepting import StreamServer
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.peers.voter_links import PeerNetwork
-from metadata.raft.messages import Heartbeat, SnapshotRequest
+from metadata.raft.messages.voter_messages import Heartbeat, SnapshotRequest
+from metadata.raft.messages.wire import Sent, encode
 from metadata.raft.state import Snapshot
-from metadata.raft.wire import Sent, encode
 from tests.support.metadata_members import WAIT_SECONDS, listening
 from tests.support.sockets import run, until
 

@@ -10,7 +10,7 @@ import pytest
 from envelope.errors import Fenced, StreamOffline
 from envelope.types import LogIndex, NodeEpoch, NodeId
 from metadata.node.timers.wake_up import now
-from metadata.raft.node_messages import LeaseGranted
+from metadata.raft.messages.node_messages import LeaseGranted
 from tests.support.catalogs import create, register
 from tests.support.metadata_members import MS
 from tests.support.sockets import run

@@ -13,9 +13,9 @@ from envelope.errors import CorruptDataError, NotLeader
 from envelope.types import LogIndex, NodeId, StreamName, Term
 from metadata.catalog.events import NodeRegistered
 from metadata.node.peers.dialling import Address
-from metadata.raft.messages import Heartbeat
-from metadata.raft.observer_messages import Committed, Observe, VoterStatus
-from metadata.raft.wire import MessageReader, Sent, encode
+from metadata.raft.messages.observer_messages import Committed, Observe, VoterStatus
+from metadata.raft.messages.voter_messages import Heartbeat
+from metadata.raft.messages.wire import MessageReader, Sent, encode
 from tests.support.catalogs import create, register
 from tests.support.group_members import TOKEN, Member
 from tests.support.metadata_members import WAIT_SECONDS

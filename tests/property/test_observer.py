@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from envelope.types import LogIndex, MonotonicNs, NodeId
 from metadata.raft.events import Apply, Compact, LeaderChanged, Restore
+from metadata.raft.messages.observer_messages import Observe, ObserverAnswer, ObserverMessage, VoterStatus
 from metadata.raft.observer import Ask, Connected, Disconnected, Heard, Observer, ObserverEvent, TimePassed
-from metadata.raft.observer_messages import Observe, ObserverAnswer, ObserverMessage, VoterStatus
 from tests.support.raft_cluster import SETTINGS, TIMEOUT, A, B, C, RaftCluster
 
 ME, VOTERS = NodeId("o"), (A, B, C)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from envelope.errors import RemoteProtocolError
 from envelope.types import LogIndex, NodeId, Term
 from metadata.limits import ENTRY_BYTES_MAX
-from metadata.raft import messages
-from metadata.raft.messages import AppendRequest, Heartbeat, SnapshotRequest
-from metadata.raft.node_messages import NodeMessage
-from metadata.raft.observer_messages import Committed, ObserverMessage
+from metadata.raft.messages import voter_messages as messages
+from metadata.raft.messages.node_messages import NodeMessage
+from metadata.raft.messages.observer_messages import Committed, ObserverMessage
+from metadata.raft.messages.voter_messages import AppendRequest, Heartbeat, SnapshotRequest
+from metadata.raft.messages.wire import MESSAGE_BYTES_MAX, Forwarded, MessageReader, Sent, encode
 from metadata.raft.state import Entry, Snapshot
-from metadata.raft.wire import MESSAGE_BYTES_MAX, Forwarded, MessageReader, Sent, encode
 
 A, B = NodeId("a"), NodeId("b")
 NUMBERS = st.integers(0, 2**64 - 1)

@@ -10,13 +10,13 @@ from tests.simulation.mutation import Mutant
 
 _ELECTION: Final = "metadata.raft.election"
 _FOLLOWING: Final = "metadata.raft.following"
-_LEADING: Final = "metadata.raft.leading"
+_LEADING: Final = "metadata.raft.leader.leading"
 _LOG: Final = "metadata.raft.log"
 _MACHINE: Final = "metadata.raft.machine"
 _OUTPUT: Final = "metadata.raft.output"
 _PROPOSALS: Final = "metadata.raft.proposals"
 _RECOVERY: Final = "metadata.raft.recovery"
-_REPLICATION_SOURCE: Final = "metadata.raft.replication"
+_REPLICATION_SOURCE: Final = "metadata.raft.leader.replication"
 
 _VOTING: Final = (
     Mutant("double_vote", _ELECTION, " and self._vote in (None, message.source)\n", "\n"),
@@ -144,7 +144,7 @@ _REPLICATION: Final = (
     ),
     Mutant(
         "rejection_goes_nowhere",
-        "metadata.raft.progress",
+        "metadata.raft.leader.progress",
         "min(previous, LogIndex(agreement + 1))",
         "LogIndex(previous + 1)",
     ),

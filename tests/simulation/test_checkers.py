@@ -6,7 +6,7 @@ import pytest
 
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
 from metadata.raft.events import LeaderChanged, Persist, ReadReady, Received, Send, Tick
-from metadata.raft.messages import (
+from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendResponse,
     Heartbeat,

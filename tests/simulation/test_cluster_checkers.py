@@ -18,7 +18,7 @@ from envelope.types import (
 from metadata.catalog.commands import ChangeLeader, Command, encode_command
 from metadata.catalog.events import LeaderChanged
 from metadata.catalog.tables import InSyncReplica, Stream
-from metadata.raft.node_messages import NodeUnheard
+from metadata.raft.messages.node_messages import NodeUnheard
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_proposal
 from metadata.raft.state import Entry, Snapshot
 from metadata.stream_config import StreamConfig

@@ -28,7 +28,7 @@ from metadata.raft.events import (
     Tick,
 )
 from metadata.raft.machine import Raft
-from metadata.raft.messages import Envelope, Message, PreVoteResponse, VoteResponse
+from metadata.raft.messages.voter_messages import Envelope, Message, PreVoteResponse, VoteResponse
 from metadata.raft.settings import RaftSettings
 from metadata.raft.state import Entry, HardState, Snapshot
 

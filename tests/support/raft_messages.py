@@ -1,7 +1,7 @@
 """What voters say to each other, written briefly: ``previous`` and ``last`` are pairs of index and term."""
 
 from envelope.types import LogIndex, NodeId, Term
-from metadata.raft.messages import (
+from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendRequest,
     AppendResponse,

@@ -30,7 +30,7 @@ from jetstream.replica.wire import (
 from metadata.node.peers.accepting import StreamServer
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.peers.voter_links import PeerNetwork
-from metadata.raft.wire import Sent
+from metadata.raft.messages.wire import Sent
 from tests.support.metadata_members import WAIT_SECONDS, listening
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")

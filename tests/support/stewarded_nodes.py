@@ -20,7 +20,7 @@ from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.storage.file_storage import FileStorage
 from metadata.node.timers.wake_up import now
 from metadata.node.voter.voter import Voter
-from metadata.raft.node_messages import LeaseGranted, NodeMessage, NodeUnheard
+from metadata.raft.messages.node_messages import LeaseGranted, NodeMessage, NodeUnheard
 from tests.support.catalogs import create, register
 from tests.support.metadata_members import FAST, MS, WAIT_SECONDS, listening
 

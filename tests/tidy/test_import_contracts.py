@@ -90,6 +90,7 @@ _BAD_IMPORTS = [
         "import jetstream.spark.pipelines.archive",
     ),
     ("inside the ingest", "jetstream/ingest/publishers/__init__.py", "import jetstream.ingest.sequencer"),
+    ("inside Raft", "metadata/raft/messages/__init__.py", "import metadata.raft.machine"),
 ]
 
 

@@ -19,7 +19,7 @@ from metadata.lease import Lease, unlimited
 from metadata.node.catalogue.group import MetadataGroup
 from metadata.node.timers.bell import Bell
 from metadata.node.timers.wake_up import now
-from metadata.raft.node_messages import LeaseGranted, LeaseRefused, NodeMessage
+from metadata.raft.messages.node_messages import LeaseGranted, LeaseRefused, NodeMessage
 
 _log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from metadata.controller.stewardship import (
 from metadata.node.catalogue.group import MetadataGroup
 from metadata.node.timers.bell import Bell
 from metadata.node.timers.wake_up import now
-from metadata.raft.node_messages import NodeMessage
+from metadata.raft.messages.node_messages import NodeMessage
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_proposal
 from metadata.raft.settings import NEVER
 

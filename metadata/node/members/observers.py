@@ -1,6 +1,7 @@
 """The observers that are connected to a voter: told who leads, and given what was applied here.
 
-An observer dials, and both sides speak on its connection (`metadata.raft.observer_messages`). What is kept of
+An observer dials, and both sides speak on its connection (`metadata.raft.messages.observer_messages`). What
+is kept of
 one is its last question; an answer leaves only where the one before it has been taken, so that an observer
 that is slow, or does not read, costs one answer and a few messages about who leads. What observers say to the
 metadata leader, of leases and commands, is handed on like what voters say.
@@ -19,9 +20,9 @@ from metadata.limits import ENTRY_BYTES_MAX, NODES_MAX
 from metadata.node.peers.dialling import OBSERVER
 from metadata.node.peers.listening import PeerServer, Refusal
 from metadata.node.peers.voter_links import RECEIVE_BYTES, Listener, Outlets
-from metadata.raft.node_messages import LeaseAsked, NodeUnheard, StopAnnounced
-from metadata.raft.observer_messages import Observe, ObserverAnswer, VoterStatus
-from metadata.raft.wire import Forwarded, MessageReader, Sent
+from metadata.raft.messages.node_messages import LeaseAsked, NodeUnheard, StopAnnounced
+from metadata.raft.messages.observer_messages import Observe, ObserverAnswer, VoterStatus
+from metadata.raft.messages.wire import Forwarded, MessageReader, Sent
 
 _NS_PER_SECOND: Final = 1_000_000_000
 _MESSAGE_BYTES_MAX: Final = ENTRY_BYTES_MAX + MIB

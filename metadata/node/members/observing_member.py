@@ -19,7 +19,9 @@ from metadata.node.timers.wake_up import WakeUp, now
 from metadata.node.voter.pending_reads import not_leader
 from metadata.node.voter.voter import StateMachine
 from metadata.raft.events import Apply, LeaderChanged, Restore
-from metadata.raft.node_messages import NodeMessage
+from metadata.raft.messages.node_messages import NodeMessage
+from metadata.raft.messages.observer_messages import ObserverMessage
+from metadata.raft.messages.wire import Forwarded, MessageReader
 from metadata.raft.observer import (
     Ask,
     Connected,
@@ -30,9 +32,7 @@ from metadata.raft.observer import (
     ObserverEvent,
     TimePassed,
 )
-from metadata.raft.observer_messages import ObserverMessage
 from metadata.raft.settings import RaftSettings
-from metadata.raft.wire import Forwarded, MessageReader
 
 _log = logging.getLogger(__name__)
 

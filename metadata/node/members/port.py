@@ -7,7 +7,7 @@ from typing import Protocol
 from envelope.errors import DiskFull
 from envelope.types import LogIndex, NodeId, Term
 from metadata.node.peers.listening import PeerServer
-from metadata.raft.node_messages import NodeMessage
+from metadata.raft.messages.node_messages import NodeMessage
 
 
 class Member(Protocol):

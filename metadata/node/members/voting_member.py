@@ -19,10 +19,10 @@ from metadata.node.storage.port import Storage
 from metadata.node.timers.wake_up import now
 from metadata.node.voter.voter import StateMachine, Voter
 from metadata.raft.machine import Raft
-from metadata.raft.node_messages import NodeMessage
-from metadata.raft.observer_messages import ObserverMessage
+from metadata.raft.messages.node_messages import NodeMessage
+from metadata.raft.messages.observer_messages import ObserverMessage
+from metadata.raft.messages.wire import Forwarded, Sent
 from metadata.raft.settings import RaftSettings
-from metadata.raft.wire import Forwarded, Sent
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from envelope.limits import KIB, MIB
 from envelope.types import NodeId
 from metadata.node.peers.dialling import METADATA, Address, PeerIdentity, keep_link
 from metadata.node.peers.listening import PeerServer, Refusal
-from metadata.raft.wire import MessageReader, Sent, encode
+from metadata.raft.messages.wire import MessageReader, Sent, encode
 
 UNSENT_BYTES_MAX: Final = 8 * MIB
 """Beyond it a peer does not read, and messages to it are dropped; one larger message may exceed it."""

@@ -49,8 +49,8 @@ from metadata.raft.events import (
     Transfer,
 )
 from metadata.raft.machine import Raft
-from metadata.raft.messages import Message
-from metadata.raft.observer_messages import Observe, ObserverAnswer
+from metadata.raft.messages.observer_messages import Observe, ObserverAnswer
+from metadata.raft.messages.voter_messages import Message
 from metadata.raft.state import Entry, Snapshot
 
 _log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from metadata.catalog.tables import Stream
 from metadata.controller.events import RowsChanged, Tick
 from metadata.controller.presence import Presence
 from metadata.controller.stewardship import Replaced
-from metadata.raft.node_messages import LeaseGranted, LeaseRefused, NodeMessage
+from metadata.raft.messages.node_messages import LeaseGranted, LeaseRefused, NodeMessage
+from metadata.raft.messages.wire import Forwarded
 from metadata.raft.proposals import ProposalId
-from metadata.raft.wire import Forwarded
 from tests.simulation.cluster.proposals import Proposals
 from tests.simulation.cluster.steward import Steward
 from tests.simulation.replica.lost_logs import registration

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from envelope.types import NodeId
 from metadata.raft.events import Disconnected
-from metadata.raft.node_messages import NodeMessage
-from metadata.raft.wire import Forwarded
+from metadata.raft.messages.node_messages import NodeMessage
+from metadata.raft.messages.wire import Forwarded
 from tests.simulation.cluster.member import Member
 from tests.simulation.cluster.world import World
 from tests.simulation.raft.voter import Voter

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from envelope.types import NodeId
 from metadata.catalog.commands import Command, encode_command
 from metadata.catalog.events import Events
+from metadata.raft.messages.wire import Forwarded
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_proposal
-from metadata.raft.wire import Forwarded
 from tests.simulation.replica.swarm import LEASE
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from metadata.controller.stewardship import (
     Tell,
     Told,
 )
-from metadata.raft.node_messages import NodeMessage
+from metadata.raft.messages.node_messages import NodeMessage
 from tests.simulation.cluster.proposals import Proposals
 
 if TYPE_CHECKING:

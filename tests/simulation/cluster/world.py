@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from envelope.types import NodeId
 from metadata.catalog.events import Events, Refused
-from metadata.raft.node_messages import NodeMessage
-from metadata.raft.wire import Forwarded
+from metadata.raft.messages.node_messages import NodeMessage
+from metadata.raft.messages.wire import Forwarded
 from tests.simulation.cluster.catalog_machine import CatalogMachine
 from tests.simulation.cluster.checkers.stewards import Stewards
 from tests.simulation.cluster.member import Member

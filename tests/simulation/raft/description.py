@@ -3,7 +3,7 @@
 import dataclasses
 
 from metadata.raft.events import Event, Persist, Received
-from metadata.raft.messages import Message
+from metadata.raft.messages.voter_messages import Message
 from metadata.raft.proposals import PROPOSAL_ID_BYTES
 from metadata.raft.state import Entry, HardState, Snapshot
 

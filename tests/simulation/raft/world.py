@@ -5,7 +5,7 @@ from random import Random
 
 from envelope.types import NodeId
 from metadata.raft.events import Persist
-from metadata.raft.messages import AppendResponse, Message, VoteRequest, VoteResponse
+from metadata.raft.messages.voter_messages import AppendResponse, Message, VoteRequest, VoteResponse
 from metadata.raft.settings import RaftSettings
 from tests.simulation.network import Network
 from tests.simulation.raft.checkers.applied import Applied

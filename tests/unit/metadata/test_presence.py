@@ -6,7 +6,13 @@ from envelope.types import LogIndex, MonotonicNs, NodeEpoch, NodeId, Term
 from metadata.controller.presence import ASKS_PER_LEASE, REPEAT_NS, Presence
 from metadata.controller.settings import ControllerSettings
 from metadata.lease import Lease
-from metadata.raft.node_messages import LeaseAsked, LeaseGranted, NodeMessage, NodeUnheard, StopAnnounced
+from metadata.raft.messages.node_messages import (
+    LeaseAsked,
+    LeaseGranted,
+    NodeMessage,
+    NodeUnheard,
+    StopAnnounced,
+)
 
 SETTINGS: Final = ControllerSettings()
 LEASE: Final = SETTINGS.lease_ns

@@ -19,7 +19,13 @@ from metadata.controller.stewardship import (
     Tell,
     Told,
 )
-from metadata.raft.node_messages import LeaseAsked, LeaseGranted, LeaseRefused, NodeUnheard, StopAnnounced
+from metadata.raft.messages.node_messages import (
+    LeaseAsked,
+    LeaseGranted,
+    LeaseRefused,
+    NodeUnheard,
+    StopAnnounced,
+)
 from tests.support.catalogs import apply, catalog_of, create, register
 
 SETTINGS: Final = ControllerSettings()

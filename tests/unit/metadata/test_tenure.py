@@ -8,7 +8,7 @@ from envelope.types import LogIndex, MonotonicNs, NodeEpoch, NodeId
 from metadata.catalog.commands import Command
 from metadata.controller.tenure import Tenure, streams_to_hand_over
 from metadata.lease import Lease, unlimited
-from metadata.raft.node_messages import LeaseGranted, LeaseRefused
+from metadata.raft.messages.node_messages import LeaseGranted, LeaseRefused
 from tests.support.catalogs import catalog_of, create, register
 
 A, B = NodeId("a"), NodeId("b")

@@ -6,7 +6,7 @@ import pytest
 
 from metadata.raft.election import Role
 from metadata.raft.events import Disconnected, LeaderChanged, Tick
-from metadata.raft.messages import PreVoteRequest, VoteRequest
+from metadata.raft.messages.voter_messages import PreVoteRequest, VoteRequest
 from tests.support.raft_cluster import HEARTBEAT, TIMEOUT, A, B, C, D, E, RaftCluster, Voter, disk_of
 from tests.support.raft_messages import (
     alive,

@@ -3,7 +3,7 @@
 import pytest
 
 from envelope.errors import CorruptDataError
-from metadata.raft.messages import AppendRequest, AppendResponse, Message
+from metadata.raft.messages.voter_messages import AppendRequest, AppendResponse, Message
 from tests.support.raft_cluster import TIMEOUT, A, B, C, D, E, RaftCluster, Voter, disk_of, entries_of
 from tests.support.raft_messages import (
     alive,

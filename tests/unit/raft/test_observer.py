@@ -5,16 +5,14 @@ import pytest
 from envelope.errors import CorruptDataError, RemoteProtocolError
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
 from metadata.raft.events import Apply, LeaderChanged, Restore
-from metadata.raft.observer import (
-    Ask,
-    Connected,
-    Disconnected,
-    Heard,
-    Observer,
-    ObserverAction,
-    TimePassed,
+from metadata.raft.messages.observer_messages import (
+    Committed,
+    CommittedState,
+    Observe,
+    ObserverMessage,
+    VoterStatus,
 )
-from metadata.raft.observer_messages import Committed, CommittedState, Observe, ObserverMessage, VoterStatus
+from metadata.raft.observer import Ask, Connected, Disconnected, Heard, Observer, ObserverAction, TimePassed
 from metadata.raft.settings import NEVER, RaftSettings
 from metadata.raft.state import Entry, Snapshot
 from tests.support.raft_cluster import A, B, C, RaftCluster, Voter, entries_of

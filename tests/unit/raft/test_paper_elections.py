@@ -9,28 +9,9 @@ import pytest
 
 from envelope.types import NodeId
 from metadata.raft.election import Role
-from metadata.raft.messages import Message, VoteRequest
-from tests.support.raft_cluster import (
-    HEARTBEAT,
-    TIMEOUT,
-    A,
-    B,
-    C,
-    D,
-    E,
-    RaftCluster,
-    Voter,
-    disk_of,
-)
-from tests.support.raft_messages import (
-    append,
-    elect_now,
-    heartbeat,
-    install,
-    snapshot_of,
-    vote,
-    vote_request,
-)
+from metadata.raft.messages.voter_messages import Message, VoteRequest
+from tests.support.raft_cluster import HEARTBEAT, TIMEOUT, A, B, C, D, E, RaftCluster, Voter, disk_of
+from tests.support.raft_messages import append, elect_now, heartbeat, install, snapshot_of, vote, vote_request
 
 THREE = (A, B, C)
 

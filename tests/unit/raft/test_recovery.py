@@ -5,7 +5,7 @@ import pytest
 from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, MonotonicNs, Term
 from metadata.raft.events import Received
-from metadata.raft.messages import (
+from metadata.raft.messages.voter_messages import (
     AppendRequest,
     AppendResponse,
     Message,

@@ -6,7 +6,7 @@ from envelope.types import LogIndex, Term
 from metadata.raft.election import Role
 from metadata.raft.events import Compact, Persist, Persisted, Propose, Received, Send, Tick
 from metadata.raft.machine import Raft
-from metadata.raft.messages import AppendResponse, VoteRequest, VoteResponse
+from metadata.raft.messages.voter_messages import AppendResponse, VoteRequest, VoteResponse
 from metadata.raft.state import HardState
 from tests.support.raft_cluster import (
     SETTINGS,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from envelope.types import LeaderEpoch, NodeId, StreamName
 from metadata.catalog.commands import ChangeLeader
 from metadata.catalog.events import Events, LeaderChanged
-from metadata.raft.node_messages import LeaseAsked, NodeUnheard, StopAnnounced
+from metadata.raft.messages.node_messages import LeaseAsked, NodeUnheard, StopAnnounced
 from metadata.raft.proposals import ProposalId
 from tests.simulation.replica.metadata_service import is_wanted
 from tests.simulation.replica.swarm import LEASE

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from envelope.types import Term
 from metadata.raft.events import Action, Apply, Event, LeaderChanged, Persist, ReadReady, Received
-from metadata.raft.messages import (
+from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendResponse,
     HeartbeatResponse,

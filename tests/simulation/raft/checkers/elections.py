@@ -1,7 +1,7 @@
 """At most one voter leads in a term."""
 
 from envelope.types import NodeId, Term
-from metadata.raft.messages import AppendRequest, ElectNow, Heartbeat, Message, SnapshotRequest
+from metadata.raft.messages.voter_messages import AppendRequest, ElectNow, Heartbeat, Message, SnapshotRequest
 from tests.simulation.violation import Violation
 
 _LEADERS_WORDS = (AppendRequest, Heartbeat, SnapshotRequest, ElectNow)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from envelope.types import LogIndex, NodeId, Term
-from metadata.raft.messages import (
+from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendResponse,
     Message,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from envelope.types import NodeId, Term
 from metadata.raft.events import Action, Disconnected, Event, LeaderChanged, Persist, Received, Send, Tick
-from metadata.raft.messages import (
+from metadata.raft.messages.voter_messages import (
     AppendRequest,
     Heartbeat,
     Message,

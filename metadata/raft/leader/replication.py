@@ -9,8 +9,9 @@ Source: Ongaro and Ousterhout, sections 5.3 and 7; the flow of messages is that 
 
 from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
+from metadata.raft.leader.progress import Progress, ProgressState
 from metadata.raft.log import RaftLog
-from metadata.raft.messages import (
+from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendRequest,
     AppendResponse,
@@ -19,7 +20,6 @@ from metadata.raft.messages import (
     SnapshotRequest,
 )
 from metadata.raft.output import Output
-from metadata.raft.progress import Progress, ProgressState
 from metadata.raft.quorum import Group, reached_by_majority
 from metadata.raft.settings import NEVER, RaftSettings
 

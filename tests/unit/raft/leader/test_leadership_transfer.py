@@ -7,7 +7,7 @@ import pytest
 
 from envelope.types import LogIndex
 from metadata.raft.events import Compact, ProposalRefused, Propose, RefusalReason, Transfer
-from metadata.raft.messages import AppendRequest, ElectNow, VoteRequest
+from metadata.raft.messages.voter_messages import AppendRequest, ElectNow, VoteRequest
 from tests.support.raft_cluster import TIMEOUT, A, B, C, RaftCluster, Voter
 from tests.support.raft_messages import alive, appended, elect_now, heartbeat
 

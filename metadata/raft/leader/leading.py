@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
 from metadata.raft.events import ReadReady
+from metadata.raft.leader.reads import Reads
+from metadata.raft.leader.replication import FollowerMessage, Replication
 from metadata.raft.log import RaftLog
-from metadata.raft.messages import ElectNow, HeartbeatResponse
+from metadata.raft.messages.voter_messages import ElectNow, HeartbeatResponse
 from metadata.raft.output import Output
 from metadata.raft.quorum import Group
-from metadata.raft.reads import Reads
-from metadata.raft.replication import FollowerMessage, Replication
 from metadata.raft.settings import NEVER, RaftSettings
 from metadata.raft.state import Entry
 

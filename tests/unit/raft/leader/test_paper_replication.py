@@ -8,21 +8,10 @@ import pytest
 from envelope.types import LogIndex, NodeId, Term
 from metadata.raft.election import Role
 from metadata.raft.events import Propose, Proposed
-from metadata.raft.messages import AppendRejection, AppendRequest, AppendResponse, Message
+from metadata.raft.messages.voter_messages import AppendRejection, AppendRequest, AppendResponse, Message
 from metadata.raft.settings import RaftSettings
 from metadata.raft.state import Entry
-from tests.support.raft_cluster import (
-    TIMEOUT,
-    A,
-    B,
-    C,
-    D,
-    E,
-    RaftCluster,
-    Voter,
-    disk_of,
-    entries_of,
-)
+from tests.support.raft_cluster import TIMEOUT, A, B, C, D, E, RaftCluster, Voter, disk_of, entries_of
 from tests.support.raft_messages import append, appended, rejected
 
 FIVE = (A, B, C, D, E)

@@ -13,9 +13,9 @@ Who speaks to whom is agreed once for a connection and not repeated. All numbers
 
 The kinds from 12 to 21 are no messages of Raft's and have no term: payloads that somebody would like to be
 proposed (`Forwarded`), each length u32, bytes; and what nodes say about who is alive
-(`metadata.raft.node_messages`), where a node that is named, in UTF-8, takes what is left. The kinds from 18
-to 21 are between voters and observers (`metadata.raft.observer_messages`), with entries or a snapshot as
-above.
+(`metadata.raft.messages.node_messages`), where a node that is named, in UTF-8, takes what is left. The kinds
+from 18 to 21 are between voters and observers (`metadata.raft.messages.observer_messages`), with entries or a
+snapshot as above.
 
 `encode` and `MessageReader` are each other's inverse. What arrives damaged, or is no message, is an error:
 nothing that follows on that connection can be told apart any more.
@@ -32,7 +32,22 @@ from envelope.errors import RemoteProtocolError
 from envelope.limits import MIB
 from envelope.types import LogIndex, NodeId, Term
 from metadata.limits import ENTRY_BYTES_MAX, SNAPSHOT_BYTES_MAX
-from metadata.raft.messages import (
+from metadata.raft.messages.node_messages import (
+    LeaseAsked,
+    LeaseGranted,
+    LeaseRefused,
+    NodeMessage,
+    NodeUnheard,
+    StopAnnounced,
+)
+from metadata.raft.messages.observer_messages import (
+    Committed,
+    CommittedState,
+    Observe,
+    ObserverMessage,
+    VoterStatus,
+)
+from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendRequest,
     AppendResponse,
@@ -47,21 +62,6 @@ from metadata.raft.messages import (
     SnapshotRequest,
     VoteRequest,
     VoteResponse,
-)
-from metadata.raft.node_messages import (
-    LeaseAsked,
-    LeaseGranted,
-    LeaseRefused,
-    NodeMessage,
-    NodeUnheard,
-    StopAnnounced,
-)
-from metadata.raft.observer_messages import (
-    Committed,
-    CommittedState,
-    Observe,
-    ObserverMessage,
-    VoterStatus,
 )
 from metadata.raft.state import Entry, Snapshot
 

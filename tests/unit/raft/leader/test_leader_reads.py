@@ -5,7 +5,7 @@ Source: Ongaro, "Consensus: Bridging Theory and Practice", section 6.4.
 
 from envelope.types import LogIndex
 from metadata.raft.events import Propose, Read, ReadReady, ReadRefused, Tick
-from metadata.raft.messages import AppendRequest, Heartbeat, HeartbeatResponse
+from metadata.raft.messages.voter_messages import AppendRequest, Heartbeat, HeartbeatResponse
 from tests.support.raft_cluster import TIMEOUT, A, B, C, D, E, RaftCluster, Voter, disk_of
 from tests.support.raft_messages import alive, append, appended, heartbeat
 

@@ -6,7 +6,7 @@ import pytest
 
 from envelope.types import LogIndex, NodeId
 from metadata.raft.events import Compact, Disconnected, ProposalRefused, Propose, RefusalReason, Tick
-from metadata.raft.messages import (
+from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendRequest,
     AppendResponse,

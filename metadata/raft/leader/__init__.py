@@ -1,0 +1,1 @@
+"""A Raft leader: replication, progress of the followers and reads."""

@@ -1,0 +1,1 @@
+"""Messages between voters, nodes and observers, and their wire form."""
