@@ -24,7 +24,7 @@ from benchmarks.helper_process import announce
 from envelope.types import NodeId
 from jetstream.log.disk.os_disk import OsDisk
 from metadata.catalog.commands import RegisterNode
-from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.storage.file_storage import FileStorage
 from metadata.raft.settings import RaftSettings
@@ -50,7 +50,7 @@ class _Leaders(logging.Handler):
 class _Member:
     """The voter, and what it is told to do."""
 
-    def __init__(self, group: MetadataGroup, leaders: _Leaders, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, group: MetadataQuorum, leaders: _Leaders, tasks: asyncio.TaskGroup) -> None:
         self._group = group
         self._tasks = tasks
         self._leaders = leaders
@@ -109,7 +109,7 @@ async def _run(arguments: argparse.Namespace) -> None:
     logger = logging.getLogger("metadata.node.voter.voter")
     logger.addHandler(leaders)
     logger.setLevel(logging.INFO)
-    group = MetadataGroup.voting(
+    group = MetadataQuorum.voting(
         PeerIdentity("benchmark", NodeId(arguments.name)),
         {NodeId(name): Address(HOST, port) for name, port in ports.items()},
         FileStorage.open(OsDisk(arguments.root), "metadata"),

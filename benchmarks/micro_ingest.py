@@ -17,11 +17,17 @@ from functools import partial
 
 from envelope.limits import DEDUPE_IDS_MAX
 from envelope.types import LeaderEpoch, Offset, StreamName, TimestampUs
-from jetstream.ingest.machine import Append, Appended, HighWatermarkAdvanced, Received, StreamIngest
+from jetstream.ingest.machine import (
+    Appended,
+    AppendRecords,
+    GroupReceived,
+    HighWatermarkAdvanced,
+    StreamIngest,
+)
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.parser import Block, MessageParser
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
-from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.history import PublisherHistory
 from metadata.stream_config import StreamConfig
 
 CHUNK_BYTES = 32 * 1024
@@ -78,7 +84,7 @@ def _groups(stream: bytes, group_messages: int) -> list[MessageBlock]:
 
 def _machine(groups: list[MessageBlock], window: timedelta) -> tuple[float, float]:
     """Return the CPU seconds of sequencing with columns, and of releasing the acks."""
-    history = History(DedupeWindow(window_us(window), DEDUPE_IDS_MAX))
+    history = PublisherHistory(DedupeWindow(window_us(window), DEDUPE_IDS_MAX))
     machine = StreamIngest(
         StreamName("orders"), _CONFIG, LeaderEpoch(1), Offset(0), history, lambda _stream, _subject: True
     )
@@ -86,9 +92,9 @@ def _machine(groups: list[MessageBlock], window: timedelta) -> tuple[float, floa
     for number, group in enumerate(groups):
         now = TimestampUs(number)
         start = time.process_time()
-        actions = machine.handle(Received(group), now)
+        actions = machine.handle(GroupReceived(group), now)
         middle = time.process_time()
-        assert any(isinstance(action, Append) for action in actions), "all messages are stored"
+        assert any(isinstance(action, AppendRecords) for action in actions), "all messages are stored"
         machine.handle(Appended(machine.log_end_offset), now)
         machine.handle(HighWatermarkAdvanced(machine.log_end_offset), now)
         sequencing += middle - start

@@ -35,7 +35,7 @@ class PlainKey(NamedTuple):
     stream: str
 
 
-class Place(NamedTuple):
+class CursorPosition(NamedTuple):
     """Where a consumer reads on."""
 
     offset: int
@@ -50,14 +50,14 @@ class Cursor(NamedTuple):
     """A place that is stored."""
 
     key: PlainKey
-    place: Place
+    place: CursorPosition
     committed_at: TimestampUs
     """When its leader took it."""
     at: Offset
     """Of its record in ``__cursors``."""
 
 
-class StoredCursor(NamedTuple):
+class CursorRecord(NamedTuple):
     """What one record of ``__cursors`` says; made by `read_record`."""
 
     key: PlainKey
@@ -107,7 +107,7 @@ def of_part(part: str) -> str:
 # --- values -------------------------------------------------------------------------------------------
 
 
-def read_place(published: bytes) -> Place:
+def read_place(published: bytes) -> CursorPosition:
     """Return what a client published: JSON, an offset or an object with ``offset`` and what else is set.
 
     Raises:
@@ -124,12 +124,12 @@ def read_place(published: bytes) -> Place:
     return _place({"offset": body})
 
 
-def publish_place(place: Place) -> bytes:
+def publish_place(place: CursorPosition) -> bytes:
     """Return what a client publishes; raises as `encode_place`."""
     return _object(_fields_of(place))
 
 
-def encode_place(place: Place, **beside: int) -> bytes:
+def encode_place(place: CursorPosition, **beside: int) -> bytes:
     """Return the value that is stored, with these fields beside the place; equal ones are equal bytes.
 
     Raises:
@@ -139,7 +139,7 @@ def encode_place(place: Place, **beside: int) -> bytes:
     return _object((f'"v":{_FORMAT}', *_fields_of(place), *others))
 
 
-def decode_place(value: bytes) -> Place:
+def decode_place(value: bytes) -> CursorPosition:
     """Return the place in a stored value; fields that a newer version has added are passed over.
 
     Raises:
@@ -148,7 +148,7 @@ def decode_place(value: bytes) -> Place:
     return decode_fields(value)[0]
 
 
-def decode_fields(value: bytes) -> tuple[Place, Mapping[str, object]]:
+def decode_fields(value: bytes) -> tuple[CursorPosition, Mapping[str, object]]:
     """Return the place in a stored value, and all of its fields; raises as `decode_place`."""
     body = _json(value)
     if not isinstance(body, dict) or body.get("v") != _FORMAT:
@@ -156,7 +156,7 @@ def decode_fields(value: bytes) -> tuple[Place, Mapping[str, object]]:
     return _place(body), body
 
 
-def _fields_of(place: Place) -> list[str]:
+def _fields_of(place: CursorPosition) -> list[str]:
     """Return the fields of an object: a thousand cursors a second are worth writing them by hand."""
     offset, incarnation, metadata = _validated(*place)
     fields = [f'"offset":{offset}']
@@ -179,11 +179,11 @@ def _json(text: bytes) -> object:
     return body
 
 
-def _place(fields: dict[str, object]) -> Place:
+def _place(fields: dict[str, object]) -> CursorPosition:
     return _validated(fields.get("offset"), fields.get("incarnation"), fields.get("metadata"))
 
 
-def _validated(offset: object, incarnation: object, metadata: object) -> Place:
+def _validated(offset: object, incarnation: object, metadata: object) -> CursorPosition:
     if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= CURSOR_OFFSET_MAX:
         raise InvalidCursor(f"offset: a whole number from 0 to {CURSOR_OFFSET_MAX}")
     if incarnation is not None and not _is_incarnation(incarnation):
@@ -192,7 +192,7 @@ def _validated(offset: object, incarnation: object, metadata: object) -> Place:
         raise InvalidCursor(f"metadata: a text of at most {CURSOR_METADATA_BYTES_MAX} bytes")
     assert incarnation is None or isinstance(incarnation, str), "checked above"
     assert metadata is None or isinstance(metadata, str), "checked above"
-    return Place(offset, incarnation, metadata)
+    return CursorPosition(offset, incarnation, metadata)
 
 
 def _is_incarnation(value: object) -> bool:
@@ -214,17 +214,17 @@ def _utf8_bytes(value: object) -> int:
 
 def read_record(
     key: bytes | None, value: bytes | None, at: Offset, committed_at: TimestampUs
-) -> StoredCursor | None:
+) -> CursorRecord | None:
     """Return what a record of ``__cursors`` says of a plain cursor; None if it is of none."""
     plain = None if key is None else read_plain_key(key)
     if plain is None:
         return None
     if value is None:
-        return StoredCursor(plain, at, None)
+        return CursorRecord(plain, at, None)
     try:
-        return StoredCursor(plain, at, Cursor(plain, decode_place(value), committed_at, at))
+        return CursorRecord(plain, at, Cursor(plain, decode_place(value), committed_at, at))
     except InvalidCursor:
-        return StoredCursor(plain, at, None, is_readable=False)
+        return CursorRecord(plain, at, None, is_readable=False)
 
 
 class CursorTable:
@@ -253,7 +253,7 @@ class CursorTable:
         """Keys whose last value this version cannot read."""
         return len(self._unreadable)
 
-    def absorb(self, records: Iterable[StoredCursor], end: Offset) -> None:
+    def absorb(self, records: Iterable[CursorRecord], end: Offset) -> None:
         """Take in the records of offsets from the present end to ``end``; the last one of each key is enough.
 
         They come in the order of their offsets.

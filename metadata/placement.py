@@ -20,7 +20,7 @@ from metadata.stream_config import StreamConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PlacementCandidate:
     """A node that can take a replica, and what it has already."""
 
     node_id: NodeId
@@ -44,14 +44,14 @@ class Placed:
     read_replicas: tuple[NodeId, ...]
 
 
-def place_stream(candidates: Sequence[Candidate], replicas: int, read_replicas: int) -> Placed:
+def place_stream(candidates: Sequence[PlacementCandidate], replicas: int, read_replicas: int) -> Placed:
     """Return the nodes for a new stream; see `place` and `read_replicas_beside`."""
     chosen = place(candidates, replicas)
     return Placed(chosen, read_replicas_beside(candidates, chosen, (), read_replicas))
 
 
 def place_partitions(
-    candidates: Sequence[Candidate], siblings: Iterable[Stream], configs: Sequence[StreamConfig]
+    candidates: Sequence[PlacementCandidate], siblings: Iterable[Stream], configs: Sequence[StreamConfig]
 ) -> list[Placed]:
     """Return the nodes for new partitions of one stream.
 
@@ -75,7 +75,7 @@ def place_partitions(
     return placed
 
 
-def _with_one_more(node: Candidate, placed: Placed) -> Candidate:
+def _with_one_more(node: PlacementCandidate, placed: Placed) -> PlacementCandidate:
     """Return a node as it is with a partition that was placed, if that is on it."""
     held = int(node.node_id in (*placed.replicas, *placed.read_replicas))
     led = int(node.node_id == placed.replicas[0])
@@ -88,7 +88,7 @@ def _with_one_more(node: Candidate, placed: Placed) -> Candidate:
     )
 
 
-def place(candidates: Sequence[Candidate], replicas: int) -> tuple[NodeId, ...]:
+def place(candidates: Sequence[PlacementCandidate], replicas: int) -> tuple[NodeId, ...]:
     """Return the nodes for a stream's replicas, the preferred leader first; equal input gives equal output.
 
     Raises:
@@ -100,7 +100,7 @@ def place(candidates: Sequence[Candidate], replicas: int) -> tuple[NodeId, ...]:
             f"replicas: {replicas} wanted, {len(candidates)} nodes to hold them", field="replicas"
         )
     left = sorted(candidates, key=lambda candidate: candidate.node_id)
-    chosen: list[Candidate] = []
+    chosen: list[PlacementCandidate] = []
     in_rack: Counter[tuple[bool, str]] = Counter()
     for _ in range(replicas):
         best = min(
@@ -115,7 +115,7 @@ def place(candidates: Sequence[Candidate], replicas: int) -> tuple[NodeId, ...]:
     return (leader.node_id, *(candidate.node_id for candidate in chosen if candidate is not leader))
 
 
-def best_beside(kept: Iterable[Candidate], others: Sequence[Candidate]) -> NodeId:
+def best_beside(kept: Iterable[PlacementCandidate], others: Sequence[PlacementCandidate]) -> NodeId:
     """Return which of ``others`` takes a replica best, beside those that a stream keeps."""
     in_rack = Counter(_rack(candidate) for candidate in kept)
     left = sorted(others, key=lambda candidate: candidate.node_id)
@@ -123,7 +123,10 @@ def best_beside(kept: Iterable[Candidate], others: Sequence[Candidate]) -> NodeI
 
 
 def read_replicas_beside(
-    candidates: Sequence[Candidate], replicas: Sequence[NodeId], present: Sequence[NodeId], wanted: int
+    candidates: Sequence[PlacementCandidate],
+    replicas: Sequence[NodeId],
+    present: Sequence[NodeId],
+    wanted: int,
 ) -> tuple[NodeId, ...]:
     """Return the nodes for so many read replicas: those of ``present`` that are candidates stay first.
 
@@ -145,7 +148,7 @@ def read_replicas_beside(
             raise InvalidConfig(
                 f"read_replicas: {wanted} wanted, {len(chosen)} nodes to hold them", field="read_replicas"
             )
-        beside = (known.get(node, Candidate(node)) for node in (*replicas, *chosen))
+        beside = (known.get(node, PlacementCandidate(node)) for node in (*replicas, *chosen))
         chosen.append(best_beside(beside, others))
     return tuple(chosen)
 
@@ -160,6 +163,6 @@ def loads(streams: Iterable[Stream]) -> tuple[Counter[NodeId], Counter[NodeId]]:
     return replicas, leaders
 
 
-def _rack(candidate: Candidate) -> tuple[bool, str]:
+def _rack(candidate: PlacementCandidate) -> tuple[bool, str]:
     """Return what names its rack; a node without one is told from a rack of the same name."""
     return (True, candidate.node_id) if candidate.rack is None else (False, candidate.rack)

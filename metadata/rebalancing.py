@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from envelope.errors import InvalidConfig
 from envelope.types import NodeId, StreamName
 from metadata.catalog.tables import Stream
-from metadata.placement import Candidate, best_beside
+from metadata.placement import PlacementCandidate, best_beside
 
 Racks = Mapping[NodeId, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PlannedMove:
     """Other replicas for one stream, or the same in another order; the first is the preferred leader."""
 
     stream: StreamName
@@ -33,7 +33,7 @@ def planned(stream: Stream) -> tuple[NodeId, ...]:
     return stream.replicas if stream.target is None else stream.target
 
 
-def emptied(node: NodeId, streams: Iterable[Stream], racks: Racks) -> list[Move]:
+def emptied(node: NodeId, streams: Iterable[Stream], racks: Racks) -> list[PlannedMove]:
     """Return the moves after which ``node`` holds nothing.
 
     Args:
@@ -55,7 +55,7 @@ def emptied(node: NodeId, streams: Iterable[Stream], racks: Racks) -> list[Move]
         # Of a stream that is being moved, who is about to leave cannot become a read replica yet.
         taken = {*before, *read_before, *(row.replicas if node in read_before else ())}
         others = [
-            Candidate(name, rack, held[name], leaders[name])
+            PlacementCandidate(name, rack, held[name], leaders[name])
             for name, rack in racks.items()
             if name not in taken
         ]
@@ -67,11 +67,13 @@ def emptied(node: NodeId, streams: Iterable[Stream], racks: Racks) -> list[Move]
                 node_id=node,
             )
         beside = before if node in before else (*before, *read_before)
-        new = best_beside([Candidate(name, racks.get(name)) for name in beside if name != node], others)
+        new = best_beside(
+            [PlacementCandidate(name, racks.get(name)) for name in beside if name != node], others
+        )
         after, read_after = _exchanged(before, node, new), _exchanged(read_before, node, new)
         held[new] += 1
         leaders[after[0]] += after[0] == new
-        moves.append(Move(row.name, before, after, read_before, read_after))
+        moves.append(PlannedMove(row.name, before, after, read_before, read_after))
     return moves
 
 
@@ -79,7 +81,7 @@ def _exchanged(nodes: tuple[NodeId, ...], old: NodeId, new: NodeId) -> tuple[Nod
     return tuple(new if node == old else node for node in nodes)
 
 
-def evened_out(streams: Iterable[Stream], racks: Racks) -> list[Move]:
+def evened_out(streams: Iterable[Stream], racks: Racks) -> list[PlannedMove]:
     """Return the moves after which the nodes of ``racks`` have, as far as possible, equally much.
 
     First replicas, then preferred leaders: the loads of two nodes differ by one at most, unless every move
@@ -96,7 +98,9 @@ def evened_out(streams: Iterable[Stream], racks: Racks) -> list[Move]:
     _even_out_replicas(plan, movable, racks)
     _even_out_leaders(plan, movable, racks)
     moves = (
-        Move(row.name, planned(row), tuple(after.replicas), row.read_replicas, tuple(after.read_replicas))
+        PlannedMove(
+            row.name, planned(row), tuple(after.replicas), row.read_replicas, tuple(after.read_replicas)
+        )
         for row, after in ((row, plan[row.name]) for row in rows)
     )
     return [move for move in moves if (move.before, move.read_before) != (move.after, move.read_after)]

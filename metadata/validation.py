@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class InputProblem:
     """The first thing wrong with some input."""
 
     field: str
@@ -28,11 +28,11 @@ _REASONS = {
 _STRUCTURAL = ("missing", "extra_forbidden", "json_invalid")
 
 
-def first_problem(error: ValidationError) -> Problem:
+def first_problem(error: ValidationError) -> InputProblem:
     """Return the first finding of ``error``, in the order of the fields."""
     finding = error.errors(include_url=False, include_context=False, include_input=False)[0]
     kind = finding["type"]
-    return Problem(
+    return InputProblem(
         field=".".join(str(part) for part in finding["loc"])[:256],
         reason=_REASONS.get(kind, finding["msg"]),
         is_structural=kind in _STRUCTURAL or kind.endswith("_type"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from consumer_groups.assignment.partitions import MemberId, Partition, StreamPartitions, Subscriber
+from consumer_groups.assignment.partitions import MemberId, Partition, StreamPartitions, SubscribedMember
 from consumer_groups.assignment.sticky import sticky
 from envelope.types import StreamName
 
@@ -36,14 +36,14 @@ class Assignor(StrEnum):
 class _Subscriptions:
     """Who subscribes to what exists; members are named by their place in ``members``."""
 
-    members: tuple[Subscriber, ...]
+    members: tuple[SubscribedMember, ...]
     streams: Mapping[StreamName, StreamPartitions]
     """Those that somebody subscribes to, by name."""
     subscribers: Mapping[StreamName, tuple[int, ...]]
 
 
 def assign(
-    assignor: Assignor, subscribers: Iterable[Subscriber], streams: Iterable[StreamPartitions]
+    assignor: Assignor, subscribers: Iterable[SubscribedMember], streams: Iterable[StreamPartitions]
 ) -> Owners:
     """Return who is to own what; neither order matters.
 
@@ -64,7 +64,9 @@ def assign(
             assert_never(assignor)
 
 
-def _subscriptions(subscribers: Iterable[Subscriber], streams: Iterable[StreamPartitions]) -> _Subscriptions:
+def _subscriptions(
+    subscribers: Iterable[SubscribedMember], streams: Iterable[StreamPartitions]
+) -> _Subscriptions:
     members = tuple(sorted(subscribers, key=lambda member: member.order))
     existing = {stream.stream: stream for stream in streams}
     wanted: dict[StreamName, list[int]] = {}

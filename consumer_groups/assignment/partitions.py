@@ -56,7 +56,7 @@ class StreamPartitions:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscriber:
+class SubscribedMember:
     """A member as assignors see it."""
 
     member_id: MemberId

@@ -22,7 +22,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from consumer_groups.assignment.partitions import Holder, MemberId, Partition, StreamPartitions, Subscriber
+from consumer_groups.assignment.partitions import (
+    Holder,
+    MemberId,
+    Partition,
+    StreamPartitions,
+    SubscribedMember,
+)
 from envelope.types import StreamName
 
 _Places = tuple[int, ...]
@@ -86,7 +92,7 @@ class _Claims:
 class _Choice:
     """What choosing looks at."""
 
-    members: Sequence[Subscriber]
+    members: Sequence[SubscribedMember]
     streams: Mapping[StreamName, StreamPartitions]
     former: Mapping[Partition, Sequence[int]]
 
@@ -95,7 +101,7 @@ class _Choice:
 
 
 def sticky(
-    members: Sequence[Subscriber],
+    members: Sequence[SubscribedMember],
     streams: Mapping[StreamName, StreamPartitions],
     subscribers: Mapping[StreamName, _Places],
 ) -> dict[Partition, MemberId]:
@@ -121,7 +127,7 @@ def sticky(
     return {partition: members[place].member_id for partition, place in sorted(chain.from_iterable(chosen))}
 
 
-def _claims(members: Sequence[Subscriber], streams: Mapping[StreamName, StreamPartitions]) -> _Claims:
+def _claims(members: Sequence[SubscribedMember], streams: Mapping[StreamName, StreamPartitions]) -> _Claims:
     claims: dict[Partition, list[tuple[int, int]]] = {}
     for place, member in enumerate(members):
         for partition, generation in member.owned:

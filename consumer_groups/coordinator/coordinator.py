@@ -31,10 +31,10 @@ from consumer_groups.coordinator.events import (
     CommitAllowed,
     CommitRefused,
     CommitRequested,
+    CoordinatorRefusal,
     Event,
     Expire,
     ExpiryCause,
-    Heartbeat,
     HeartbeatAnswered,
     Join,
     Joined,
@@ -42,19 +42,19 @@ from consumer_groups.coordinator.events import (
     Leave,
     Left,
     Loaded,
+    MemberHeartbeat,
     MemberRefused,
     PartitionsChanged,
     Persist,
     PutOut,
-    Refusal,
     Release,
     SetTimer,
     Tick,
 )
 from consumer_groups.coordinator.fencing import commit_refusal, generation_refusal, member_refusal
 from consumer_groups.coordinator.group_state import Grant, GroupState
-from consumer_groups.coordinator.membership import Admission, Repeat, admission
-from consumer_groups.coordinator.sessions import NEVER, Sessions
+from consumer_groups.coordinator.membership import JoinAdmission, Repeat, admission
+from consumer_groups.coordinator.sessions import NEVER, MemberSessions
 from consumer_groups.coordinator.succession import Wishes, retargeted, succeeded, without
 from envelope.types import MonotonicNs, StreamName
 
@@ -75,7 +75,7 @@ class Coordinator:
         self.state = GroupState(name)
         self._loaded = False
         self._known: dict[StreamName, StreamPartitions] = {}
-        self._sessions = Sessions()
+        self._sessions = MemberSessions()
         self._timer_at = NEVER
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ class Coordinator:
             assert [Persist] == [type(action) for action in said], f"G3: {said}"
         return actions
 
-    def news(self, beat: Beat) -> Assignment | Refusal | None:
+    def news(self, beat: Beat) -> Assignment | CoordinatorRefusal | None:
         """Return what a member that has heard so much has not heard; None if there is nothing."""
         refusal = member_refusal(self.state, beat.member_id, beat.instance_id)
         refusal = refusal or generation_refusal(self.state, beat.generation)
@@ -112,7 +112,7 @@ class Coordinator:
                 self._load(state, now)
             case Join():
                 actions = (self._join(event, now),)
-            case Heartbeat():
+            case MemberHeartbeat():
                 actions = (self._beat(event, now),)
             case Release():
                 actions = (self._release(event, now),)
@@ -143,24 +143,24 @@ class Coordinator:
     def _join(self, join: Join, now: MonotonicNs) -> Action:
         found = admission(self.state, join)
         match found:
-            case Refusal():
+            case CoordinatorRefusal():
                 return JoinRefused(join.connection, join.client, join.request, found)
             case Repeat(member_id, is_newest):
                 if is_newest:
                     self._sessions.hear(member_id, join.connection, now)
                 return self._joined(join, member_id)
-            case Admission(draft, member_id, needs_target, wishes):
+            case JoinAdmission(draft, member_id, needs_target, wishes):
                 self._advance(draft, now, wishes={member_id: wishes} if needs_target else None)
                 self._sessions.hear(member_id, join.connection, now)
                 return self._persist([self._joined(join, member_id)], answered=member_id)
             case _:
                 assert_never(found)
 
-    def _beat(self, heartbeat: Heartbeat, now: MonotonicNs) -> HeartbeatAnswered:
+    def _beat(self, heartbeat: MemberHeartbeat, now: MonotonicNs) -> HeartbeatAnswered:
         assignments, refused = [], []
         for beat in heartbeat.beats:
             news = self.news(beat)
-            if isinstance(news, Refusal):
+            if isinstance(news, CoordinatorRefusal):
                 refused.append((beat.member_id, news))
                 continue
             self._sessions.hear(beat.member_id, heartbeat.connection, now)
@@ -255,7 +255,7 @@ class Coordinator:
 
     def _timer(self, event: Event) -> Iterator[SetTimer]:
         """Yield when to wake up; a heartbeat only makes it later, which shows when the time has come."""
-        if isinstance(event, Heartbeat | CommitRequested):
+        if isinstance(event, MemberHeartbeat | CommitRequested):
             return
         next_due = self._sessions.next_due(self.state.members)
         if next_due != NEVER and (next_due != self._timer_at or isinstance(event, Tick)):

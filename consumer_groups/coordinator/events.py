@@ -69,7 +69,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class MemberHeartbeat:
     """A connection, with all of its members, is alive."""
 
     connection: ConnectionId
@@ -134,13 +134,15 @@ class PutOut:
     """An operator wants the group to have no members; it has some."""
 
 
-Event = Loaded | Join | Heartbeat | Release | Leave | CommitRequested | PartitionsChanged | PutOut | Tick
+Event = (
+    Loaded | Join | MemberHeartbeat | Release | Leave | CommitRequested | PartitionsChanged | PutOut | Tick
+)
 
 # --- answers ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class CoordinatorRefusal:
     """Why not."""
 
     error: type[JetstreamError]
@@ -179,7 +181,7 @@ class JoinRefused:
     connection: ConnectionId
     client: ClientId
     request: int
-    refusal: Refusal
+    refusal: CoordinatorRefusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,7 @@ class HeartbeatAnswered:
     connection: ConnectionId
     assignments: tuple[Assignment, ...] = ()
     """Of members that have not heard of theirs."""
-    refused: tuple[tuple[MemberId, Refusal], ...] = ()
+    refused: tuple[tuple[MemberId, CoordinatorRefusal], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ class MemberRefused:
 
     connection: ConnectionId
     member_id: MemberId
-    refusal: Refusal
+    refusal: CoordinatorRefusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,7 @@ class CommitRefused:
     connection: ConnectionId
     member_id: MemberId
     request: int
-    refusal: Refusal
+    refusal: CoordinatorRefusal
 
 
 class ExpiryCause(Enum):

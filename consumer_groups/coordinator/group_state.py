@@ -23,7 +23,7 @@ NO_GENERATION: Final = Generation(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberState:
     """One member; times in ns."""
 
     member_id: MemberId
@@ -77,7 +77,7 @@ class GroupState:
     name: GroupName
     assignor: Assignor = Assignor.STICKY
     generation: Generation = NO_GENERATION
-    members: Mapping[MemberId, Member] = field(default_factory=dict)
+    members: Mapping[MemberId, MemberState] = field(default_factory=dict)
     streams: Mapping[StreamName, int] = field(default_factory=dict)
     """How many partitions those streams have that exist and that members subscribe to or own something of."""
     grants: Mapping[Partition, Grant] = field(default_factory=dict)
@@ -96,13 +96,13 @@ class GroupState:
             side[owner].append(Claim(partition, generation))
         return {member: Share(tuple(keeps[member]), tuple(gives_up[member])) for member in self.members}
 
-    def of_instance(self, instance_id: InstanceId | None) -> Member | None:
+    def of_instance(self, instance_id: InstanceId | None) -> MemberState | None:
         """Return the static member of that instance."""
         if instance_id is None:
             return None
         return next((one for one in self.members.values() if one.instance_id == instance_id), None)
 
-    def of_client(self, client: ClientId) -> Member | None:
+    def of_client(self, client: ClientId) -> MemberState | None:
         """Return the member that this client has."""
         return next((one for one in self.members.values() if one.client == client), None)
 

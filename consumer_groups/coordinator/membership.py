@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from consumer_groups.assignment.partitions import Claim, Generation, MemberId
-from consumer_groups.coordinator.events import Join, Refusal
+from consumer_groups.coordinator.events import CoordinatorRefusal, Join
 from consumer_groups.coordinator.fencing import member_refusal
-from consumer_groups.coordinator.group_state import NO_GENERATION, Grant, GroupState, Member
+from consumer_groups.coordinator.group_state import NO_GENERATION, Grant, GroupState, MemberState
 from consumer_groups.coordinator.succession import without
 from envelope.errors import InvalidConfig, InvalidName, LimitReached
 from envelope.group_errors import MemberFenced
@@ -28,25 +28,25 @@ from envelope.subjects import validated_stream_name
 _MS = 1_000_000
 
 
-def value_refusal(join: Join) -> Refusal | None:
+def value_refusal(join: Join) -> CoordinatorRefusal | None:
     """Return what of the join is outside its limits, if anything is."""
     return next(_problems(join), None)
 
 
-def _problems(join: Join) -> Iterator[Refusal]:
+def _problems(join: Join) -> Iterator[CoordinatorRefusal]:
     words = (join.client, join.instance_id, join.node, join.rack)
     for word in words:
         if word is not None and not _is_word(word):
-            yield Refusal(
+            yield CoordinatorRefusal(
                 InvalidName, f"{word!r}: a name has 1 to {MEMBER_WORD_BYTES_MAX} bytes, all printable"
             )
     if not join.streams:
-        yield Refusal(InvalidConfig, "a member subscribes to at least one stream")
+        yield CoordinatorRefusal(InvalidConfig, "a member subscribes to at least one stream")
     if len(join.streams) > MEMBER_STREAMS_MAX:
         text = f"{len(join.streams)} streams; a member subscribes to {MEMBER_STREAMS_MAX} at most"
-        yield Refusal(LimitReached, text)
+        yield CoordinatorRefusal(LimitReached, text)
     if len(join.owned) > MEMBER_CLAIMS_MAX:
-        yield Refusal(LimitReached, f"{len(join.owned)} claims, the limit is {MEMBER_CLAIMS_MAX}")
+        yield CoordinatorRefusal(LimitReached, f"{len(join.owned)} claims, the limit is {MEMBER_CLAIMS_MAX}")
     yield from _problems_of_names(join)
     yield from _problems_of_times(join)
 
@@ -55,27 +55,27 @@ def _is_word(word: str) -> bool:
     return word.isprintable() and 0 < len(word.encode("utf-8", "surrogatepass")) <= MEMBER_WORD_BYTES_MAX
 
 
-def _problems_of_names(join: Join) -> Iterator[Refusal]:
+def _problems_of_names(join: Join) -> Iterator[CoordinatorRefusal]:
     for name in sorted(join.streams):
         try:
             validated_stream_name(name)
         except InvalidName as error:
-            yield Refusal(InvalidName, error.description)
+            yield CoordinatorRefusal(InvalidName, error.description)
 
 
-def _problems_of_times(join: Join) -> Iterator[Refusal]:
+def _problems_of_times(join: Join) -> Iterator[CoordinatorRefusal]:
     session_ms, rebalance_ms = join.session_timeout_ns / _MS, join.rebalance_timeout_ns / _MS
     if not SESSION_TIMEOUT_MS_MIN <= session_ms <= SESSION_TIMEOUT_MS_MAX:
         limits = f"{SESSION_TIMEOUT_MS_MIN} to {SESSION_TIMEOUT_MS_MAX}"
         text = f"a session timeout of {session_ms:g} ms; {limits} can be"
-        yield Refusal(InvalidConfig, text)
+        yield CoordinatorRefusal(InvalidConfig, text)
     if not 0 < rebalance_ms <= REBALANCE_TIMEOUT_MS_MAX:
         text = f"a rebalance timeout of {rebalance_ms:g} ms; up to {REBALANCE_TIMEOUT_MS_MAX} can be"
-        yield Refusal(InvalidConfig, text)
+        yield CoordinatorRefusal(InvalidConfig, text)
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class JoinAdmission:
     """The join is taken in."""
 
     draft: GroupState
@@ -93,7 +93,7 @@ class Repeat:
     is_newest: bool
 
 
-def admission(state: GroupState, join: Join) -> Admission | Repeat | Refusal:
+def admission(state: GroupState, join: Join) -> JoinAdmission | Repeat | CoordinatorRefusal:
     """Decide on a join."""
     present = state.of_client(join.client)
     if (
@@ -108,35 +108,43 @@ def admission(state: GroupState, join: Join) -> Admission | Repeat | Refusal:
     found = _change(state, join, present) if present is not None else _enter(state, join)
     members = found.draft.members
     if len(members) > max(GROUP_MEMBERS_MAX, len(state.members)):
-        return Refusal(LimitReached, f"group {state.name!r} has {GROUP_MEMBERS_MAX} members")
+        return CoordinatorRefusal(LimitReached, f"group {state.name!r} has {GROUP_MEMBERS_MAX} members")
     if sum(member.names_bytes for member in members.values()) > GROUP_NAMES_BYTES_MAX:
-        return Refusal(LimitReached, f"names in group {state.name!r} are above {GROUP_NAMES_BYTES_MAX} bytes")
+        return CoordinatorRefusal(
+            LimitReached, f"names in group {state.name!r} are above {GROUP_NAMES_BYTES_MAX} bytes"
+        )
     return found
 
 
-def _stale(state: GroupState, join: Join, present: Member | None) -> Refusal | None:
+def _stale(state: GroupState, join: Join, present: MemberState | None) -> CoordinatorRefusal | None:
     """Return why the client may not speak for whom it thinks it is."""
     if join.member_id is not None and (present is None or present.member_id != join.member_id):
         known = member_refusal(state, join.member_id, join.instance_id)
-        return known or Refusal(MemberFenced, f"member {join.member_id!r} is not of client {join.client!r}")
+        return known or CoordinatorRefusal(
+            MemberFenced, f"member {join.member_id!r} is not of client {join.client!r}"
+        )
     last = state.gone.get(join.client)
     if last is not None and join.request <= last:
         text = f"join {join.request} of client {join.client!r} is over: its member is gone"
-        return Refusal(MemberFenced, text, (("request", last),))
+        return CoordinatorRefusal(MemberFenced, text, (("request", last),))
     return None
 
 
-def _unfit(state: GroupState, join: Join, present: Member | None) -> Refusal | None:
+def _unfit(state: GroupState, join: Join, present: MemberState | None) -> CoordinatorRefusal | None:
     """Return what of the join contradicts the group, or the client's own member."""
     if state.members and join.assignor is not state.assignor:
-        return Refusal(InvalidConfig, f"group {state.name!r} is shared out by {state.assignor.value!r}")
+        return CoordinatorRefusal(
+            InvalidConfig, f"group {state.name!r} is shared out by {state.assignor.value!r}"
+        )
     if present is not None and present.instance_id != join.instance_id:
-        return Refusal(InvalidConfig, f"member {present.member_id!r} is instance {present.instance_id!r}")
+        return CoordinatorRefusal(
+            InvalidConfig, f"member {present.member_id!r} is instance {present.instance_id!r}"
+        )
     return None
 
 
-def _member(join: Join, member_id: MemberId, assigned: Generation) -> Member:
-    return Member(
+def _member(join: Join, member_id: MemberId, assigned: Generation) -> MemberState:
+    return MemberState(
         member_id=member_id,
         client=join.client,
         request=join.request,
@@ -150,13 +158,13 @@ def _member(join: Join, member_id: MemberId, assigned: Generation) -> Member:
     )
 
 
-def _change(state: GroupState, join: Join, present: Member) -> Admission:
+def _change(state: GroupState, join: Join, present: MemberState) -> JoinAdmission:
     member = _member(join, present.member_id, present.assigned)
     draft = replace(state, members={**state.members, present.member_id: member})
-    return Admission(draft, present.member_id, needs_target=member.streams != present.streams)
+    return JoinAdmission(draft, present.member_id, needs_target=member.streams != present.streams)
 
 
-def _enter(state: GroupState, join: Join) -> Admission:
+def _enter(state: GroupState, join: Join) -> JoinAdmission:
     assert join.fresh_id not in state.members, f"member id {join.fresh_id!r} is not fresh"
     former = state.of_instance(join.instance_id)
     member = _member(join, join.fresh_id, NO_GENERATION)
@@ -165,9 +173,9 @@ def _enter(state: GroupState, join: Join) -> Admission:
     members = {**left.members, member.member_id: member}
     draft = replace(left, members=members, gone=gone, assignor=join.assignor)
     if former is None:
-        return Admission(draft, member.member_id, needs_target=True, wishes=join.owned)
+        return JoinAdmission(draft, member.member_id, needs_target=True, wishes=join.owned)
     draft = _taken_over(draft, former.member_id, member.member_id)
-    return Admission(draft, member.member_id, needs_target=member.streams != former.streams)
+    return JoinAdmission(draft, member.member_id, needs_target=member.streams != former.streams)
 
 
 def _taken_over(draft: GroupState, former: MemberId, member_id: MemberId) -> GroupState:

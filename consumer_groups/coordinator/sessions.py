@@ -10,14 +10,14 @@ from typing import Final
 
 from consumer_groups.assignment.partitions import Claim, MemberId
 from consumer_groups.coordinator.events import Assigned, Assignment, ConnectionId, ExpiryCause
-from consumer_groups.coordinator.group_state import GroupState, Member, Share
+from consumer_groups.coordinator.group_state import GroupState, MemberState, Share
 from envelope.types import MonotonicNs
 
 NEVER: Final = MonotonicNs(2**63 - 1)
 
 
 @dataclass(slots=True)
-class Session:
+class MemberSession:
     """One member's."""
 
     heard_at: MonotonicNs
@@ -28,18 +28,18 @@ class Session:
     asked: dict[Claim, MonotonicNs] = field(default_factory=dict)
     """Since when it is to give up what it is to give up."""
 
-    def silent_at(self, member: Member) -> MonotonicNs:
+    def silent_at(self, member: MemberState) -> MonotonicNs:
         """Return when it is put out if nothing is heard of it."""
         return MonotonicNs(self.heard_at + member.session_timeout_ns)
 
-    def held_on_at(self, member: Member) -> MonotonicNs:
+    def held_on_at(self, member: MemberState) -> MonotonicNs:
         """Return when it is put out if it does not give up what it is asked for."""
         if not self.asked:
             return NEVER
         return MonotonicNs(min(self.asked.values()) + member.rebalance_timeout_ns)
 
 
-class Sessions:
+class MemberSessions:
     """Those of all members.
 
     Invariants:
@@ -47,9 +47,9 @@ class Sessions:
     """
 
     def __init__(self) -> None:
-        self._sessions: dict[MemberId, Session] = {}
+        self._sessions: dict[MemberId, MemberSession] = {}
 
-    def __getitem__(self, member_id: MemberId) -> Session:
+    def __getitem__(self, member_id: MemberId) -> MemberSession:
         return self._sessions[member_id]
 
     def hear(self, member_id: MemberId, connection: ConnectionId, now: MonotonicNs) -> None:
@@ -63,7 +63,7 @@ class Sessions:
         for member_id in self._sessions.keys() - shares.keys():
             del self._sessions[member_id]
         for member_id, share in shares.items():
-            session = self._sessions.setdefault(member_id, Session(now))
+            session = self._sessions.setdefault(member_id, MemberSession(now))
             session.share = share
             session.asked = {claim: session.asked.get(claim, now) for claim in share.gives_up}
         assert self._sessions.keys() == state.members.keys(), f"G7: {self._sessions.keys()}"
@@ -74,7 +74,7 @@ class Sessions:
             session.heard_at = MonotonicNs(session.heard_at + late_ns)
             session.asked = {claim: MonotonicNs(at + late_ns) for claim, at in session.asked.items()}
 
-    def next_due(self, members: Mapping[MemberId, Member]) -> MonotonicNs:
+    def next_due(self, members: Mapping[MemberId, MemberState]) -> MonotonicNs:
         """Return when somebody is to be put out, if nothing happens until then."""
         due = (
             min(session.silent_at(members[member_id]), session.held_on_at(members[member_id]))
@@ -83,7 +83,7 @@ class Sessions:
         return min(due, default=NEVER)
 
     def overdue(
-        self, members: Mapping[MemberId, Member], now: MonotonicNs
+        self, members: Mapping[MemberId, MemberState], now: MonotonicNs
     ) -> Iterator[tuple[MemberId, ExpiryCause]]:
         """Yield who is to be put out."""
         for member_id, session in self._sessions.items():

@@ -19,9 +19,9 @@ from consumer_groups.assignment.partitions import (
     MemberId,
     Partition,
     StreamPartitions,
-    Subscriber,
+    SubscribedMember,
 )
-from consumer_groups.coordinator.group_state import NO_GENERATION, Grant, GroupState, Member
+from consumer_groups.coordinator.group_state import NO_GENERATION, Grant, GroupState, MemberState
 from envelope.limits import GROUP_GONE_MAX
 from envelope.types import StreamName
 
@@ -37,7 +37,7 @@ def retargeted(draft: GroupState, known: Known, wishes: Wishes) -> GroupState:
     streams = {name: known[name].count for name in sorted(used) if name in known}
     owned = _owned(draft, wishes)
     subscribers = [
-        Subscriber(
+        SubscribedMember(
             member.member_id,
             member.streams,
             member.instance_id,
@@ -109,7 +109,7 @@ def _holds(draft: GroupState, partition: Partition, grant: Grant) -> bool:
 def _marked(before: GroupState, after: GroupState) -> GroupState:
     """Note the generation with every member that has something new to hear."""
     had, has = before.shares(), after.shares()
-    members: dict[MemberId, Member] = {}
+    members: dict[MemberId, MemberState] = {}
     for member_id, member in after.members.items():
         same = had.get(member_id) == has[member_id]
         members[member_id] = member if same else replace(member, assigned=after.generation)

@@ -18,7 +18,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ClaimChange:
     """What an assignment changes for a member."""
 
     lost: tuple[Claim, ...]
@@ -55,7 +55,7 @@ class MemberClaims:
         """What is read, or not committed: nobody else may have it."""
         return (*self.at(Stage.READING), *self.at(Stage.STOPPING))
 
-    def follow(self, assignment: Assignment) -> Change:
+    def follow(self, assignment: Assignment) -> ClaimChange:
         """Take in what the member owns now."""
         lost = self.lose_all_but({*assignment.keeps, *assignment.gives_up})
         fresh = tuple(claim for claim in assignment.keeps if claim not in self._stages)
@@ -65,7 +65,7 @@ class MemberClaims:
         self.stop(asked)
         partitions = [claim.partition for claim in self.held]
         assert len(set(partitions)) == len(partitions), f"M1: {sorted(self._stages)}"
-        return Change(lost, fresh, asked, never_read)
+        return ClaimChange(lost, fresh, asked, never_read)
 
     def stop(self, claims: tuple[Claim, ...]) -> None:
         """Take in that these are to be given up."""

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Final
 
 from consumer_groups.assignment.partitions import Claim
-from consumer_groups.cursors import Place
+from consumer_groups.cursors import CursorPosition
 from envelope.errors import Fenced, JetstreamError
 from envelope.limits import FRAME_HEADER_BYTES_MAX
 
@@ -23,15 +23,15 @@ _ESCAPED: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CursorCommit:
     """Cursors that are stored together or not at all."""
 
-    places: tuple[tuple[Claim, Place], ...]
+    places: tuple[tuple[Claim, CursorPosition], ...]
     goes_back: bool
     """Whether any of them is below the one before."""
 
 
-class Consequence(Enum):
+class CommitFailureEffect(Enum):
     """What follows from the failure of a commit."""
 
     SEND_AGAIN = auto()
@@ -42,14 +42,14 @@ class Consequence(Enum):
     """It can never be stored."""
 
 
-def consequence_of(error: JetstreamError) -> Consequence:
+def consequence_of(error: JetstreamError) -> CommitFailureEffect:
     """Return what follows from a commit's failure."""
     if error.retriable:
-        return Consequence.SEND_AGAIN
-    return Consequence.DROP if isinstance(error, Fenced) else Consequence.RAISE
+        return CommitFailureEffect.SEND_AGAIN
+    return CommitFailureEffect.DROP if isinstance(error, Fenced) else CommitFailureEffect.RAISE
 
 
-class Commits:
+class MemberCommits:
     """The cursors of what a member reads, as far as it knows them.
 
     Invariants:
@@ -59,10 +59,10 @@ class Commits:
 
     def __init__(self) -> None:
         """Know nothing yet."""
-        self._stored: dict[Claim, Place | None] = {}
+        self._stored: dict[Claim, CursorPosition | None] = {}
         self._may_go_back: set[Claim] = set()
 
-    def begin(self, claim: Claim, stored: Place | None) -> None:
+    def begin(self, claim: Claim, stored: CursorPosition | None) -> None:
         """Take in where the group's cursor is, for a claim that is new; None: there is none."""
         self._stored[claim] = stored
 
@@ -76,14 +76,14 @@ class Commits:
         """Let the next commit of a claim be below the one before."""
         self._may_go_back.add(claim)
 
-    def stored(self, claim: Claim) -> Place | None:
+    def stored(self, claim: Claim) -> CursorPosition | None:
         """Return a claim's cursor; None if it has none."""
         return self._stored.get(claim)
 
-    def due(self, reached: Mapping[Claim, Place]) -> tuple[Commit, ...]:
+    def due(self, reached: Mapping[Claim, CursorPosition]) -> tuple[CursorCommit, ...]:
         """Return what is to be stored so that the cursors are where the member is, one after the other."""
-        forward: list[tuple[Claim, Place]] = []
-        back: list[tuple[Claim, Place]] = []
+        forward: list[tuple[Claim, CursorPosition]] = []
+        back: list[tuple[Claim, CursorPosition]] = []
         for claim, place in reached.items():
             if claim not in self._stored:
                 continue
@@ -94,7 +94,7 @@ class Commits:
                 back.append((claim, place))
         return (*_split(forward, goes_back=False), *_split(back, goes_back=True))
 
-    def has_stored(self, commit: Commit) -> None:
+    def has_stored(self, commit: CursorCommit) -> None:
         """Take in that a commit is durable."""
         for claim, place in commit.places:
             if claim in self._stored:
@@ -102,26 +102,26 @@ class Commits:
                 self._may_go_back.discard(claim)
 
 
-def _is_elsewhere(stored: Place, place: Place) -> bool:
+def _is_elsewhere(stored: CursorPosition, place: CursorPosition) -> bool:
     """Tell whether the cursor is of another life of the stream; who does not know says nothing."""
     return None not in (stored.incarnation, place.incarnation) and stored.incarnation != place.incarnation
 
 
-def _split(places: list[tuple[Claim, Place]], *, goes_back: bool) -> Iterable[Commit]:
+def _split(places: list[tuple[Claim, CursorPosition]], *, goes_back: bool) -> Iterable[CursorCommit]:
     """Yield commits that fit a request each."""
-    piece: list[tuple[Claim, Place]] = []
+    piece: list[tuple[Claim, CursorPosition]] = []
     size = 0
     for claim, place in places:
         weight = _weight(claim, place)
         if size + weight > _COMMIT_BYTES_MAX:
-            yield Commit(tuple(piece), goes_back)
+            yield CursorCommit(tuple(piece), goes_back)
             piece, size = [], 0
         piece.append((claim, place))
         size += weight
     if piece:
-        yield Commit(tuple(piece), goes_back)
+        yield CursorCommit(tuple(piece), goes_back)
 
 
-def _weight(claim: Claim, place: Place) -> int:
+def _weight(claim: Claim, place: CursorPosition) -> int:
     names = claim.partition.stream + (place.incarnation or "")
     return _CURSOR_BYTES + len(names) + _ESCAPED * len((place.metadata or "").encode())

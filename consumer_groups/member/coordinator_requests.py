@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from consumer_groups.coordinator.events import ConnectionId, SetTimer
-from consumer_groups.member.events import FindCoordinator
+from consumer_groups.member.events import LocateCoordinator
 from envelope.types import MonotonicNs
 
 ASK_AGAIN_NS_MIN: Final = 100_000_000
@@ -22,18 +22,18 @@ class CoordinatorLine:
         self._attempts = 0
         self._timer_is_set = False
 
-    def look(self) -> Iterator[FindCoordinator]:
+    def look(self) -> Iterator[LocateCoordinator]:
         """Look for a coordinator, unless there is one or it is looked for already."""
         if self.connection is None and not self._is_looking:
             self._is_looking = True
-            yield FindCoordinator()
+            yield LocateCoordinator()
 
     def found(self, connection: ConnectionId) -> None:
         """Take in where the coordinator is."""
         self.connection, self._is_looking = connection, False
         self.begin()
 
-    def lost(self, connection: ConnectionId) -> Iterator[FindCoordinator]:
+    def lost(self, connection: ConnectionId) -> Iterator[LocateCoordinator]:
         """Take in that nobody coordinates at the other end of this connection any more."""
         if connection == self.connection:
             self.connection = None

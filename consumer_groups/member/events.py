@@ -10,13 +10,13 @@ from consumer_groups.assignment.partitions import Claim
 from consumer_groups.coordinator.events import (
     Assigned,
     ConnectionId,
+    CoordinatorRefusal,
     Join,
     Joined,
     JoinRefused,
     Leave,
     Left,
     MemberRefused,
-    Refusal,
     Release,
     SetTimer,
     Tick,
@@ -51,7 +51,7 @@ class CoordinatorLost:
 class CoordinatorRefused:
     """There can be no coordinator of this group: to ask again is no use."""
 
-    refusal: Refusal
+    refusal: CoordinatorRefusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ MemberEvent = (
 
 
 @dataclass(frozen=True, slots=True)
-class FindCoordinator:
+class LocateCoordinator:
     """Ask any node who coordinates the group, until one says so; then give `CoordinatorFound`."""
 
 
@@ -129,11 +129,11 @@ class Lost:
 class Ended:
     """There is no member any more and there will be none; no event has any effect from now on."""
 
-    refusal: Refusal | None = None
+    refusal: CoordinatorRefusal | None = None
     """None: it has left, as the application wanted."""
 
 
 MemberRequest = Join | Release | Leave
 """To be sent on their connection. They may be lost: they are sent again until they are answered."""
 
-MemberAction = MemberRequest | FindCoordinator | StartReading | StopReading | Lost | Ended | SetTimer
+MemberAction = MemberRequest | LocateCoordinator | StartReading | StopReading | Lost | Ended | SetTimer

@@ -25,13 +25,13 @@ from consumer_groups.coordinator.events import (
     Beat,
     CommitRequested,
     ConnectionId,
+    CoordinatorRefusal,
     Join,
     Joined,
     JoinRefused,
     Leave,
     Left,
     MemberRefused,
-    Refusal,
     Release,
     Tick,
 )
@@ -257,7 +257,7 @@ class Member:
         else:
             yield from self._come_in()
 
-    def _end(self, refusal: Refusal | None) -> Iterator[MemberAction]:
+    def _end(self, refusal: CoordinatorRefusal | None) -> Iterator[MemberAction]:
         yield from _lost(self._claims.lose_all())
         self.is_over = True
         yield Ended(refusal)
@@ -293,7 +293,7 @@ class Member:
         if not self._stays:
             yield from self._leave()
 
-    def _refused(self, connection: ConnectionId, refusal: Refusal) -> Iterator[MemberAction]:
+    def _refused(self, connection: ConnectionId, refusal: CoordinatorRefusal) -> Iterator[MemberAction]:
         """Hear why a join, a release or a heartbeat was in vain."""
         error = refusal.error
         if issubclass(error, NotLeader):

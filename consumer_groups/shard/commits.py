@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from consumer_groups.assignment.partitions import GroupName, MemberId, Partition
-from consumer_groups.cursors import Place
-from consumer_groups.shard.events import CommitCursors, QuestionId
+from consumer_groups.cursors import CursorPosition
+from consumer_groups.shard.events import QuestionId, StoreCursors
 from consumer_groups.shard.group_table import GroupTable
 from consumer_groups.shard.records import NewCursor
 from envelope.errors import CorruptDataError, InvalidCursor, JetstreamError, LimitReached
@@ -21,7 +21,7 @@ from envelope.limits import GROUP_CURSORS_MAX, SHARD_CURSORS_MAX
 
 
 @dataclass(slots=True)
-class Commit:
+class PendingCommit:
     """One whose write is under way."""
 
     member_id: MemberId
@@ -31,26 +31,26 @@ class Commit:
     """Commits that came later and are older: they are answered with this one."""
 
 
-class Commits:
+class PendingCommits:
     """Those of one group."""
 
     def __init__(self, group: GroupName, table: GroupTable) -> None:
         self._group, self._table = group, table
-        self._newest: dict[Partition, tuple[Place, Commit]] = {}
+        self._newest: dict[Partition, tuple[CursorPosition, PendingCommit]] = {}
         """The last that is under way for each partition."""
-        self._under_way: dict[MemberId, Commit] = {}
+        self._under_way: dict[MemberId, PendingCommit] = {}
         """The last of each member."""
         self._durable: dict[MemberId, int] = {}
         """The newest request of each member that is durable."""
 
     # --- what is asked ---------------------------------------------------------------------------------
 
-    def later_one(self, asked: CommitCursors) -> Commit | None:
+    def later_one(self, asked: StoreCursors) -> PendingCommit | None:
         """Return the commit under way by which this one is superseded, if there is one."""
         last = self._under_way.get(asked.member_id)
         return last if last is not None and asked.request < last.request else None
 
-    def is_over(self, asked: CommitCursors) -> bool:
+    def is_over(self, asked: StoreCursors) -> bool:
         """Tell whether a later commit of the same member is durable."""
         return asked.request < self._durable.get(asked.member_id, asked.request)
 
@@ -75,7 +75,7 @@ class Commits:
                 return CursorBehind(text, partition=str(partition), offset=known.offset)
         return None
 
-    def _newest_of(self, partition: Partition) -> Place | None:
+    def _newest_of(self, partition: Partition) -> CursorPosition | None:
         under_way = self._newest.get(partition)
         if under_way is not None:
             return under_way[0]
@@ -98,13 +98,13 @@ class Commits:
 
     # --- what becomes of it ----------------------------------------------------------------------------
 
-    def begin(self, commit: Commit) -> None:
+    def begin(self, commit: PendingCommit) -> None:
         """Take in that a commit is being written."""
         self._under_way[commit.member_id] = commit
         for partition, place in commit.cursors:
             self._newest[partition] = (place, commit)
 
-    def end(self, commit: Commit, *, is_durable: bool) -> None:
+    def end(self, commit: PendingCommit, *, is_durable: bool) -> None:
         """Take in what became of the commit that is under way for longest."""
         for partition, _ in commit.cursors:
             if self._newest[partition][1] is commit:
@@ -121,7 +121,7 @@ class Commits:
             del self._durable[member_id]
 
 
-def _is_behind(place: Place, known: Place) -> bool:
+def _is_behind(place: CursorPosition, known: CursorPosition) -> bool:
     """Tell whether one place is behind another in the same stream, as far as that can be known."""
     if None not in (place.incarnation, known.incarnation) and place.incarnation != known.incarnation:
         return False

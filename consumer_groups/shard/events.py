@@ -18,17 +18,17 @@ from consumer_groups.coordinator.events import (
     Assignment,
     Beat,
     ConnectionId,
+    CoordinatorRefusal,
     ExpiryCause,
     Join,
     Leave,
     Left,
-    Refusal,
     Release,
     SetTimer,
     Tick,
 )
 from consumer_groups.coordinator.group_state import GroupState
-from consumer_groups.shard.records import GroupCursor, GroupRecord, NewCursor
+from consumer_groups.shard.records import GroupCursorRecord, GroupRecord, NewCursor
 from envelope.errors import JetstreamError
 from envelope.types import StreamName, TimestampUs
 
@@ -43,7 +43,7 @@ WriteNumber = NewType("WriteNumber", int)
 
 
 @dataclass(frozen=True, slots=True)
-class CommitCursors:
+class StoreCursors:
     """A member wants to store these cursors, all or none; it numbers them as `CommitRequested` says."""
 
     connection: ConnectionId
@@ -58,7 +58,7 @@ class CommitCursors:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchCursors:
+class LookUpCursors:
     """Somebody wants to know where the group reads on in these partitions."""
 
     partitions: tuple[Partition, ...]
@@ -87,7 +87,7 @@ class DeleteGroup:
 
 
 GroupRequest = (
-    Join | Release | Leave | CommitCursors | FetchCursors | DescribeGroup | ResetCursors | DeleteGroup
+    Join | Release | Leave | StoreCursors | LookUpCursors | DescribeGroup | ResetCursors | DeleteGroup
 )
 
 
@@ -135,7 +135,7 @@ class ConnectionClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ShardWritten:
     """This write is committed: it outlives this reign. Writes are settled in the order of their numbers."""
 
     number: WriteNumber
@@ -167,7 +167,7 @@ class StreamsChanged:
 
 
 ShardEvent = (
-    Asked | Beats | Listed | ConnectionClosed | Written | WriteRefused | StreamsChanged | Tick
+    Asked | Beats | Listed | ConnectionClosed | ShardWritten | WriteRefused | StreamsChanged | Tick
 )  # `Tick`: the time of `SetTimer` has come
 
 
@@ -179,14 +179,14 @@ class HeartbeatAnswer:
     """What the members of a connection have not heard; nothing if the wait is over."""
 
     assignments: tuple[tuple[GroupName, Assignment], ...] = ()
-    refused: tuple[tuple[GroupName, MemberId, Refusal], ...] = ()
+    refused: tuple[tuple[GroupName, MemberId, CoordinatorRefusal], ...] = ()
 
 
 NO_NEWS: Final = HeartbeatAnswer()
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CursorsCommitted:
     """The cursors are durable."""
 
     superseded: bool = False
@@ -194,10 +194,10 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Cursors:
+class CursorsFound:
     """Those that there are, in the order in which they were asked for."""
 
-    cursors: tuple[GroupCursor, ...]
+    cursors: tuple[GroupCursorRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +205,12 @@ class GroupDescription:
     """All that is durable of a group."""
 
     state: GroupState
-    cursors: tuple[GroupCursor, ...]
+    cursors: tuple[GroupCursorRecord, ...]
     """Ordered by partition."""
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSummary:
+class GroupOverview:
     """One group among others."""
 
     name: GroupName
@@ -219,10 +219,10 @@ class GroupSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class GroupsFound:
     """Those that there are, ordered by name."""
 
-    groups: tuple[GroupSummary, ...]
+    groups: tuple[GroupOverview, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,16 +231,26 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RequestFailed:
     """Nothing was done."""
 
     error: JetstreamError
 
 
-Answer = Assignment | HeartbeatAnswer | Left | Committed | Cursors | GroupDescription | Groups | Done | Failed
+Answer = (
+    Assignment
+    | HeartbeatAnswer
+    | Left
+    | CursorsCommitted
+    | CursorsFound
+    | GroupDescription
+    | GroupsFound
+    | Done
+    | RequestFailed
+)
 
 
-def error_of(refusal: Refusal) -> JetstreamError:
+def error_of(refusal: CoordinatorRefusal) -> JetstreamError:
     """Return a refusal as an error."""
     return refusal.error(refusal.description, **dict(refusal.detail))
 
@@ -252,7 +262,7 @@ def error_of(refusal: Refusal) -> JetstreamError:
 class Write:
     """Append these records, in this order, behind those of the writes before, and all of them or none.
 
-    `Written` or `WriteRefused` is to follow. Many may be under way.
+    `ShardWritten` or `WriteRefused` is to follow. Many may be under way.
     """
 
     number: WriteNumber

@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from consumer_groups.assignment.assignors import Assignor
 from consumer_groups.assignment.partitions import Generation, GroupName, InstanceId, MemberId, Partition
-from consumer_groups.coordinator.group_state import ClientId, Grant, GroupState, Member
+from consumer_groups.coordinator.group_state import ClientId, Grant, GroupState, MemberState
 from envelope.errors import CorruptDataError
 from envelope.types import NodeId, StreamName
 
@@ -70,7 +70,7 @@ def from_json(value: bytes) -> GroupState:
     return _checked(_state(row, members), members)
 
 
-def _member_row(member: Member) -> dict[str, _Json]:
+def _member_row(member: MemberState) -> dict[str, _Json]:
     return {
         "member_id": member.member_id,
         "client": member.client,
@@ -85,14 +85,14 @@ def _member_row(member: Member) -> dict[str, _Json]:
     }
 
 
-def _member(row: Mapping[str, _Json]) -> Member:
+def _member(row: Mapping[str, _Json]) -> MemberState:
     _only(
         row,
         *("member_id", "client", "request", "streams", "session_timeout_ns", "rebalance_timeout_ns"),
         *("instance_id", "node", "rack", "assigned"),
     )
     instance_id, node = row["instance_id"], row["node"]
-    return Member(
+    return MemberState(
         member_id=MemberId(_text(row["member_id"])),
         client=ClientId(_text(row["client"])),
         request=_number(row["request"], least=None),
@@ -106,7 +106,7 @@ def _member(row: Mapping[str, _Json]) -> Member:
     )
 
 
-def _state(row: Mapping[str, _Json], members: Sequence[Member]) -> GroupState:
+def _state(row: Mapping[str, _Json], members: Sequence[MemberState]) -> GroupState:
     grants: dict[Partition, Grant] = {}
     target: dict[Partition, MemberId] = {}
     streams: dict[StreamName, int] = {}
@@ -131,7 +131,7 @@ def _state(row: Mapping[str, _Json], members: Sequence[Member]) -> GroupState:
     return GroupState(name, assignor, generation, by_id, streams, grants, target, gone)
 
 
-def _checked(state: GroupState, members: Sequence[Member]) -> GroupState:
+def _checked(state: GroupState, members: Sequence[MemberState]) -> GroupState:
     problems = state.problems()
     if [member.member_id for member in members] != sorted(state.members):
         problems.append("members are not in order, or there twice")
@@ -178,7 +178,7 @@ def _number(value: _Json, least: int | None = 0) -> int:
     return value
 
 
-def _at(members: Sequence[Member], place: _Json) -> Member:
+def _at(members: Sequence[MemberState], place: _Json) -> MemberState:
     number = _number(place)
     return members[number] if number < len(members) else _refuse(f"there is no member {number}")
 

@@ -13,16 +13,16 @@ from consumer_groups.coordinator.events import (
     Assignment,
     Beat,
     ConnectionId,
-    Heartbeat,
+    CoordinatorRefusal,
     HeartbeatAnswered,
     Join,
+    MemberHeartbeat,
     PartitionsChanged,
-    Refusal,
     Tick,
 )
 from consumer_groups.coordinator.sessions import NEVER
 from consumer_groups.shard.events import NO_NEWS, HeartbeatAnswer, QuestionId
-from consumer_groups.shard.group_requests import GroupDesk, QueuedRequest
+from consumer_groups.shard.group_requests import GroupWriter, QueuedRequest
 from consumer_groups.shard.group_table import GroupTable
 from consumer_groups.shard.outbox import Outbox
 from envelope.errors import JetstreamError, Overloaded
@@ -52,7 +52,7 @@ class GroupRun:
     ) -> None:
         """Begin with what is durable; ``known`` are the streams that exist, and changes."""
         self.name = name
-        self._desk = GroupDesk(name, table, outbox, now)
+        self._desk = GroupWriter(name, table, outbox, now)
         self._known, self._outbox = known, outbox
         self._queue: deque[_Waiting] = deque()
         self._deleted: set[StreamName] = set()
@@ -81,7 +81,7 @@ class GroupRun:
 
     def beat(self, connection: ConnectionId, beats: tuple[Beat, ...], now: MonotonicNs) -> HeartbeatAnswer:
         """Take in that members are alive; return what they have not heard and may hear."""
-        (answered,) = self._desk.coordinator.handle(Heartbeat(connection, beats), now)
+        (answered,) = self._desk.coordinator.handle(MemberHeartbeat(connection, beats), now)
         assert isinstance(answered, HeartbeatAnswered), f"{answered} to a heartbeat"
         if not (answered.assignments or answered.refused) or not self._desk.is_said:
             return NO_NEWS  # H3: some of it may not be durable
@@ -97,7 +97,11 @@ class GroupRun:
         found = [(beat.member_id, self._desk.coordinator.news(beat)) for beat in beats]
         return HeartbeatAnswer(
             tuple((self.name, news) for _, news in found if isinstance(news, Assignment)),
-            tuple((self.name, member_id, news) for member_id, news in found if isinstance(news, Refusal)),
+            tuple(
+                (self.name, member_id, news)
+                for member_id, news in found
+                if isinstance(news, CoordinatorRefusal)
+            ),
         )
 
     # --- events: `go_on` is to follow ------------------------------------------------------------------

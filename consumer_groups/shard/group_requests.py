@@ -27,15 +27,15 @@ from consumer_groups.coordinator.events import (
 )
 from consumer_groups.coordinator.group_state import GroupState
 from consumer_groups.coordinator.sessions import NEVER
-from consumer_groups.shard.commits import Commit, Commits
+from consumer_groups.shard.commits import PendingCommit, PendingCommits
 from consumer_groups.shard.events import (
     Answer,
-    CommitCursors,
-    Committed,
+    CursorsCommitted,
     DeleteGroup,
     Done,
     QuestionId,
     ResetCursors,
+    StoreCursors,
     error_of,
 )
 from consumer_groups.shard.group_table import Changed, Deleted, GroupChange, GroupTable
@@ -45,7 +45,7 @@ from envelope.errors import CorruptDataError, JetstreamError, RequestError
 from envelope.group_errors import GroupInUse, UnknownGroup
 from envelope.types import MonotonicNs, StreamName, TimestampUs
 
-QueuedRequest = Join | Release | Leave | CommitCursors | ResetCursors | DeleteGroup
+QueuedRequest = Join | Release | Leave | StoreCursors | ResetCursors | DeleteGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class UnderWay:
     """Once it is committed."""
     is_alone: bool = True
     """Nothing else of the group goes on before it is settled."""
-    commit: Commit | None = None
+    commit: PendingCommit | None = None
     expired: tuple[Expire, ...] = ()
     deleted: frozenset[StreamName] = frozenset()
     """Streams whose end it takes in."""
@@ -69,7 +69,7 @@ class UnderWay:
         return isinstance(self.change, Changed) and self.change.state is not None
 
 
-class GroupDesk:
+class GroupWriter:
     """Serves what is asked of one group.
 
     Invariants:
@@ -86,7 +86,7 @@ class GroupDesk:
         """Begin with what is durable."""
         self.name = name
         self._table, self._outbox = table, outbox
-        self._commits = Commits(name, table)
+        self._commits = PendingCommits(name, table)
         self._under_way: deque[UnderWay] = deque()
         self._begin(now)
 
@@ -123,14 +123,14 @@ class GroupDesk:
         match request:
             case Join() | Release() | Leave():
                 return True
-            case CommitCursors():
+            case StoreCursors():
                 return not self._under_way or self._can_commit(request)
             case ResetCursors() | DeleteGroup():
                 return not self._under_way
             case _:
                 assert_never(request)
 
-    def _can_commit(self, asked: CommitCursors) -> bool:
+    def _can_commit(self, asked: StoreCursors) -> bool:
         """Tell whether it is clear what a commit is measured against: not if it names another incarnation."""
         if asked.is_reset or not self._commits.goes_back(asked.cursors):
             return True
@@ -141,7 +141,7 @@ class GroupDesk:
         match request:
             case Join() | Release() | Leave():
                 self.give(request, now, question)
-            case CommitCursors():
+            case StoreCursors():
                 self._commit(question, request, now)
             case ResetCursors():
                 self._reset(question, request, now)
@@ -175,7 +175,7 @@ class GroupDesk:
                 case _:
                     self._outbox.reply(question, answer_of(action))
 
-    def _commit(self, question: QuestionId | None, asked: CommitCursors, now: MonotonicNs) -> None:
+    def _commit(self, question: QuestionId | None, asked: StoreCursors, now: MonotonicNs) -> None:
         partitions = tuple(cursor.partition for cursor in asked.cursors)
         whose = (asked.connection, asked.member_id, asked.request, asked.generation)
         (said,) = self.coordinator.handle(CommitRequested(*whose, partitions, asked.instance_id), now)
@@ -185,11 +185,11 @@ class GroupDesk:
         elif later is not None:
             later.superseded.append(question)
         elif self._commits.is_over(asked):
-            self._outbox.reply(question, Committed(superseded=True))
+            self._outbox.reply(question, CursorsCommitted(superseded=True))
         else:
             self._take(question, asked)
 
-    def _take(self, question: QuestionId | None, asked: CommitCursors) -> None:
+    def _take(self, question: QuestionId | None, asked: StoreCursors) -> None:
         goes_back = self._commits.goes_back(asked.cursors)
         change = Changed(self.name, asked.generation, cursors=asked.cursors)
         records = self._records_of(change)
@@ -198,9 +198,11 @@ class GroupDesk:
         if isinstance(records, JetstreamError):
             self._outbox.refuse(question, records)
             return
-        commit = Commit(asked.member_id, asked.request, asked.cursors)
+        commit = PendingCommit(asked.member_id, asked.request, asked.cursors)
         self._commits.begin(commit)
-        self._write(UnderWay(change, question, Committed(), is_alone=goes_back, commit=commit), records)
+        self._write(
+            UnderWay(change, question, CursorsCommitted(), is_alone=goes_back, commit=commit), records
+        )
 
     def _reset(self, question: QuestionId | None, asked: ResetCursors, now: MonotonicNs) -> None:
         state = self.coordinator.state
@@ -255,7 +257,7 @@ class GroupDesk:
         if done.commit is not None:
             self._commits.end(done.commit, is_durable=True)
             for question in done.commit.superseded:
-                self._outbox.reply(question, Committed(superseded=True))
+                self._outbox.reply(question, CursorsCommitted(superseded=True))
         else:
             self._commits.keep(self.coordinator.state.members.keys())
         if isinstance(done.change, Deleted):

@@ -12,7 +12,7 @@ from typing import Final
 from consumer_groups.assignment.partitions import Generation, GroupName, Partition
 from consumer_groups.coordinator.group_state import GroupState
 from consumer_groups.shard.records import (
-    GroupCursor,
+    GroupCursorRecord,
     GroupKey,
     GroupRecord,
     NewCursor,
@@ -27,7 +27,7 @@ from consumer_groups.shard.records import (
 from envelope.errors import CorruptDataError
 from envelope.types import NO_OFFSET, Offset, TimestampUs
 
-_NONE: Final[Mapping[Partition, GroupCursor]] = MappingProxyType({})
+_NONE: Final[Mapping[Partition, GroupCursorRecord]] = MappingProxyType({})
 
 
 class GroupTable:
@@ -49,7 +49,7 @@ class GroupTable:
         self.cursors = 0
         """Of all groups, those that can be told."""
         self._states: dict[GroupName, GroupState] = {}
-        self._cursors: dict[GroupName, dict[Partition, GroupCursor]] = {}
+        self._cursors: dict[GroupName, dict[Partition, GroupCursorRecord]] = {}
         self._unreadable: dict[GroupName, dict[Partition | None, Offset]] = {}
         self._names: dict[GroupName, None] = {}
         self._empty: dict[GroupName, None] = {}
@@ -89,12 +89,12 @@ class GroupTable:
         self._refuse_unreadable(group, None)
         return self._states.get(group)
 
-    def cursor(self, group: GroupName, partition: Partition) -> GroupCursor | None:
+    def cursor(self, group: GroupName, partition: Partition) -> GroupCursorRecord | None:
         """Return a group's cursor in a partition, None if it has none; raises as `state`."""
         self._refuse_unreadable(group, partition)
         return self._cursors.get(group, _NONE).get(partition)
 
-    def cursors_of(self, group: GroupName) -> Mapping[Partition, GroupCursor]:
+    def cursors_of(self, group: GroupName) -> Mapping[Partition, GroupCursorRecord]:
         """Return all cursors of a group that can be read; not to be kept."""
         return self._cursors.get(group, _NONE)
 
@@ -145,7 +145,7 @@ class GroupTable:
         self._show(group, None)
         self._look_at(group)
 
-    def put_cursor(self, group: GroupName, partition: Partition, cursor: GroupCursor | None) -> None:
+    def put_cursor(self, group: GroupName, partition: Partition, cursor: GroupCursorRecord | None) -> None:
         """Take in a group's cursor in a partition, or, with None, that it has none."""
         cursors = self._cursors.setdefault(group, {})
         self.cursors += (cursor is not None) - (cursors.pop(partition, None) is not None)

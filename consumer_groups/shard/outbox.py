@@ -19,9 +19,9 @@ from consumer_groups.coordinator.events import (
 from consumer_groups.shard.events import (
     Answer,
     Expired,
-    Failed,
     QuestionId,
     Reply,
+    RequestFailed,
     ShardAction,
     Write,
     WriteNumber,
@@ -65,7 +65,7 @@ class Outbox:
 
     def refuse(self, question: QuestionId | None, error: JetstreamError) -> None:
         """Answer a question, if there was one, with what is wrong."""
-        self.reply(question, Failed(error))
+        self.reply(question, RequestFailed(error))
 
     def expire(self, group: GroupName, expired: Expire) -> None:
         """Tell that a member was put out."""
@@ -89,6 +89,6 @@ def answer_of(said: CoordinatorAnswer) -> Answer:
         case Left():
             return said
         case JoinRefused() | MemberRefused() | CommitRefused():
-            return Failed(error_of(said.refusal))
+            return RequestFailed(error_of(said.refusal))
         case HeartbeatAnswered() | CommitAllowed() | Expire():
             raise AssertionError(f"{said} is not told like that")

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from consumer_groups.assignment.partitions import Generation, GroupName, Partition
 from consumer_groups.coordinator.group_state import GroupState
-from consumer_groups.cursors import Place, as_part, decode_fields, encode_place, of_part
+from consumer_groups.cursors import CursorPosition, as_part, decode_fields, encode_place, of_part
 from consumer_groups.shard.group_json import from_json, to_json
 from envelope.errors import CorruptDataError, InvalidCursor, InvalidName
 from envelope.limits import STREAMS_MAX
@@ -36,10 +36,10 @@ class NewCursor(NamedTuple):
     """What somebody wants to store."""
 
     partition: Partition
-    place: Place
+    place: CursorPosition
 
 
-class GroupCursor(NamedTuple):
+class GroupCursorRecord(NamedTuple):
     """Where a group reads on in one partition, as it is stored."""
 
     partition: Partition
@@ -51,9 +51,9 @@ class GroupCursor(NamedTuple):
     committed_at: TimestampUs
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CursorPosition:
         """Without whose it is, and since when."""
-        return Place(self.offset, self.incarnation, self.metadata)
+        return CursorPosition(self.offset, self.incarnation, self.metadata)
 
 
 class GroupRecord(NamedTuple):
@@ -78,7 +78,7 @@ class StoredGroupCursor(NamedTuple):
 
     key: GroupKey
     at: Offset
-    cursor: GroupCursor | None
+    cursor: GroupCursorRecord | None
     """None as with `StoredGroup`."""
     is_readable: bool = True
 
@@ -145,12 +145,12 @@ def cursor_record(group: GroupName, cursor: NewCursor, generation: Generation) -
     return GroupRecord(cursor_key(group, cursor.partition), encode_place(cursor.place, generation=generation))
 
 
-def stored(cursor: NewCursor, generation: Generation, committed_at: TimestampUs) -> GroupCursor:
+def stored(cursor: NewCursor, generation: Generation, committed_at: TimestampUs) -> GroupCursorRecord:
     """Return the cursor as it is stored by then; names that many cursors have are one object."""
     (stream, number), (offset, incarnation, metadata) = cursor
     partition = Partition(StreamName(intern(stream)), number)
     incarnation = None if incarnation is None else intern(incarnation)
-    return GroupCursor(partition, offset, incarnation, metadata, generation, committed_at)
+    return GroupCursorRecord(partition, offset, incarnation, metadata, generation, committed_at)
 
 
 def read_group_record(

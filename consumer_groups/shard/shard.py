@@ -19,7 +19,7 @@ from itertools import chain
 from typing import assert_never
 
 from consumer_groups.assignment.partitions import GroupName, Partition, StreamPartitions
-from consumer_groups.coordinator.events import Beat, ConnectionId, Join, Refusal, Tick
+from consumer_groups.coordinator.events import Beat, ConnectionId, CoordinatorRefusal, Join, Tick
 from consumer_groups.coordinator.fencing import member_refusal
 from consumer_groups.coordinator.group_state import GroupState
 from consumer_groups.coordinator.sessions import NEVER
@@ -29,21 +29,21 @@ from consumer_groups.shard.events import (
     Asked,
     Beats,
     ConnectionClosed,
-    Cursors,
+    CursorsFound,
     DeleteGroup,
     DescribeGroup,
-    FetchCursors,
     GroupDescription,
-    Groups,
-    GroupSummary,
+    GroupOverview,
+    GroupsFound,
     HeartbeatAnswer,
     Listed,
+    LookUpCursors,
     ResetCursors,
     ShardAction,
     ShardEvent,
+    ShardWritten,
     StreamsChanged,
     WriteRefused,
-    Written,
 )
 from consumer_groups.shard.group_queue import GroupRun
 from consumer_groups.shard.group_requests import QueuedRequest
@@ -57,14 +57,14 @@ from envelope.limits import GROUPS_MAX
 from envelope.types import MonotonicNs, StreamName
 
 
-def fetched(table: GroupTable, group: GroupName, partitions: Iterable[Partition]) -> Cursors:
+def fetched(table: GroupTable, group: GroupName, partitions: Iterable[Partition]) -> CursorsFound:
     """Return the group's cursors in these partitions.
 
     Raises:
         CorruptDataError: one of them cannot be read.
     """
     found = (table.cursor(group, partition) for partition in partitions)
-    return Cursors(tuple(cursor for cursor in found if cursor is not None))
+    return CursorsFound(tuple(cursor for cursor in found if cursor is not None))
 
 
 def described(table: GroupTable, group: GroupName) -> GroupDescription:
@@ -80,18 +80,18 @@ def described(table: GroupTable, group: GroupName) -> GroupDescription:
     return GroupDescription(state, fetched(table, group, table.partitions_of(group)).cursors)
 
 
-def listed(table: GroupTable, prefix: str) -> Groups:
+def listed(table: GroupTable, prefix: str) -> GroupsFound:
     """Return the groups whose names begin like that; one that cannot be read counts as empty."""
-    return Groups(tuple(_summary(table, group) for group in sorted(table) if group.startswith(prefix)))
+    return GroupsFound(tuple(_summary(table, group) for group in sorted(table) if group.startswith(prefix)))
 
 
-def _summary(table: GroupTable, group: GroupName) -> GroupSummary:
+def _summary(table: GroupTable, group: GroupName) -> GroupOverview:
     try:
         state = table.state(group)
     except CorruptDataError:
         state = None
     state = state or GroupState(group)
-    return GroupSummary(group, len(state.members), state.generation)
+    return GroupOverview(group, len(state.members), state.generation)
 
 
 class Shard:
@@ -160,7 +160,7 @@ class Shard:
                 self._outbox.reply(question, listed(self._table, prefix))
             case ConnectionClosed(connection):
                 self._end_wait(connection)
-            case Written(number, at):
+            case ShardWritten(number, at):
                 run = self._runs[self._outbox.settle(number)]
                 run.written(at, now)
                 self._settled(run, now)
@@ -186,7 +186,7 @@ class Shard:
         try:
             group = validated_group_name(asked.group)
             match asked.request:
-                case FetchCursors(partitions):
+                case LookUpCursors(partitions):
                     self._outbox.reply(asked.question, fetched(self._table, group, partitions))
                 case DescribeGroup():
                     self._outbox.reply(asked.question, described(self._table, group))
@@ -332,7 +332,7 @@ def _refused(table: GroupTable, group: GroupName, beats: Iterable[Beat]) -> Hear
     try:
         state = table.state(group) or GroupState(group)
     except CorruptDataError as error:
-        refusal = Refusal(type(error), error.description, tuple(error.detail.items()))
+        refusal = CoordinatorRefusal(type(error), error.description, tuple(error.detail.items()))
         return HeartbeatAnswer((), tuple((group, beat.member_id, refusal) for beat in beats))
     found = [(beat.member_id, member_refusal(state, beat.member_id, beat.instance_id)) for beat in beats]
     return HeartbeatAnswer((), tuple((group, who, why) for who, why in found if why is not None))

@@ -22,7 +22,7 @@ from jetstream.cli.output.console import (
 )
 from jetstream.cli.program.completion import stream_names
 from jetstream.cli.program.help_text import GroupArgument, Json
-from jetstream.client.admin.group_lag import CursorMove, GroupLag, PartitionLag, Standing, Target
+from jetstream.client.admin.group_lag import CursorMove, CursorStatus, GroupLag, PartitionLag, Target
 from jetstream.client.admin.groups import ResetOptions
 from metadata.api.group_responses import GroupInfo, OwnedPartitions
 
@@ -183,13 +183,13 @@ def _lag_json(found: GroupLag) -> dict[str, Any]:
 
 
 _REMARKS: Final = {
-    Standing.CURRENT: "",
-    Standing.NONE: "no cursor",
-    Standing.EXPIRED: "records were removed unread",
-    Standing.AHEAD: "the cursor is above the high watermark",
-    Standing.RECREATED: "the cursor is of an earlier stream of that name",
-    Standing.OFFLINE: "the stream is offline",
-    Standing.NO_STREAM: "there is no such stream",
+    CursorStatus.CURRENT: "",
+    CursorStatus.NONE: "no cursor",
+    CursorStatus.EXPIRED: "records were removed unread",
+    CursorStatus.AHEAD: "the cursor is above the high watermark",
+    CursorStatus.RECREATED: "the cursor is of an earlier stream of that name",
+    CursorStatus.OFFLINE: "the stream is offline",
+    CursorStatus.NO_STREAM: "there is no such stream",
 }
 
 

@@ -22,7 +22,7 @@ from jetstream.cli.program.help_text import Json
 from jetstream.log.disk.identity import LOCK_FILE
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.inspection import (
-    Problem,
+    Finding,
     ProblemKind,
     SegmentReport,
     StreamReport,
@@ -152,7 +152,7 @@ def _show(path: Path, reports: list[Report], batches: bool) -> None:
     )
 
 
-def _verdict(problems: list[Problem]) -> str:
+def _verdict(problems: list[Finding]) -> str:
     damages = [problem for problem in problems if problem.kind is not ProblemKind.TORN]
     if damages:
         return f"DAMAGED: {len(damages)} problems"
@@ -203,7 +203,7 @@ def _show_batches(segment: SegmentReport) -> None:
     print_table(segment.path.rpartition("/")[2], columns, rows)
 
 
-def _problem_text(problem: Problem) -> str:
+def _problem_text(problem: Finding) -> str:
     place = problem.path if problem.position is None else f"{problem.path} at byte {problem.position:,}"
     return printable(f"{problem.kind.upper()}: {place}: {problem.description}")
 

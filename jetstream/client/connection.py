@@ -10,18 +10,18 @@ import pyarrow as pa
 
 from envelope.errors import RequestError
 from jetstream.client.admin.cursors import Cursors, place_of
-from jetstream.client.admin.group_lag import PartitionRange
+from jetstream.client.admin.group_lag import CommittedRange
 from jetstream.client.admin.groups import Groups
 from jetstream.client.admin.stream_ranges import PATIENCE_S_DEFAULT, ranges_of
 from jetstream.client.admin.streams import Streams
 from jetstream.client.consume.consumer import Consumer
-from jetstream.client.consume.consumption import Consumption
+from jetstream.client.consume.consumption import ConsumerTasks
 from jetstream.client.consume.coordinator_link import GroupLinks
 from jetstream.client.consume.options import ConsumeOptions, consume_settings
 from jetstream.client.nodes.background import Background, background
 from jetstream.client.nodes.nats_connection import close_nats, connect_nats
 from jetstream.client.nodes.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
-from jetstream.client.nodes.replica_choice import ReadFrom, ReadWish, Whereabouts
+from jetstream.client.nodes.replica_choice import Locality, ReadFrom, ReadPreference
 from jetstream.client.nodes.request_api import NatsRequests
 from jetstream.client.nodes.socket_access import SocketTls, socket_access
 from jetstream.client.publish.ack_inbox import AckInbox
@@ -117,7 +117,7 @@ class JetstreamClient(PublishingClient):
 
     async def ranges(
         self, streams: Sequence[str], since: Start = "earliest", *, patience_s: float = PATIENCE_S_DEFAULT
-    ) -> dict[str, PartitionRange]:
+    ) -> dict[str, CommittedRange]:
         """Return what is committed of each of these streams now, as its leader says.
 
         Args:
@@ -167,7 +167,7 @@ class JetstreamClient(PublishingClient):
         if read_from not in get_args(ReadFrom):
             raise RequestError(f"read_from: {read_from!r}: there are {', '.join(get_args(ReadFrom))}")
         retry_s = options.get("retry_s", ReadSettings().retry_s)
-        wish = ReadWish(read_from, Whereabouts(options.get("node"), options.get("rack")))
+        wish = ReadPreference(read_from, Locality(options.get("node"), options.get("rack")))
         settings = ReadSettings(
             fetch, retry_s, options.get("progress"), wish, batch_rows=options.get("batch_rows", 0)
         )
@@ -251,7 +251,7 @@ class JetstreamClient(PublishingClient):
         refuse_unknown(options, ConsumeOptions.__optional_keys__)
         settings = consume_settings(streams, group, options)
         consumer = Consumer(
-            lambda: Consumption(self._links, self._group_links, settings), settings, self._tasks
+            lambda: ConsumerTasks(self._links, self._group_links, settings), settings, self._tasks
         )
         self._consumers.add(consumer)
         return consumer

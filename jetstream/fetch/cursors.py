@@ -37,7 +37,7 @@ class _Cursor(Generic[TokenT]):
     waiting: deque[TokenT] = field(default_factory=deque)
 
 
-class Cursors(Generic[TokenT]):
+class ConnectionCursors(Generic[TokenT]):
     """The cursors of one connection, by the number the reader gave them.
 
     Invariants:

@@ -95,7 +95,7 @@ class StreamView(Generic[RangeT]):
 
 
 @dataclass(frozen=True, slots=True)
-class Serve(Generic[RangeT]):
+class ServeRange(Generic[RangeT]):
     """Send these bytes."""
 
     file_range: RangeT
@@ -114,13 +114,13 @@ class Nothing:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RefuseRead:
     """Answer with this error."""
 
     error: JetstreamError
 
 
-Plan = Serve[RangeT] | Wait | Nothing | Refuse
+Plan = ServeRange[RangeT] | Wait | Nothing | RefuseRead
 
 ByteSearch = Callable[[Offset, int, Offset], StoredBatches]
 """Offset, bytes at most, end: what of a log that is."""
@@ -142,12 +142,12 @@ def plan_fetch(query: FetchQuery, stream: StreamView[RangeT], *, load: bool) -> 
             query.offset, query.max_bytes, stream.high_watermark, max_records=query.max_records, load=load
         )
     except JetstreamError as error:
-        return Refuse(error)
+        return RefuseRead(error)
     if file_range.next == query.offset:
         return Wait(query.offset)  # the batch reaches beyond the high watermark: not committed as a whole
     assert file_range.base <= query.offset < file_range.next, "F1: the range holds the offset asked for"
     assert file_range.next <= stream.high_watermark, "F1: nothing uncommitted is served"
-    return Serve(file_range)
+    return ServeRange(file_range)
 
 
 def boundary(query: FetchQuery, stream: StreamView[RangeT], within: ByteSearch) -> StoredBatches:

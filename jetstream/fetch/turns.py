@@ -46,7 +46,7 @@ _LOCAL_BYTES_A_SECOND_AND_CORE: Final = 96 * MIB
 of two, with a tenth of the time for turns, all readers together have one for less than a hundredth of it."""
 
 
-class Turns:
+class CatchUpScheduler:
     """Tells how long a turn is, and when the next one may be. Seconds of the loop's clock.
 
     Invariants:

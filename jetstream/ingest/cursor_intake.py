@@ -9,14 +9,14 @@ from envelope.errors import InvalidCursor, JetstreamError
 from envelope.headers import KEY
 from envelope.internal_streams import CURSORS
 from envelope.types import StreamName
-from jetstream.ingest.intake import Binds, InspectedMessage, Intake
+from jetstream.ingest.intake import Binds, InspectedMessage, MessageValidator
 from jetstream.ingest.messages import MessageBlock
 from metadata.stream_config import StreamConfig
 
 _GROUP_KEYS: Final = b"group/"
 
 
-class CursorIntake(Intake):
+class CursorIntake(MessageValidator):
     """Reads messages on ``….cursors.plain.<consumer>.<stream>``; all of them are looked at one by one.
 
     The key comes from the subject, and so from what NATS lets the publisher use. What is stored is in
@@ -24,16 +24,16 @@ class CursorIntake(Intake):
     """
 
     def places_to_inspect(self, messages: MessageBlock) -> list[int]:
-        """See `Intake.places_to_inspect`: every place."""
+        """See `MessageValidator.places_to_inspect`: every place."""
         return list(range(len(messages)))
 
     def only_identified(self, messages: MessageBlock) -> Sequence[bytes] | None:
-        """See `Intake.only_identified`: there is always something else."""
+        """See `MessageValidator.only_identified`: there is always something else."""
         del messages
         return None
 
     def inspect(self, messages: MessageBlock, place: int) -> InspectedMessage:
-        """See `Intake.inspect`; what is no cursor is refused."""
+        """See `MessageValidator.inspect`; what is no cursor is refused."""
         message = super().inspect(messages, place)
         if message.refusal is not None:
             return message
@@ -69,6 +69,6 @@ def _key_of(subject: bytes, message: InspectedMessage) -> bytes:
     return key
 
 
-def intake_of(stream: StreamName, config: StreamConfig, binds: Binds) -> Intake:
+def intake_of(stream: StreamName, config: StreamConfig, binds: Binds) -> MessageValidator:
     """Return how ``stream`` reads its messages."""
-    return (CursorIntake if stream == CURSORS else Intake)(stream, config, binds)
+    return (CursorIntake if stream == CURSORS else MessageValidator)(stream, config, binds)

@@ -25,7 +25,7 @@ class _Begun(NamedTuple):
     messages: int
 
 
-class Gathering:
+class Linger:
     """The groups of one stream that are not committed, oldest first.
 
     Attributes:

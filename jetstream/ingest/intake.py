@@ -72,7 +72,7 @@ class InspectedMessage(NamedTuple):
         return 1 if self.envelope is None else self.envelope.records
 
 
-class Intake:
+class MessageValidator:
     """Reads messages as one stream, under its present configuration, has to understand them."""
 
     def __init__(self, stream: StreamName, config: StreamConfig, binds: Binds) -> None:

@@ -1,8 +1,8 @@
 """The decider of one stream's publish path: messages in, appends and answers out.
 
-The shell feeds `Received` only when `wants_group` says so, performs the returned actions in order, and
+The shell feeds `GroupReceived` only when `wants_group` says so, performs the returned actions in order, and
 reports each append, in that order, by exactly one of `Appended`, `AppendRefused` and `AppendUnknown`. One
-`Append` carries the messages of one `Received`: `Mailbox.drain` is where its size is bounded.
+`AppendRecords` carries the messages of one `GroupReceived`: `Mailbox.drain` is where its size is bounded.
 
 Two appends may be in flight, so that the disk finds the next one ready when it has finished the first
 (docs/adr/0007). If one is refused, the one behind it is as well: the shell appends a group only where the log
@@ -20,14 +20,14 @@ from envelope.errors import JetstreamError, Overloaded, StreamOffline
 from envelope.limits import MAILBOX_MESSAGES_MAX
 from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.ingest.cursor_intake import intake_of
-from jetstream.ingest.gathering import FULL_GROUP_BYTES, FULL_GROUP_MESSAGES, Gathering
+from jetstream.ingest.gathering import FULL_GROUP_BYTES, FULL_GROUP_MESSAGES, Linger
 from jetstream.ingest.intake import Binds
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import PendingAcks
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
-from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.ingest.publishers.sessions import StoredPlace
-from jetstream.ingest.sequencer import Duplicate, Group, Refused, Sequencer
+from jetstream.ingest.sequencer import Duplicate, MessageRefused, SequencedGroup, Sequencer
 from jetstream.log.format.plain_batch import Records
 from metadata.stream_config import StreamConfig
 
@@ -44,7 +44,7 @@ NEXT_GROUP_MESSAGES_MIN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class GroupReceived:
     """Messages left the mailbox, when `StreamIngest.wants_group` said so."""
 
     messages: MessageBlock
@@ -86,13 +86,13 @@ class HighWatermarkAdvanced:
     high_watermark: Offset
 
 
-Event = Received | Overflowed | Appended | AppendRefused | AppendUnknown | HighWatermarkAdvanced
+Event = GroupReceived | Overflowed | Appended | AppendRefused | AppendUnknown | HighWatermarkAdvanced
 
 # --- actions ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class AppendRecords:
     """Append these records, in one piece, and report the outcome."""
 
     records: Records
@@ -131,7 +131,7 @@ class Count:
     number: int
 
 
-Action = Append | Publish | Count
+Action = AppendRecords | Publish | Count
 
 # --- the machine --------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class StreamIngest:
         config: StreamConfig,
         leader_epoch: LeaderEpoch,
         log_end_offset: Offset,
-        history: History,
+        history: PublisherHistory,
         binds: Binds,
     ) -> None:
         """Continue the stream's log, which ends at ``log_end_offset``, under a new ``leader_epoch``."""
@@ -167,8 +167,8 @@ class StreamIngest:
         self._pending = PendingAcks(self._writer)
         self._high_watermark = history.high_watermark
         self._appended_end = log_end_offset
-        self._in_flight: deque[Group] = deque()
-        self._gathering = Gathering()
+        self._in_flight: deque[SequencedGroup] = deque()
+        self._gathering = Linger()
         self._doomed = 0  # appends in flight behind one that failed: nobody waits for their outcome
         self._offline: StreamOffline | None = None
         self._suspended: JetstreamError | None = None
@@ -237,7 +237,7 @@ class StreamIngest:
     def handle(self, event: Event, now: TimestampUs) -> tuple[Action, ...]:
         """Take in one event; return what the shell must do, in that order."""
         match event:
-            case Received(messages):
+            case GroupReceived(messages):
                 actions = self._received(messages, now)
             case Overflowed(messages):
                 actions = self._turn_away(messages, Overloaded(f"stream {self._stream} is at its limit"))
@@ -267,10 +267,10 @@ class StreamIngest:
             self._in_flight.append(group)
             self._gathering.begin(group.base, group.end, len(messages))
             self._pending.add(group.leader, group.committed)
-            actions.append(Append(group.records, group.base, self._leader_epoch, group.places))
+            actions.append(AppendRecords(group.records, group.base, self._leader_epoch, group.places))
         return actions
 
-    def _answer(self, refused: Sequence[Refused], duplicates: Sequence[Duplicate]) -> list[Action]:
+    def _answer(self, refused: Sequence[MessageRefused], duplicates: Sequence[Duplicate]) -> list[Action]:
         """Answer what needs no append: refusals, and repeats of committed records; other repeats wait."""
         answers = [self._writer.refusal(message.reply, message.error) for message in refused if message.reply]
         told = len(answers)
@@ -291,7 +291,7 @@ class StreamIngest:
 
     def _turn_away(self, messages: MessageBlock, error: JetstreamError) -> list[Action]:
         """Refuse messages unseen, except repeats of remembered ones: these need no room (M4)."""
-        refused: list[Refused] = []
+        refused: list[MessageRefused] = []
         duplicates: list[Duplicate] = []
         unanswered = 0
         places = self._intake.places_to_inspect(messages)
@@ -299,7 +299,7 @@ class StreamIngest:
             message = self._intake.inspect(messages, place)
             repeat = self._sequencer.repeat(message)
             if repeat is None:
-                refused.append(Refused(message.told, message.refusal or error))
+                refused.append(MessageRefused(message.told, message.refusal or error))
             elif self._is_answerable(repeat.original):
                 duplicates.append(repeat)
             else:
@@ -357,7 +357,7 @@ class StreamIngest:
         self._offline = StreamOffline(f"stream {self._stream} is offline: {error.description}")
         return _count(CountKind.UNKNOWN_OUTCOME, len(self._pending.take_back(groups[0].base)))
 
-    def _give_up_appends(self) -> list[Group]:
+    def _give_up_appends(self) -> list[SequencedGroup]:
         """Return the groups in flight, the oldest of which has just failed; at least one."""
         groups = list(self._in_flight)
         assert groups, "M1: an append was in flight"

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from envelope.errors import JetstreamError
 from envelope.limits import BATCH_BYTES_MAX, GROUP_MESSAGES_MAX
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.ingest.records import RecordFields, build_records
 from jetstream.log.format.plain_batch import Records
 
@@ -43,7 +43,7 @@ class OwnWrite(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class InternalWriteCommitted:
     """The write is stored on every replica in sync, as durable as the stream promises."""
 
     number: int
@@ -52,14 +52,14 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class InternalWriteRefused:
     """Nothing of the write is stored, nor ever will be."""
 
     number: int
     error: JetstreamError
 
 
-Outcome = Committed | Refused
+Outcome = InternalWriteCommitted | InternalWriteRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class _Group(NamedTuple):
     """Their numbers."""
 
 
-class OwnWrites:
+class InternalWrites:
     """What the leader itself writes to one stream during one leader epoch.
 
     Invariants:
@@ -89,7 +89,7 @@ class OwnWrites:
     """
 
     def __init__(
-        self, subject: str, leader_epoch: LeaderEpoch, log_end_offset: Offset, history: History
+        self, subject: str, leader_epoch: LeaderEpoch, log_end_offset: Offset, history: PublisherHistory
     ) -> None:
         """Go on with a log that ends at ``log_end_offset``; records are stored on ``subject``."""
         history.end = log_end_offset
@@ -99,7 +99,7 @@ class OwnWrites:
         self._waiting: deque[OwnWrite] = deque()
         self._waiting_records = 0
         self._in_flight: deque[_Group] = deque()
-        self._settling: deque[_Group | Refused] = deque()
+        self._settling: deque[_Group | InternalWriteRefused] = deque()
         """In the order of the numbers: what is appended and not committed, and what is refused behind it."""
         self._doomed = 0  # appends in flight behind one that was refused: nobody waits for their outcome
         self._suspended: JetstreamError | None = None
@@ -170,7 +170,7 @@ class OwnWrites:
         self._in_flight.clear()
         self._doomed = len(groups) - 1
         self._history.forget_from(groups[0].base)
-        self._settling += (Refused(number, error) for group in groups for number in group.writes)
+        self._settling += (InternalWriteRefused(number, error) for group in groups for number in group.writes)
         self._refuse_waiting(error)
 
     def committed(self, high_watermark: Offset) -> None:
@@ -183,10 +183,10 @@ class OwnWrites:
         settling, high_watermark = self._settling, self._history.high_watermark
         while settling:
             first = settling[0]
-            if isinstance(first, Refused):
+            if isinstance(first, InternalWriteRefused):
                 outcomes.append(first)
             elif first.end <= high_watermark:
-                outcomes += (Committed(number, first.at) for number in first.writes)
+                outcomes += (InternalWriteCommitted(number, first.at) for number in first.writes)
             else:
                 break
             settling.popleft()
@@ -215,6 +215,6 @@ class OwnWrites:
         return build_records(group.base, group.at, [self._subject] * len(records), payloads, fields)
 
     def _refuse_waiting(self, error: JetstreamError) -> None:
-        self._settling += (Refused(write.number, error) for write in self._waiting)
+        self._settling += (InternalWriteRefused(write.number, error) for write in self._waiting)
         self._waiting.clear()
         self._waiting_records = 0

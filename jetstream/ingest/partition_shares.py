@@ -59,7 +59,7 @@ def partition_keys(messages: MessageBlock) -> list[bytes]:
 
 
 def _enveloped_key(payload: bytes) -> bytes | None:
-    """Return the key that an envelope says, as `Intake` reads it; None if it says none, or is none."""
+    """Return the key of an envelope, as `MessageValidator` reads it; None without a key or an envelope."""
     try:
         envelope = decode(payload)
     except JetstreamError:

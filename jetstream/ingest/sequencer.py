@@ -23,18 +23,18 @@ from envelope.errors import (
 from envelope.headers import BATCH_RECORDS, SessionPlace
 from envelope.types import AckPolicy, Offset, TimestampUs
 from jetstream.ingest.batches import BatchContent, read_batch
-from jetstream.ingest.intake import Addressee, InspectedMessage, Intake
+from jetstream.ingest.intake import Addressee, InspectedMessage, MessageValidator
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import NO_ACKS, Acks, acks_of, joined
 from jetstream.ingest.publishers.dedupe import name_of, names_of
-from jetstream.ingest.publishers.history import History, Step
+from jetstream.ingest.publishers.history import PublisherHistory, Step
 from jetstream.ingest.publishers.sessions import StoredPlace, name_in_window
 from jetstream.ingest.records import RecordFields, build_records
 from jetstream.log.format.plain_batch import Records, Run, Runs
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class MessageRefused:
     """A message that is not stored; ``reply`` is empty if nobody is told."""
 
     reply: bytes
@@ -52,7 +52,7 @@ class Duplicate:
 
 
 @dataclass(slots=True)
-class Group:
+class SequencedGroup:
     """What became of one block; ``records`` (offsets ``[base, end)``) are to be appended together."""
 
     base: Offset
@@ -64,7 +64,7 @@ class Group:
     runs: list[Run] = field(default_factory=list)
     leaders: list[Acks] = field(default_factory=list)
     commits: list[Acks] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[MessageRefused] = field(default_factory=list)
     duplicates: list[Duplicate] = field(default_factory=list)
     places: list[StoredPlace] = field(default_factory=list)
     """The records that are of a session."""
@@ -103,7 +103,7 @@ class Sequencer:
             stay forgotten.
     """
 
-    def __init__(self, intake: Intake, log_end_offset: Offset, history: History) -> None:
+    def __init__(self, intake: MessageValidator, log_end_offset: Offset, history: PublisherHistory) -> None:
         """Continue a log that ends at ``log_end_offset``, and its ``history``."""
         self._intake = intake
         self._history = history
@@ -117,13 +117,13 @@ class Sequencer:
         """Offset of the next record, appends in flight included."""
         return self._history.end
 
-    def sequence(self, messages: MessageBlock, now: TimestampUs) -> Group:
+    def sequence(self, messages: MessageBlock, now: TimestampUs) -> SequencedGroup:
         """Decide about all ``messages``; what is returned is to be appended in the order of the calls."""
         history = self._history
         step = history.begin_step(history.end)
         history.last_timestamp = max(now, history.last_timestamp)
         history.expire(history.last_timestamp)
-        group = Group(history.end, history.end, step)
+        group = SequencedGroup(history.end, history.end, step)
         start = 0
         for place in messages.cookies():
             if may_be_batch(messages.payloads[place]):
@@ -134,7 +134,7 @@ class Sequencer:
         history.end_step(group.end)
         return group
 
-    def _sequence_run(self, messages: MessageBlock, group: Group) -> None:
+    def _sequence_run(self, messages: MessageBlock, group: SequencedGroup) -> None:
         """Sequence messages each of which is a record."""
         fields = RecordFields()
         policies: dict[int, AckPolicy] = {}
@@ -148,7 +148,7 @@ class Sequencer:
         if len(messages):
             self._store(messages, group, fields, policies)
 
-    def _sequence_batch(self, messages: MessageBlock, group: Group) -> None:
+    def _sequence_batch(self, messages: MessageBlock, group: SequencedGroup) -> None:
         """Sequence the one message in ``messages``, which is a batch unless its checksum says otherwise."""
         message = self._intake.inspect(messages, 0)
         if message.envelope is None:
@@ -178,7 +178,7 @@ class Sequencer:
             group,
         )
 
-    def roll_back(self, group: Group) -> None:
+    def roll_back(self, group: SequencedGroup) -> None:
         """Take back the newest ``group`` that was not: its append stored nothing."""
         self._history.forget_from(group.base)
 
@@ -186,7 +186,7 @@ class Sequencer:
         self,
         messages: MessageBlock,
         places: list[int],
-        group: Group,
+        group: SequencedGroup,
         fields: RecordFields,
         policies: dict[int, AckPolicy],
     ) -> MessageBlock:
@@ -222,11 +222,11 @@ class Sequencer:
         return None
 
     def _turn_down(
-        self, message: InspectedMessage, verdict: JetstreamError | Duplicate, group: Group
+        self, message: InspectedMessage, verdict: JetstreamError | Duplicate, group: SequencedGroup
     ) -> None:
         """Note that a message is refused, or stored already."""
         if isinstance(verdict, JetstreamError):
-            group.refused.append(Refused(message.told, verdict))
+            group.refused.append(MessageRefused(message.told, verdict))
         else:
             group.duplicates.append(verdict)
 
@@ -324,7 +324,7 @@ class Sequencer:
             return WrongLastMessageId(f"wrong last msg ID: {(last_id or b'').decode(errors='replace')}")
         return None
 
-    def _accept(self, message: InspectedMessage, offset: Offset, group: Group) -> None:
+    def _accept(self, message: InspectedMessage, offset: Offset, group: SequencedGroup) -> None:
         asked, history = message.asked, self._history
         if asked.session is not None:
             stored = StoredPlace(asked.session, offset, history.last_timestamp)
@@ -339,7 +339,11 @@ class Sequencer:
             history.last_txid = asked.txid
 
     def _store(
-        self, messages: MessageBlock, group: Group, fields: RecordFields, policies: dict[int, AckPolicy]
+        self,
+        messages: MessageBlock,
+        group: SequencedGroup,
+        fields: RecordFields,
+        policies: dict[int, AckPolicy],
     ) -> None:
         """Make records of all ``messages`` and note whom to ack."""
         base, end = group.end, Offset(group.end + len(messages))
@@ -360,7 +364,7 @@ class Sequencer:
         group.commits.append(committed)
 
     def _store_batch(
-        self, message: InspectedMessage, content: BatchContent, records: pa.RecordBatch, group: Group
+        self, message: InspectedMessage, content: BatchContent, records: pa.RecordBatch, group: SequencedGroup
     ) -> None:
         """Store what a batch envelope held, and note whom to ack: once, when its last record is."""
         end = Offset(group.end + records.num_rows)

@@ -40,7 +40,7 @@ class ProblemKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Finding:
     """One finding; ``position`` is a byte of the file, None for all of it."""
 
     kind: ProblemKind
@@ -74,7 +74,7 @@ class SegmentReport:
     sealed: bool
     batches: tuple[BatchReport, ...]
     index: str
-    problems: tuple[Problem, ...]
+    problems: tuple[Finding, ...]
 
     @property
     def records(self) -> int:
@@ -93,7 +93,7 @@ class StreamReport:
     log_start_offset: Offset
     log_end_offset: Offset
     corrupt_ranges: tuple[OffsetRange, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[Finding, ...]
 
     @property
     def healthy(self) -> bool:
@@ -107,11 +107,11 @@ def inspect_stream(disk: Disk, directory: str) -> StreamReport:
     Raises:
         StorageError: the directory is missing or the disk refused.
     """
-    problems: list[Problem] = []
+    problems: list[Finding] = []
     if is_resetting(disk, directory):
         path = f"{directory}/{RESET_FILE}"
         description = "the log is to begin anew: what else is here does not count any more"
-        return _nothing(directory, Problem(ProblemKind.TORN, path, None, description))
+        return _nothing(directory, Finding(ProblemKind.TORN, path, None, description))
     checkpoint = _read_checkpoint(disk, directory, problems)
     epochs, followed = _read_epochs(disk, directory, problems)
     synced_end = max(
@@ -149,7 +149,7 @@ def inspect_stream(disk: Disk, directory: str) -> StreamReport:
     )
 
 
-def _nothing(directory: str, problem: Problem) -> StreamReport:
+def _nothing(directory: str, problem: Finding) -> StreamReport:
     none = Offset(0)
     return StreamReport(directory, (), None, None, none, none, (), (problem,))
 
@@ -185,7 +185,7 @@ def inspect_segment(
         problems = list(_damages(path, scan, synced_end, last=last))
         batches = tuple(_read_batches(path, file, scan, problems, first=first))
     except Unsupported as error:
-        problem = Problem(ProblemKind.ILLEGAL, path, None, error.description)
+        problem = Finding(ProblemKind.ILLEGAL, path, None, error.description)
         return SegmentReport(
             path, base, base, 0, sealed=False, batches=(), index="unknown", problems=(problem,)
         )
@@ -204,20 +204,20 @@ def _base(name: str) -> Offset:
     return base
 
 
-def _corrupt(path: str, position: FilePosition | None, description: str) -> Problem:
-    return Problem(ProblemKind.CORRUPT, path, position, description)
+def _corrupt(path: str, position: FilePosition | None, description: str) -> Finding:
+    return Finding(ProblemKind.CORRUPT, path, position, description)
 
 
-def _damages(path: str, scan: SegmentScan, synced_end: Offset, *, last: bool) -> Iterator[Problem]:
+def _damages(path: str, scan: SegmentScan, synced_end: Offset, *, last: bool) -> Iterator[Finding]:
     """Judge damage by the rule of recovery."""
     for damage in scan.damages:
         kind = ProblemKind.TORN if last and damage.base >= synced_end else ProblemKind.CORRUPT
         until = f"to {damage.next}" if damage.next is not None else "on"
-        yield Problem(kind, path, damage.position, f"offsets from {damage.base} {until}: {damage.reason}")
+        yield Finding(kind, path, damage.position, f"offsets from {damage.base} {until}: {damage.reason}")
 
 
 def _read_batches(
-    path: str, file: File, scan: SegmentScan, problems: list[Problem], *, first: bool
+    path: str, file: File, scan: SegmentScan, problems: list[Finding], *, first: bool
 ) -> Iterator[BatchReport]:
     window = FileWindow(file, file.size())
     epoch, timestamp = LeaderEpoch(0), TimestampUs(0)
@@ -227,7 +227,7 @@ def _read_batches(
         try:
             header, records = decode(frame)
         except CorruptDataError as error:
-            problems.append(Problem(ProblemKind.ILLEGAL, path, entry.position, error.description))
+            problems.append(Finding(ProblemKind.ILLEGAL, path, entry.position, error.description))
             continue
         faults = list(_illegal(header, records))
         begins, rolls = header.base == scan.base, BatchFlags.ROLL in header.flags
@@ -237,7 +237,7 @@ def _read_batches(
             faults.append("epoch or timestamp is below the previous batch's")
         epoch, timestamp = header.leader_epoch, header.max_timestamp
         problems.extend(
-            Problem(ProblemKind.ILLEGAL, path, entry.position, f"batch {header.base}: {fault}")
+            Finding(ProblemKind.ILLEGAL, path, entry.position, f"batch {header.base}: {fault}")
             for fault in faults
         )
         yield BatchReport(
@@ -268,7 +268,7 @@ def _illegal(header: BatchHeader, records: pa.RecordBatch) -> Iterator[str]:
         yield f"its columns are not valid Arrow: {error}"
 
 
-def _check_index(disk: Disk, path: str, scan: SegmentScan, problems: list[Problem]) -> str:
+def _check_index(disk: Disk, path: str, scan: SegmentScan, problems: list[Finding]) -> str:
     """Return the state of the index file in a word, noting what is wrong with it."""
     index_path = path.removesuffix(SEGMENT_SUFFIX) + INDEX_SUFFIX
     if not disk.exists(index_path):
@@ -276,10 +276,10 @@ def _check_index(disk: Disk, path: str, scan: SegmentScan, problems: list[Proble
     try:
         _, index = decode_index(read_whole(disk, index_path))
     except CorruptDataError as error:
-        problems.append(Problem(ProblemKind.DERIVED, index_path, None, error.description))
+        problems.append(Finding(ProblemKind.DERIVED, index_path, None, error.description))
         return "damaged"
     if not _agrees(index, scan):
-        problems.append(Problem(ProblemKind.DERIVED, index_path, None, "does not describe the segment"))
+        problems.append(Finding(ProblemKind.DERIVED, index_path, None, "does not describe the segment"))
         return "wrong"
     return "complete" if len(index) == len(scan.index) else "partial"
 
@@ -296,7 +296,7 @@ def _missing(
     segments: list[SegmentReport],
     checkpoint: Checkpoint | None,
     synced_end: Offset,
-    problems: list[Problem],
+    problems: list[Finding],
 ) -> tuple[OffsetRange, ...]:
     """Return the offsets that should be there and are not, noting what is missing between segments."""
     start = checkpoint.log_start_offset if checkpoint is not None else Offset(0)
@@ -317,32 +317,32 @@ def _missing(
     return corrupt
 
 
-def _read_checkpoint(disk: Disk, directory: str, problems: list[Problem]) -> Checkpoint | None:
+def _read_checkpoint(disk: Disk, directory: str, problems: list[Finding]) -> Checkpoint | None:
     state = _read_state(disk, f"{directory}/{CHECKPOINT_FILE}", problems)
     try:
         return decode_checkpoint(state) if state is not None else None
     except JetstreamError as error:
         path = f"{directory}/{CHECKPOINT_FILE}"
-        problems.append(Problem(ProblemKind.DERIVED, path, None, error.description))
+        problems.append(Finding(ProblemKind.DERIVED, path, None, error.description))
         return None
 
 
-def _read_epochs(disk: Disk, directory: str, problems: list[Problem]) -> tuple[EpochHistory | None, bool]:
+def _read_epochs(disk: Disk, directory: str, problems: list[Finding]) -> tuple[EpochHistory | None, bool]:
     """Return the epochs, and whether the log is a followed one."""
     state = _read_state(disk, f"{directory}/{EPOCHS_FILE}", problems)
     try:
         return (decode_epochs(state), is_followed(state)) if state is not None else (None, False)
     except CorruptDataError as error:
         path = f"{directory}/{EPOCHS_FILE}"
-        problems.append(Problem(ProblemKind.DERIVED, path, None, error.description))
+        problems.append(Finding(ProblemKind.DERIVED, path, None, error.description))
         return None, False
 
 
-def _read_state(disk: Disk, path: str, problems: list[Problem]) -> dict[str, Json] | None:
+def _read_state(disk: Disk, path: str, problems: list[Finding]) -> dict[str, Json] | None:
     if not disk.exists(path):
         return None
     try:
         return decode_state(read_whole(disk, path))
     except CorruptDataError as error:
-        problems.append(Problem(ProblemKind.DERIVED, path, None, error.description))
+        problems.append(Finding(ProblemKind.DERIVED, path, None, error.description))
         return None

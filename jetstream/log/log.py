@@ -25,7 +25,7 @@ from jetstream.log.segments.retention import retained_start
 from jetstream.log.segments.scan import FOLLOWED_GROUPS_MAX
 from jetstream.log.segments.segment import PlanAgain, Segment
 from jetstream.log.segments.segment_writer import SegmentWriter, remove
-from jetstream.log.state.checkpoint import Checkpoint, Witnesses
+from jetstream.log.state.checkpoint import Checkpoint, DurabilityMarkers
 from jetstream.log.state.compaction_state import COMPACTION_FILE, CompactionState
 from jetstream.log.state.epochs import EpochHistory
 from jetstream.log.state.reset import begin_reset, finish_reset
@@ -275,7 +275,7 @@ class Log(WritableLog):
             except DiskFull as error:
                 raise StorageError(f"{self.directory} does not begin anew: {error.description}") from error
         self._writer = SegmentWriter(self._disk, self.directory, segment, file)
-        self._witnesses = Witnesses(self._disk, self.directory, checkpoint, followed=False)
+        self._witnesses = DurabilityMarkers(self._disk, self.directory, checkpoint, followed=False)
         self.epochs = EpochHistory()
         self.compaction = CompactionState(purged_end=purged_end)
         self.rewritten_end = self.committed = _NOTHING

@@ -29,7 +29,7 @@ SLOW_SECONDS: Final = 0.005
 REST_SECONDS: Final = 1.0
 
 
-class ShortCommits:
+class InlineCommitPolicy:
     """Decides by sizes, and by how long the commits before took."""
 
     __slots__ = ("_allows_any", "_not_before")

@@ -26,7 +26,7 @@ from jetstream.log.segments.log_config import LogConfig
 from jetstream.log.segments.scan import FOLLOWED_GROUPS_MAX
 from jetstream.log.segments.segment import Segment
 from jetstream.log.segments.segment_writer import SegmentWriter, Written, left_of, remove
-from jetstream.log.state.checkpoint import Witnesses
+from jetstream.log.state.checkpoint import DurabilityMarkers
 
 
 class WritableLog(ReadableLog):
@@ -65,7 +65,7 @@ class WritableLog(ReadableLog):
         super().__init__(directory, recovery.segments)
         self._disk = disk
         self._writer = SegmentWriter(disk, directory, recovery.segments[-1], recovery.file)
-        self._witnesses = Witnesses(disk, directory, recovery.checkpoint, followed=recovery.followed)
+        self._witnesses = DurabilityMarkers(disk, directory, recovery.checkpoint, followed=recovery.followed)
         self._followed_groups = 0
         self.config = config
         self.compaction = recovery.compaction

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from envelope.errors import InternalError, InvalidConfig, UnavailableError
 from envelope.subjects import matches
 from envelope.types import NodeId, StreamName
-from jetstream.fetch.turns import Turns
+from jetstream.fetch.turns import CatchUpScheduler
 from jetstream.log.disk.identity import DirectoryIdentity
 from jetstream.log.disk.machine_id import machine_id
 from jetstream.log.disk.os_disk import OsDisk
@@ -30,9 +30,9 @@ from jetstream.node.cluster.member import ClusterMember
 from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.stream_files import STREAMS_DIRECTORY, StreamFiles
 from jetstream.node.disk.thread import DiskThread
-from jetstream.node.disk.unsynced_marker import UnsyncedWitness, present_kernel
+from jetstream.node.disk.unsynced_marker import BootMarker, present_kernel
 from jetstream.node.groups.cursor_store import CursorStore
-from jetstream.node.groups.requests import GroupDesk
+from jetstream.node.groups.requests import GroupRequestHandler
 from jetstream.node.groups.shards import GroupService
 from jetstream.node.http.metric_sources import Sources
 from jetstream.node.http.pages import Pages, node_pages, searching_pages
@@ -50,24 +50,24 @@ from jetstream.node.readers.dispatcher import ServerIdentity
 from jetstream.node.readers.server import SocketServer, SocketSettings
 from jetstream.node.readers.settings import socket_settings
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import StreamServices
+from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.clock import Clock, SystemClock
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.runtime.paced_thread import PacedThread
-from jetstream.node.runtime.reader_turns import TurnQueue
+from jetstream.node.runtime.reader_turns import CatchUpQueue
 from jetstream.node.runtime.task_group import task_group
 from jetstream.node.runtime.version import VERSION
 from jetstream.node.settings.node_config import NodeConfig
 from jetstream.node.settings.peer_settings import PeerSettings, peer_settings
-from jetstream.node.streams.directory import Streams
+from jetstream.node.streams.directory import NodeStreams
 from jetstream.node.tiers.segment_cache import Tier
 from jetstream.node.tiers.tiering import Tiering
 from jetstream.tier.object_store import ObjectStore
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import RegisterNode
-from metadata.node.admission.descriptors import DescriptorBudget, Share, budget
-from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.admission.descriptors import DescriptorBudget, DescriptorShare, budget
+from metadata.node.catalogue.group import MetadataQuorum
 from metadata.stream_config import partition_name
 
 _log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Node:
         self.config = config
         self._clock = clock or SystemClock()
         self._running: AbstractAsyncContextManager[None] | None = None
-        self._streams: Streams | None = None
+        self._streams: NodeStreams | None = None
         self.node_id = NodeId("")
         self.socket_host = ""
         self.socket_port = 0
@@ -138,10 +138,10 @@ class Node:
         disk = OsDisk(self.config.data)
         identity = DirectoryIdentity.open_or_create(disk)
         crash = Crash()
-        turns = Turns(self.config.socket.catch_up_share, len(os.sched_getaffinity(0)))
-        queue = TurnQueue(turns, self._clock, asyncio.get_running_loop())
+        turns = CatchUpScheduler(self.config.socket.catch_up_share, len(os.sched_getaffinity(0)))
+        queue = CatchUpQueue(turns, self._clock, asyncio.get_running_loop())
         disk_thread = DiskThread(SyncScheduler(disk), crash, turns=queue)
-        witness = UnsyncedWitness(disk, present_kernel())
+        witness = BootMarker(disk, present_kernel())
         http = HttpServer(searching_pages())
         try:
             await self._answer_probes(http)
@@ -225,7 +225,7 @@ class Node:
         tier = _tier(config, parts.disk, clock, tasks)
         cluster = ClusterMember(parts.metadata, parts.peers, clock, parts.readers)
         services = _stream_services(parts, clock, (ingest, answers), cluster, tier, tasks)
-        streams = Streams(
+        streams = NodeStreams(
             StreamFiles(parts.disk, clock, config.verify),
             parts.metadata.catalog,
             services,
@@ -238,7 +238,7 @@ class Node:
         cluster.host(streams)
         parts.metadata.subscribe(groups)
         identity = ServerIdentity(self.node_id, VERSION, _machine(config))
-        desk = GroupDesk(groups, lambda group: api.coordinator(group), tasks)  # noqa: PLW0108 - bound below
+        desk = GroupRequestHandler(groups, lambda group: api.coordinator(group), tasks)  # noqa: PLW0108 - bound below
         server = SocketServer(streams, identity, parts.readers, clock, parts.socket, desk)
         told = ApiServices(
             clock,
@@ -335,12 +335,12 @@ class _Parts:
     disk: OsDisk
     identity: str
     disk_thread: DiskThread
-    metadata: MetadataGroup
+    metadata: MetadataQuorum
     peers: PeerSettings
     crash: Crash
     readers: ThreadPoolExecutor
     socket: SocketSettings
-    witness: UnsyncedWitness
+    witness: BootMarker
     http: HttpServer
     unsynced_kept: bool
     """All that an earlier start wrote is there, also what it never synced."""
@@ -353,7 +353,7 @@ class _Shell:
     ingest: NatsLink
     answers: NatsLink
     cluster: ClusterMember
-    streams: Streams
+    streams: NodeStreams
     cursors: CursorStore
     server: SocketServer
     api: RequestApi
@@ -384,26 +384,28 @@ class _Shell:
         )
 
 
-async def _metadata(disk: OsDisk, peers: PeerSettings, *, is_new: bool) -> MetadataGroup:
+async def _metadata(disk: OsDisk, peers: PeerSettings, *, is_new: bool) -> MetadataQuorum:
     """Return the node's part of the metadata group; a data node keeps nothing of it on disk.
 
     Raises:
         InvalidConfig: the node had a vote, or was alone, when it wrote this directory, and is not now, or the
             other way round.
-        Exception: as `MetadataGroup.open`.
+        Exception: as `MetadataQuorum.open`.
     """
     if peers.is_voter:
-        return await MetadataGroup.open(disk, METADATA_DIRECTORY, peers.identity, peers.voters, create=is_new)
+        return await MetadataQuorum.open(
+            disk, METADATA_DIRECTORY, peers.identity, peers.voters, create=is_new
+        )
     if disk.exists(METADATA_DIRECTORY):
         raise InvalidConfig(
             f"node {peers.identity.node_id} was a voter, or alone, and is none of peers.voters now: what its "
             "directory holds of the metadata log may be needed there"
         )
-    return MetadataGroup.observing(peers.identity, peers.voters)
+    return MetadataQuorum.observing(peers.identity, peers.voters)
 
 
 @asynccontextmanager
-async def _taking_part(group: MetadataGroup, peers: PeerSettings, crash: Crash) -> AsyncIterator[None]:
+async def _taking_part(group: MetadataQuorum, peers: PeerSettings, crash: Crash) -> AsyncIterator[None]:
     """Have the node's part of the metadata group run inside; its failure stops the node.
 
     The metadata log is closed at the end.
@@ -444,10 +446,10 @@ def _stream_services(
     cluster: ClusterMember,
     tier: Tier,
     tasks: asyncio.TaskGroup,
-) -> StreamServices:
+) -> NodeServices:
     ingest, answers = links
     catalog = parts.metadata.catalog
-    return StreamServices(
+    return NodeServices(
         clock,
         parts.disk_thread,
         GroupCommit(parts.disk_thread, answers.flush_raw, parts.crash),
@@ -482,7 +484,9 @@ def _warn_of_few_descriptors(found: DescriptorBudget) -> None:
         text = (
             "few descriptors limit=%d: readers share %d with all else, logs and peers %d; raise LimitNOFILE"
         )
-        _log.warning(text, found.limit, found.end_of(Share.READERS), found.end_of(Share.NODE))
+        _log.warning(
+            text, found.limit, found.end_of(DescriptorShare.READERS), found.end_of(DescriptorShare.NODE)
+        )
 
 
 def _warn_of_a_second_answerer(link: NatsLink) -> None:

@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from jetstream.protocol.group_requests import WireClaim
 from jetstream.protocol.request_base import Natural
-from jetstream.protocol.response_base import ErrorBody, ProtocolResponse
+from jetstream.protocol.response_base import ProtocolResponse, SocketErrorBody
 
 
 class _Part(BaseModel):
@@ -50,7 +50,7 @@ class MemberRefusal(_Part):
 
     group: str
     member: str
-    error: ErrorBody
+    error: SocketErrorBody
 
 
 class HeartbeatResponse(ProtocolResponse):

@@ -29,7 +29,7 @@ from jetstream.protocol.group_responses import (
 )
 from jetstream.protocol.request_base import Natural
 from jetstream.protocol.requests import decode_json_object
-from jetstream.protocol.response_base import ErrorBody, ProtocolResponse
+from jetstream.protocol.response_base import ProtocolResponse, SocketErrorBody
 
 DESCRIPTION_CHARS_MAX: Final = 2048
 DETAILS_MAX: Final = 16
@@ -156,13 +156,13 @@ Response = (
 )
 
 
-class ErrorResponse(BaseModel):
+class SocketErrorResponse(BaseModel):
     """One request failed, or the connection if ``id`` is null: the server closes it then."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     id: Natural | None
-    error: ErrorBody
+    error: SocketErrorBody
 
 
 def _sealed(header: bytes) -> bytes:
@@ -185,12 +185,12 @@ def encode_response(response: Response) -> bytes:
 
 def encode_error(request_id: int | None, error: JetstreamError) -> bytes:
     """Return the frame header of a failure; ``request_id`` is None if the connection itself failed."""
-    return _sealed(ErrorResponse(id=request_id, error=error_body(error)).model_dump_json().encode())
+    return _sealed(SocketErrorResponse(id=request_id, error=error_body(error)).model_dump_json().encode())
 
 
-def error_body(error: JetstreamError) -> ErrorBody:
+def error_body(error: JetstreamError) -> SocketErrorBody:
     """Return ``error`` as it travels, cut so that no error outgrows a header."""
-    return ErrorBody(
+    return SocketErrorBody(
         code=error.status,
         err_code=error.err_code,
         description=_sendable(error.description, DESCRIPTION_CHARS_MAX),
@@ -227,13 +227,13 @@ def decode_response(model: type[Response], fields: dict[str, object]) -> Respons
 def decode_error(fields: dict[str, object]) -> JetstreamError:
     """Return the typed error in ``fields``; raise RemoteProtocolError if it has another shape."""
     try:
-        body = ErrorResponse.model_validate(fields).error
+        body = SocketErrorResponse.model_validate(fields).error
     except ValidationError as error:
         raise RemoteProtocolError(f"error response: {_first_problem(error)}") from None
     return error_of(body)
 
 
-def error_of(body: ErrorBody) -> JetstreamError:
+def error_of(body: SocketErrorBody) -> JetstreamError:
     """Return the typed error that `error_body` made ``body`` of; one that is not known here by its kind."""
     # A key that is a parameter of the constructor would be a TypeError of ours at a peer's will.
     detail = {key: value for key, value in body.detail.items() if key not in ("self", "description")}

@@ -12,7 +12,7 @@ from metadata.stream_config import StreamConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RoleStatus:
     """What the replica does now."""
 
     is_open: bool
@@ -92,7 +92,7 @@ class Follow:
 Step = Open | Refuse | End | Repair | Reconfigure | Resign | Begin | TakeOver | Follow
 
 
-def next_step(standing: Standing, row: Stream | None, node_id: NodeId) -> Step | None:
+def next_step(standing: RoleStatus, row: Stream | None, node_id: NodeId) -> Step | None:
     """Return what leads from ``standing`` towards ``row``, None if nothing is to be done.
 
     The node must have registered its present start before any row that names it as a leader: a reign that was
@@ -127,7 +127,7 @@ def may_lead_soon(leader_epoch: LeaderEpoch, row: Stream | None, node_id: NodeId
     return (row.leader, row.leader_epoch) == (node_id, leader_epoch)
 
 
-def _next_reign(standing: Standing, row: Stream, node_id: NodeId) -> Step | None:
+def _next_reign(standing: RoleStatus, row: Stream, node_id: NodeId) -> Step | None:
     is_mine = row.leader == node_id
     if standing.leads:
         is_same = is_mine and row.leader_epoch == standing.leader_epoch

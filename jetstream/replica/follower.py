@@ -36,31 +36,29 @@ from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, 
 from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.replica.follower_events import (
     Action,
-    AdvanceHighWatermark,
-    Append,
-    AppendRefused,
+    AppendBatches,
+    AppendsUndone,
     Batches,
-    Connected,
     CutRefused,
-    Disconnected,
     Distrust,
     DivergingAnswer,
     Event,
-    Fetch,
+    FetchFromLeader,
+    FetchRefused,
+    LeaderAssigned,
+    LeaderConnected,
+    LeaderDisconnected,
     LogCut,
-    LogStartMoved,
-    Refused,
-    Reign,
+    LogSynced,
+    LogWritten,
     ReportLost,
-    Reset,
+    ResetLog,
     StartOverAnswer,
-    Synced,
-    Tick,
     Truncate,
-    Written,
 )
 from jetstream.replica.log_state import LogState
 from jetstream.replica.reconcile import EpochEnd, cut_point
+from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.settings import NEVER, ReplicaSettings
 
 APPENDS_IN_FLIGHT_MAX: Final = 2
@@ -140,21 +138,21 @@ class Follower:
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
         """Take in one event; return what the shell must do, in that order."""
         match event:
-            case Reign():
+            case LeaderAssigned():
                 actions = self._reign(event, now)
             case Batches():
                 actions = self._batches(event, now)
             case DivergingAnswer() | StartOverAnswer():
                 actions = self._part(event, now)
-            case Written() | Synced() | LogCut() | CutRefused() | AppendRefused():
+            case LogWritten() | LogSynced() | LogCut() | CutRefused() | AppendsUndone():
                 actions = self._reported(event, now)
             case LogStartMoved(log_start_offset):
                 actions = self._start_moved(log_start_offset)
-            case Refused(leader_epoch):
+            case FetchRefused(leader_epoch):
                 actions = self._wait(now) if leader_epoch == self.leader_epoch else ()
-            case Disconnected():
+            case LeaderDisconnected():
                 actions = self._wait(now)
-            case Connected():
+            case LeaderConnected():
                 actions = self._fetch(now)
             case Tick():
                 actions = self._fetch(now) if now >= self.wake_at else ()
@@ -174,7 +172,7 @@ class Follower:
 
     # --- whom to follow -----------------------------------------------------------------------------------
 
-    def _reign(self, reign: Reign, now: MonotonicNs) -> tuple[Action, ...]:
+    def _reign(self, reign: LeaderAssigned, now: MonotonicNs) -> tuple[Action, ...]:
         ended = reign.leader is None and reign.leader_epoch == self.leader_epoch
         if reign.leader_epoch <= self.leader_epoch and not ended:
             return ()
@@ -199,7 +197,7 @@ class Follower:
             self.wake_at = MonotonicNs(now + self._settings.fetch_timeout_ns)
         log = self._log
         return (
-            Fetch(
+            FetchFromLeader(
                 self.leader,
                 self.leader_epoch,
                 self._node_epoch,
@@ -233,7 +231,7 @@ class Follower:
         if _lack_other_tombstones(self._log, answer):
             self.high_watermark = min(self.high_watermark, answer.log_start_offset)
             self._leaders_high_watermark = self.high_watermark
-            return self._cut(Reset(answer.log_start_offset, answer.purged_end))
+            return self._cut(ResetLog(answer.log_start_offset, answer.purged_end))
         # The leader has found this log to be the beginning of its own: what it says is committed is so here.
         self._leaders_high_watermark = max(self._leaders_high_watermark, answer.high_watermark)
         actions = [*self._append(answer), *self._advance()]
@@ -251,7 +249,7 @@ class Follower:
                 epochs = epochs.begun(begins.epoch, begins.start, _UNTIMED)
         self._log = LogState(epochs, log.log_start_offset, answer.next, log.synced_end, log.purged_end)
         self._unwritten.append(answer.next)
-        return (Append(answer),)
+        return (AppendBatches(answer),)
 
     def _part(self, answer: DivergingAnswer | StartOverAnswer, now: MonotonicNs) -> tuple[Action, ...]:
         """Cut the log back to what it shares with the leader's, as far as the answer tells."""
@@ -259,17 +257,17 @@ class Follower:
             return ()
         log = self._log
         if isinstance(answer, StartOverAnswer):
-            return self._cut(Reset(answer.log_start_offset))
+            return self._cut(ResetLog(answer.log_start_offset))
         end = cut_point(log, EpochEnd(answer.epoch, answer.end))
         if end is None:
             # Nothing that is here is the leader's. What lay before the start is no part of this log any more,
             # and to go back behind it would take back what was acknowledged.
-            return self._cut(Reset(log.log_start_offset))
+            return self._cut(ResetLog(log.log_start_offset))
         if end == log.log_end_offset and answer.epoch >= log.epochs.last:
             return self._wait(now)  # no divergence at all: nothing a leader of ours answers
         return self._cut(Truncate(end))
 
-    def _cut(self, cut: Truncate | Reset) -> tuple[Action, ...]:
+    def _cut(self, cut: Truncate | ResetLog) -> tuple[Action, ...]:
         end = cut.end if isinstance(cut, Truncate) else cut.offset
         if end < self.high_watermark and not self._may_lack_committed:
             self._distrusts, self.wake_at = True, NEVER
@@ -292,7 +290,7 @@ class Follower:
     # --- the log ------------------------------------------------------------------------------------------
 
     def _reported(
-        self, event: Written | Synced | LogCut | CutRefused | AppendRefused, now: MonotonicNs
+        self, event: LogWritten | LogSynced | LogCut | CutRefused | AppendsUndone, now: MonotonicNs
     ) -> tuple[Action, ...]:
         match event:
             case LogCut(log):
@@ -307,11 +305,11 @@ class Follower:
                 self._cut_from = None
                 self._adopt(log)
                 return self._wait(now)  # who is asked then says again where the histories part
-            case Written(log_end):
+            case LogWritten(log_end):
                 return self._written(log_end, now)
-            case Synced(synced_end):
+            case LogSynced(synced_end):
                 return self._synced(synced_end, now)
-            case AppendRefused(log):
+            case AppendsUndone(log):
                 self._adopt(log)
                 return self._wait(now)
 

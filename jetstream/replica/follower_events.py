@@ -1,19 +1,20 @@
 """What a follower of a stream is told, and what it wants done.
 
 The shell performs actions in the order they come, and those on the log one after the other. It reports what
-became of each in the same order: `Written` and `Synced`, `LogCut` or `CutRefused`, `AppendRefused`.
+became of each in the same order: `LogWritten` and `LogSynced`, `LogCut` or `CutRefused`, `AppendsUndone`.
 """
 
 from dataclasses import dataclass
 
 from envelope.types import NO_OFFSET, LeaderEpoch, NodeEpoch, NodeId, Offset
 from jetstream.replica.log_state import LogState
+from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 
 # --- events: the catalogue ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Reign:
+class LeaderAssigned:
     """The catalogue has this leader, or none, under this epoch; late and repeated reports do no harm."""
 
     leader: NodeId | None
@@ -78,7 +79,7 @@ class StartOverAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class FetchRefused:
     """The leader of that epoch, to whom a fetch was sent, refused it, whatever the reason."""
 
     leader_epoch: LeaderEpoch
@@ -89,14 +90,14 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class LogWritten:
     """The log ends at ``log_end``: what was appended up to there can be read."""
 
     log_end: Offset
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class LogSynced:
     """The log is durable below ``synced_end``; its end when ``sync`` is not ``always``."""
 
     synced_end: Offset
@@ -104,7 +105,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """What `Truncate` or `Reset` asked for is done, durably, and this is the log now.
+    """What `Truncate` or `ResetLog` asked for is done, durably, and this is the log now.
 
     It may end below what was asked for, at the batch before, and then has no epoch that begins at its end.
     """
@@ -114,13 +115,13 @@ class LogCut:
 
 @dataclass(frozen=True, slots=True)
 class CutRefused:
-    """What `Truncate` or `Reset` asked for was not done (disk full), and this is the log now."""
+    """What `Truncate` or `ResetLog` asked for was not done (disk full), and this is the log now."""
 
     log: LogState
 
 
 @dataclass(frozen=True, slots=True)
-class AppendRefused:
+class AppendsUndone:
     """Appends were undone or not begun (disk full), and this is the log now."""
 
     log: LogState
@@ -130,41 +131,29 @@ class AppendRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class LogStartMoved:
-    """Retention or a request has removed what lay before ``log_start_offset``."""
-
-    log_start_offset: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class Disconnected:
+class LeaderDisconnected:
     """The connection to the leader broke, or there is none: what was under way may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class Connected:
+class LeaderConnected:
     """There is a connection to the leader (again): what was under way before it is lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed; to be given at `Follower.wake_at`, and does no harm before."""
-
-
 Event = (
-    Reign
+    LeaderAssigned
     | Batches
     | DivergingAnswer
     | StartOverAnswer
-    | Refused
-    | Written
-    | Synced
+    | FetchRefused
+    | LogWritten
+    | LogSynced
     | LogCut
     | CutRefused
-    | AppendRefused
+    | AppendsUndone
     | LogStartMoved
-    | Disconnected
-    | Connected
+    | LeaderDisconnected
+    | LeaderConnected
     | Tick
 )
 
@@ -172,7 +161,7 @@ Event = (
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class FetchFromLeader:
     """Ask the leader for what comes after this log. It may be lost; a newer one replaces it."""
 
     leader: NodeId
@@ -190,8 +179,8 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
-    """Append the batches of that answer, bytes unchanged; then tell `Written`, and `Synced` once it is."""
+class AppendBatches:
+    """Append the answer's batches, bytes unchanged; then tell `LogWritten`, and `LogSynced` once synced."""
 
     batches: Batches
 
@@ -208,19 +197,12 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
+class ResetLog:
     """Remove everything and begin an empty log without epochs at ``offset``, durably; then as `Truncate`."""
 
     offset: Offset
     purged_end: Offset = NO_OFFSET
     """Of the new log, which is copied from one that has the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class AdvanceHighWatermark:
-    """Everything below ``high_watermark`` is committed: wake readers."""
-
-    high_watermark: Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,4 +227,4 @@ class Distrust:
     end: Offset
 
 
-Action = Fetch | Append | Truncate | Reset | AdvanceHighWatermark | ReportLost | Distrust
+Action = FetchFromLeader | AppendBatches | Truncate | ResetLog | AdvanceHighWatermark | ReportLost | Distrust

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from envelope.types import LeaderEpoch, MonotonicNs, NodeId
 from jetstream.replica.leader_events import IsrRefused, ProposeIsr
 from metadata.catalog.commands import NodeAtEpoch
-from metadata.catalog.events import Refused
+from metadata.catalog.events import CommandRefused
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class InSyncReplicas:
         self.proposal, self.propose_after = None, retry_at
 
 
-def refusal_of(number: int, refused: Refused) -> IsrRefused | None:
+def refusal_of(number: int, refused: CommandRefused) -> IsrRefused | None:
     """Return what a refusal of the catalogue says about a proposal; None if it says nothing.
 
     In another reign it is refused whether or not it was applied before, when it was sent first; who was

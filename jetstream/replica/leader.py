@@ -27,7 +27,6 @@ from jetstream.log.state.epochs import EpochHistory, EpochStart
 from jetstream.replica.isr import InSyncReplicas
 from jetstream.replica.leader_events import (
     Action,
-    AdvanceHighWatermark,
     Deposed,
     Diverging,
     Event,
@@ -35,19 +34,18 @@ from jetstream.replica.leader_events import (
     FetchRefusal,
     FollowerLost,
     IsrRefused,
+    LeaderLogSynced,
     LeaseRenewed,
-    LogStartMoved,
     MinimumChanged,
     RefuseFetch,
     ReplicasChanged,
-    Serve,
+    ServeFollower,
     StartOver,
-    Synced,
-    Tick,
 )
 from jetstream.replica.log_state import LogState
-from jetstream.replica.progress import FollowerState, Progress
+from jetstream.replica.progress import FollowerProgress, FollowerState
 from jetstream.replica.reconcile import EpochEnd, Follows, StartsOver, compare
+from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.settings import NEVER, ReplicaSettings
 from metadata.catalog.commands import NodeAtEpoch
 from metadata.lease import Lease, unlimited
@@ -200,7 +198,7 @@ class Leader:
 
     def _note(self, event: Event, now: MonotonicNs) -> None:
         match event:
-            case Synced(synced_end, log_end):
+            case LeaderLogSynced(synced_end, log_end):
                 self._grow(synced_end, log_end, now)
             case LogStartMoved(log_start_offset):
                 assert log_start_offset <= self._log.log_end_offset, f"{log_start_offset} beyond {self}"
@@ -310,7 +308,7 @@ class Leader:
             ):
                 progress.serve(log)
                 limit = log.log_end_offset
-                yield Serve(follower, parked.last_epoch, parked.log_end, limit, self.high_watermark)
+                yield ServeFollower(follower, parked.last_epoch, parked.log_end, limit, self.high_watermark)
 
     def _due(self, lagging_at: MonotonicNs) -> Iterator[MonotonicNs]:
         """Yield when time alone may give something to do; what is past waits for something else."""
@@ -359,10 +357,10 @@ class Leader:
         wanted = (committed - lagging) | joining
         return wanted if len(wanted) >= self._minimum else committed | joining
 
-    def _may_join(self, progress: Progress) -> bool:
+    def _may_join(self, progress: FollowerProgress) -> bool:
         """Tell whether a replica has all that is committed, also what this leader does not know to be.
 
-        And what is known of records that are gone: an answer has brought it that (`Answers.serve`).
+        And what is known of records that are gone: an answer has brought it that (`FollowerResponses.serve`).
         """
         has_all = progress.heard and progress.synced_end >= max(self.high_watermark, self._epoch_start)
         return has_all and progress.was_answered
@@ -381,21 +379,21 @@ def sole_replica(leader_epoch: LeaderEpoch, log_end: Offset, synced_end: Offset,
     return Leader(appointment, LogState(reign, log_end, log_end, synced_end), synced_end, now, unlimited())
 
 
-def _lagging_at(members: Iterable[Progress], log_end: Offset, lag_max_ns: int) -> MonotonicNs:
+def _lagging_at(members: Iterable[FollowerProgress], log_end: Offset, lag_max_ns: int) -> MonotonicNs:
     """Return from when on the first of ``members`` lags, if they do nothing."""
     return min([progress.lags_from(log_end, lag_max_ns) for progress in members], default=NEVER)
 
 
 def _followers(
-    appointment: Appointment, known: Mapping[NodeId, Progress], now: MonotonicNs
-) -> dict[NodeId, Progress]:
+    appointment: Appointment, known: Mapping[NodeId, FollowerProgress], now: MonotonicNs
+) -> dict[NodeId, FollowerProgress]:
     """Return what is known of each follower; of one that is new, that it may begin to lag now."""
     others = (*appointment.replicas, *appointment.read_replicas)
-    return {node: known.get(node) or Progress(now) for node in others if node != appointment.node_id}
+    return {node: known.get(node) or FollowerProgress(now) for node in others if node != appointment.node_id}
 
 
 def _named(
-    nodes: frozenset[NodeId], appointment: Appointment, followers: Mapping[NodeId, Progress]
+    nodes: frozenset[NodeId], appointment: Appointment, followers: Mapping[NodeId, FollowerProgress]
 ) -> tuple[NodeAtEpoch, ...] | None:
     """Name each node by its start that was heard of; None if one was not heard of in this reign."""
     members = [NodeAtEpoch(appointment.node_id, appointment.node_epoch)]

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from envelope.types import LeaderEpoch, NodeEpoch, NodeId, Offset
+from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from metadata.catalog.commands import NodeAtEpoch
 
 # --- events -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class LeaderLogSynced:
     """The leader's own log ends at ``log_end`` and is durable below ``synced_end``.
 
     To be told when a record is written, before it is served to a follower, and again once it is durable. What
@@ -24,13 +25,6 @@ class Synced:
 
     synced_end: Offset
     log_end: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class LogStartMoved:
-    """Retention or a request has removed what lay before ``log_start_offset``."""
-
-    log_start_offset: Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +96,6 @@ class MinimumChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed; to be given at `Leader.wake_at`, and does no harm before."""
-
-
-@dataclass(frozen=True, slots=True)
 class Deposed:
     """Another reign has begun, or this one has ended."""
 
@@ -115,7 +104,7 @@ class Deposed:
 
 
 Event = (
-    Synced
+    LeaderLogSynced
     | LogStartMoved
     | FetchArrived
     | ReplicasChanged
@@ -131,13 +120,6 @@ Event = (
 
 
 @dataclass(frozen=True, slots=True)
-class AdvanceHighWatermark:
-    """Everything below ``high_watermark`` is committed: release acks, wake readers."""
-
-    high_watermark: Offset
-
-
-@dataclass(frozen=True, slots=True)
 class ProposeIsr:
     """Send the catalogue this compare-and-set; the same number is the same proposal, sent again."""
 
@@ -148,7 +130,7 @@ class ProposeIsr:
 
 
 @dataclass(frozen=True, slots=True)
-class Serve:
+class ServeFollower:
     """Answer the follower's newest fetch with batches from ``log_end`` on, or with none if there are none."""
 
     follower: NodeId
@@ -215,4 +197,4 @@ class RefuseFetch:
     reason: FetchRefusal
 
 
-Action = AdvanceHighWatermark | ProposeIsr | Serve | Diverging | StartOver | RefuseFetch
+Action = AdvanceHighWatermark | ProposeIsr | ServeFollower | Diverging | StartOver | RefuseFetch

@@ -70,7 +70,7 @@ class _Mark:
 
 
 @dataclass(slots=True)
-class Progress:
+class FollowerProgress:
     """See the module. Nothing that was learnt in an earlier reign or of an earlier start counts."""
 
     caught_up_at: MonotonicNs

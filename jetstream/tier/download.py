@@ -12,7 +12,7 @@ from jetstream.log.readable_log import ReadableLog
 from jetstream.log.segments.scan import scan_segment
 from jetstream.log.segments.segment import Segment
 from jetstream.log.state.epochs import EpochHistory
-from jetstream.tier.manifest import Manifest, TieredSegment, decode_manifest
+from jetstream.tier.manifest import TieredSegment, TierManifest, decode_manifest
 from jetstream.tier.object_store import ObjectStore
 from jetstream.tier.upload import Hashed
 
@@ -89,7 +89,7 @@ def _copy(
         raise _unavailable(wanted, f"{wanted.path} has other bytes than were uploaded")
 
 
-def download_manifest(store: ObjectStore, path: str) -> Manifest:
+def download_manifest(store: ObjectStore, path: str) -> TierManifest:
     """Return the manifest in an object; blocks.
 
     Raises:
@@ -101,7 +101,7 @@ def download_manifest(store: ObjectStore, path: str) -> Manifest:
         raise TierUnavailable(f"the list of what is in the object store: {error.description}") from error
 
 
-def read_manifest(store: ObjectStore, path: str) -> Manifest:
+def read_manifest(store: ObjectStore, path: str) -> TierManifest:
     """Return the manifest in an object; blocks.
 
     Raises:

@@ -62,7 +62,7 @@ class TieredSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class TierManifest:
     """What the object store has of a stream, as of one version of its mark.
 
     Invariants:
@@ -108,7 +108,9 @@ class Manifest:
         """Return the segments that are needed from ``start`` on."""
         return tuple(segment for segment in self.segments if segment.next > start)
 
-    def advanced(self, mark: TierMark, segments: tuple[TieredSegment, ...], log: EpochHistory) -> "Manifest":
+    def advanced(
+        self, mark: TierMark, segments: tuple[TieredSegment, ...], log: EpochHistory
+    ) -> "TierManifest":
         """Return the next manifest: from the start of ``mark`` on, with more segments of that log."""
         own = self.kept(mark.start)
         kept = (*own, *segments)
@@ -139,22 +141,22 @@ class Manifest:
         return None
 
 
-_MANIFEST: Final = TypeAdapter(Manifest)
+_MANIFEST: Final = TypeAdapter(TierManifest)
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: TierManifest) -> bytes:
     """Return the bytes of a manifest: JSON with sorted keys."""
     problem = manifest.problem()
     assert problem is None, problem
     return canonical_json(_MANIFEST.dump_python(manifest, mode="json")) + b"\n"
 
 
-def name_of(manifest: Manifest, content: bytes) -> ManifestName:
+def name_of(manifest: TierManifest, content: bytes) -> ManifestName:
     """Return the name of the object with that content."""
     return ManifestName(manifest.version, manifest.leader_epoch, hashlib.sha256(content).hexdigest())
 
 
-def decode_manifest(path: str, content: bytes) -> Manifest:
+def decode_manifest(path: str, content: bytes) -> TierManifest:
     """Return the manifest that was read from ``path``.
 
     Raises:

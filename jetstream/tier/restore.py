@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from envelope.errors import CorruptDataError, UnknownStream
 from envelope.types import Incarnation, LeaderEpoch, StreamName
 from jetstream.tier.download import read_manifest
-from jetstream.tier.manifest import Manifest
+from jetstream.tier.manifest import TierManifest
 from jetstream.tier.object_names import ManifestName, parsed_name
 from jetstream.tier.object_store import ObjectStore
 from metadata.catalog.directories import incarnation_of, may_be_of
@@ -32,7 +32,7 @@ class Remains:
     """
 
     path: str
-    manifest: Manifest
+    manifest: TierManifest
     newest_epoch: LeaderEpoch
     missing: tuple[str, ...]
 
@@ -115,7 +115,9 @@ def _remains(store: ObjectStore, directory: str) -> Remains | None:
     return None
 
 
-def _missing(store: ObjectStore, manifest: Manifest, directory: str, sizes: dict[str, int]) -> Iterable[str]:
+def _missing(
+    store: ObjectStore, manifest: TierManifest, directory: str, sizes: dict[str, int]
+) -> Iterable[str]:
     """Yield what is not there; an earlier life's segments lie in a directory of their own."""
     known = {directory: sizes}
     for segment in manifest.segments:

@@ -10,7 +10,7 @@ _FIRST_NS: Final = 500_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedAttempts:
     """Attempts that failed one after the other.
 
     Attributes:
@@ -24,8 +24,10 @@ class Failed:
     again_at: MonotonicNs
 
 
-def failed_again(before: Failed | None, error: JetstreamError, now: MonotonicNs, longest_ns: int) -> Failed:
+def failed_again(
+    before: FailedAttempts | None, error: JetstreamError, now: MonotonicNs, longest_ns: int
+) -> FailedAttempts:
     """Return what is known after another failure: the pause doubles, up to ``longest_ns``."""
     times = 1 if before is None else before.times + 1
     pause = min(_FIRST_NS * 2 ** min(times - 1, 30), longest_ns)
-    return Failed(error, times, MonotonicNs(now + pause))
+    return FailedAttempts(error, times, MonotonicNs(now + pause))

@@ -12,7 +12,7 @@ from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.readable_log import FileRange, ReadableLog
 from jetstream.log.search import batches_within, first_with_txid, joined, offset_for_txid
 from jetstream.log.segments.index import StoredBatches
-from jetstream.tier.manifest import Manifest, TieredSegment
+from jetstream.tier.manifest import TieredSegment, TierManifest
 from metadata.catalog.tables import TierMark
 
 _NOTHING_TIERED = Offset(0)
@@ -52,10 +52,10 @@ class TieredLog:
 
     log: ReadableLog
     mark: TierMark | None
-    manifest: Manifest | None
+    manifest: TierManifest | None
     leads: bool
     held: Callable[[TieredSegment], ReadableLog | None]
-    used: Callable[[Manifest, TieredSegment], None]
+    used: Callable[[TierManifest, TieredSegment], None]
 
     @property
     def log_start_offset(self) -> Offset:
@@ -190,12 +190,12 @@ class TieredLog:
             return ()
         return tuple(segment for segment in self._list().kept(start) if segment.base < local)
 
-    def _list(self) -> Manifest:
+    def _list(self) -> TierManifest:
         if self.manifest is None:
             raise SegmentAway(None)
         return self.manifest
 
-    def _tiered(self, manifest: Manifest, offset: Offset) -> TieredSegment:
+    def _tiered(self, manifest: TierManifest, offset: Offset) -> TieredSegment:
         if not manifest.segments or offset >= manifest.end:
             raise SegmentAway(None)  # a follower has yet to hear of it
         return manifest.at(offset)

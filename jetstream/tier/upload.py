@@ -14,7 +14,7 @@ from envelope.types import Buffer, FilePosition, LeaderEpoch
 from jetstream.log.disk.port import File
 from jetstream.log.segments.scan import scan_segment
 from jetstream.log.segments.segment import Segment
-from jetstream.tier.manifest import Manifest, TieredSegment, encode_manifest, name_of
+from jetstream.tier.manifest import TieredSegment, TierManifest, encode_manifest, name_of
 from jetstream.tier.object_names import SegmentName, parsed_name
 from jetstream.tier.object_store import CHUNK_BYTES, ObjectStore
 
@@ -93,7 +93,7 @@ def _is_there(store: ObjectStore, path: str, sha256: str, size: int) -> bool:
     return True
 
 
-def upload_manifest(store: ObjectStore, directory: str, manifest: Manifest) -> str:
+def upload_manifest(store: ObjectStore, directory: str, manifest: TierManifest) -> str:
     """Write a manifest, read it back, and return the object's path; raises `TierUnavailable`."""
     content = encode_manifest(manifest)
     name = name_of(manifest, content)

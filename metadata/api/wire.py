@@ -23,7 +23,7 @@ from metadata.api.requests import (
     UpdateStreamRequest,
 )
 from metadata.api.responses import ErrorBody, ErrorResponse, Response
-from metadata.validation import Problem, first_problem
+from metadata.validation import InputProblem, first_problem
 
 ResponseModel = TypeVar("ResponseModel", bound=BaseModel)
 
@@ -138,7 +138,7 @@ def _json_object(payload: bytes) -> dict[str, object]:
     return body
 
 
-def _request_error(problem: Problem, *, is_config: bool) -> RequestError:
+def _request_error(problem: InputProblem, *, is_config: bool) -> RequestError:
     kind = InvalidConfig if is_config and not problem.is_structural else RequestError
     return kind(problem.description, field=problem.field)
 

@@ -37,7 +37,7 @@ from metadata.catalog.leadership import begin_stream, change_isr, change_leader,
 from metadata.catalog.nodes import forget_node, register_node
 from metadata.catalog.reassignment import reassign
 from metadata.catalog.streams import confirm_removal, create_stream, delete_stream, update_stream
-from metadata.catalog.tables import InSyncReplica, Node, Removal, Stream, Tables
+from metadata.catalog.tables import InSyncReplica, RegisteredNode, Removal, Stream, Tables
 from metadata.catalog.tiers import advance_tier
 from metadata.stream_config import partition_name
 
@@ -110,11 +110,11 @@ class Catalog:
         """Return how many streams there are."""
         return len(self._tables.streams)
 
-    def node(self, node_id: NodeId) -> Node | None:
+    def node(self, node_id: NodeId) -> RegisteredNode | None:
         """Return the node of that id."""
         return self._tables.nodes.get(node_id)
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[RegisteredNode, ...]:
         """Return all nodes that ever registered, ordered by id."""
         return tuple(sorted(self._tables.nodes.values(), key=lambda node: node.node_id))
 

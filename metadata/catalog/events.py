@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from envelope.errors import JetstreamError
 from envelope.types import Incarnation, NodeId, StreamName
-from metadata.catalog.tables import InSyncReplica, Node, Removal, Stream
+from metadata.catalog.tables import InSyncReplica, RegisteredNode, Removal, Stream
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRegistered:
     """The node has the node_epoch of this start."""
 
-    node: Node
+    node: RegisteredNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,11 @@ class ReplicasReassigned:
 class NodeForgotten:
     """The node is none of the cluster any more."""
 
-    node: Node
+    node: RegisteredNode
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class CommandRefused:
     """Nothing changed; a value, because being refused is an expected answer."""
 
     error: type[JetstreamError]
@@ -142,11 +142,11 @@ Event = (
     | TierAdvanced
     | ReplicasReassigned
     | NodeForgotten
-    | Refused
+    | CommandRefused
 )
 Events = tuple[Event, ...]
 
 
 def refused(error: type[JetstreamError], description: str, **detail: int | str) -> Events:
     """Return the events of a refused command: the refusal alone."""
-    return (Refused(error, description, tuple(detail.items())),)
+    return (CommandRefused(error, description, tuple(detail.items())),)

@@ -17,7 +17,7 @@ from metadata.catalog.events import (
     NodeRegistered,
     refused,
 )
-from metadata.catalog.tables import InSyncReplica, Node, Stream, Tables
+from metadata.catalog.tables import InSyncReplica, RegisteredNode, Stream, Tables
 from metadata.limits import NODES_MAX
 
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -30,7 +30,7 @@ def register_node(tables: Tables, command: RegisterNode) -> Events:
     if refusal is not None:
         return refusal
     known = tables.nodes.get(command.node_id)
-    node = Node(
+    node = RegisteredNode(
         node_id=command.node_id,
         node_epoch=NodeEpoch((known.node_epoch if known else tables.forgotten_epoch) + 1),
         directory=command.directory,
@@ -56,7 +56,7 @@ def register_node(tables: Tables, command: RegisterNode) -> Events:
 
 
 def _with_what_is_there(
-    tables: Tables, stream: Stream, node: Node, *, is_kept: bool, is_lost: bool
+    tables: Tables, stream: Stream, node: RegisteredNode, *, is_kept: bool, is_lost: bool
 ) -> Stream:
     """Note whether a replica may hold nothing: what was in sync with this directory is there, or is back."""
     is_there = is_kept and InSyncReplica(node.node_id, node.directory) in stream.isr
@@ -132,7 +132,7 @@ def _malformed(command: RegisterNode) -> Events | None:
     return None
 
 
-def _start_anew(tables: Tables, stream: Stream, node: Node, *, unsynced_kept: bool) -> Events:
+def _start_anew(tables: Tables, stream: Stream, node: RegisteredNode, *, unsynced_kept: bool) -> Events:
     """Take the consequences of a node's new start for one stream.
 
     Its reign ends, because a process never leads under an epoch granted to an earlier start. A member of the
@@ -160,7 +160,7 @@ def _start_anew(tables: Tables, stream: Stream, node: Node, *, unsynced_kept: bo
     return tuple(events)
 
 
-def _is_lost(member: InSyncReplica, node: Node, *, keeps_all: bool) -> bool:
+def _is_lost(member: InSyncReplica, node: RegisteredNode, *, keeps_all: bool) -> bool:
     return member.node_id == node.node_id and not (keeps_all and member.directory == node.directory)
 
 

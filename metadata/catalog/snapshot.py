@@ -22,7 +22,7 @@ from envelope.errors import CorruptDataError, JetstreamError
 from envelope.types import LogIndex, NodeEpoch
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import canonical_json
-from metadata.catalog.tables import Node, Removal, Stream, Tables, partitions_of
+from metadata.catalog.tables import RegisteredNode, Removal, Stream, Tables, partitions_of
 from metadata.limits import SNAPSHOT_BYTES_MAX
 
 FORMAT_VERSION: Final = 7
@@ -43,7 +43,7 @@ class _Body:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     applied: LogIndex
-    nodes: tuple[Node, ...]
+    nodes: tuple[RegisteredNode, ...]
     streams: tuple[Stream, ...]
     removals: tuple[Removal, ...]
     forgotten_epoch: NodeEpoch = NodeEpoch(0)  # noqa: RUF009 - a number

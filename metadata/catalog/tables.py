@@ -36,7 +36,7 @@ from metadata.stream_config import StreamConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class RegisteredNode:
     """A node as it last registered; ``host`` and ``port`` serve the socket protocol."""
 
     node_id: NodeId
@@ -193,7 +193,7 @@ class Removal:
 class Tables:
     """All rows; changed by the functions of this package only."""
 
-    nodes: dict[NodeId, Node] = field(default_factory=dict)
+    nodes: dict[NodeId, RegisteredNode] = field(default_factory=dict)
     streams: dict[StreamName, Stream] = field(default_factory=dict)
     removals: dict[Incarnation, Removal] = field(default_factory=dict)
     forgotten_epoch: NodeEpoch = NodeEpoch(0)  # noqa: RUF009 - a number

@@ -27,17 +27,17 @@ from envelope.errors import UnknownStream
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, StreamName
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import ChangeLeader, FinishReassignment
-from metadata.catalog.events import Event as CatalogEvent
 from metadata.catalog.events import (
+    CommandRefused,
     IsrChanged,
     LeaderChanged,
     NodeRegistered,
-    Refused,
     ReplicasReassigned,
     StreamCreated,
     StreamDeleted,
     StreamUpdated,
 )
+from metadata.catalog.events import Event as CatalogEvent
 from metadata.catalog.reassignment import is_ready
 from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.controller.events import (
@@ -139,11 +139,13 @@ class Controller:
             node.node_id for node in self._catalog.nodes() if self._living.is_alive(node.node_id, now)
         )
 
-    def ordered_election(self, name: StreamName, node: NodeId, now: MonotonicNs) -> ChangeLeader | Refused:
+    def ordered_election(
+        self, name: StreamName, node: NodeId, now: MonotonicNs
+    ) -> ChangeLeader | CommandRefused:
         """Return the command by which ``node`` leads an offline stream uncleanly, or why it may not."""
         row = self._catalog.stream(name)
         if row is None:
-            return Refused(UnknownStream, f"no stream {name!r}", (("stream", name),))
+            return CommandRefused(UnknownStream, f"no stream {name!r}", (("stream", name),))
         return ordered_election(row, node, self._living, now)
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ from metadata.raft.messages.node_messages import (
     LeaseGranted,
     LeaseRefused,
     NodeMessage,
-    NodeUnheard,
+    NodeUnheardReport,
     StopAnnounced,
 )
 
@@ -85,7 +85,7 @@ class Presence:
                 # Before the lease: else a new metadata leader might elect this node on hearing of it.
                 messages.append(StopAnnounced(self._node_id, leader, node_epoch))
             messages.append(LeaseAsked(self._node_id, leader, node_epoch, now))
-        messages.extend(NodeUnheard(self._node_id, leader, node) for node in sorted(self._unheard))
+        messages.extend(NodeUnheardReport(self._node_id, leader, node) for node in sorted(self._unheard))
         return tuple(messages)
 
     def granted(self, grant: LeaseGranted, now: MonotonicNs) -> bool:

@@ -25,14 +25,14 @@ from metadata.raft.messages.node_messages import (
     LeaseAsked,
     LeaseGranted,
     LeaseRefused,
-    NodeUnheard,
+    NodeUnheardReport,
     StopAnnounced,
 )
 
 WAITING_MAX: Final = 4096
 """Most messages that wait for the work to begin; the oldest are dropped, as nodes repeat what they say."""
 
-Said = LeaseAsked | NodeUnheard | StopAnnounced
+Said = LeaseAsked | NodeUnheardReport | StopAnnounced
 
 # --- events -------------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ Event = Leads | Told | Answered | Replaced | controlling.RowsChanged | controlli
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ConfirmLeadership:
     """Ask whether this voter leads; answer when the catalogue has all that was committed before now."""
 
     number: int
@@ -90,7 +90,7 @@ class Decide:
     command: ChangeLeader | FinishReassignment
 
 
-Action = Ask | Tell | Decide
+Action = ConfirmLeadership | Tell | Decide
 
 _DEFAULT_SETTINGS: Final = ControllerSettings()
 
@@ -185,9 +185,9 @@ class Stewardship:
         self._controller = self._first_question = self._granting = None
         self._grants.clear()
 
-    def _new_question(self) -> Ask:
+    def _new_question(self) -> ConfirmLeadership:
         self._questions += 1
-        return Ask(self._questions)
+        return ConfirmLeadership(self._questions)
 
     def _answered(self, number: int, now: MonotonicNs, *, leads: bool) -> tuple[Action, ...]:
         if number == self._first_question:
@@ -218,7 +218,7 @@ class Stewardship:
             case LeaseAsked(source, _, node_epoch, asked_at):
                 self._asked_at[source] = asked_at
                 return self._control(controlling.NodeHeard(source, node_epoch), now)
-            case NodeUnheard(source, _, node):
+            case NodeUnheardReport(source, _, node):
                 return self._control(controlling.NodeUnheard(node, reporter=source), now)
             case StopAnnounced(source, _, node_epoch):
                 return self._control(controlling.NodeStopping(source, node_epoch), now)

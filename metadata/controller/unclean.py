@@ -12,7 +12,7 @@ Source: KIP-966.
 from envelope.errors import NotReplica, StreamHasLeader, UnavailableError
 from envelope.types import MonotonicNs, NodeId
 from metadata.catalog.commands import ChangeLeader
-from metadata.catalog.events import Refused
+from metadata.catalog.events import CommandRefused
 from metadata.catalog.tables import Stream
 from metadata.controller.living import Living
 
@@ -27,25 +27,27 @@ def last_choice(row: Stream, living: Living, now: MonotonicNs) -> NodeId | None:
     )
 
 
-def ordered_election(row: Stream, node: NodeId, living: Living, now: MonotonicNs) -> ChangeLeader | Refused:
+def ordered_election(
+    row: Stream, node: NodeId, living: Living, now: MonotonicNs
+) -> ChangeLeader | CommandRefused:
     """Return the command that makes ``node`` lead an offline stream, whatever it holds; or why not."""
     if node not in row.holders:
-        return Refused(
+        return CommandRefused(
             NotReplica, f"node {node!r} has no replica of {row.name!r}; {', '.join(row.holders)} have one"
         )
     present = row.leader
     if present is not None and living.is_alive(present, now):
-        return Refused(StreamHasLeader, f"{present!r} leads {row.name!r}", (("leader", present),))
+        return CommandRefused(StreamHasLeader, f"{present!r} leads {row.name!r}", (("leader", present),))
     well = [one for one in row.isr if living.has_log(row, one) and living.is_alive(one.node_id, now)]
     if well:
         name = well[0].node_id
         reason = f"{name!r} is in sync and alive: it is elected by itself, and nothing is lost"
-        return Refused(StreamHasLeader, reason, (("leader", name),))
+        return CommandRefused(StreamHasLeader, reason, (("leader", name),))
     # A leader that nobody has heard in this term may still be one.
     if not living.is_isr_dead(row, now):
-        return Refused(UnavailableError, "the lease of who was in sync has not run out yet")
+        return CommandRefused(UnavailableError, "the lease of who was in sync has not run out yet")
     if not living.is_eligible(node, now):
-        return Refused(UnavailableError, f"node {node!r} is not alive, or about to stop")
+        return CommandRefused(UnavailableError, f"node {node!r} is not alive, or about to stop")
     return ChangeLeader(
         stream=row.name,
         incarnation=row.incarnation,

@@ -22,7 +22,14 @@ from typing import Final, NoReturn
 
 from envelope.errors import InvalidConfig
 from envelope.types import MonotonicNs, NodeId
-from metadata.formation.notices import Candidate, Candidates, FormedVoter, FormedVoters, Notice, voters_of
+from metadata.formation.notices import (
+    Candidates,
+    FormedVoter,
+    FormedVoters,
+    Notice,
+    VoterCandidate,
+    voters_of,
+)
 
 _MS: Final = 1_000_000
 SAY_INTERVAL_NS: Final = 200 * _MS
@@ -43,7 +50,7 @@ class FormationRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class NoticeReceived:
     """Somebody, perhaps this node itself, has said this."""
 
     notice: Notice
@@ -69,7 +76,7 @@ class Persist:
     then: Say
 
 
-FormationEvent = Heard | Tick
+FormationEvent = NoticeReceived | Tick
 FormationAction = Say | Persist
 
 
@@ -90,7 +97,7 @@ class Formation:
         F2: a set is formed only once each of its members has promised it.
     """
 
-    own: Candidate
+    own: VoterCandidate
     expected: int
     """Voters to wait for."""
     record: FormationRecord = field(default_factory=FormationRecord)
@@ -137,9 +144,9 @@ class Formation:
                 being formed: somebody has to look. Nothing has changed.
         """
         if self.formed:
-            is_asked = isinstance(event, Heard) and not event.notice.formed
+            is_asked = isinstance(event, NoticeReceived) and not event.notice.formed
             return (self.say(),) if is_asked else ()
-        if isinstance(event, Heard):
+        if isinstance(event, NoticeReceived):
             if self._is_own(event.notice):
                 return ()
             self._check(event.notice)
@@ -234,7 +241,7 @@ class Formation:
             return FormationRecord(promised, voters_of(promised))  # F2
         return FormationRecord(promised)
 
-    def _has_promised(self, candidate: Candidate, promised: Candidates) -> bool:
+    def _has_promised(self, candidate: VoterCandidate, promised: Candidates) -> bool:
         if candidate == self.own:
             return True
         other = self._others.get(candidate.node_id)
@@ -251,7 +258,7 @@ class Formation:
             return view
         return ()
 
-    def _shares(self, candidate: Candidate, view: Candidates) -> bool:
+    def _shares(self, candidate: VoterCandidate, view: Candidates) -> bool:
         return candidate == self.own or self._others[candidate.node_id].notice.view == view
 
     def _view(self) -> Candidates:
@@ -263,5 +270,5 @@ def _names(candidates: Candidates) -> str:
     return ", ".join(one.node_id for one in candidates) or "nothing"
 
 
-def _place(candidate: Candidate) -> str:
+def _place(candidate: VoterCandidate) -> str:
     return f"{candidate.host}:{candidate.port}"

@@ -42,7 +42,7 @@ FormedVoters = tuple[FormedVoter, ...]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Candidate:
+class VoterCandidate:
     """A node that can be a voter; ordered by id, and the same only with the same directory and address."""
 
     node_id: _Name
@@ -56,7 +56,7 @@ class Candidate:
         return f"{self.node_id} at {self.host}:{self.port} with directory {self.directory}"
 
 
-Candidates = tuple[Candidate, ...]
+Candidates = tuple[VoterCandidate, ...]
 """Ordered, each id once."""
 
 
@@ -69,7 +69,7 @@ def voters_of(candidates: Candidates) -> FormedVoters:
 class Notice:
     """What ``source`` says now."""
 
-    source: Candidate
+    source: VoterCandidate
     expected: Annotated[int, Field(ge=0)]
     """Voters that it waits for; 0 if it was told who they are."""
     view: Candidates = ()
@@ -124,7 +124,7 @@ def decode_notice(data: bytes, cluster: str, token: str | None) -> Notice | None
     return notice
 
 
-def _is_ordered(named: Sequence[Candidate | FormedVoter]) -> bool:
+def _is_ordered(named: Sequence[VoterCandidate | FormedVoter]) -> bool:
     ids = [one.node_id for one in named]
     return ids == sorted(set(ids))
 

@@ -33,16 +33,16 @@ from metadata.raft.messages.voter_messages import (
     AppendRequest,
     ElectNow,
     Heartbeat,
-    HeartbeatResponse,
     Message,
     PreVoteRequest,
     PreVoteResponse,
     SnapshotRequest,
     VoteRequest,
     VoteResponse,
+    VoterHeartbeatResponse,
 )
-from metadata.raft.output import Output
-from metadata.raft.quorum import Group, is_majority
+from metadata.raft.output import ActionBuffer
+from metadata.raft.quorum import VoterGroup, is_majority
 from metadata.raft.settings import RaftSettings
 from metadata.raft.state import HardState
 
@@ -72,10 +72,10 @@ class Election:
 
     def __init__(
         self,
-        group: Group,
+        group: VoterGroup,
         settings: RaftSettings,
         log: RaftLog,
-        output: Output,
+        output: ActionBuffer,
         now: MonotonicNs,
     ) -> None:
         """Begin as a follower with the term and the vote that are durable."""
@@ -137,7 +137,7 @@ class Election:
             case VoteRequest():
                 self._output.promise(VoteResponse(self._node_id, message.source, self.term, granted=False))
             case AppendRequest() | SnapshotRequest() | Heartbeat() | ElectNow():
-                self._output.send(HeartbeatResponse(self._node_id, message.source, self.term, NO_ROUND))
+                self._output.send(VoterHeartbeatResponse(self._node_id, message.source, self.term, NO_ROUND))
             case _:
                 pass
 

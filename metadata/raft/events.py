@@ -20,7 +20,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class MessageReceived:
     """A message has arrived; late, twice or out of order does no harm."""
 
     message: Message
@@ -49,17 +49,17 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class TransferLeadership:
     """Hand leadership over to ``target``, another voter; who does not lead ignores it.
 
-    It may come to nothing; that it succeeded shows in `LeaderChanged`.
+    It may come to nothing; that it succeeded shows in `MetadataLeaderChanged`.
     """
 
     target: NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class Compact:
+class CompactLog:
     """The state machine after the entry at ``index``, which was applied, is ``payload``."""
 
     index: LogIndex
@@ -67,7 +67,7 @@ class Compact:
 
 
 @dataclass(frozen=True, slots=True)
-class Disconnected:
+class PeerDisconnected:
     """The connection to ``peer`` broke: what was under way may be lost."""
 
     peer: NodeId
@@ -75,7 +75,9 @@ class Disconnected:
     """A new one was refused at once: nothing listens there, its process is dead."""
 
 
-Event = Tick | Received | Persisted | Propose | Read | Transfer | Compact | Disconnected
+Event = (
+    Tick | MessageReceived | Persisted | Propose | Read | TransferLeadership | CompactLog | PeerDisconnected
+)
 
 # --- actions ------------------------------------------------------------------------------------------
 
@@ -119,7 +121,7 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderChanged:
+class MetadataLeaderChanged:
     """Who leads, as far as this voter knows; itself only once it does."""
 
     leader: NodeId | None
@@ -167,5 +169,13 @@ class ReadRefused:
 
 
 Action = (
-    Send | Persist | Apply | Restore | LeaderChanged | Proposed | ProposalRefused | ReadReady | ReadRefused
+    Send
+    | Persist
+    | Apply
+    | Restore
+    | MetadataLeaderChanged
+    | Proposed
+    | ProposalRefused
+    | ReadReady
+    | ReadRefused
 )

@@ -16,10 +16,10 @@ from metadata.raft.messages.voter_messages import (
     AppendRequest,
     AppendResponse,
     Heartbeat,
-    HeartbeatResponse,
     SnapshotRequest,
+    VoterHeartbeatResponse,
 )
-from metadata.raft.output import Output
+from metadata.raft.output import ActionBuffer
 
 LeaderMessage = AppendRequest | SnapshotRequest | Heartbeat
 
@@ -27,7 +27,7 @@ LeaderMessage = AppendRequest | SnapshotRequest | Heartbeat
 class Following:
     """See the module; keeps nothing of its own."""
 
-    def __init__(self, node_id: NodeId, log: RaftLog, output: Output) -> None:
+    def __init__(self, node_id: NodeId, log: RaftLog, output: ActionBuffer) -> None:
         self._node_id = node_id
         self._log = log
         self._output = output
@@ -93,7 +93,7 @@ class Following:
                 "runbook=RB-07"
             )
         self._log.commit_to(message.commit)
-        self._output.send(HeartbeatResponse(self._node_id, message.source, message.term, message.round))
+        self._output.send(VoterHeartbeatResponse(self._node_id, message.source, message.term, message.round))
 
     def _acknowledge(self, message: AppendRequest | SnapshotRequest, match: LogIndex) -> None:
         self._output.promise(AppendResponse(self._node_id, message.source, message.term, match))

@@ -28,40 +28,40 @@ from metadata.raft.election import Election, Role
 from metadata.raft.events import (
     Action,
     Apply,
-    Compact,
-    Disconnected,
+    CompactLog,
     Event,
-    LeaderChanged,
+    MessageReceived,
+    MetadataLeaderChanged,
+    PeerDisconnected,
     Persisted,
     ProposalRefused,
     Propose,
     Proposed,
     Read,
     ReadRefused,
-    Received,
     RefusalReason,
     Restore,
     Tick,
-    Transfer,
+    TransferLeadership,
 )
 from metadata.raft.following import Following
 from metadata.raft.leader.leading import Leadership
 from metadata.raft.log import RaftLog
-from metadata.raft.messages.observer_messages import Committed, CommittedState, Observe, ObserverAnswer
+from metadata.raft.messages.observer_messages import CommittedEntries, CommittedState, Observe, ObserverAnswer
 from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendRequest,
     AppendResponse,
     Heartbeat,
-    HeartbeatResponse,
     Message,
     RecoveryRequest,
     RecoveryResponse,
     SnapshotRequest,
+    VoterHeartbeatResponse,
 )
-from metadata.raft.output import Output
-from metadata.raft.quorum import Group
-from metadata.raft.recovery import Recovery
+from metadata.raft.output import ActionBuffer
+from metadata.raft.quorum import VoterGroup
+from metadata.raft.recovery import VoterRecovery
 from metadata.raft.settings import RaftSettings
 from metadata.raft.state import Snapshot, StoredState
 
@@ -98,17 +98,17 @@ class Raft:
                 disk: the voter may have voted with another. None: it knows all that it ever said.
         """
         assert node_id in voters, f"{node_id} is none of the voters {sorted(voters)}"
-        self._group = Group(node_id, tuple(sorted(voters - {node_id})))
+        self._group = VoterGroup(node_id, tuple(sorted(voters - {node_id})))
         self._settings = settings
         self._log = RaftLog(stored.snapshot, stored.entries)
-        self._output = Output(stored.hard_state, self._log.last_index)
+        self._output = ActionBuffer(stored.hard_state, self._log.last_index)
         self._election = Election(self._group, settings, self._log, self._output, now)
         self._following = Following(node_id, self._log, self._output)
         self._leadership: Leadership | None = None
         parts = (self._log, self._output, self._election)
-        self.recovery = Recovery(self._group, recovery_token, settings, parts, now)
+        self.recovery = VoterRecovery(self._group, recovery_token, settings, parts, now)
         self._applied = stored.snapshot.index
-        self._told = LeaderChanged(None, self.term)
+        self._told = MetadataLeaderChanged(None, self.term)
         assert self._log.last_term <= self.term, f"R10: entries of {self._log.last_term} in term {self.term}"
 
     def __str__(self) -> str:
@@ -165,7 +165,7 @@ class Raft:
         match event:
             case Tick():
                 self._tick(now)
-            case Received(message):
+            case MessageReceived(message):
                 self._received(message, now)
             case Persisted(number):
                 self._output.persisted(number)
@@ -174,12 +174,12 @@ class Raft:
                 self._propose(payloads)
             case Read(token):
                 self._read(token)
-            case Transfer(target):
+            case TransferLeadership(target):
                 if self._leadership is not None:
                     self._leadership.transfer(target, now)
-            case Compact(index, payload):
+            case CompactLog(index, payload):
                 self._compact(index, payload)
-            case Disconnected(peer, refused):
+            case PeerDisconnected(peer, refused):
                 self._disconnected(peer, now, refused=refused)
             case _:
                 assert_never(event)
@@ -200,7 +200,7 @@ class Raft:
         assert previous_term is not None, f"R3: entry {after} is not in the log: {self}"
         entries = self._log.within_bytes(LogIndex(after + 1), self._settings.append_bytes_max)
         entries = entries[: self._applied - after]
-        return Committed(self._group.node_id, question.source, after, previous_term, entries)
+        return CommittedEntries(self._group.node_id, question.source, after, previous_term, entries)
 
     # --- events -------------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class Raft:
             case AppendRequest() | SnapshotRequest() | Heartbeat():
                 self._election.hear_leader(message.source, now)
                 self._following.receive(message)
-            case AppendResponse() | AppendRejection() | HeartbeatResponse():
+            case AppendResponse() | AppendRejection() | VoterHeartbeatResponse():
                 if self._leadership is not None and self.role is Role.LEADER:
                     self._leadership.receive(message, now)
             case _:
@@ -282,7 +282,7 @@ class Raft:
             assert self._leadership.term == self.term, f"R2: a reign of {self._leadership.term}: {self}"
             self._leadership.proceed(now)
         # Who leads is told if that is news; a term without a known leader is none.
-        now_known = LeaderChanged(self.leader, self.term)
+        now_known = MetadataLeaderChanged(self.leader, self.term)
         if now_known != self._told and (now_known.leader, self._told.leader) != (None, None):
             self._output.tell(now_known)
         self._told = now_known

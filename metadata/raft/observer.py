@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 from envelope.errors import CorruptDataError, RemoteProtocolError
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
-from metadata.raft.events import Apply, LeaderChanged, Restore
+from metadata.raft.events import Apply, MetadataLeaderChanged, Restore
 from metadata.raft.messages.observer_messages import (
-    Committed,
+    CommittedEntries,
     CommittedState,
     Observe,
     ObserverAnswer,
@@ -36,21 +36,21 @@ _NO_TERM = Term(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Connected:
+class VoterConnected:
     """``voter`` can be spoken to; what was said to it before is lost."""
 
     voter: NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class Disconnected:
+class VoterDisconnected:
     """``voter`` cannot be spoken to any more."""
 
     voter: NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ReceivedFromVoter:
     """A voter has said this."""
 
     message: ObserverMessage
@@ -62,14 +62,14 @@ class TimePassed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SendToVoter:
     """Say this to its target; lost only with the connection."""
 
     question: Observe
 
 
-ObserverEvent = Connected | Disconnected | Heard | TimePassed
-ObserverAction = Ask | Apply | Restore | LeaderChanged
+ObserverEvent = VoterConnected | VoterDisconnected | ReceivedFromVoter | TimePassed
+ObserverAction = SendToVoter | Apply | Restore | MetadataLeaderChanged
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Observer:
         self._asked: NodeId | None = None
         self._applied = LogIndex(0)
         self._applied_term = _NO_TERM
-        self._told = LeaderChanged(None, _NO_TERM)
+        self._told = MetadataLeaderChanged(None, _NO_TERM)
 
     def __str__(self) -> str:
         heard = ",".join(sorted(self._links)) or "nobody"
@@ -151,13 +151,13 @@ class Observer:
         """
         actions: list[ObserverAction] = []
         match event:
-            case Connected(voter):
+            case VoterConnected(voter):
                 assert voter in self._voters, f"{voter} is no voter"
                 self._links[voter] = _Voter(now)
                 self._expect_nothing_of(voter)
-            case Disconnected(voter):
+            case VoterDisconnected(voter):
                 self._links.pop(voter, None)
-            case Heard(message):
+            case ReceivedFromVoter(message):
                 actions += self._heard(message, now)
             case TimePassed():
                 pass
@@ -176,7 +176,7 @@ class Observer:
         match message:
             case VoterStatus(term=term, node=node):
                 voter.term, voter.leader = term, node or None
-            case Committed() | CommittedState():
+            case CommittedEntries() | CommittedState():
                 applied = self._take_in(message)
                 self._expect_nothing_of(message.source)
             case _:
@@ -228,9 +228,9 @@ class Observer:
         heard = [voter for voter in self._links.values() if not voter.is_silent]
         newest = max((voter for voter in heard if voter.leader), key=lambda voter: voter.term, default=None)
         if newest is None:
-            known = LeaderChanged(None, max((voter.term for voter in heard), default=self._told.term))
+            known = MetadataLeaderChanged(None, max((voter.term for voter in heard), default=self._told.term))
         else:
-            known = LeaderChanged(newest.leader, newest.term)
+            known = MetadataLeaderChanged(newest.leader, newest.term)
         is_news = known != self._told and (known.leader, self._told.leader) != (None, None)
         self._told = known
         return [known] if is_news else []
@@ -242,4 +242,4 @@ class Observer:
         if best is None or best == self._asked:
             return []
         self._asked = best
-        return [Ask(Observe(self._node_id, best, self._applied))]
+        return [SendToVoter(Observe(self._node_id, best, self._applied))]

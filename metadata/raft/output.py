@@ -24,7 +24,7 @@ class _Write:
     durable_index: LogIndex
 
 
-class Output:
+class ActionBuffer:
     """See the module.
 
     Invariant:

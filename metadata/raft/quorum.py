@@ -10,7 +10,7 @@ OrderedT = TypeVar("OrderedT", bound=int)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class VoterGroup:
     """All voters, as one of them sees them."""
 
     node_id: NodeId

@@ -27,12 +27,12 @@ from envelope.types import MonotonicNs, NodeId, Term
 from metadata.raft.election import Election
 from metadata.raft.log import RaftLog
 from metadata.raft.messages.voter_messages import RecoveryRequest, RecoveryResponse
-from metadata.raft.output import Output
-from metadata.raft.quorum import Group
+from metadata.raft.output import ActionBuffer
+from metadata.raft.quorum import VoterGroup
 from metadata.raft.settings import RaftSettings
 
 
-class Recovery:
+class VoterRecovery:
     """The question of one start, and its answers; see the module.
 
     Attributes:
@@ -42,10 +42,10 @@ class Recovery:
 
     def __init__(
         self,
-        group: Group,
+        group: VoterGroup,
         token: int | None,
         settings: RaftSettings,
-        parts: tuple[RaftLog, Output, Election],
+        parts: tuple[RaftLog, ActionBuffer, Election],
         now: MonotonicNs,
     ) -> None:
         """Begin to ask, if there is a token.

@@ -8,11 +8,11 @@ from envelope.envelopes import encode_batch
 from envelope.errors import DiskFull, JetstreamError
 from envelope.types import LeaderEpoch, StreamName
 from jetstream.ingest.machine import (
-    Append,
     Appended,
+    AppendRecords,
     AppendRefused,
+    GroupReceived,
     HighWatermarkAdvanced,
-    Received,
     StreamIngest,
 )
 from jetstream.log.format.plain_batch import encode_records
@@ -80,12 +80,12 @@ class Life:
         )
 
     def publish(self, group: int) -> None:
-        actions = self.ingest.handle(Received(block_of(messages(group))), NOW)
+        actions = self.ingest.handle(GroupReceived(block_of(messages(group))), NOW)
         self._hear(actions)
         for append in appends(actions):
             self._append(append)
 
-    def _append(self, append: Append) -> None:
+    def _append(self, append: AppendRecords) -> None:
         log = self.opened.log
         try:
             log.append_group(encode_records(append.records, append.base, self.epoch), NOW)

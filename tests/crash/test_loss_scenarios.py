@@ -17,7 +17,7 @@ from jetstream.log.format.batch import BatchFlags, encode, verified_batches
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.segments.segment import segment_path
 from jetstream.node.disk.open_log import begin_reign, open_log
-from jetstream.replica.duty import Repair, Standing, next_step
+from jetstream.replica.duty import Repair, RoleStatus, next_step
 from metadata.catalog.commands import DeleteStream
 from metadata.node.catalogue.replicated_catalog import ReplicatedCatalog
 from metadata.node.storage.file_storage import FileStorage
@@ -88,7 +88,7 @@ def test_d12_a_damaged_replica_is_copied_from_its_leader_once_nobody_counts_on_i
     row = catalog_of(register("n1"), register("n2"), create(nodes=("n1", "n2"))).stream(StreamName("orders"))
     assert row is not None
     damaged = NodeId("n2")
-    standing = Standing(
+    standing = RoleStatus(
         is_open=True,
         config=row.config,
         leads=False,

@@ -23,7 +23,7 @@ from jetstream.node.disk.thread import DiskThread
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
 from jetstream.replica.leader import sole_replica
-from jetstream.replica.leader_events import Synced
+from jetstream.replica.leader_events import LeaderLogSynced
 from tests.support.log_workload import check_files
 from tests.support.logs import DIRECTORY, NOW, append, batch_for, begun, opened, stored_values
 from tests.support.memory_disk import (
@@ -81,7 +81,7 @@ class Life:
         await done.wait()
         if append.error is not None:
             raise append.error
-        synced = Synced(self.log.synced_end, self.log.log_end_offset)
+        synced = LeaderLogSynced(self.log.synced_end, self.log.log_end_offset)
         self._leader.handle(synced, self._clock.monotonic())
         known.acked = self._leader.high_watermark
 

@@ -22,7 +22,7 @@ from jetstream.ingest.messages import MessageBlock
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import LogConfig
 from jetstream.log.segments.segment import SEGMENT_SUFFIX
-from jetstream.log.short_commits import ShortCommits
+from jetstream.log.short_commits import InlineCommitPolicy
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.appends import AnyAppend
 from jetstream.node.disk.group_commit import GroupCommit
@@ -308,7 +308,7 @@ def live(way: Way, number: int = 0, fault: Fault | None = None) -> Lived:
     async def run() -> Lived:
         crash = Crash()
         kind = FollowedThread if way is Way.AT_ONCE else DiskThread
-        thread = kind(SyncScheduler(disk), crash, short_commits=ShortCommits(allows_any=way in ON_LOOP))
+        thread = kind(SyncScheduler(disk), crash, short_commits=InlineCommitPolicy(allows_any=way in ON_LOOP))
         try:
             async with asyncio.timeout(20):
                 life = Life(disk, way, publisher, thread, crash)

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from jetstream.node.disk.unsynced_marker import WITNESS_FILE, UnsyncedWitness, present_kernel
+from jetstream.node.disk.unsynced_marker import WITNESS_FILE, BootMarker, present_kernel
 from tests.support.logs import file_content, flipped, overwrite
 from tests.support.memory_disk import (
     Fault,
@@ -48,7 +48,7 @@ class Machine:
         Returns whether it claims to have everything; None if it did not come to that.
         """
         self.disk.faults = {until_call: Fault(FaultKind.POWER_LOSS_AFTER)}
-        witness, claims = UnsyncedWitness(self.disk, f"boot-{self.boots}"), None
+        witness, claims = BootMarker(self.disk, f"boot-{self.boots}"), None
         try:
             claims = witness.begin()
             assert not (claims and self.has_lost), "it claims what is gone"
@@ -91,7 +91,7 @@ def test_a_power_loss_keeps_nothing_until_the_node_has_registered_without_it() -
     machine = lived(stops=False)
     machine.lose_power(everything_survives)
     for _ in range(3):
-        witness = UnsyncedWitness(machine.disk, f"boot-{machine.boots}")
+        witness = BootMarker(machine.disk, f"boot-{machine.boots}")
         assert witness.begin() is False, "nobody was told yet"
         machine.kill()
     assert machine.live() is False
@@ -122,7 +122,7 @@ def test_the_power_may_go_at_every_call(survival: Callable[[], Survival], before
 
 def test_a_failed_log_is_not_believed_again_before_the_cluster_knows() -> None:
     machine = lived(stops=False)
-    witness = UnsyncedWitness(machine.disk, "boot-1")
+    witness = BootMarker(machine.disk, "boot-1")
     assert witness.begin()
     witness.registered()
     witness.distrust()
@@ -140,14 +140,14 @@ def test_a_witness_that_is_damaged_claims_nothing() -> None:
 
 def test_a_machine_whose_kernel_has_no_name_keeps_what_was_stopped_cleanly() -> None:
     disk = MemoryDisk()
-    witness = UnsyncedWitness(disk, None)
+    witness = BootMarker(disk, None)
     witness.begin()
     witness.registered()
-    assert UnsyncedWitness(disk, None).begin() is False
-    witness = UnsyncedWitness(disk, None)
+    assert BootMarker(disk, None).begin() is False
+    witness = BootMarker(disk, None)
     witness.registered()
     witness.stopped()
-    assert UnsyncedWitness(disk, None).begin() is True
+    assert BootMarker(disk, None).begin() is True
 
 
 def test_this_machines_kernel_has_a_name() -> None:
@@ -157,8 +157,8 @@ def test_this_machines_kernel_has_a_name() -> None:
 def test_a_full_disk_leaves_no_claim_of_before() -> None:
     machine = lived(stops=True)
     machine.disk.faults = {call: Fault(FaultKind.DISK_FULL) for call in range(1, END)}
-    witness = UnsyncedWitness(machine.disk, "boot-1")
+    witness = BootMarker(machine.disk, "boot-1")
     assert witness.begin() is True
     witness.registered()
     machine.disk.faults = {}
-    assert UnsyncedWitness(machine.disk, "boot-1").begin() is False
+    assert BootMarker(machine.disk, "boot-1").begin() is False

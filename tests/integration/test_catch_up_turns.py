@@ -8,7 +8,7 @@ import pytest
 from envelope.limits import KIB
 from jetstream.client.nodes.socket_access import SocketAccess
 from jetstream.client.read.read_range import ReadRange
-from jetstream.fetch.turns import Turns
+from jetstream.fetch.turns import CatchUpScheduler
 from jetstream.log.disk.machine_id import machine_id
 from jetstream.log.log import LogConfig
 from jetstream.node.disk.leased_range import Body
@@ -23,9 +23,9 @@ LARGE = LogConfig(segment_bytes=512 * KIB)
 by_both_ways = pytest.mark.parametrize("short_circuit", [False, True], ids=["by socket", "short circuit"])
 
 
-def turns_while_storing(share: float) -> Turns:
+def turns_while_storing(share: float) -> CatchUpScheduler:
     """Have readers wait as if something were stored for the whole test."""
-    turns = Turns(share)
+    turns = CatchUpScheduler(share)
     turns.appending(asyncio.get_running_loop().time() + 3600)
     return turns
 
@@ -60,7 +60,7 @@ def test_readers_that_catch_up_wait_for_their_turns_and_read_everything(
 @by_both_ways
 def test_nobody_waits_while_nothing_is_stored(tmp_path: Path, short_circuit: bool) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "data", machine=machine_id(), turns=Turns(0.01)) as world:
+        async with serving(tmp_path / "data", machine=machine_id(), turns=CatchUpScheduler(0.01)) as world:
             stream = world.stream("s", LARGE)
             stream.add(*(VALUES for _ in range(60)))
             access = SocketAccess(short_circuit=short_circuit)
@@ -95,7 +95,7 @@ def test_who_has_caught_up_gets_what_is_new_while_others_wait(tmp_path: Path, sh
     run(test())
 
 
-class CountedTurns(Turns):
+class CountedTurns(CatchUpScheduler):
     """As many as were granted, whatever they cost."""
 
     def __init__(self) -> None:

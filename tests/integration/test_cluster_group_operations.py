@@ -10,7 +10,7 @@ from nats.aio.client import Client
 
 from envelope.errors import UnavailableError
 from envelope.internal_streams import INTERNAL_STREAMS, group_shard, is_group_shard
-from jetstream.client.admin.group_lag import GroupLag, Standing
+from jetstream.client.admin.group_lag import CursorStatus, GroupLag
 from jetstream.client.connection import JetstreamClient
 from metadata.limits import LIST_PAGE_MAX
 from tests.support.cluster_scene import ClusterScene
@@ -162,7 +162,7 @@ def test_a_lag_that_nobody_can_tell_is_no_number(scene: ClusterScene) -> None:
             scene.cluster["a"].kill()
             found = await until_told(js, "billing")
             told = [(each.stream, each.standing, each.cursor, each.lag) for each in found.partitions]
-            assert told == [("kept", Standing.CURRENT, 2, 3), ("lost", Standing.OFFLINE, 2, None)]
+            assert told == [("kept", CursorStatus.CURRENT, 2, 3), ("lost", CursorStatus.OFFLINE, 2, None)]
             assert (found.total, found.unknown) == (3, 1)
 
     run(test())

@@ -20,7 +20,7 @@ from envelope.errors import (
 from envelope.group_errors import GroupInUse, MemberFenced, UnknownGroup
 from envelope.internal_streams import group_shard
 from envelope.types import Offset
-from jetstream.client.admin.group_lag import CursorMove, Standing, Target
+from jetstream.client.admin.group_lag import CursorMove, CursorStatus, Target
 from jetstream.client.admin.groups import ResetOptions
 from jetstream.client.connection import JetstreamClient
 from jetstream.node.node import Node
@@ -142,11 +142,11 @@ def test_the_lag_of_every_partition_is_told(tmp_path: Path) -> None:
             found = await js.groups.lag("billing")
             told = {each.stream: (each.standing, each.cursor, each.lag) for each in found.partitions}
             assert told == {
-                "again": (Standing.RECREATED, 4, 1),
-                "current": (Standing.CURRENT, 4, 6),
-                "cut": (Standing.EXPIRED, 4, 3),
-                "deleted": (Standing.NO_STREAM, 4, None),
-                "unread": (Standing.NONE, None, 10),
+                "again": (CursorStatus.RECREATED, 4, 1),
+                "current": (CursorStatus.CURRENT, 4, 6),
+                "cut": (CursorStatus.EXPIRED, 4, 3),
+                "deleted": (CursorStatus.NO_STREAM, 4, None),
+                "unread": (CursorStatus.NONE, None, 10),
             }
             assert (found.total, found.unknown) == (20, 1)
             owners = {each.stream: each.member for each in found.partitions}
@@ -194,7 +194,7 @@ def test_a_partitioned_stream_is_told_and_reset_partition_by_partition(tmp_path:
                 await js.groups.reset("billing", "latest", streams=["orders"], partitions=[3])
             await request(js.nats, "stream.delete", name="orders")
             gone = await js.groups.lag("billing")
-            assert {each.standing for each in gone.partitions} == {Standing.NO_STREAM}
+            assert {each.standing for each in gone.partitions} == {CursorStatus.NO_STREAM}
 
     run(scenario())
 

@@ -9,7 +9,7 @@ import pytest
 
 from envelope.errors import DeadlinePassed, NotLeader, RequestError
 from envelope.types import NodeId
-from metadata.catalog.events import NodeRegistered, Refused, StreamCreated
+from metadata.catalog.events import CommandRefused, NodeRegistered, StreamCreated
 from metadata.node.catalogue import group as metadata_group
 from tests.support.catalogs import create, register
 from tests.support.group_members import Member
@@ -50,7 +50,7 @@ def test_any_member_takes_a_command_and_tells_what_became_of_it(tmp_path: Path) 
             assert isinstance(applied.events[0], StreamCreated)
             applied = await members[1].group.propose(create(subject="other.>"))
             assert applied.events is not None
-            assert isinstance(applied.events[0], Refused)
+            assert isinstance(applied.events[0], CommandRefused)
             catalog = await leader_of(members).group.read()
             await until(lambda: all(m.group.catalog.applied == catalog.applied for m in members))
             assert all(member.group.catalog.streams() == catalog.streams() for member in members)

@@ -13,7 +13,7 @@ from envelope.errors import CorruptDataError, NotLeader
 from envelope.types import LogIndex, NodeId, StreamName, Term
 from metadata.catalog.events import NodeRegistered
 from metadata.node.peers.dialling import Address
-from metadata.raft.messages.observer_messages import Committed, Observe, VoterStatus
+from metadata.raft.messages.observer_messages import CommittedEntries, Observe, VoterStatus
 from metadata.raft.messages.voter_messages import Heartbeat
 from metadata.raft.messages.wire import MessageReader, Sent, encode
 from tests.support.catalogs import create, register
@@ -264,7 +264,7 @@ def test_a_question_is_answered_once_and_again_when_there_is_more(tmp_path: Path
                 await heard.until(lambda: bool(heard.answers and heard.statuses))
                 assert heard.statuses[0] == VoterStatus(NodeId("a"), O1, a.term, a.leader or NodeId(""))
                 [first] = heard.answers
-                assert isinstance(first, Committed)
+                assert isinstance(first, CommittedEntries)
                 assert first.entries[0].index == 1
                 last = first.entries[-1]
                 assert last.index == a.catalog.applied
@@ -275,7 +275,7 @@ def test_a_question_is_answered_once_and_again_when_there_is_more(tmp_path: Path
                 writer.write(encode(Observe(O1, NodeId("a"), last.index)))
                 await heard.until(lambda: len(heard.answers) == 2)
                 second = heard.answers[1]
-                assert isinstance(second, Committed)
+                assert isinstance(second, CommittedEntries)
                 assert (second.previous_index, second.previous_term) == (last.index, last.term)
                 writer.write(encode(Observe(O1, NodeId("a"), second.entries[-1].index)))
                 await a.propose(register("n3"))

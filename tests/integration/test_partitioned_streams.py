@@ -15,10 +15,10 @@ import jetstream
 from envelope.errors import UnavailableError
 from envelope.partition_errors import StreamIsPartitioned
 from envelope.partitions import partition_of
-from jetstream.node.streams.directory import Streams
+from jetstream.node.streams.directory import NodeStreams
 from metadata.catalog.commands import Command, CreateStream, DeleteStream, UpdateStream
 from metadata.catalog.events import Events, PartitionCountChanged
-from metadata.node.catalogue.group import DEADLINE_SECONDS, MetadataGroup
+from metadata.node.catalogue.group import DEADLINE_SECONDS, MetadataQuorum
 from metadata.node.catalogue.replicated_catalog import Applied
 from tests.support.nodes import WAIT_SECONDS, nats_and_node, request, run
 from tests.support.pauses import pause
@@ -222,10 +222,10 @@ class Interrupted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failing: set[str] = set()
-        propose = MetadataGroup.propose
+        propose = MetadataQuorum.propose
 
         async def fails(
-            group: MetadataGroup, command: Command, deadline_seconds: float | None = DEADLINE_SECONDS
+            group: MetadataQuorum, command: Command, deadline_seconds: float | None = DEADLINE_SECONDS
         ) -> Applied:
             name = command.config.name if isinstance(command, CreateStream) else ""
             if isinstance(command, UpdateStream | DeleteStream):
@@ -234,7 +234,7 @@ class Interrupted:
                 raise UnavailableError("the metadata log is away")
             return await propose(group, command, deadline_seconds)
 
-        monkeypatch.setattr(MetadataGroup, "propose", fails)
+        monkeypatch.setattr(MetadataQuorum, "propose", fails)
 
     async def request(self, client: Client, operation: str, **body: object) -> None:
         """Send a request that fails for a partition, and says so."""
@@ -326,12 +326,12 @@ def test_a_change_or_a_deletion_that_was_cut_off_is_completed_by_the_same_reques
 def test_a_node_that_gets_a_snapshot_of_the_catalogue_learns_what_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupted, applied = Interrupted(monkeypatch), Streams.applied
+    interrupted, applied = Interrupted(monkeypatch), NodeStreams.applied
 
-    def hears_no_counts(streams: Streams, events: Events) -> None:
+    def hears_no_counts(streams: NodeStreams, events: Events) -> None:
         applied(streams, tuple(event for event in events if not isinstance(event, PartitionCountChanged)))
 
-    monkeypatch.setattr(Streams, "applied", hears_no_counts)
+    monkeypatch.setattr(NodeStreams, "applied", hears_no_counts)
 
     async def scenario() -> None:
         async with nats_and_node(tmp_path) as (url, node), await nats.connect(url) as client:

@@ -8,7 +8,7 @@ import pytest
 import jetstream
 from envelope.limits import MIB
 from jetstream.client.read.read_range import ReadRange
-from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, Turns
+from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, CatchUpScheduler
 from jetstream.node.readers.line import SocketLine
 from tests.support.nodes import nats_and_node
 from tests.support.sockets import run, serving
@@ -35,7 +35,7 @@ def test_a_turn_is_short_while_something_is_stored(
     tmp_path: Path, asked: list[int], *, is_stored: bool, longest: int
 ) -> None:
     async def test() -> None:
-        turns = Turns()
+        turns = CatchUpScheduler()
         if is_stored:
             turns.appending(FOREVER)
         async with serving(tmp_path / "data", turns=turns) as world:

@@ -10,7 +10,7 @@ import pytest
 from envelope.errors import CorruptDataError, NotLeader, StreamRecreated, UnknownStream
 from envelope.types import Offset
 from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
-from jetstream.client.nodes.replica_choice import ReadFrom, ReadWish, Whereabouts
+from jetstream.client.nodes.replica_choice import Locality, ReadFrom, ReadPreference
 from jetstream.client.read.fetch_pipeline import FetchSettings
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader
@@ -31,7 +31,7 @@ async def reading(
 ) -> AsyncIterator[RecordReader]:
     """A reader that is told of one node only."""
     links = NodeLinks(FixedAddresses([("127.0.0.1", world.port)]), WAIT_SECONDS)
-    wish = ReadWish(read_from, Whereabouts(rack=rack))
+    wish = ReadPreference(read_from, Locality(rack=rack))
     settings = ReadSettings(FetchSettings(max_wait_ms=60_000), retry_s, wish=wish)
     try:
         yield RecordReader(BatchReader(links, wanted, settings))

@@ -8,7 +8,7 @@ import pytest
 
 from envelope.types import Incarnation, Offset
 from jetstream.client.admin import stream_ranges
-from jetstream.client.admin.group_lag import PartitionRange
+from jetstream.client.admin.group_lag import CommittedRange
 from jetstream.client.admin.stream_ranges import range_of
 from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
 from jetstream.protocol.frames import PREFIX
@@ -85,6 +85,6 @@ def test_a_leader_that_stands_still_is_left_for_the_next_one(monkeypatch: pytest
             stack.callback(links.close)
             found = await range_of(links, "s", "earliest", WAIT_SECONDS)
             assert cluster.stands_still
-            assert found == PartitionRange(Offset(7), Offset(50), Incarnation("i"))
+            assert found == CommittedRange(Offset(7), Offset(50), Incarnation("i"))
 
     run(test())

@@ -20,7 +20,7 @@ from consumer_groups.assignment.partitions import (
     MemberId,
     Partition,
     StreamPartitions,
-    Subscriber,
+    SubscribedMember,
 )
 from envelope.types import NodeId, StreamName
 from tests.support import group_subscribers as groups
@@ -40,7 +40,7 @@ def owned_by(owners: Owners, member: str) -> list[str]:
 @every_assignor
 @given(members=groups.members(hostile=True), streams=groups.streams())
 def test_each_partition_has_one_owner_who_subscribed_to_it_whatever_is_claimed(
-    assignor: Assignor, members: tuple[Subscriber, ...], streams: tuple[StreamPartitions, ...]
+    assignor: Assignor, members: tuple[SubscribedMember, ...], streams: tuple[StreamPartitions, ...]
 ) -> None:
     owners = assign(assignor, members, streams)
     assert set(owners) == groups.wanted(members, streams)
@@ -54,7 +54,7 @@ def test_each_partition_has_one_owner_who_subscribed_to_it_whatever_is_claimed(
 )
 def test_the_order_in_which_members_and_streams_are_named_does_not_matter(
     assignor: Assignor,
-    members: tuple[Subscriber, ...],
+    members: tuple[SubscribedMember, ...],
     streams: tuple[StreamPartitions, ...],
     chance: random.Random,
 ) -> None:
@@ -65,7 +65,7 @@ def test_the_order_in_which_members_and_streams_are_named_does_not_matter(
 @pytest.mark.parametrize("assignor", [Assignor.ROUND_ROBIN, STICKY])
 @given(members=groups.members(alike=True, hostile=True), streams=groups.streams())
 def test_loads_differ_by_one_at_most_where_all_subscribe_alike(
-    assignor: Assignor, members: tuple[Subscriber, ...], streams: tuple[StreamPartitions, ...]
+    assignor: Assignor, members: tuple[SubscribedMember, ...], streams: tuple[StreamPartitions, ...]
 ) -> None:
     found = loads(members, assign(assignor, members, streams)).values()
     assert max(found) - min(found) <= 1
@@ -73,7 +73,7 @@ def test_loads_differ_by_one_at_most_where_all_subscribe_alike(
 
 @given(members=groups.members(alike=True), streams=groups.streams())
 def test_range_shares_out_each_stream_evenly_in_neighbouring_partitions(
-    members: tuple[Subscriber, ...], streams: tuple[StreamPartitions, ...]
+    members: tuple[SubscribedMember, ...], streams: tuple[StreamPartitions, ...]
 ) -> None:
     for each in streams:
         owners = assign(Assignor.RANGE, members, [each])
@@ -101,7 +101,7 @@ def test_round_robin_deals_all_partitions_in_turn_and_leaves_out_who_does_not_su
 
 @every_assignor
 def test_a_static_member_keeps_its_place_when_it_comes_back_under_another_id(assignor: Assignor) -> None:
-    def static(member: str, instance: str) -> Subscriber:
+    def static(member: str, instance: str) -> SubscribedMember:
         return replace(subscriber(member, "s"), instance_id=InstanceId(instance))
 
     before = assign(assignor, [static("z", "one"), static("y", "two")], [stream("s", 5)])
@@ -114,14 +114,14 @@ def test_a_static_member_keeps_its_place_when_it_comes_back_under_another_id(ass
 
 @given(members=groups.members(hostile=True), streams=groups.streams())
 def test_sticky_leaves_nobody_with_two_less_than_one_who_could_give(
-    members: tuple[Subscriber, ...], streams: tuple[StreamPartitions, ...]
+    members: tuple[SubscribedMember, ...], streams: tuple[StreamPartitions, ...]
 ) -> None:
     assert not uneven(members, assign(STICKY, members, streams))
 
 
 @given(members=groups.members(hostile=True), streams=groups.streams())
 def test_sticky_moves_nothing_if_nothing_has_changed(
-    members: tuple[Subscriber, ...], streams: tuple[StreamPartitions, ...]
+    members: tuple[SubscribedMember, ...], streams: tuple[StreamPartitions, ...]
 ) -> None:
     owners = assign(STICKY, members, streams)
     assert assign(STICKY, owning(members, owners), streams) == owners
@@ -134,10 +134,10 @@ def test_sticky_moves_nothing_if_nothing_has_changed(
     joining=st.integers(0, 3),
 )
 def test_sticky_moves_no_more_than_it_must_when_members_join_and_leave(
-    members: tuple[Subscriber, ...], streams: tuple[StreamPartitions, ...], leaving: int, joining: int
+    members: tuple[SubscribedMember, ...], streams: tuple[StreamPartitions, ...], leaving: int, joining: int
 ) -> None:
     before = assign(STICKY, members, streams)
-    new = [Subscriber(MemberId(f"new{number}"), members[0].streams) for number in range(joining)]
+    new = [SubscribedMember(MemberId(f"new{number}"), members[0].streams) for number in range(joining)]
     left = (*owning(members, before)[leaving:], *new)
     if not left:
         return
@@ -148,7 +148,7 @@ def test_sticky_moves_no_more_than_it_must_when_members_join_and_leave(
 
 @given(members=groups.members(), streams=groups.streams(), grown=st.integers(1, 5))
 def test_sticky_moves_no_partition_to_one_that_had_more(
-    members: tuple[Subscriber, ...], streams: tuple[StreamPartitions, ...], grown: int
+    members: tuple[SubscribedMember, ...], streams: tuple[StreamPartitions, ...], grown: int
 ) -> None:
     before = assign(STICKY, members, streams)
     more = [replace(each, count=each.count + grown) for each in streams[:1]] + list(streams[1:])
@@ -174,7 +174,7 @@ def test_a_partition_that_moves_goes_back_to_who_had_it_before_to_who_is_near() 
     assert assign(STICKY, [owner, former], [held("n1/r1", "n9/r9")])[ones[0]] == "b"
 
 
-def near(name: str, node: str, rack: str, *owned: Claim) -> Subscriber:
+def near(name: str, node: str, rack: str, *owned: Claim) -> SubscribedMember:
     return replace(subscriber(name, "s", owned=owned), node=NodeId(node), rack=rack)
 
 
@@ -202,7 +202,7 @@ def test_who_must_give_up_something_keeps_what_is_near() -> None:
 # --- many ---------------------------------------------------------------------------------------------
 
 
-def crowd(partitions: int, *, alike: bool) -> tuple[list[Subscriber], list[StreamPartitions]]:
+def crowd(partitions: int, *, alike: bool) -> tuple[list[SubscribedMember], list[StreamPartitions]]:
     """Return 60 members of 40 streams, where the first members claim everything."""
     chance = random.Random(7)
     names = [StreamName(f"s{number:02}") for number in range(40)]

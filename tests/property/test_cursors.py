@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from consumer_groups.cursors import (
     CURSOR_OFFSET_MAX,
     Cursor,
+    CursorPosition,
+    CursorRecord,
     CursorTable,
-    Place,
     PlainKey,
-    StoredCursor,
     decode_place,
     encode_place,
     plain_key,
@@ -30,7 +30,7 @@ NAMES = st.from_regex(
 )
 FEW_NAMES = st.sampled_from(("a", "b", "a/b", "b/a", "a/b/a"))
 PLACES = st.builds(
-    Place,
+    CursorPosition,
     st.integers(0, CURSOR_OFFSET_MAX),
     st.none() | st.from_regex(r"[0-9a-f]{16}", fullmatch=True),
     st.none() | st.text(max_size=80),
@@ -51,14 +51,14 @@ RECORDS = st.tuples(KEYS, st.none() | HOSTILE | st.builds(encode_place, PLACES),
 
 
 @given(PLACES)
-def test_a_position_is_read_as_it_was_written(place: Place) -> None:
+def test_a_position_is_read_as_it_was_written(place: CursorPosition) -> None:
     stored = encode_place(place)
     assert decode_place(stored) == place
     assert read_place(publish_place(place)) == place
 
 
 @given(PLACES, st.integers(0, CURSOR_OFFSET_MAX))
-def test_what_is_written_by_hand_is_json_in_one_form(place: Place, generation: int) -> None:
+def test_what_is_written_by_hand_is_json_in_one_form(place: CursorPosition, generation: int) -> None:
     fields = {name: value for name, value in place._asdict().items() if value is not None}
     stored = {"v": 1, **fields, "generation": generation}
     for written, expected in (
@@ -83,7 +83,7 @@ def test_a_key_is_that_of_one_consumer_in_one_stream(a: str, b: str, c: str, d: 
     assert (plain_key(a, b) == plain_key(c, d)) == ((a, b) == (c, d))
 
 
-def readable(value: bytes | None) -> Place | None:
+def readable(value: bytes | None) -> CursorPosition | None:
     """The place in a value, None if there is none."""
     try:
         return None if value is None else decode_place(value)
@@ -96,7 +96,7 @@ def test_the_table_is_the_last_record_of_each_key(
     records: list[tuple[bytes | None, bytes | None, int]], cuts: Sequence[int]
 ) -> None:
     table, model, hidden = CursorTable(), dict[PlainKey, Cursor](), set[PlainKey]()
-    stored: list[StoredCursor] = []
+    stored: list[CursorRecord] = []
     at, chunk = 0, 0
     for key, value, gap in records:
         at += gap  # compaction leaves gaps

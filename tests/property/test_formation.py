@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from envelope.errors import InvalidConfig
 from envelope.types import MonotonicNs
-from metadata.formation.machine import HEARD_NS, Heard
+from metadata.formation.machine import HEARD_NS, NoticeReceived
 from tests.support.formations import FormingCluster
 
 STEPS = st.lists(
@@ -21,7 +21,7 @@ def step(cluster: FormingCluster, kind: int, which: int, much: int) -> None:
     elif kind <= 6 and cluster.said:
         back = much % min(len(cluster.said), 2 * len(cluster.nodes) if kind < 6 else len(cluster.said))
         dies = {0: "before", 1: "after"}.get(much % 13, "")
-        cluster.give(node, Heard(cluster.said[-1 - back]), dies=dies)
+        cluster.give(node, NoticeReceived(cluster.said[-1 - back]), dies=dies)
     elif kind == 7:
         node.restart()
     else:

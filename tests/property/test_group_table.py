@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from consumer_groups.assignment.partitions import Generation, GroupName, Partition
 from consumer_groups.coordinator.group_state import GroupState
-from consumer_groups.cursors import CURSOR_OFFSET_MAX, Place
+from consumer_groups.cursors import CURSOR_OFFSET_MAX, CursorPosition
 from consumer_groups.shard.group_table import GroupTable
 from consumer_groups.shard.records import (
     GroupKey,
@@ -28,7 +28,7 @@ NAMES = st.from_regex(
 GROUPS = st.sampled_from([GroupName(name) for name in ("a", "b", "a/b", "b/a")])
 PARTITIONS = st.builds(Partition, st.sampled_from([StreamName("a"), StreamName("a/b")]), st.integers(0, 2))
 PLACES = st.builds(
-    Place,
+    CursorPosition,
     st.integers(0, CURSOR_OFFSET_MAX),
     st.none() | st.from_regex(r"[0-9a-f]{16}", fullmatch=True),
     st.none() | st.text(max_size=80),

@@ -15,18 +15,18 @@ from envelope.limits import DEDUPE_IDS_MAX, KIB, SUBJECT_BYTES_MAX
 from envelope.subjects import matches
 from envelope.types import LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.ingest.machine import (
-    Append,
     Appended,
+    AppendRecords,
     CountKind,
+    GroupReceived,
     HighWatermarkAdvanced,
     Overflowed,
-    Received,
     StreamIngest,
 )
 from jetstream.ingest.messages import MessageBlock, Unread
 from jetstream.ingest.partition_shares import partition_keys
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
-from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.ingest.subject_filter import SubjectFilter
 from metadata.api.requests import REQUESTS
 from metadata.api.wire import encode_error, parse_request
@@ -136,16 +136,16 @@ def test_a_stream_takes_or_refuses_whatever_is_published(
         StreamConfig.model_construct(name=stream, subject="orders.>"),
         LeaderEpoch(1),
         Offset(0),
-        History(DedupeWindow(window, DEDUPE_IDS_MAX)),
+        PublisherHistory(DedupeWindow(window, DEDUPE_IDS_MAX)),
         lambda _stream, _subject: False,
     )
     for number, group in enumerate(groups):
         end = machine.log_end_offset
-        actions = machine.handle(Received(block(group)), TimestampUs(number))
+        actions = machine.handle(GroupReceived(block(group)), TimestampUs(number))
         refused = counted(actions, CountKind.REFUSED) + counted(actions, CountKind.DROPPED_WITHOUT_REPLY)
         repeated = counted(actions, CountKind.DUPLICATES)
         assert machine.log_end_offset - end == len(group) - refused - repeated
-        if any(isinstance(action, Append) for action in actions):
+        if any(isinstance(action, AppendRecords) for action in actions):
             machine.handle(Appended(machine.log_end_offset), TimestampUs(number))
             machine.handle(HighWatermarkAdvanced(machine.log_end_offset), TimestampUs(number))
         machine.handle(Overflowed(block(group)), TimestampUs(number))
@@ -158,11 +158,11 @@ def test_a_message_too_large_to_be_read_is_refused_with_its_size() -> None:
         StreamConfig(name="orders", subject="orders.>"),
         LeaderEpoch(1),
         Offset(0),
-        History(DedupeWindow(0, 1)),
+        PublisherHistory(DedupeWindow(0, 1)),
         lambda _stream, _subject: False,
     )
     messages = [(b"orders.x", b"r", b"", Unread(70_000_000)), (b"orders.x", b"", b"", Unread(70_000_000))]
-    actions = machine.handle(Received(block(messages)), TimestampUs(0))
+    actions = machine.handle(GroupReceived(block(messages)), TimestampUs(0))
     [answer] = published(actions)
     assert answer.error_code == 10054
     assert "70000000 bytes" in str(answer.body)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from consumer_groups.assignment.partitions import Claim
 from envelope.errors import OffsetOutOfRange
 from envelope.types import LeaderEpoch, Offset
-from jetstream.client.consume.lanes import Chunk, Delivery, Lane, Lanes
+from jetstream.client.consume.lanes import Delivery, PartitionBuffer, PartitionBuffers, RecordChunk
 from tests.support.group_membership import claim
 from tests.support.sockets import records_batch
 
@@ -21,7 +21,7 @@ LANES = 3
 class Source:
     """What a lane's feed would read: ten times as many offsets as records, so that some are left out."""
 
-    lane: Lane
+    lane: PartitionBuffer
     next_offset: int = 0
     expected: int = 0
     """What is to be handed out next, at least."""
@@ -33,7 +33,7 @@ class Application:
     """Asks for records, as a consumer's user does."""
 
     def __init__(self, *, counts_at_once: bool) -> None:
-        self.lanes = Lanes(counts_at_once=counts_at_once)
+        self.lanes = PartitionBuffers(counts_at_once=counts_at_once)
         self.at_once = counts_at_once
         self.sources: dict[Claim, Source] = {}
         self.delivery: Delivery | None = None
@@ -57,7 +57,7 @@ class Application:
             return
         base = source.next_offset + 2  # the two before it are left out
         end = Offset(base + rows + 3)  # and so are the three behind it
-        self.lanes.put(source.lane, Chunk(records_batch(base, [b"v"] * rows), end, LeaderEpoch(1)))
+        self.lanes.put(source.lane, RecordChunk(records_batch(base, [b"v"] * rows), end, LeaderEpoch(1)))
         source.next_offset = end
         source.lane.has_read_to(Offset(end + 1))
 

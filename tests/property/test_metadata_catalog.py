@@ -25,9 +25,9 @@ from metadata.catalog.commands import (
     encode_command,
 )
 from metadata.catalog.events import (
+    CommandRefused,
     IsrChanged,
     LeaderChanged,
-    Refused,
     ReplicasReassigned,
     StreamCreated,
     StreamDeleted,
@@ -46,7 +46,7 @@ def test_any_commands_leave_the_invariants_whole_and_raise_nothing(given_command
         before = snapshot.encode(catalog)
         events = apply(catalog, command)
         catalog.audit()
-        if isinstance(events[0], Refused):
+        if isinstance(events[0], CommandRefused):
             assert events == events[:1]
             assert _rows(snapshot.encode(catalog)) == _rows(before), "a refusal changes nothing"
 
@@ -167,7 +167,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         elif known["subject"] == subject and known["settled"] == len(replicas):
             assert isinstance(event, StreamFound)
         else:
-            assert isinstance(event, Refused)
+            assert isinstance(event, CommandRefused)
 
     @rule(name=st.sampled_from(NAMES), subject=st.sampled_from(("a.>", "b", "c")))
     def update_stream(self, name: str, subject: str) -> None:
@@ -175,14 +175,14 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         if name in self.streams:
             self.streams[name]["subject"] = subject
         else:
-            assert isinstance(event, Refused)
+            assert isinstance(event, CommandRefused)
 
     @rule(name=st.sampled_from(NAMES))
     def delete_stream(self, name: str) -> None:
         event = self._apply(DeleteStream(StreamName(name)))
         known = self.streams.pop(name, None)
         if known is None:
-            assert isinstance(event, Refused)
+            assert isinstance(event, CommandRefused)
         else:
             assert isinstance(event, StreamDeleted)
             self.owed.setdefault(known["incarnation"], set()).update(known["replicas"])
@@ -218,7 +218,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             known["leader_epoch"] += 1
             known["departed"] = set()
         else:
-            assert isinstance(event, Refused)
+            assert isinstance(event, CommandRefused)
 
     @rule(
         name=st.sampled_from(NAMES), members=st.sets(st.sampled_from(NODES)), stale=st.sampled_from((0, 0, 1))
@@ -244,13 +244,13 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             known["isr"] = {node: self.disks[node] for node in members}
             known["isr_version"] += 1
         else:
-            assert isinstance(event, Refused)
+            assert isinstance(event, CommandRefused)
 
     def _become(self, known: ModelStream, event: object, replicas: tuple[str, ...]) -> bool:
         """Take in other replicas, unless all who are in sync would leave; tell whether they are in force."""
         isr = {node: disk for node, disk in known["isr"].items() if node in replicas}
         if isr != known["isr"] and not any(self.disks[node] == disk for node, disk in isr.items()):
-            assert isinstance(event, Refused)
+            assert isinstance(event, CommandRefused)
             return False
         assert isinstance(event, ReplicasReassigned)
         left = set(known["replicas"]) - set(replicas)
@@ -279,7 +279,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         )
         settled = known["replicas"][: known["settled"]]
         if not set(target) <= self.epochs.keys() or self.owed.get(known["incarnation"], set()) & set(target):
-            assert isinstance(event, Refused)
+            assert isinstance(event, CommandRefused)
         elif known["target"] is not None or target != settled:
             added = tuple(node for node in target if node not in settled)
             if self._become(known, event, settled + added):
@@ -300,7 +300,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         )
         target = known["target"]
         if stale or target is None or not set(target) <= known["isr"].keys() or known["leader"] not in target:
-            assert isinstance(event, Refused)
+            assert isinstance(event, CommandRefused)
         elif self._become(known, event, target):
             known["settled"], known["target"] = len(target), None
 
@@ -311,7 +311,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             return
         event = self._apply(CancelReassignment(StreamName(name), Incarnation(known["incarnation"])))
         if known["target"] is None:
-            assert isinstance(event, Refused)
+            assert isinstance(event, CommandRefused)
         elif self._become(known, event, known["replicas"][: known["settled"]]):
             known["target"] = None
 

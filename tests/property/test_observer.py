@@ -6,9 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envelope.types import LogIndex, MonotonicNs, NodeId
-from metadata.raft.events import Apply, Compact, LeaderChanged, Restore
+from metadata.raft.events import Apply, CompactLog, MetadataLeaderChanged, Restore
 from metadata.raft.messages.observer_messages import Observe, ObserverAnswer, ObserverMessage, VoterStatus
-from metadata.raft.observer import Ask, Connected, Disconnected, Heard, Observer, ObserverEvent, TimePassed
+from metadata.raft.observer import (
+    Observer,
+    ObserverEvent,
+    ReceivedFromVoter,
+    SendToVoter,
+    TimePassed,
+    VoterConnected,
+    VoterDisconnected,
+)
 from tests.support.raft_cluster import SETTINGS, TIMEOUT, A, B, C, RaftCluster
 
 ME, VOTERS = NodeId("o"), (A, B, C)
@@ -34,7 +42,7 @@ class Observed:
     def give(self, event: ObserverEvent) -> None:
         for action in self.observer.handle(event, self.cluster.clock.now):
             match action:
-                case Ask(question):
+                case SendToVoter(question):
                     assert question.after == self.last, "it asks for what it lacks"
                     self.questions[question.target] = question
                 case Apply(entries):
@@ -45,7 +53,7 @@ class Observed:
                     assert snapshot.index > self.last
                     self.applied = {LogIndex(0): snapshot.payload}
                     self.last = snapshot.index
-                case LeaderChanged():
+                case MetadataLeaderChanged():
                     pass
         self.check()
 
@@ -70,7 +78,7 @@ class Observed:
                 self.give(TimePassed())
             case 4 if raft.applied:
                 payload = b"state %d" % raft.applied
-                self.cluster.give(voter, Compact(raft.applied, payload))
+                self.cluster.give(voter, CompactLog(raft.applied, payload))
             case 5:
                 self.cluster[voter].restart()
                 self.cut(voter)
@@ -89,13 +97,13 @@ class Observed:
 
     def connect(self, voter: NodeId) -> None:
         self.connected.add(voter)
-        self.give(Connected(voter))
+        self.give(VoterConnected(voter))
 
     def cut(self, voter: NodeId) -> None:
         self.to_observer[voter].clear()
         self.questions.pop(voter, None)
         self.connected.discard(voter)
-        self.give(Disconnected(voter))
+        self.give(VoterDisconnected(voter))
 
     def serve(self, voter: NodeId) -> None:
         """Have a voter say what it has to say, and the observer hear it."""
@@ -111,7 +119,7 @@ class Observed:
             self.old.append(answer)
         while messages:
             message = messages.popleft()
-            self.give(Heard(message))
+            self.give(ReceivedFromVoter(message))
 
 
 @settings(max_examples=200, deadline=None)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from envelope.types import Incarnation, StreamName
 from metadata.catalog import snapshot
 from metadata.catalog.commands import Command, CreateStream, DeleteStream
-from metadata.catalog.events import PartitionCountChanged, Refused
+from metadata.catalog.events import CommandRefused, PartitionCountChanged
 from metadata.catalog.partitions import effective_count
 from tests.support.catalogs import apply, catalog_of, create, partition, register, update
 
@@ -61,7 +61,7 @@ def test_the_catalogue_counts_what_its_streams_say(commands: list[Command]) -> N
         events = apply(catalog, command)
         catalog.audit()
         for event in events:
-            assert not isinstance(event, Refused) or len(events) == 1
+            assert not isinstance(event, CommandRefused) or len(events) == 1
             if isinstance(event, PartitionCountChanged):
                 assert counts[event.partitioned] != event.count, "only changes are told"
                 counts[event.partitioned] = event.count

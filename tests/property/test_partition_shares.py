@@ -10,7 +10,7 @@ from envelope.errors import InvalidHeader
 from envelope.headers import KEY, key_in, parse_header_block, publish_headers
 from envelope.partitions import partition_of
 from envelope.types import PartitionBy, StreamName
-from jetstream.ingest.intake import Intake
+from jetstream.ingest.intake import MessageValidator
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.partition_shares import partition_keys, shares
 from tests.support.catalogs import partition
@@ -85,7 +85,7 @@ def test_how_messages_are_cut_into_blocks_makes_no_difference(
 def test_the_key_that_decides_is_the_key_that_is_stored(published: PublishedMessage) -> None:
     config = partition("orders", 0, 1).config
     block = block_of([published])
-    seen = Intake(StreamName("orders/0"), config, lambda _stream, _subject: False).inspect(block, 0)
+    seen = MessageValidator(StreamName("orders/0"), config, lambda _stream, _subject: False).inspect(block, 0)
     if seen.refusal is None:
         expected = seen.asked.key if seen.asked.key is not None else published.subject
         assert partition_keys(block) == [expected]

@@ -11,7 +11,7 @@ from envelope.errors import InvalidConfig
 from envelope.types import NodeId
 from metadata.catalog.commands import CreateStream
 from metadata.placement import (
-    Candidate,
+    PlacementCandidate,
     loads,
     place,
     place_partitions,
@@ -24,17 +24,19 @@ RACKS = st.sampled_from([None, "a", "b", "c"])
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> list[Candidate]:
+def clusters(draw: st.DrawFn) -> list[PlacementCandidate]:
     count = draw(st.integers(1, 9))
     return [
-        Candidate(NodeId(f"n{number}"), draw(RACKS), draw(st.integers(0, 5)), draw(st.integers(0, 5)))
+        PlacementCandidate(
+            NodeId(f"n{number}"), draw(RACKS), draw(st.integers(0, 5)), draw(st.integers(0, 5))
+        )
         for number in range(count)
     ]
 
 
 @given(clusters(), st.data())
 def test_replicas_are_on_distinct_nodes_in_as_many_racks_as_there_are(
-    nodes: list[Candidate], data: st.DataObject
+    nodes: list[PlacementCandidate], data: st.DataObject
 ) -> None:
     replicas = data.draw(st.integers(1, len(nodes)))
     placed = place(nodes, replicas)
@@ -55,7 +57,7 @@ def test_loads_differ_by_one_at_most(nodes: int, replicas: int, streams: int, ra
     led: Counter[NodeId] = Counter(dict.fromkeys(racks, 0))
     for _ in range(streams):
         placed = place(
-            [Candidate(node, rack, held[node], led[node]) for node, rack in racks.items()], replicas
+            [PlacementCandidate(node, rack, held[node], led[node]) for node, rack in racks.items()], replicas
         )
         held.update(placed)
         led[placed[0]] += 1
@@ -65,16 +67,16 @@ def test_loads_differ_by_one_at_most(nodes: int, replicas: int, streams: int, ra
 
 def test_the_node_that_leads_least_is_preferred() -> None:
     nodes = [
-        Candidate(NodeId("a"), leaders=2),
-        Candidate(NodeId("b"), leaders=0),
-        Candidate(NodeId("c"), leaders=1),
+        PlacementCandidate(NodeId("a"), leaders=2),
+        PlacementCandidate(NodeId("b"), leaders=0),
+        PlacementCandidate(NodeId("c"), leaders=1),
     ]
     assert place(nodes, 3) == ("b", "a", "c")
 
 
 def test_too_few_nodes_are_a_typed_error() -> None:
     with pytest.raises(InvalidConfig, match="replicas: 3 wanted, 2 nodes to hold them") as caught:
-        place([Candidate(NodeId("a")), Candidate(NodeId("b"))], 3)
+        place([PlacementCandidate(NodeId("a")), PlacementCandidate(NodeId("b"))], 3)
     assert caught.value.detail == {"field": "replicas"}
 
 
@@ -93,7 +95,7 @@ def test_loads_are_counted_from_the_catalogue() -> None:
 
 @given(clusters(), st.data())
 def test_read_replicas_are_on_other_nodes_and_in_other_racks_first(
-    nodes: list[Candidate], data: st.DataObject
+    nodes: list[PlacementCandidate], data: st.DataObject
 ) -> None:
     replicas = data.draw(st.integers(1, len(nodes)))
     read_replicas = data.draw(st.integers(0, len(nodes) - replicas))
@@ -108,7 +110,7 @@ def test_read_replicas_are_on_other_nodes_and_in_other_racks_first(
 
 @given(clusters(), st.data())
 def test_another_number_of_read_replicas_moves_none_of_those_that_stay(
-    nodes: list[Candidate], data: st.DataObject
+    nodes: list[PlacementCandidate], data: st.DataObject
 ) -> None:
     names = [node.node_id for node in nodes]
     replicas = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
@@ -127,13 +129,13 @@ def test_another_number_of_read_replicas_moves_none_of_those_that_stay(
 
 def test_too_few_nodes_for_read_replicas_are_a_typed_error() -> None:
     with pytest.raises(InvalidConfig, match="read_replicas: 2 wanted, 1 nodes to hold them") as caught:
-        place_stream([Candidate(NodeId("a")), Candidate(NodeId("b"))], 1, 2)
+        place_stream([PlacementCandidate(NodeId("a")), PlacementCandidate(NodeId("b"))], 1, 2)
     assert caught.value.detail == {"field": "read_replicas"}
 
 
 @given(clusters(), st.integers(1, 3), st.integers(0, 6), st.integers(0, 12))
 def test_partitions_of_one_stream_are_spread_whatever_else_nodes_hold(
-    nodes: list[Candidate], replicas: int, present: int, more: int
+    nodes: list[PlacementCandidate], replicas: int, present: int, more: int
 ) -> None:
     replicas = min(replicas, len(nodes))
     nodes = [replace(node, rack=None) for node in nodes]
@@ -162,4 +164,4 @@ def test_partitions_of_one_stream_are_spread_whatever_else_nodes_hold(
 def test_partitions_for_which_there_are_too_few_nodes_are_a_typed_error() -> None:
     config = partition(nodes=("a", "b")).config
     with pytest.raises(InvalidConfig, match="replicas: 2 wanted"):
-        place_partitions([Candidate(NodeId("a"))], (), [config])
+        place_partitions([PlacementCandidate(NodeId("a"))], (), [config])

@@ -12,7 +12,7 @@ from envelope.types import LogIndex, NodeId, Term
 from metadata.limits import ENTRY_BYTES_MAX
 from metadata.raft.messages import voter_messages as messages
 from metadata.raft.messages.node_messages import NodeMessage
-from metadata.raft.messages.observer_messages import Committed, ObserverMessage
+from metadata.raft.messages.observer_messages import CommittedEntries, ObserverMessage
 from metadata.raft.messages.voter_messages import AppendRequest, Heartbeat, SnapshotRequest
 from metadata.raft.messages.wire import MESSAGE_BYTES_MAX, Forwarded, MessageReader, Sent, encode
 from metadata.raft.state import Entry, Snapshot
@@ -36,7 +36,9 @@ KINDS: list[type[Any]] = [
     *(
         kind
         for kind in vars(messages).values()
-        if isinstance(kind, type) and issubclass(kind, messages.Envelope) and kind is not messages.Envelope
+        if isinstance(kind, type)
+        and issubclass(kind, messages.MessageHeader)
+        and kind is not messages.MessageHeader
     ),
 ]
 
@@ -54,11 +56,11 @@ def appends(draw: st.DrawFn) -> AppendRequest:
     return AppendRequest(A, B, Term(term), LogIndex(previous), Term(previous_term), entries, commit)
 
 
-COMMITTED = appends().map(lambda a: Committed(A, B, a.previous_index, a.previous_term, a.entries))
+COMMITTED = appends().map(lambda a: CommittedEntries(A, B, a.previous_index, a.previous_term, a.entries))
 MESSAGES: st.SearchStrategy[Any] = (
     appends()
     | COMMITTED
-    | st.sampled_from(sorted(set(KINDS) - {AppendRequest, Committed}, key=str)).flatmap(
+    | st.sampled_from(sorted(set(KINDS) - {AppendRequest, CommittedEntries}, key=str)).flatmap(
         lambda kind: st.builds(kind, **{name: SPECIAL.get(name, NUMBERS) for name in kind.__match_args__})
     )
 ).filter(lambda sent: not isinstance(sent, SnapshotRequest) or sent.snapshot.term <= sent.term)
@@ -102,7 +104,7 @@ def test_entries_that_no_leader_has_are_refused(entries: list[tuple[int, int]]) 
     with pytest.raises(RemoteProtocolError, match="do not follow each other"):
         list(MessageReader(A, B).feed(encode(append)))
     if max(term for _, term in entries) < append.term:  # a voter that gives entries names no term of its own
-        committed = Committed(A, B, append.previous_index, append.previous_term, made)
+        committed = CommittedEntries(A, B, append.previous_index, append.previous_term, made)
         with pytest.raises(RemoteProtocolError, match="do not follow each other"):
             list(MessageReader(A, B).feed(encode(committed)))
 

@@ -11,7 +11,7 @@ from envelope.errors import InvalidConfig
 from envelope.types import NodeId, StreamName
 from metadata.catalog.commands import ReassignReplicas
 from metadata.catalog.tables import Stream
-from metadata.rebalancing import Move, emptied, evened_out, planned
+from metadata.rebalancing import PlannedMove, emptied, evened_out, planned
 from tests.support.catalogs import apply, catalog_of, create, refusal, register
 
 NODES = tuple(NodeId(f"n{number}") for number in range(6))
@@ -56,7 +56,7 @@ def present(row: Stream) -> Holders:
     return Holders(planned(row), row.read_replicas)
 
 
-def after(streams: tuple[Stream, ...], moves: list[Move]) -> dict[StreamName, Holders]:
+def after(streams: tuple[Stream, ...], moves: list[PlannedMove]) -> dict[StreamName, Holders]:
     """Where everything is to be when the moves are made; each is of another stream and changes something."""
     plan = {row.name: present(row) for row in streams}
     for move in moves:
@@ -70,7 +70,7 @@ def after(streams: tuple[Stream, ...], moves: list[Move]) -> dict[StreamName, Ho
     return plan
 
 
-def accepted(streams: tuple[Stream, ...], moves: list[Move]) -> bool:
+def accepted(streams: tuple[Stream, ...], moves: list[PlannedMove]) -> bool:
     """Whether the catalogue takes them all."""
     catalog = catalog_of(*(register(node) for node in NODES))
     for row in streams:

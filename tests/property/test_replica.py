@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from envelope.types import MonotonicNs
 from jetstream.replica.leader_events import ProposeIsr
-from metadata.catalog.events import Refused
+from metadata.catalog.events import CommandRefused
 from tests.support.replica_cluster import HEARTBEAT, LAG_MAX, RETRY, ReplicaCluster
 from tests.support.replica_member import Member
 
@@ -99,7 +99,7 @@ class Chaos:
         member, proposal = self.proposals[-1 - one % min(4, len(self.proposals))]
         first = self.cluster.apply(self.cluster.command(member, proposal))[0]
         self.cluster.audit()
-        if other % 2 and isinstance(first, Refused):
+        if other % 2 and isinstance(first, CommandRefused):
             member.refuse(proposal, first)
         elif other % 2 and member.is_up:
             member.learn()

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from envelope.errors import DiskFull, SequenceGap, SequencePassed, SessionExpired
 from envelope.types import LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.ingest.machine import (
-    Append,
     Appended,
+    AppendRecords,
     AppendRefused,
+    GroupReceived,
     HighWatermarkAdvanced,
-    Received,
     StreamIngest,
 )
 from jetstream.log.format.batch import verified_batches
@@ -223,7 +223,7 @@ class Run:
                 expected.append((verdict, False))
             else:
                 expected.append((verdict, True))
-        actions = self.machine.handle(Received(block_of(messages)), TimestampUs(self.now))
+        actions = self.machine.handle(GroupReceived(block_of(messages)), TimestampUs(self.now))
         answers = published(actions)
         if self.is_hung:
             return
@@ -267,7 +267,7 @@ class Run:
         else:
             assert f"error {answer.error_code}" == verdict
 
-    def append(self, append: Append) -> list[Answer]:
+    def append(self, append: AppendRecords) -> list[Answer]:
         machine, log, now = self.machine, self.opened.log, TimestampUs(self.now)
         if self.refuses:
             return published(machine.handle(AppendRefused(DiskFull("full")), now))

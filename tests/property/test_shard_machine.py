@@ -12,22 +12,22 @@ from consumer_groups.assignment.partitions import Generation, GroupName, Instanc
 from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, Leave, Left, Release, Tick
 from consumer_groups.coordinator.group_state import Share
 from consumer_groups.coordinator.sessions import NEVER
-from consumer_groups.cursors import Place
+from consumer_groups.cursors import CursorPosition
 from consumer_groups.shard.events import (
     Answer,
     Asked,
     Beats,
-    CommitCursors,
-    Committed,
     ConnectionClosed,
+    CursorsCommitted,
     DeleteGroup,
     Done,
-    Failed,
-    FetchCursors,
     HeartbeatAnswer,
+    LookUpCursors,
     QuestionId,
+    RequestFailed,
     ResetCursors,
     ShardEvent,
+    StoreCursors,
 )
 from consumer_groups.shard.records import NewCursor
 from envelope.group_errors import IllegalGeneration
@@ -42,7 +42,7 @@ STREAMS = st.sampled_from(["orders", "clicks"])
 PARTITIONS = st.builds(
     Partition, st.sampled_from([StreamName("orders"), StreamName("clicks")]), st.integers(0, 2)
 )
-PLACES = st.builds(Place, st.integers(0, 5), st.sampled_from([None, "one", "two"]))
+PLACES = st.builds(CursorPosition, st.integers(0, 5), st.sampled_from([None, "one", "two"]))
 CURSORS = st.dictionaries(PARTITIONS, PLACES, min_size=1, max_size=2).map(
     lambda places: tuple(NewCursor(*item) for item in places.items())
 )
@@ -53,7 +53,7 @@ class Watched(ShardAtWork):
 
     def __init__(self) -> None:
         self.asked: dict[QuestionId, Asked] = {}
-        self.cursors: dict[tuple[str, Partition], Place] = {}
+        self.cursors: dict[tuple[str, Partition], CursorPosition] = {}
         self.requests: dict[str, int] = {}
         """The newest request of each member that was answered as durable."""
         super().__init__(partitions=3)
@@ -85,7 +85,7 @@ class Watched(ShardAtWork):
         match asked.request, answer:
             case _, Assignment():
                 self.is_durable(asked.group, answer)
-            case CommitCursors() as commit, Committed(superseded):
+            case StoreCursors() as commit, CursorsCommitted(superseded):
                 if superseded:
                     assert self.requests[commit.member_id] > commit.request
                 else:
@@ -95,7 +95,7 @@ class Watched(ShardAtWork):
             case DeleteGroup(), Done():
                 self.cursors = {key: place for key, place in self.cursors.items() if key[0] != asked.group}
             case _:
-                assert isinstance(answer, Failed | Left) or isinstance(asked.request, FetchCursors)
+                assert isinstance(answer, RequestFailed | Left) or isinstance(asked.request, LookUpCursors)
 
     def is_durable(self, group: str, assignment: Assignment) -> None:
         state = self.state(group)
@@ -103,7 +103,7 @@ class Watched(ShardAtWork):
         share = state.shares()[assignment.member_id]
         assert (share.keeps, share.gives_up) == (assignment.keeps, assignment.gives_up)
 
-    def committed(self, group: str, commit: CommitCursors) -> None:
+    def committed(self, group: str, commit: StoreCursors) -> None:
         for partition, place in commit.cursors:
             grant = self.state(group).grants[partition]
             assert grant.member_id == commit.member_id
@@ -114,12 +114,12 @@ class Watched(ShardAtWork):
         self.requests[commit.member_id] = max(commit.request, self.requests.get(commit.member_id, 0))
 
 
-def is_behind(place: Place, known: Place) -> bool:
+def is_behind(place: CursorPosition, known: CursorPosition) -> bool:
     differs = None not in (place[1], known[1]) and place[1] != known[1]
     return not differs and place.offset < known.offset
 
 
-def stored(work: ShardAtWork) -> dict[tuple[str, Partition], Place]:
+def stored(work: ShardAtWork) -> dict[tuple[str, Partition], CursorPosition]:
     """Return all cursors as a shard holds them."""
     return {
         (group, at): cursor.place
@@ -168,7 +168,7 @@ class ShardModel(RuleBasedStateMachine):
         places = data.draw(st.dictionaries(partitions, PLACES, min_size=1, max_size=2))
         heard = Generation(max(0, state.generation - data.draw(st.sampled_from([0, 0, 0, 1, 2, -1]))))
         cursors = tuple(NewCursor(*item) for item in places.items())
-        self.work.ask(CommitCursors(CONNECTION, member, request, heard, cursors, None, is_reset), group)
+        self.work.ask(StoreCursors(CONNECTION, member, request, heard, cursors, None, is_reset), group)
 
     @rule(
         connection=st.sampled_from(["x", "y"]),

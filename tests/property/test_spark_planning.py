@@ -21,10 +21,10 @@ from jetstream.spark.reading.offsets import (
 )
 from jetstream.spark.reading.pieces import pieces_of
 from jetstream.spark.reading.planning import (
-    Admission,
     Bounds,
+    IncarnationRange,
     MicroBatches,
-    OffsetRange,
+    MicroBatchLimit,
     StreamBounds,
     checked_ranges,
     next_offsets,
@@ -100,12 +100,12 @@ def backlogs(draw: st.DrawFn) -> tuple[Offsets, dict[str, StreamBounds]]:
 
 
 maybe_limits = st.none() | st.integers(1, 500)
-admissions = st.builds(Admission, maybe_limits, maybe_limits, st.floats(0, 100))
+admissions = st.builds(MicroBatchLimit, maybe_limits, maybe_limits, st.floats(0, 100))
 
 
 @given(backlogs(), admissions, st.floats(0, 200))
 def test_a_batch_stays_within_its_limits(
-    backlog: tuple[Offsets, dict[str, StreamBounds]], limit: Admission, waited_s: float
+    backlog: tuple[Offsets, dict[str, StreamBounds]], limit: MicroBatchLimit, waited_s: float
 ) -> None:
     resumed, bounds = backlog
     ends = next_offsets(resumed, bounds, limit, waited_s=waited_s)
@@ -124,11 +124,11 @@ def test_a_batch_stays_within_its_limits(
 
 
 @st.composite
-def ranges(draw: st.DrawFn) -> list[OffsetRange]:
+def ranges(draw: st.DrawFn) -> list[IncarnationRange]:
     found = []
     for stream in draw(st.sets(st.sampled_from(NAMES))):
         start, end = sorted((draw(st.integers(0, 300)), draw(st.integers(0, 300))))
-        found.append(OffsetRange(stream, "x", start, end))
+        found.append(IncarnationRange(stream, "x", start, end))
     return found
 
 
@@ -137,7 +137,7 @@ boundaries = st.dictionaries(st.sampled_from(NAMES), st.lists(st.integers(0, 300
 
 @given(ranges(), st.none() | st.integers(1, 50), st.none() | st.integers(1, 400), boundaries)
 def test_pieces_tile_their_ranges(
-    whole: list[OffsetRange],
+    whole: list[IncarnationRange],
     min_partitions: int | None,
     max_records: int | None,
     known: dict[str, list[int]],

@@ -7,7 +7,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from envelope.types import LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
-from jetstream.ingest.machine import Action, Appended, HighWatermarkAdvanced, Received, StreamIngest
+from jetstream.ingest.machine import Action, Appended, GroupReceived, HighWatermarkAdvanced, StreamIngest
 from jetstream.log.format.batch import verified_batches
 from jetstream.log.format.plain_batch import arrow_records, encode_records
 from jetstream.node.disk.appends import FollowerAppend
@@ -164,7 +164,7 @@ class Run:
         now, log = self.clock.wall(), self.leader.opened.log
         known = {record.name: (offset, record) for offset, record in enumerate(self.records)}
         messages = [message(name.encode(), name, Nats_Msg_Id=name) for name in names]
-        actions = self.machine.handle(Received(block_of(messages)), now)
+        actions = self.machine.handle(GroupReceived(block_of(messages)), now)
         answers = dict(outcomes_of(actions))
         stored: set[str] = set()
         for append in appends(actions):

@@ -5,16 +5,16 @@ from collections.abc import Callable
 import pytest
 
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
-from metadata.raft.events import LeaderChanged, Persist, ReadReady, Received, Send, Tick
+from metadata.raft.events import MessageReceived, MetadataLeaderChanged, Persist, ReadReady, Send, Tick
 from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendResponse,
     Heartbeat,
-    HeartbeatResponse,
     Message,
     PreVoteResponse,
     VoteRequest,
     VoteResponse,
+    VoterHeartbeatResponse,
 )
 from metadata.raft.state import Entry, HardState, Snapshot
 from tests.simulation.raft.checkers.answers import check_answers
@@ -135,19 +135,19 @@ def _reads_too_early() -> None:
 
 def _stability(leader: NodeId) -> Stability:
     stability = Stability(B, (A, B, C), TIMEOUT)
-    stability.handled(Tick(), (LeaderChanged(leader, Term(1)),), 0)
+    stability.handled(Tick(), (MetadataLeaderChanged(leader, Term(1)),), 0)
     return stability
 
 
 def _helps_to_depose(answer: Message) -> None:
     stability = _stability(A)
-    stability.handled(Received(Heartbeat(A, B, Term(1), LogIndex(0), 1)), (), 0)
-    request = Received(VoteRequest(C, B, Term(2), LogIndex(0), Term(0), transferred=False))
+    stability.handled(MessageReceived(Heartbeat(A, B, Term(1), LogIndex(0), 1)), (), 0)
+    request = MessageReceived(VoteRequest(C, B, Term(2), LogIndex(0), Term(0), transferred=False))
     stability.handled(request, (Persist(1, then=(Send(answer),)),), TIMEOUT - 1)
 
 
 def _stale(message: Message) -> None:
-    check_answers(Received(message), (LeaderChanged(B, Term(2)),), _log(1), Term(2))
+    check_answers(MessageReceived(message), (MetadataLeaderChanged(B, Term(2)),), _log(1), Term(2))
 
 
 _BROKEN: dict[str, Callable[[], None]] = {
@@ -193,7 +193,7 @@ _BROKEN: dict[str, Callable[[], None]] = {
     "a read older than an answer": lambda: History().end_read(3, 2),
     "a write older than an answer": lambda: History().end_write(3, 3),
     "a vote for an older log": lambda: check_answers(
-        Received(_request(3, 2, 1)), (Persist(1, then=(Send(_vote(3)),)),), _log(1, 2), Term(2)
+        MessageReceived(_request(3, 2, 1)), (Persist(1, then=(Send(_vote(3)),)),), _log(1, 2), Term(2)
     ),
     "a late vote counted": lambda: _stale(_vote()),
     "a late rejection counted": lambda: _stale(
@@ -225,7 +225,7 @@ def test_a_committed_entry_that_leaves_a_majority_of_disks_is_a_violation() -> N
 
 def test_what_a_healthy_leader_does_is_no_violation() -> None:
     stability = _stability(B)
-    answer = HeartbeatResponse(A, B, Term(1), 1)
-    stability.handled(Received(answer), (ReadReady((1,), LogIndex(0)),), MonotonicNs(TIMEOUT))
+    answer = VoterHeartbeatResponse(A, B, Term(1), 1)
+    stability.handled(MessageReceived(answer), (ReadReady((1,), LogIndex(0)),), MonotonicNs(TIMEOUT))
     stability.handled(Tick(), (), TIMEOUT + 1)
-    check_answers(Received(answer), (ReadReady((1,), LogIndex(0)),), _log(1), Term(1))
+    check_answers(MessageReceived(answer), (ReadReady((1,), LogIndex(0)),), _log(1), Term(1))

@@ -18,7 +18,7 @@ from envelope.types import (
 from metadata.catalog.commands import ChangeLeader, Command, encode_command
 from metadata.catalog.events import LeaderChanged
 from metadata.catalog.tables import InSyncReplica, Stream
-from metadata.raft.messages.node_messages import NodeUnheard
+from metadata.raft.messages.node_messages import NodeUnheardReport
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_proposal
 from metadata.raft.state import Entry, Snapshot
 from metadata.stream_config import StreamConfig
@@ -198,7 +198,7 @@ def test_a_leader_without_a_lease_or_that_others_do_not_hear_may_be_replaced() -
     _elect(*_world(leader_asked_ago=LEASE))
     world, election = _world(leader_asked_ago=0)
     leader, other, third = world.swarm.nodes
-    world.stewards.told(NodeUnheard(third, other, leader))
+    world.stewards.told(NodeUnheardReport(third, other, leader))
     _elect(world, election)
 
 

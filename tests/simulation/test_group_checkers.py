@@ -9,11 +9,11 @@ import pytest
 from consumer_groups.assignment.partitions import Claim, Generation, MemberId, Partition
 from consumer_groups.coordinator.events import Assignment, ConnectionId, ExpiryCause, Release
 from consumer_groups.coordinator.group_state import Grant, GroupState
-from consumer_groups.cursors import Place
-from consumer_groups.shard.events import CommitCursors, WriteNumber
+from consumer_groups.cursors import CursorPosition
+from consumer_groups.shard.events import StoreCursors, WriteNumber
 from consumer_groups.shard.group_json import to_json
 from consumer_groups.shard.records import (
-    GroupCursor,
+    GroupCursorRecord,
     GroupRecord,
     NewCursor,
     cursor_key,
@@ -130,12 +130,14 @@ class Stored:
     def put(self, offset: int, origin: Origin, generation: int | None = None) -> None:
         self.writes += 1
         heard = Generation(self.since if generation is None else generation)
-        cursor = GroupCursor(FIRST, offset, LIFE, origin.text(), heard, TimestampUs(self.writes))
+        cursor = GroupCursorRecord(FIRST, offset, LIFE, origin.text(), heard, TimestampUs(self.writes))
         self.checks.made_durable(cursor, Entry(1, self.writes, 0, ()))
 
 
-def commit(offset: int, request: int = 1) -> CommitCursors:
-    return CommitCursors(CONNECTION, A, request, Generation(1), (NewCursor(FIRST, Place(offset, LIFE)),))
+def commit(offset: int, request: int = 1) -> StoreCursors:
+    return StoreCursors(
+        CONNECTION, A, request, Generation(1), (NewCursor(FIRST, CursorPosition(offset, LIFE)),)
+    )
 
 
 def test_a_cursor_that_goes_back_is_found_unless_that_was_asked_for() -> None:
@@ -194,8 +196,8 @@ def test_a_cursor_that_is_told_and_older_than_one_that_was_acked_before_is_found
     stored.checks.acked(commit(1))
     floors = stored.checks.floors([FIRST])
     stored.checks.fetched(before, ())
-    stored.checks.fetched(floors, [GroupCursor(FIRST, 1, LIFE, None, Generation(1), TimestampUs(1))])
-    for old in ([], [GroupCursor(FIRST, 1, LIFE, None, Generation(1), TimestampUs(0))]):
+    stored.checks.fetched(floors, [GroupCursorRecord(FIRST, 1, LIFE, None, Generation(1), TimestampUs(1))])
+    for old in ([], [GroupCursorRecord(FIRST, 1, LIFE, None, Generation(1), TimestampUs(0))]):
         with pytest.raises(Violation, match="acked before"):
             stored.checks.fetched(floors, old)
     stored.checks.deleted_group(Entry(1, 2, 0, [GroupRecord(cursor_key(NAME, FIRST), None)]))
@@ -223,7 +225,7 @@ class Leader:
 
     def append(self, *numbers: int) -> None:
         for number in numbers:
-            new = NewCursor(Partition(FIRST.stream, number), Place(0))
+            new = NewCursor(Partition(FIRST.stream, number), CursorPosition(0))
             record = cursor_record(NAME, new, Generation(1))
             self.log.append(self.reign, WriteNumber(number), [record], self.hear)
 

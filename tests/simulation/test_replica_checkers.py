@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName, TimestampUs
-from jetstream.replica.leader_events import AdvanceHighWatermark, FetchRefusal, RefuseFetch
+from jetstream.replica.leader_events import FetchRefusal, RefuseFetch
+from jetstream.replica.role_events import AdvanceHighWatermark
 from metadata.catalog.commands import ChangeLeader, NodeAtEpoch
 from metadata.catalog.tables import InSyncReplica, Stream, UncleanElection
 from metadata.stream_config import StreamConfig

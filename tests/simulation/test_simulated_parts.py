@@ -8,6 +8,7 @@ from envelope.types import Term
 from metadata.raft.events import Persist
 from metadata.raft.state import HardState
 from tests.simulation import mutation
+from tests.simulation.__main__ import MUTANTS
 from tests.simulation.clock import DriftingClock
 from tests.simulation.mutation import Mutant
 from tests.simulation.network import Network, Weather
@@ -109,6 +110,10 @@ def test_a_mutant_whose_snippet_is_gone_or_not_unique_is_an_error() -> None:
         mutant = Mutant("odd", "metadata.raft.quorum", snippet, "pass")
         with pytest.raises(LookupError, match=f"odd: its snippet is {times} times"):
             mutant.source()
+
+
+def test_the_snippet_of_every_mutant_occurs_once_in_its_module() -> None:
+    assert all(mutant.source() for mutant in MUTANTS.values())
 
 
 def test_a_mutant_of_a_module_that_is_imported_already_is_an_error() -> None:

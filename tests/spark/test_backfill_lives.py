@@ -6,14 +6,14 @@ import pytest
 
 from envelope.errors import StreamRecreated, UnknownStream
 from jetstream.client.blocking.client import BlockingClient
-from jetstream.spark.pipelines.archives.archive_files import ArchivedStream, Manifest
+from jetstream.spark.pipelines.archives.archive_files import ArchivedStream, ArchiveManifest
 from jetstream.spark.pipelines.backfill import check_lives
 from tests.support.spark_reads import against_a_node
 
 
-def archive_of(js: BlockingClient, *names: str) -> Manifest:
+def archive_of(js: BlockingClient, *names: str) -> ArchiveManifest:
     lives = js.ranges(names)
-    return Manifest(
+    return ArchiveManifest(
         version=1,
         levels=("date",),
         streams={name: ArchivedStream(lives[name].incarnation, 0, 0, 0) for name in names},

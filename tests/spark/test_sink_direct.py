@@ -21,7 +21,7 @@ from envelope.errors import (
 from envelope.partitions import partition_of
 from envelope.spark_errors import InvalidOption
 from jetstream.client.blocking.client import BlockingClient
-from jetstream.spark.writing.sink import JetstreamBatchWriter, JetstreamStreamWriter, Published
+from jetstream.spark.writing.sink import JetstreamBatchWriter, JetstreamStreamWriter, TaskPublished
 from jetstream.spark.writing.sink_columns import GROUPED_ROWS
 from jetstream.spark.writing.sink_options import parse_sink_options
 from tests.spark.conftest import Endpoints
@@ -70,7 +70,7 @@ class Sink:
     ) -> int:
         with task(partition, query=query, batch=batch):
             message = self.stream_writer(schema_of(table)).write(iter(table.to_batches(rows)))
-        assert isinstance(message, Published)
+        assert isinstance(message, TaskPublished)
         return message.records
 
 

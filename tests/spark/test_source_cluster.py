@@ -20,7 +20,7 @@ from jetstream.spark.reading import cluster as clusters
 from jetstream.spark.reading.batch_reader import input_partitions
 from jetstream.spark.reading.cluster import Cluster
 from jetstream.spark.reading.columns import output_schema
-from jetstream.spark.reading.planning import OffsetRange
+from jetstream.spark.reading.planning import IncarnationRange
 from jetstream.spark.reading.range_reader import read_range
 from tests.conftest import StartNatsServer
 from tests.support.nats_server import NatsServer
@@ -78,7 +78,7 @@ def test_what_is_gone_has_no_boundary_but_its_end(against_a_cluster: Callable[[S
         for start in range(0, 30, 10):
             numbers(js, range(start, start + 10))
         cluster = Cluster(js, options)
-        wanted = OffsetRange("orders", cluster.bounds()["orders"].incarnation, 0, 25)
+        wanted = IncarnationRange("orders", cluster.bounds()["orders"].incarnation, 0, 25)
         assert 0 < cluster.boundary(wanted, 1) < 25
         js.streams.truncate("orders", before=20)
         assert cluster.boundary(wanted, 1) == 25
@@ -98,7 +98,7 @@ def test_a_stream_that_goes_while_it_is_planned_is_left_to_who_reads_it(
         cluster = Cluster(js, options)
         now = cluster.bounds()["orders"]
         js.streams.delete("orders")
-        wanted = OffsetRange("orders", now.incarnation, now.start, now.end)
+        wanted = IncarnationRange("orders", now.incarnation, now.start, now.end)
         [partition] = input_partitions(options, cluster, [wanted])
         assert partition.value.piece.range == wanted
         assert cluster.missing() == ["orders"]
@@ -128,7 +128,7 @@ def test_a_task_waits_for_nats_to_come_back(against_a_cluster: Callable[[Scenari
         numbers(js, range(10))
         cluster = Cluster(js, options)
         now = cluster.bounds()["orders"]
-        wanted = OffsetRange("orders", now.incarnation, now.start, now.end)
+        wanted = IncarnationRange("orders", now.incarnation, now.start, now.end)
         [partition] = input_partitions(options, cluster, [wanted])
         server.stop()
         there = replace(options, access=cast("ClusterAccess", AwayAtFirst(options.access, server)))

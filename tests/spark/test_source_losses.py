@@ -17,7 +17,7 @@ from jetstream.protocol.requests import Fetch
 from jetstream.protocol.responses import FetchResponse
 from jetstream.spark.options.source_options import parse_source_options
 from jetstream.spark.reading.columns import output_schema
-from jetstream.spark.reading.planning import OffsetRange, ReadPiece
+from jetstream.spark.reading.planning import IncarnationRange, ReadPiece
 from jetstream.spark.reading.range_reader import LogPiece, read_range
 from tests.support.forged_responses import Answer, a_batch, a_response, listening
 from tests.support.nodes import run
@@ -83,7 +83,7 @@ def test_a_checkpoint_beyond_the_end_or_of_something_else_is_refused(tmp_path: P
 def a_piece(js: BlockingClient, start: int, end: int, *, may_miss: bool = False) -> LogPiece:
     incarnation = js.streams.info("orders").incarnation
     return LogPiece(
-        ReadPiece(OffsetRange("orders", incarnation, start, end), may_miss), "orders", 0, dense=True
+        ReadPiece(IncarnationRange("orders", incarnation, start, end), may_miss), "orders", 0, dense=True
     )
 
 
@@ -160,7 +160,7 @@ def offsets_from(answer: Answer, *, dense: bool = True, may_miss: bool = False) 
             },
             streaming=False,
         )
-        piece = LogPiece(ReadPiece(OffsetRange("s", "i", 0, 100), may_miss), "s", 0, dense)
+        piece = LogPiece(ReadPiece(IncarnationRange("s", "i", 0, 100), may_miss), "s", 0, dense)
         batches = read_range(piece, options, output_schema(["offset"]))
         return [offset for batch in batches for offset in batch.column(0).to_pylist() if offset is not None]
 

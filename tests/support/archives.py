@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from envelope.errors import StorageError
 from jetstream.log.disk.port import Disk, File, make_directories
 from jetstream.log.disk.state_file import read_whole
-from jetstream.spark.pipelines.archives.archive_files import Writer
+from jetstream.spark.pipelines.archives.archive_files import ArchivedMicroBatch
 from jetstream.spark.pipelines.archives.archive_merges import final_merges
 from jetstream.spark.pipelines.archives.archive_store import ArchiveStore, held_archive, read_manifest
 from jetstream.spark.pipelines.archives.archive_writing import (
@@ -115,7 +115,7 @@ def run_query(disk: Disk, batches: list[Batch], plan: MergePlan = final_merges) 
     with held_archive(disk) as store:
         store.begin(LEVELS)
         for number, batch in enumerate(batches):
-            writer = Writer("query", number)
+            writer = ArchivedMicroBatch("query", number)
             if store.manifest.has(writer):
                 continue
             staging = stage(store, batch.rows)

@@ -32,7 +32,7 @@ from metadata.catalog.commands import (
     RegisterNode,
     UpdateStream,
 )
-from metadata.catalog.events import Events, Refused
+from metadata.catalog.events import CommandRefused, Events
 from metadata.stream_config import StreamConfig
 from metadata.stream_patch import StreamPatch
 
@@ -122,7 +122,7 @@ def apply(catalog: Catalog, command: Command) -> Events:
 def refusal(events: Events) -> JetstreamError | None:
     """The error with which a command was refused, if it was."""
     first = events[0]
-    return first.exception() if isinstance(first, Refused) else None
+    return first.exception() if isinstance(first, CommandRefused) else None
 
 
 # --- strategies: few names and nodes, so that commands meet -------------------------------------------

@@ -13,7 +13,7 @@ from jetstream.node.disk.open_log import begin_reign, open_log
 from jetstream.node.disk.thread import DiskThread
 from jetstream.node.replicas.followed_stream import FollowingStream
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import ReplicaParts, StreamServices, log_state
+from jetstream.node.replicas.parts import NodeServices, ReplicaContext, log_state
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
 from jetstream.replica.leader import Appointment, Leader
@@ -42,8 +42,8 @@ class Replica:
 
     disk: HeldDisk
     said: RecordedSessions
-    services: StreamServices
-    parts: ReplicaParts
+    services: NodeServices
+    parts: ReplicaContext
     heard: dict[str, object]
 
     def lead(self) -> LeadingStream:
@@ -83,7 +83,7 @@ async def replica(node: NodeId, config: StreamConfig = CONFIG) -> AsyncIterator[
     services = replace(alone, cluster=cluster)
     opened = open_log(disk, "stream", config, clock.wall(), "tail")
     upkeep = Upkeep(opened.log, clock, lambda: Offset(0), lambda: opened.note)
-    parts = ReplicaParts(config, Incarnation("incarnation"), opened, upkeep)
+    parts = ReplicaContext(config, Incarnation("incarnation"), opened, upkeep)
     try:
         async with asyncio.timeout(20):
             yield Replica(disk, said, services, parts, heard)

@@ -8,7 +8,7 @@ from envelope.errors import JetstreamError
 from envelope.headers import MESSAGE_ID
 from envelope.types import LeaderEpoch, Offset
 from jetstream.log.format.batch import BatchFlags, encode
-from jetstream.log.short_commits import ShortCommits
+from jetstream.log.short_commits import InlineCommitPolicy
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.appends import AnyAppend
 from jetstream.node.disk.open_log import OpenedLog, open_log
@@ -30,11 +30,11 @@ def broken() -> None:
 CONFIG = StreamConfig(name="orders", subject="orders.>")
 
 
-class UntimedCommits(ShortCommits):
+class UntimedCommits(InlineCommitPolicy):
     """Does not mind how long a commit took: a test's process may be held up anywhere."""
 
     def took(self, seconds: float, now: float, *, failed: bool) -> None:
-        """See `ShortCommits.took`."""
+        """See `InlineCommitPolicy.took`."""
         super().took(0.0, now, failed=failed)
 
 

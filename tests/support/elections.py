@@ -4,7 +4,7 @@ from typing import Final
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, StreamName
 from metadata.catalog.commands import ChangeIsr, ChangeLeader, Command, NodeAtEpoch
-from metadata.catalog.events import Events, Refused
+from metadata.catalog.events import CommandRefused, Events
 from metadata.catalog.tables import Stream
 from metadata.controller.events import (
     Action,
@@ -80,7 +80,7 @@ class Term:
     def apply(self, command: Command) -> tuple[Action, ...]:
         """Apply a command and tell the controller what it did."""
         events: Events = apply(self.catalog, command)
-        assert not isinstance(events[0], Refused), events
+        assert not isinstance(events[0], CommandRefused), events
         self.catalog.audit()
         return self.give(RowsChanged(events))
 

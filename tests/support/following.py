@@ -6,10 +6,10 @@ from jetstream.replica.follower_events import (
     Action,
     DivergingAnswer,
     Event,
-    Fetch,
-    Reign,
-    Synced,
-    Written,
+    FetchFromLeader,
+    LeaderAssigned,
+    LogSynced,
+    LogWritten,
 )
 from jetstream.replica.log_state import LogState
 from jetstream.replica.settings import ReplicaSettings
@@ -41,7 +41,7 @@ class Following:
         self.now = START
         self.follower = Follower(B, NodeEpoch(2), own_log, Offset(known), settings)
         if leader is not None:
-            self.begun = self.give(Reign(leader, EPOCH, may_lack_committed))
+            self.begun = self.give(LeaderAssigned(leader, EPOCH, may_lack_committed))
 
     def give(self, event: Event) -> tuple[Action, ...]:
         return self.follower.handle(event, self.now)
@@ -56,13 +56,13 @@ class Following:
         return self.follower.wake_at - self.now
 
     def reign(self, leader: NodeId | None, epoch: int) -> tuple[Action, ...]:
-        return self.give(Reign(leader, LeaderEpoch(epoch)))
+        return self.give(LeaderAssigned(leader, LeaderEpoch(epoch)))
 
     def written(self, end: int) -> tuple[Action, ...]:
-        return self.give(Written(Offset(end)))
+        return self.give(LogWritten(Offset(end)))
 
     def synced(self, end: int) -> tuple[Action, ...]:
-        return self.give(Synced(Offset(end)))
+        return self.give(LogSynced(Offset(end)))
 
 
 def fetch(
@@ -74,8 +74,8 @@ def fetch(
     epoch: int = EPOCH,
     known: int = 0,
     asks: bool = True,
-) -> Fetch:
-    return Fetch(
+) -> FetchFromLeader:
+    return FetchFromLeader(
         leader,
         LeaderEpoch(epoch),
         NodeEpoch(2),

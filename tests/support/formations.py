@@ -10,28 +10,28 @@ from metadata.formation.machine import (
     FormationAction,
     FormationEvent,
     FormationRecord,
-    Heard,
+    NoticeReceived,
     Persist,
     Tick,
 )
-from metadata.formation.notices import Candidate, Notice
+from metadata.formation.notices import Notice, VoterCandidate
 
 PORT: Final = 9294
 
 
-def candidate(name: str, directory: str = "", host: str = "") -> Candidate:
+def candidate(name: str, directory: str = "", host: str = "") -> VoterCandidate:
     """A node whose directory and host are named after it unless said otherwise."""
-    return Candidate(NodeId(name), directory or f"dir-{name}", host or f"host-{name}", PORT)
+    return VoterCandidate(NodeId(name), directory or f"dir-{name}", host or f"host-{name}", PORT)
 
 
 @dataclass
 class FormingNode:
     """A process and its record on disk, which outlives it."""
 
-    own: Candidate
+    own: VoterCandidate
     expected: int
     record: FormationRecord = field(default_factory=FormationRecord)
-    promises: set[tuple[Candidate, ...]] = field(default_factory=set)
+    promises: set[tuple[VoterCandidate, ...]] = field(default_factory=set)
     """All that was ever on its disk."""
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class FormingCluster:
 
     def hear(self, node: FormingNode, notice: Notice) -> None:
         """Have a node hear something."""
-        self.give(node, Heard(notice))
+        self.give(node, NoticeReceived(notice))
 
     def run(self, rounds: int = 12) -> None:
         """Have everybody hear everything that is said from now on."""

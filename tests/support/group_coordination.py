@@ -21,13 +21,13 @@ from consumer_groups.coordinator.events import (
     CommitRequested,
     ConnectionId,
     Event,
-    Heartbeat,
     HeartbeatAnswered,
     Join,
     Joined,
     JoinRefused,
     Leave,
     Loaded,
+    MemberHeartbeat,
     PartitionsChanged,
     Persist,
     Release,
@@ -125,7 +125,7 @@ class Group:
     def beat(self, *members: str, generation: int | None = None) -> HeartbeatAnswered:
         heard = self.state.generation if generation is None else Generation(generation)
         beats = tuple(Beat(MemberId(member), heard) for member in members)
-        (answered,) = of_type(HeartbeatAnswered, self.give(Heartbeat(ConnectionId("shared"), beats)))
+        (answered,) = of_type(HeartbeatAnswered, self.give(MemberHeartbeat(ConnectionId("shared"), beats)))
         return answered
 
     def commit(self, member: str, *numbers: int, generation: int, request: int = 1) -> Action:

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from envelope.types import NodeId
 from jetstream.log.disk.os_disk import OsDisk
-from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.storage.file_storage import FileStorage
 from tests.support.metadata_members import FAST, listening
@@ -25,11 +25,11 @@ class Member:
         found = listening(Address("127.0.0.1", 0))
         self.address = Address(*found.getsockname())
         found.close()
-        self.found: MetadataGroup | None = None
+        self.found: MetadataQuorum | None = None
         self.task: asyncio.Task[None] | None = None
 
     @property
-    def group(self) -> MetadataGroup:
+    def group(self) -> MetadataQuorum:
         assert self.found is not None, f"{self.node_id} does not run"
         return self.found
 
@@ -37,9 +37,9 @@ class Member:
         identity = PeerIdentity("test", self.node_id, SecretStr(token))
         if self.node_id in voters:
             storage = FileStorage.open(OsDisk(self._root), "metadata")
-            self.found = MetadataGroup.voting(identity, voters, storage, FAST, snapshot_bytes)
+            self.found = MetadataQuorum.voting(identity, voters, storage, FAST, snapshot_bytes)
         else:
-            self.found = MetadataGroup.observing(identity, voters, FAST)
+            self.found = MetadataQuorum.observing(identity, voters, FAST)
         self.task = asyncio.create_task(self.found.run(listening(self.address)))
 
     async def stop(self) -> None:

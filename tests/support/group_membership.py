@@ -9,15 +9,15 @@ from consumer_groups.coordinator.events import (
     Assigned,
     Assignment,
     ConnectionId,
-    Heartbeat,
+    CoordinatorRefusal,
     HeartbeatAnswered,
     Join,
     Joined,
     JoinRefused,
     Leave,
     Left,
+    MemberHeartbeat,
     MemberRefused,
-    Refusal,
     Release,
     SetTimer,
     Tick,
@@ -27,7 +27,7 @@ from consumer_groups.coordinator.sessions import NEVER
 from consumer_groups.member.events import (
     CoordinatorFound,
     Ended,
-    FindCoordinator,
+    LocateCoordinator,
     Lost,
     MemberAction,
     MemberEvent,
@@ -47,8 +47,8 @@ def claim(number: int, generation: int, stream: str = "orders") -> Claim:
     return Claim(Partition(StreamName(stream), number), Generation(generation))
 
 
-def refusal(error: type[JetstreamError]) -> Refusal:
-    return Refusal(error, "because")
+def refusal(error: type[JetstreamError]) -> CoordinatorRefusal:
+    return CoordinatorRefusal(error, "because")
 
 
 def subscribed(*streams: str) -> Subscribed:
@@ -104,7 +104,7 @@ class Reader:
                 assert not self.held & set(claims), f"{claims} are released, and held"
             case SetTimer(at):
                 self.timer = at
-            case FindCoordinator():
+            case LocateCoordinator():
                 self.looks = True
             case Ended():
                 self.ended = action
@@ -164,7 +164,7 @@ class Members:
     def __init__(self, *readers: Reader, partitions: int = 4) -> None:
         self.group = Group(partitions)
         self.readers = list(readers)
-        self.asked: list[MemberRequest | Heartbeat] = []
+        self.asked: list[MemberRequest | MemberHeartbeat] = []
         self.answers: list[Answer] = []
         self._fresh = 0
 
@@ -193,7 +193,7 @@ class Members:
 
     def beat(self, reader: Reader) -> None:
         if (beat := reader.machine.beat) is not None:
-            self.asked.append(Heartbeat(reader.connection, (beat,)))
+            self.asked.append(MemberHeartbeat(reader.connection, (beat,)))
 
     def replace_coordinator(self) -> None:
         """Let another coordinator begin with what is durable."""

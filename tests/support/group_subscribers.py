@@ -15,7 +15,7 @@ from consumer_groups.assignment.partitions import (
     MemberId,
     Partition,
     StreamPartitions,
-    Subscriber,
+    SubscribedMember,
 )
 from envelope.types import NodeId, StreamName
 
@@ -24,8 +24,8 @@ NODES = tuple(NodeId(f"n{number}") for number in range(4))
 RACKS = {node: f"r{number % 2}" for number, node in enumerate(NODES)}
 
 
-def subscriber(name: str, *streams: str, owned: Iterable[Claim] = ()) -> Subscriber:
-    return Subscriber(MemberId(name), frozenset(map(StreamName, streams)), owned=tuple(owned))
+def subscriber(name: str, *streams: str, owned: Iterable[Claim] = ()) -> SubscribedMember:
+    return SubscribedMember(MemberId(name), frozenset(map(StreamName, streams)), owned=tuple(owned))
 
 
 def stream(name: str, count: int) -> StreamPartitions:
@@ -36,12 +36,14 @@ def partitions(streams: Iterable[StreamPartitions]) -> set[Partition]:
     return {Partition(each.stream, number) for each in streams for number in range(each.count)}
 
 
-def loads(members: Iterable[Subscriber], owners: Owners) -> dict[MemberId, int]:
+def loads(members: Iterable[SubscribedMember], owners: Owners) -> dict[MemberId, int]:
     counted = Counter(owners.values())
     return {member.member_id: counted[member.member_id] for member in members}
 
 
-def owning(members: Iterable[Subscriber], owners: Owners, generation: int = 1) -> tuple[Subscriber, ...]:
+def owning(
+    members: Iterable[SubscribedMember], owners: Owners, generation: int = 1
+) -> tuple[SubscribedMember, ...]:
     """Return the members, claiming what they own."""
     return tuple(
         replace(member, owned=tuple(Claim(one, Generation(generation)) for one in held))
@@ -55,14 +57,14 @@ def moves(before: Owners, after: Owners) -> int:
     return sum(owner != before[one] for one, owner in after.items() if one in before)
 
 
-def fewest_moves(members: Sequence[Subscriber], count: int) -> int:
+def fewest_moves(members: Sequence[SubscribedMember], count: int) -> int:
     """Return how many of ``count`` partitions must leave their owners where all subscribe alike."""
     each, extra = divmod(count, len(members))
     held = sorted((len(member.owned) for member in members), reverse=True)
     return sum(max(0, has - each - (turn < extra)) for turn, has in enumerate(held))
 
 
-def uneven(members: Sequence[Subscriber], owners: Owners) -> list[str]:
+def uneven(members: Sequence[SubscribedMember], owners: Owners) -> list[str]:
     """Return the single partitions that could still go to somebody who has two less, or more."""
     load = loads(members, owners)
     return [
@@ -87,14 +89,14 @@ def streams(draw: st.DrawFn, count_max: int = 12) -> tuple[StreamPartitions, ...
 
 
 @st.composite
-def members(draw: st.DrawFn, *, alike: bool = False, hostile: bool = False) -> tuple[Subscriber, ...]:
+def members(draw: st.DrawFn, *, alike: bool = False, hostile: bool = False) -> tuple[SubscribedMember, ...]:
     """Up to seven members; ``hostile``: with claims of anything, several of one partition too."""
     names = draw(st.lists(st.integers(0, 99), min_size=1, max_size=7, unique=True))
     common = draw(st.frozensets(st.sampled_from(STREAMS), min_size=1))
     drawn = []
     for number in names:
         node = draw(st.sampled_from((None, *NODES)))
-        member = Subscriber(
+        member = SubscribedMember(
             MemberId(f"m{number:02}"),
             common if alike else draw(st.frozensets(st.sampled_from((*STREAMS, StreamName("none"))))),
             InstanceId(f"i{number}") if draw(st.booleans()) else None,
@@ -111,7 +113,7 @@ def claims() -> st.SearchStrategy[tuple[Claim, ...]]:
     return st.lists(claim, max_size=5).map(tuple)
 
 
-def wanted(members: Iterable[Subscriber], streams: Iterable[StreamPartitions]) -> set[Partition]:
+def wanted(members: Iterable[SubscribedMember], streams: Iterable[StreamPartitions]) -> set[Partition]:
     """Return the partitions that somebody subscribes to."""
     subscribed: Mapping[StreamName, int] = Counter(name for member in members for name in member.streams)
     return {one for one in partitions(streams) if subscribed.get(one.stream)}

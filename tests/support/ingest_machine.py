@@ -10,17 +10,17 @@ from envelope.errors import JetstreamError
 from envelope.types import NO_OFFSET, AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.ingest.machine import (
     Action,
-    Append,
     Appended,
+    AppendRecords,
     AppendRefused,
     AppendUnknown,
+    GroupReceived,
     HighWatermarkAdvanced,
     Overflowed,
-    Received,
     StreamIngest,
 )
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
-from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.ingest.publishers.sessions import StoredPlace
 from jetstream.log.format.plain_batch import arrow_records
 from metadata.stream_config import StreamConfig
@@ -31,7 +31,7 @@ WINDOW = timedelta(seconds=10)
 
 
 def absorb(
-    history: History, records: pa.RecordBatch, sessions_from: Offset = NO_OFFSET
+    history: PublisherHistory, records: pa.RecordBatch, sessions_from: Offset = NO_OFFSET
 ) -> Sequence[StoredPlace]:
     """Let ``history`` take in a stored batch, whose offsets are without gaps."""
     base = Offset(records["offset"][0].as_py()) if records.num_rows else history.end
@@ -46,14 +46,16 @@ class IngestHarness:
         ack: AckPolicy = AckPolicy.ALL,
         record_bytes_max: int = 1 << 20,
         log_end_offset: int = 0,
-        history: History | None = None,
+        history: PublisherHistory | None = None,
         stream: str = "orders",
         **settings: object,
     ) -> None:
         fields: dict[str, object] = {"name": stream, "subject": f"{stream}.>", "ack": ack}
         fields |= {"record_bytes_max": record_bytes_max, "dedupe_window": WINDOW}
         self.config = StreamConfig.model_validate(fields | settings)
-        self.history = history or History(DedupeWindow(window_us(WINDOW), IDS_MAX), Offset(log_end_offset))
+        self.history = history or PublisherHistory(
+            DedupeWindow(window_us(WINDOW), IDS_MAX), Offset(log_end_offset)
+        )
         self.machine = StreamIngest(
             StreamName(stream),
             self.config,
@@ -65,11 +67,11 @@ class IngestHarness:
         self.now = TimestampUs(1_000_000)
         self.stored: list[pa.RecordBatch] = []
         self.actions: tuple[Action, ...] = ()
-        self._flying: deque[Append] = deque()
+        self._flying: deque[AppendRecords] = deque()
 
     def receive(self, *messages: PublishedMessage) -> list[Answer]:
         """Hand over a block; return the answers given at once. One more append is then in flight, or not."""
-        self.actions = self.machine.handle(Received(block_of(messages)), self.now)
+        self.actions = self.machine.handle(GroupReceived(block_of(messages)), self.now)
         found = appends(self.actions)
         assert len(found) <= 1
         assert not found or self.actions[-1] is found[0], "answers do not wait for the disk"

@@ -13,7 +13,7 @@ from jetstream.node.nats.link import NatsLink
 from jetstream.node.nats.subscriptions import Subscriptions
 from jetstream.node.nats.watch import LinkWatch
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import ClusterServices, NoSessions, ReplicaParts, StreamServices
+from jetstream.node.replicas.parts import ClusterServices, NodeServices, NoSessions, ReplicaContext
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.runtime.timers import Timers
@@ -56,12 +56,12 @@ def lead(
     opened: OpenedLog,
     config: StreamConfig,
     epoch: LeaderEpoch,
-    services: StreamServices,
+    services: NodeServices,
 ) -> LeadingStream:
     """The reign that has begun in the log."""
     log, clock = opened.log, services.clock
     upkeep = Upkeep(log, clock, lambda: leading.high_watermark, lambda: opened.note)
-    parts = ReplicaParts(config, Incarnation("incarnation"), opened, upkeep)
+    parts = ReplicaContext(config, Incarnation("incarnation"), opened, upkeep)
     leader = sole_replica(epoch, log.log_end_offset, log.synced_end, clock.monotonic())
     leading = LeadingStream(parts, leader, services)
     leading.begin()
@@ -74,7 +74,7 @@ def lone_services(
     group_commit: GroupCommit,
     crash: Crash,
     hear: Callable[[bytes, Callable[[], None]], None],
-) -> StreamServices:
+) -> NodeServices:
     """What such a stream needs; ``hear`` takes its answers."""
 
     async def propose(command: Command) -> Applied:
@@ -83,7 +83,7 @@ def lone_services(
     async def confirm(_incarnation: Incarnation, _name: StreamName, _epoch: LeaderEpoch) -> None:
         """Nobody else can be elected."""
 
-    return StreamServices(
+    return NodeServices(
         clock,
         disk,
         group_commit,

@@ -1,7 +1,7 @@
 """Manifests of a tier."""
 
 from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName, TimestampUs
-from jetstream.tier.manifest import Manifest, TieredSegment
+from jetstream.tier.manifest import TieredSegment, TierManifest
 from metadata.stream_config import StreamConfig
 
 
@@ -11,8 +11,8 @@ def segment(base: int, end: int, epoch: int = 1) -> TieredSegment:
     )
 
 
-def manifest(*segments: TieredSegment, start: int = 0, end: int = 0) -> Manifest:
-    return Manifest(
+def manifest(*segments: TieredSegment, start: int = 0, end: int = 0) -> TierManifest:
+    return TierManifest(
         StreamName("orders"),
         Incarnation("life"),
         3,

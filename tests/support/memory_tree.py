@@ -92,7 +92,7 @@ class FileNode:
         return content
 
 
-class Move:
+class FileMove:
     """A file goes from one directory to another: unsynced, that happens in both or in neither."""
 
     __slots__ = ()
@@ -114,7 +114,7 @@ class PowerLoss:
         self.copies: dict[int, FileNode] = {}
         self._moves: dict[int, int] = {}
 
-    def keeps(self, move: Move | None) -> bool:
+    def keeps(self, move: FileMove | None) -> bool:
         """Tell whether a change of a directory, or the move that it belongs to, reached the medium."""
         if move is None:
             return bool(self.survive(1))
@@ -132,10 +132,12 @@ class DirectoryNode:
         """Begin empty."""
         self.cached: dict[str, FileNode | DirectoryNode] = {}
         self.durable: dict[str, FileNode | DirectoryNode] = {}
-        self.pending: list[tuple[dict[str, FileNode | DirectoryNode | None], Move | None]] = []
+        self.pending: list[tuple[dict[str, FileNode | DirectoryNode | None], FileMove | None]] = []
         """Unsynced changes, in order; each happens as a whole: names and what they now mean."""
 
-    def change(self, names: "dict[str, FileNode | DirectoryNode | None]", move: Move | None = None) -> None:
+    def change(
+        self, names: "dict[str, FileNode | DirectoryNode | None]", move: FileMove | None = None
+    ) -> None:
         """Change what programs see: names and what they now mean; a ``move`` is of two directories."""
         _apply(self.cached, names)
         self.pending.append((names, move))
@@ -196,7 +198,7 @@ def parent_at(root: DirectoryNode, path: str) -> tuple[DirectoryNode, str]:
 
 def move_entry(source: DirectoryNode, name: str, target: DirectoryNode, new_name: str) -> None:
     """Move an entry to another directory."""
-    move, node = Move(), source.cached[name]
+    move, node = FileMove(), source.cached[name]
     source.change({name: None}, move)
     target.change({new_name: node}, move)
 

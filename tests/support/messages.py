@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jetstream.ingest.machine import Action, Append, Count, CountKind, Publish
+from jetstream.ingest.machine import Action, AppendRecords, Count, CountKind, Publish
 from jetstream.ingest.messages import MessageBlock
 
 _COMMAND = re.compile(rb"PUB (\S+) (\d+)\r\n")
@@ -98,9 +98,9 @@ def published(actions: Sequence[Action]) -> list[Answer]:
     return answers
 
 
-def appends(actions: Sequence[Action]) -> list[Append]:
+def appends(actions: Sequence[Action]) -> list[AppendRecords]:
     """Return the appends among ``actions``."""
-    return [action for action in actions if isinstance(action, Append)]
+    return [action for action in actions if isinstance(action, AppendRecords)]
 
 
 def counted(actions: Sequence[Action], kind: CountKind) -> int:

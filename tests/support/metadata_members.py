@@ -11,7 +11,7 @@ from typing import Final
 from envelope.errors import NotLeader
 from envelope.types import LogIndex, NodeId, Term
 from jetstream.log.disk.os_disk import OsDisk
-from metadata.node.members.voting_member import GroupMember
+from metadata.node.members.voting_member import VotingMember
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.storage.file_storage import FileStorage
 from metadata.node.storage.port import Storage
@@ -97,14 +97,14 @@ class Member:
         self.address = Address(*self._socket.getsockname())
         self.words = Words(Snapshot(LogIndex(0), Term(0), b""), moved)
         self.task: asyncio.Task[None] | None = None
-        self._running: GroupMember | None = None
+        self._running: VotingMember | None = None
 
     @property
     def runs(self) -> bool:
         return self._running is not None
 
     @property
-    def member(self) -> GroupMember:
+    def member(self) -> VotingMember:
         assert self._running is not None, f"{self.node_id} does not run"
         return self._running
 
@@ -120,7 +120,7 @@ class Member:
     ) -> None:
         storage = FileStorage.open(OsDisk(self.root), "metadata")
         self.words = Words(storage.load().snapshot, self._moved)
-        self._running = GroupMember(
+        self._running = VotingMember(
             PeerIdentity("test", self.node_id),
             voters,
             wrapped(storage),

@@ -18,7 +18,7 @@ from typing import Any
 from envelope.errors import NotLeader, Overloaded
 from envelope.types import LogIndex, NodeId
 from jetstream.log.disk.os_disk import OsDisk
-from metadata.node.members.voting_member import GroupMember
+from metadata.node.members.voting_member import VotingMember
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.storage.file_storage import FileStorage
 from tests.support.metadata_members import FAST, Words, listening, named
@@ -35,7 +35,7 @@ class Process:
         self._moved: asyncio.Event = asyncio.Event()
         storage = FileStorage.open(OsDisk(Path(settings["root"])), "metadata")
         self._words = Words(storage.load().snapshot, self._move)
-        self._member = GroupMember(
+        self._member = VotingMember(
             PeerIdentity("test", NodeId(settings["name"])),
             {NodeId(name): Address(LOOPBACK, port) for name, port in settings["voters"].items()},
             storage,

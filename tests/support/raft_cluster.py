@@ -18,21 +18,21 @@ from metadata.raft.events import (
     Action,
     Apply,
     Event,
-    LeaderChanged,
+    MessageReceived,
+    MetadataLeaderChanged,
     Persist,
     Persisted,
     Propose,
-    Received,
     Restore,
     Send,
     Tick,
 )
 from metadata.raft.machine import Raft
-from metadata.raft.messages.voter_messages import Envelope, Message, PreVoteResponse, VoteResponse
+from metadata.raft.messages.voter_messages import Message, MessageHeader, PreVoteResponse, VoteResponse
 from metadata.raft.settings import RaftSettings
 from metadata.raft.state import Entry, HardState, Snapshot
 
-MessageT = TypeVar("MessageT", bound=Envelope)
+MessageT = TypeVar("MessageT", bound=MessageHeader)
 
 MS: Final = 1_000_000
 SETTINGS: Final = RaftSettings()
@@ -119,7 +119,7 @@ class Voter:
 
     def receive(self, *messages: Message) -> list[Message]:
         """Deliver messages to it; return what it sent for them."""
-        return [sent for message in messages for sent in self.give(Received(message))]
+        return [sent for message in messages for sent in self.give(MessageReceived(message))]
 
     def tick(self) -> list[Message]:
         """Let time pass until it wants to be woken, and wake it; return what it sent."""
@@ -255,7 +255,7 @@ class RaftCluster:
             if message in self.pool:
                 self.pool.remove(message)
             if not {message.source, message.target} & self.cut:
-                self.give(message.target, Received(message))
+                self.give(message.target, MessageReceived(message))
 
     def run(self) -> None:
         """Deliver everything under way, and what is sent for it, in order."""
@@ -317,5 +317,5 @@ class RaftCluster:
             for entry in voter.applied:
                 assert self._committed.setdefault(entry.index, entry) == entry, f"entry {entry.index}\n{self}"
             for news in voter.news:
-                if isinstance(news, LeaderChanged) and news.leader is not None:
+                if isinstance(news, MetadataLeaderChanged) and news.leader is not None:
                     assert self._leaders.setdefault(news.term, news.leader) == news.leader, str(self)

@@ -7,12 +7,12 @@ from metadata.raft.messages.voter_messages import (
     AppendResponse,
     ElectNow,
     Heartbeat,
-    HeartbeatResponse,
     PreVoteRequest,
     PreVoteResponse,
     SnapshotRequest,
     VoteRequest,
     VoteResponse,
+    VoterHeartbeatResponse,
 )
 from metadata.raft.state import Entry, Snapshot
 
@@ -75,8 +75,8 @@ def heartbeat(source: NodeId, target: NodeId, term: int, commit: int = 0, number
     return Heartbeat(source, target, Term(term), LogIndex(commit), number)
 
 
-def alive(source: NodeId, target: NodeId, term: int, number: int = 1) -> HeartbeatResponse:
-    return HeartbeatResponse(source, target, Term(term), number)
+def alive(source: NodeId, target: NodeId, term: int, number: int = 1) -> VoterHeartbeatResponse:
+    return VoterHeartbeatResponse(source, target, Term(term), number)
 
 
 def elect_now(source: NodeId, target: NodeId, term: int) -> ElectNow:

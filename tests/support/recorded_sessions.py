@@ -9,7 +9,7 @@ from jetstream.replica.wire import Answer, FetchMessage, Question, RepairAnswer
 
 @dataclass
 class RecordedSessions:
-    """The `Sessions` of a node to which every other one is connected."""
+    """The `PeerSessions` of a node to which every other one is connected."""
 
     answers: list[tuple[NodeId, Answer | RepairAnswer, Buffer | FileRange | None]] = field(
         default_factory=list
@@ -17,7 +17,7 @@ class RecordedSessions:
     fetches: list[FetchMessage] = field(default_factory=list)
 
     def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Question) -> bool:
-        """See `Sessions.fetch`."""
+        """See `PeerSessions.fetch`."""
         del peer, name, incarnation
         assert isinstance(message, FetchMessage), "nobody asks for a repair here"
         self.fetches.append(message)
@@ -31,16 +31,16 @@ class RecordedSessions:
         message: Answer | RepairAnswer,
         body: Buffer | FileRange | None = None,
     ) -> None:
-        """See `Sessions.answer`."""
+        """See `PeerSessions.answer`."""
         del name, incarnation
         self.answers.append((peer, message, body))
 
     def is_connected(self, peer: NodeId) -> bool:
-        """See `Sessions.is_connected`."""
+        """See `PeerSessions.is_connected`."""
         del peer
         return True
 
     def is_lost(self, peer: NodeId) -> bool:
-        """See `Sessions.is_lost`."""
+        """See `PeerSessions.is_lost`."""
         del peer
         return False

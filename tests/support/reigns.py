@@ -3,7 +3,14 @@
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, TimestampUs
 from jetstream.log.state.epochs import EpochHistory, EpochStart
 from jetstream.replica.leader import Appointment, Leader
-from jetstream.replica.leader_events import Action, Event, FetchArrived, LeaseRenewed, ProposeIsr, Synced
+from jetstream.replica.leader_events import (
+    Action,
+    Event,
+    FetchArrived,
+    LeaderLogSynced,
+    LeaseRenewed,
+    ProposeIsr,
+)
 from jetstream.replica.log_state import LogState
 from jetstream.replica.settings import NEVER
 from metadata.catalog.commands import NodeAtEpoch
@@ -63,7 +70,9 @@ class Reign:
         return self.leader.wake_at - self.now
 
     def written(self, log_end: int, synced_end: int | None = None) -> tuple[Action, ...]:
-        return self.give(Synced(Offset(log_end if synced_end is None else synced_end), Offset(log_end)))
+        return self.give(
+            LeaderLogSynced(Offset(log_end if synced_end is None else synced_end), Offset(log_end))
+        )
 
     def fetch(
         self,

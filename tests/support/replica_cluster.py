@@ -13,7 +13,7 @@ from envelope.types import LogIndex, MonotonicNs, NodeEpoch, NodeId, Offset, Str
 from jetstream.replica import leader_events as leading
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import ChangeIsr, ChangeLeader, Command, NodeAtEpoch
-from metadata.catalog.events import Events, Refused
+from metadata.catalog.events import CommandRefused, Events
 from metadata.catalog.tables import Stream
 from tests.support.catalogs import create
 from tests.support.replica_log import Records, ReplicaLog, assert_matching
@@ -99,7 +99,7 @@ class ReplicaCluster:
         events = self.apply(
             ChangeLeader(STREAM, self.row.incarnation, name, self._registered(name), self.row.leader_epoch)
         )
-        assert not isinstance(events[0], Refused), events[0]
+        assert not isinstance(events[0], CommandRefused), events[0]
         for told in self.members if tell is None else tell:
             if self.members[told].is_up:
                 self.members[told].learn()
@@ -110,7 +110,7 @@ class ReplicaCluster:
         proposal = member.proposals.popleft()
         events = self.apply(self.command(member, proposal))
         first = events[0]
-        if isinstance(first, Refused):
+        if isinstance(first, CommandRefused):
             if tell:
                 member.refuse(proposal, first)
             return False

@@ -9,13 +9,14 @@ from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, NodeEpoch, Nod
 from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.replica import follower_events as following
 from jetstream.replica import leader_events as leading
+from jetstream.replica import role_events
 from jetstream.replica.follower import Follower
 from jetstream.replica.isr import refusal_of
 from jetstream.replica.leader import Appointment, Leader
 from jetstream.replica.settings import ReplicaSettings
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command
-from metadata.catalog.events import Events, Refused
+from metadata.catalog.events import CommandRefused, Events
 from metadata.catalog.nodes import restored_replicas
 from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.lease import unlimited
@@ -149,11 +150,11 @@ class Member:
             self._follow()
         last_epoch = self.follower.log.epochs.last if self.follower is not None else NO_EPOCH
         may_lack = row.may_lack_committed(last_epoch)
-        self.follow(following.Reign(row.leader, row.leader_epoch, may_lack))
+        self.follow(following.LeaderAssigned(row.leader, row.leader_epoch, may_lack))
 
     def _lead(self, row: Stream) -> None:
         if self.follower is not None:
-            self.follow(following.Reign(self.name, row.leader_epoch))
+            self.follow(following.LeaderAssigned(self.name, row.leader_epoch))
         self.follower = None
         self.log.begin_epoch(row.leader_epoch)
         appointment = Appointment(
@@ -169,7 +170,7 @@ class Member:
         self.leader = Leader(
             appointment, self.log.state(), self.high_watermark, self.cluster.now, self.lease, SETTINGS
         )
-        self.lead(leading.Tick())
+        self.lead(role_events.Tick())
 
     def _follow(self) -> None:
         self.leader = None
@@ -198,7 +199,7 @@ class Member:
             if self.leader is not None:
                 self.lead(message.event)
             elif self.is_up:
-                answer = following.Refused(message.event.leader_epoch)
+                answer = following.FetchRefused(message.event.leader_epoch)
                 self.cluster.send(Message(self.name, message.source, answer))
         elif self.follower is not None:
             self.follow(message.event, message.batches)
@@ -208,15 +209,15 @@ class Member:
         if self.machine is None or self.cluster.now < self.machine.wake_at:
             return
         if self.leader is not None:
-            self.lead(leading.Tick())
+            self.lead(role_events.Tick())
         elif self.follower is not None:
-            self.follow(following.Tick())
+            self.follow(role_events.Tick())
 
     def publish(self, *values: str) -> None:
         """Append one batch of these values as the leader."""
         assert self.leader is not None
         self.log.append(Batch(self.log.log_end, self.leader.leader_epoch, values))
-        self.lead(leading.Synced(self.log.synced_end, self.log.log_end))
+        self.lead(leading.LeaderLogSynced(self.log.synced_end, self.log.log_end))
         if not self.holds_syncs:
             self.sync()
 
@@ -225,19 +226,19 @@ class Member:
         if self.log.sync_mode is SyncMode.ALWAYS:
             self.log.sync()
         if self.leader is not None:
-            self.lead(leading.Synced(self.log.synced_end, self.log.log_end))
+            self.lead(leading.LeaderLogSynced(self.log.synced_end, self.log.log_end))
         elif self.follower is not None:
-            self.follow(following.Synced(self.log.synced_end))
+            self.follow(following.LogSynced(self.log.synced_end))
 
     def move_start(self, offset: Offset) -> None:
         """Remove what lies before ``offset``, as retention does."""
         self.log.move_start(offset)
         if self.leader is not None:
-            self.lead(leading.LogStartMoved(offset))
+            self.lead(role_events.LogStartMoved(offset))
         elif self.follower is not None:
-            self.follow(following.LogStartMoved(offset))
+            self.follow(role_events.LogStartMoved(offset))
 
-    def refuse(self, proposal: leading.ProposeIsr, refusal: Refused) -> None:
+    def refuse(self, proposal: leading.ProposeIsr, refusal: CommandRefused) -> None:
         """Tell the leader that its proposal was refused."""
         refused = refusal_of(proposal.number, refusal)
         if self.leader is not None and refused is not None:
@@ -248,12 +249,12 @@ class Member:
     def _perform_leading(self, leader: Leader, action: leading.Action) -> None:
         epoch = leader.leader_epoch
         match action:
-            case leading.AdvanceHighWatermark(high_watermark):
+            case role_events.AdvanceHighWatermark(high_watermark):
                 self.high_watermark = high_watermark
                 self.cluster.committed_by(self, high_watermark)
             case leading.ProposeIsr():
                 self.proposals.append(action)
-            case leading.Serve(follower, last_epoch, log_end, limit, high_watermark):
+            case leading.ServeFollower(follower, last_epoch, log_end, limit, high_watermark):
                 batches = [
                     batch for batch in self.log.after(log_end, self.batches_max) if batch.next <= limit
                 ]
@@ -267,27 +268,27 @@ class Member:
                 self.cluster.send(Message(self.name, follower, start_over))
             case leading.RefuseFetch(follower, fetched_epoch):
                 self.refusals.append(action)
-                self.cluster.send(Message(self.name, follower, following.Refused(fetched_epoch)))
+                self.cluster.send(Message(self.name, follower, following.FetchRefused(fetched_epoch)))
 
     def _perform_following(self, action: following.Action, batches: tuple[Batch, ...]) -> None:
         match action:
-            case following.Fetch():
+            case following.FetchFromLeader():
                 self.cluster.send(Message(self.name, action.leader, as_arrived(self.name, action)))
-            case following.Append(answer):
+            case following.AppendBatches(answer):
                 for batch in batches:
                     self.log.append(batch)
                 assert self.log.log_end == answer.next, "the machine and the log agree"
-                self.follow(following.Written(self.log.log_end))
+                self.follow(following.LogWritten(self.log.log_end))
                 if not self.holds_syncs:
                     self.sync()
             case following.Truncate(end):
                 self.log.cut(end)
                 self.log.sync()
                 self.follow(following.LogCut(self.log.state()))
-            case following.Reset(offset):
+            case following.ResetLog(offset):
                 self.log.reset(offset)
                 self.follow(following.LogCut(self.log.state()))
-            case following.AdvanceHighWatermark(high_watermark):
+            case role_events.AdvanceHighWatermark(high_watermark):
                 self.high_watermark = high_watermark
                 self.cluster.committed_by(self, high_watermark)
             case following.Distrust():
@@ -297,7 +298,7 @@ class Member:
                 self.lost.append(action)
 
 
-def as_arrived(follower: NodeId, fetch: following.Fetch) -> leading.FetchArrived:
+def as_arrived(follower: NodeId, fetch: following.FetchFromLeader) -> leading.FetchArrived:
     """What the leader is told of a follower's fetch."""
     return leading.FetchArrived(
         follower,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from envelope.types import Incarnation, NodeId, StreamName
-from jetstream.node.peers.session_ends import SessionSettings
+from jetstream.node.peers.session_ends import PeerSessionSettings
 from jetstream.replica.wire import FetchMessage
 from metadata.node.peers.dialling import Address
 from tests.support.replica_sessions import LOOPBACK, MS, A, B, SessionNode, batches, with_body
@@ -34,7 +34,7 @@ def _answer(
 
 
 async def _run(port_of_a: int, leader_timeout_ms: int) -> None:
-    settings = SessionSettings(leader_timeout_ms * MS, leader_timeout_ms * MS // 6)
+    settings = PeerSessionSettings(leader_timeout_ms * MS, leader_timeout_ms * MS // 6)
     node = SessionNode(B, settings)
     node.story.on_fetch = partial(_answer, node)
     node.start({A: Address(LOOPBACK, port_of_a)})

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName
 from jetstream.log.readable_log import FileRange
-from jetstream.node.peers.session_ends import SessionSettings
+from jetstream.node.peers.session_ends import PeerSessionSettings
 from jetstream.node.peers.sessions import ReplicaSessions
 from jetstream.replica.leader_events import FetchRefusal
 from jetstream.replica.wire import (
@@ -37,9 +37,9 @@ A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 LOOPBACK: Final = "127.0.0.1"
 NAME, LIFE = StreamName("orders"), Incarnation("first")
 MS: Final = 1_000_000
-PATIENT: Final = SessionSettings(leader_timeout_ns=60_000 * MS, ping_interval_ns=30_000 * MS)
+PATIENT: Final = PeerSessionSettings(leader_timeout_ns=60_000 * MS, ping_interval_ns=30_000 * MS)
 """Nobody is silent in a test, or asked whether it is there."""
-HASTY: Final = SessionSettings(leader_timeout_ns=300 * MS, ping_interval_ns=50 * MS)
+HASTY: Final = PeerSessionSettings(leader_timeout_ns=300 * MS, ping_interval_ns=50 * MS)
 
 NOWHERE: Final = Address(LOOPBACK, 1)
 
@@ -202,7 +202,7 @@ class SessionNode:
     def __init__(
         self,
         node_id: NodeId,
-        settings: SessionSettings = PATIENT,
+        settings: PeerSessionSettings = PATIENT,
         token: str = "s",
         executor: Executor | None = None,
         tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,

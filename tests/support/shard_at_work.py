@@ -25,27 +25,27 @@ from consumer_groups.coordinator.events import (
 )
 from consumer_groups.coordinator.group_state import GroupState
 from consumer_groups.coordinator.sessions import NEVER
-from consumer_groups.cursors import Place
+from consumer_groups.cursors import CursorPosition
 from consumer_groups.shard.events import (
     Answer,
     Asked,
     Beats,
-    CommitCursors,
     Expired,
-    Failed,
-    FetchCursors,
     GroupRequest,
     HeartbeatAnswer,
+    LookUpCursors,
     QuestionId,
     Reply,
+    RequestFailed,
     ShardEvent,
+    ShardWritten,
+    StoreCursors,
     StreamsChanged,
     Write,
     WriteRefused,
-    Written,
 )
 from consumer_groups.shard.group_table import GroupTable
-from consumer_groups.shard.records import GroupCursor, GroupRecord, NewCursor, read_group_record
+from consumer_groups.shard.records import GroupCursorRecord, GroupRecord, NewCursor, read_group_record
 from consumer_groups.shard.shard import Shard
 from envelope.errors import JetstreamError, NotEnoughReplicas
 from envelope.types import MonotonicNs, Offset, StreamName, TimestampUs
@@ -62,7 +62,8 @@ def orders(number: int = 0) -> Partition:
 def cursors(*offsets: int, incarnation: str | None = None) -> tuple[NewCursor, ...]:
     """Return cursors for the partitions 0, 1, … of ``orders``."""
     return tuple(
-        NewCursor(orders(number), Place(offset, incarnation)) for number, offset in enumerate(offsets)
+        NewCursor(orders(number), CursorPosition(offset, incarnation))
+        for number, offset in enumerate(offsets)
     )
 
 
@@ -123,7 +124,7 @@ class ShardAtWork:
             write = self.writes.popleft()
             at = TimestampUs(len(self.log))
             self.log += write.records
-            self.give(Written(write.number, at))
+            self.give(ShardWritten(write.number, at))
             writes = None if writes is None else writes - 1
 
     def refuse(self, error: JetstreamError | None = None) -> None:
@@ -157,11 +158,11 @@ class ShardAtWork:
         return answer
 
     def error(self, request: GroupRequest, group: str = READERS) -> JetstreamError:
-        return self.answer(Failed, request, group).error
+        return self.answer(RequestFailed, request, group).error
 
     def failure(self, question: QuestionId) -> type[JetstreamError]:
         answer = self.answers[question]
-        assert isinstance(answer, Failed), answer
+        assert isinstance(answer, RequestFailed), answer
         return type(answer.error)
 
     def join(self, client: str, *streams: str, group: str = READERS, **more: object) -> Assignment:
@@ -201,7 +202,7 @@ class ShardAtWork:
 
     def fetched(self, *partitions: Partition, group: str = READERS) -> list[int]:
         """Return the offsets of a group's cursors, as they are told."""
-        (question,) = (self.ask(FetchCursors(partitions or tuple(map(orders, range(4)))), group),)
+        (question,) = (self.ask(LookUpCursors(partitions or tuple(map(orders, range(4)))), group),)
         answer = self.answers[question]
         return [cursor.offset for cursor in answer.cursors]  # type: ignore[union-attr] # or it fails
 
@@ -216,7 +217,7 @@ def audit(work: ShardAtWork) -> None:
     assert (held.members, held.cursors) == (says.members, says.cursors)
 
 
-def _timeless(cursors: Mapping[Partition, GroupCursor]) -> list[GroupCursor]:
+def _timeless(cursors: Mapping[Partition, GroupCursorRecord]) -> list[GroupCursorRecord]:
     """Return cursors without when they were committed: several have a write's timestamp."""
     return sorted(cursor._replace(committed_at=TimestampUs(0)) for cursor in cursors.values())
 
@@ -241,7 +242,7 @@ def committing(
     generation: int = 1,
     request: int = 1,
     is_reset: bool = False,
-) -> CommitCursors:
-    return CommitCursors(
+) -> StoreCursors:
+    return StoreCursors(
         ConnectionId(member), MemberId(member), request, Generation(generation), places, None, is_reset
     )

@@ -11,7 +11,7 @@ from envelope.limits import MIB
 from envelope.types import Incarnation, NodeId, StreamName
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, ConfirmRemoval, DeleteStream
-from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.storage.disk_port import MetadataDisk
 from metadata.node.storage.file_storage import FileStorage
@@ -59,16 +59,16 @@ def rows(catalog: Catalog) -> tuple[object, ...]:
     return catalog.nodes(), catalog.streams(), catalog.removals()
 
 
-def opened(storage: Storage, snapshot_log_bytes_min: int = MIB) -> MetadataGroup:
+def opened(storage: Storage, snapshot_log_bytes_min: int = MIB) -> MetadataQuorum:
     """The group of one over a storage."""
     voters = {N1: Address("", 0)}
-    return MetadataGroup.voting(
+    return MetadataQuorum.voting(
         PeerIdentity("test", N1), voters, storage, RaftSettings(), snapshot_log_bytes_min
     )
 
 
 @asynccontextmanager
-async def running(group: MetadataGroup) -> AsyncIterator[MetadataGroup]:
+async def running(group: MetadataQuorum) -> AsyncIterator[MetadataQuorum]:
     """Have it run inside; an error of the voter's ends the block."""
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -81,7 +81,7 @@ async def running(group: MetadataGroup) -> AsyncIterator[MetadataGroup]:
 
 
 @asynccontextmanager
-async def alone(disk: MetadataDisk, snapshot_log_bytes_min: int = MIB) -> AsyncIterator[MetadataGroup]:
+async def alone(disk: MetadataDisk, snapshot_log_bytes_min: int = MIB) -> AsyncIterator[MetadataQuorum]:
     """A group of one with what is on the disk, or a new one; all of its log is applied."""
     async with running(opened(FileStorage.open(disk, DIRECTORY), snapshot_log_bytes_min)) as group:
         await group.read()

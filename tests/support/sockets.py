@@ -22,7 +22,7 @@ from jetstream.client.read.fetch_pipeline import FetchSettings
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.client.read.records import Record
-from jetstream.fetch.turns import Turns
+from jetstream.fetch.turns import CatchUpScheduler
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.format.batch import encode
 from jetstream.log.format.schema import SCHEMA
@@ -31,7 +31,7 @@ from jetstream.node.readers.dispatcher import ServerIdentity
 from jetstream.node.readers.ports import Placement, TierAccess
 from jetstream.node.readers.server import SocketServer, SocketSettings
 from jetstream.node.runtime.clock import Clock, SystemClock
-from jetstream.node.runtime.reader_turns import TurnQueue
+from jetstream.node.runtime.reader_turns import CatchUpQueue
 from jetstream.protocol.frames import PREFIX, encode_head
 from jetstream.protocol.responses import NodeMetadata
 from tests.support.pauses import pause
@@ -187,7 +187,7 @@ def damage(path: Path, position: int) -> None:
 class LiveDirectory:
     """The streams of one test."""
 
-    turns: TurnQueue
+    turns: CatchUpQueue
     streams: dict[str, LiveStream] = field(default_factory=dict)
     node: str = "n1"
     placements: dict[str, Placement] = field(default_factory=dict)
@@ -284,7 +284,7 @@ async def serving(
     settings: SocketSettings | None = None,
     node: str = "n1",
     machine: str | None = None,
-    turns: Turns | None = None,
+    turns: CatchUpScheduler | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[World]:
     """The server on a free port, with two threads for the disk; stopped, it has given every lease back.
@@ -292,7 +292,7 @@ async def serving(
     It tells of files if ``machine`` is where it says that it is.
     """
     clock = clock or SystemClock()
-    queue = TurnQueue(turns or Turns(), clock, asyncio.get_running_loop())
+    queue = CatchUpQueue(turns or CatchUpScheduler(), clock, asyncio.get_running_loop())
     directory = LiveDirectory(queue, node=node)
     with ThreadPoolExecutor(2) as executor:
         identity = ServerIdentity(node, "0", machine)

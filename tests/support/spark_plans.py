@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from jetstream.spark.options.source_options import SourceOptions, parse_source_options
 from jetstream.spark.reading.offsets import Offsets, StreamOffset
-from jetstream.spark.reading.planning import OffsetRange, StreamBounds
+from jetstream.spark.reading.planning import IncarnationRange, StreamBounds
 
 ACCEPT = "; set failOnDataLoss to false to go on with what is there"
 GONE = "orders: the checkpoint is at 5, and it is deleted, or not among the streams that the options name"
@@ -38,5 +38,5 @@ def begun(stream: str, start: int, end: int) -> Offsets:
     return {stream: StreamOffset(f"{stream}-1", end, start)}
 
 
-def span(stream: str, start: int, end: int) -> OffsetRange:
-    return OffsetRange(stream, f"{stream}-1", start, end)
+def span(stream: str, start: int, end: int) -> IncarnationRange:
+    return IncarnationRange(stream, f"{stream}-1", start, end)

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 import jetstream
 from jetstream.client.blocking.client import BlockingClient
-from jetstream.spark.reading.batch_reader import BatchReader
+from jetstream.spark.reading.batch_reader import SparkBatchReader
 from jetstream.spark.reading.readers import batch_reader, read_schema, stream_reader
 from jetstream.spark.reading.stream_reader import Json, StreamReader
 from tests.support.nodes import nats_and_node, run
@@ -37,14 +37,14 @@ def numbers(js: BlockingClient, values: range) -> None:
     js.publish_all([("orders.x", b"%d" % number) for number in values])
 
 
-def batch_rows(options: dict[str, str], reader: BatchReader | None = None) -> list[Row]:
+def batch_rows(options: dict[str, str], reader: SparkBatchReader | None = None) -> list[Row]:
     """All rows of a batch read, by way of what is pickled between Spark's processes."""
     planner = reader or batch_reader(options, read_schema(options))
     partitions = planner.partitions()
     return rows_of(pickle.loads(pickle.dumps(planner)), partitions)
 
 
-def rows_of(reader: BatchReader | StreamReader, partitions: list[InputPartition]) -> list[Row]:
+def rows_of(reader: SparkBatchReader | StreamReader, partitions: list[InputPartition]) -> list[Row]:
     return [
         row
         for partition in partitions

@@ -15,8 +15,8 @@ from jetstream.spark.pipelines.tables.table_version import (
     FILES_DIRECTORY,
     Layout,
     MergedBucket,
+    MergedMicroBatch,
     TableVersion,
-    Writer,
 )
 
 LAYOUT: Final = Layout(buckets=4)
@@ -71,7 +71,7 @@ def merge_batch(disk: Disk, number: int, batch: Batch, *, query: str = QUERY, no
         return [merging.merged(disk, bucket, bucket_rows(batch, bucket)) for bucket in touched]
 
     return bring_in(
-        disk, LAYOUT, Writer(query, number), merge, now=lambda: TimestampUs(now), grace_us=GRACE_US
+        disk, LAYOUT, MergedMicroBatch(query, number), merge, now=lambda: TimestampUs(now), grace_us=GRACE_US
     )
 
 

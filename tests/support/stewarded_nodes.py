@@ -12,15 +12,15 @@ from metadata.catalog.commands import ChangeIsr, NodeAtEpoch
 from metadata.catalog.events import NodeRegistered
 from metadata.catalog.tables import Stream
 from metadata.controller.settings import ControllerSettings
-from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.leases.presence import Membership
 from metadata.node.leases.steward import Steward
-from metadata.node.members.voting_member import GroupMember
+from metadata.node.members.voting_member import VotingMember
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.storage.file_storage import FileStorage
 from metadata.node.timers.wake_up import now
 from metadata.node.voter.voter import Voter
-from metadata.raft.messages.node_messages import LeaseGranted, NodeMessage, NodeUnheard
+from metadata.raft.messages.node_messages import LeaseGranted, NodeMessage, NodeUnheardReport
 from tests.support.catalogs import create, register
 from tests.support.metadata_members import FAST, MS, WAIT_SECONDS, listening
 
@@ -52,16 +52,16 @@ class StewardedNode:
         self.told_unheard: list[NodeId] = []
         self.resumed = 0
         self.task: asyncio.Task[None] | None = None
-        self._parts: tuple[MetadataGroup, Membership, Steward] | None = None
+        self._parts: tuple[MetadataQuorum, Membership, Steward] | None = None
 
     @property
-    def group(self) -> MetadataGroup:
+    def group(self) -> MetadataQuorum:
         assert self._parts is not None, f"{self.node_id} does not run"
         return self._parts[0]
 
     @property
     def voter(self) -> Voter:
-        assert isinstance(self.group.member, GroupMember), f"{self.node_id} has no vote"
+        assert isinstance(self.group.member, VotingMember), f"{self.node_id} has no vote"
         return self.group.member.voter
 
     @property
@@ -84,7 +84,7 @@ class StewardedNode:
 
     def start(self, voters: dict[NodeId, Address]) -> None:
         storage = FileStorage.open(OsDisk(self._root), "metadata")
-        group = MetadataGroup.voting(PeerIdentity("test", self.node_id), voters, storage, FAST)
+        group = MetadataQuorum.voting(PeerIdentity("test", self.node_id), voters, storage, FAST)
         membership = Membership(group, self.node_id, self._settings)
         membership.on_resumed = self._on_resumed
         self._parts = (group, membership, Steward(group, self.node_id, self._settings))
@@ -126,7 +126,7 @@ class StewardedNode:
     def _heard(self, message: NodeMessage) -> None:
         if isinstance(message, LeaseGranted):
             self.grants.append(message)
-        elif isinstance(message, NodeUnheard):
+        elif isinstance(message, NodeUnheardReport):
             self.told_unheard.append(message.node)
         self._moved()
 

@@ -37,11 +37,11 @@ from jetstream.protocol.group_responses import (
 )
 from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets
 from jetstream.protocol.responses import (
-    ErrorResponse,
     FetchResponse,
     HelloResponse,
     ListOffsetsResponse,
     MetadataResponse,
+    SocketErrorResponse,
 )
 from tests.support.sockets import EPOCH, RawPeer, World, records_batch, serving
 from tests.tidy.source_tree import ROOT
@@ -76,7 +76,7 @@ RESPONSES: Final[Mapping[str, type[BaseModel]]] = {
     "leave_group": LeftResponse,
     "commit_cursors": CommittedResponse,
     "fetch_cursors": CursorsResponse,
-    "error": ErrorResponse,
+    "error": SocketErrorResponse,
 }
 
 BYTES: Final = {"op": "list_offsets", "stream": STREAM, "at": "bytes"}

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -85,6 +85,39 @@ def test_a_banned_word_is_found(text: str) -> None:
 
 def test_a_word_that_only_contains_a_banned_one_is_fine() -> None:
     assert not list(_findings(Module("jetstream/log/a.py", "hwid = topicality = 1"), _banned_words()))
+
+
+# What every machine may have of its own: time that passes, and a write that is to last.
+_MACHINE_WORDS = frozenset({"Tick", "Persist"})
+_PRODUCT = ("envelope", "metadata", "consumer_groups", "jetstream", "pyspark_jetstream")
+
+
+def _public_classes(module: Module) -> Iterator[str]:
+    for node in module.tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
+
+
+def _shared_names(tree: Iterable[Module]) -> list[str]:
+    homes: dict[str, list[str]] = {}
+    for module in tree:
+        if module.inside(*_PRODUCT):
+            for name in _public_classes(module):
+                homes.setdefault(name, []).append(module.path)
+    return [
+        f"{name}: {', '.join(paths)}"
+        for name, paths in sorted(homes.items())
+        if len(paths) > 1 and name not in _MACHINE_WORDS
+    ]
+
+
+def test_a_public_class_name_stands_for_one_class() -> None:
+    assert not _shared_names(modules())
+
+
+def test_a_class_name_that_stands_for_two_is_found() -> None:
+    pair = [Module(f"jetstream/log/{name}.py", "class Tick: ...\nclass Range: ...\n") for name in "ab"]
+    assert _shared_names(pair) == ["Range: jetstream/log/a.py, jetstream/log/b.py"]
 
 
 # Put together here, so that this page does not contain what it looks for.

@@ -32,7 +32,7 @@ _TOLD_EVERY: Final = 512
 
 
 @dataclass(slots=True)
-class Reign:
+class EpochAcks:
     """The acks of one leader epoch."""
 
     acks: int
@@ -54,7 +54,7 @@ class RetryingPublisher:
         """``run`` makes the message ids of this run its own."""
         self.acked = 0
         self.sent_again = 0
-        self.reigns: dict[int, Reign] = {}
+        self.reigns: dict[int, EpochAcks] = {}
         self._client = client
         self._run = run
         self._inbox = client.new_inbox()
@@ -161,7 +161,7 @@ class RetryingPublisher:
 
     def _count(self, epoch: int) -> None:
         now = time.perf_counter()
-        reign = self.reigns.setdefault(epoch, Reign(0, now, now))
+        reign = self.reigns.setdefault(epoch, EpochAcks(0, now, now))
         reign.acks += 1
         reign.last_at = now
 

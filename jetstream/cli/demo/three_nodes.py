@@ -174,7 +174,7 @@ class _Run:
 
     async def publish(
         self, url: str, messages: Sequence[Flight], progress: Progress
-    ) -> tuple["Published", Failover]:
+    ) -> tuple["PublishedFlights", Failover]:
         """Publish everything, and kill the leader when a third of it is acked."""
         async with await nats.connect(url) as plain:
             publisher = RetryingPublisher(plain, secrets.token_hex(_RUN_BYTES))
@@ -222,16 +222,16 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedFlights:
     """The offset at which each message was acked, and how many seconds all of that took."""
 
     offsets: list[int]
     seconds: float
 
 
-async def _timed(publishing: Coroutine[None, None, list[int]]) -> Published:
+async def _timed(publishing: Coroutine[None, None, list[int]]) -> PublishedFlights:
     started = time.perf_counter()
-    return Published(await publishing, time.perf_counter() - started)
+    return PublishedFlights(await publishing, time.perf_counter() - started)
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ def _option(*names: str, env: str, metavar: str, text: str) -> Any:  # noqa: ANN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NatsIdentity:
+class NatsAccess:
     """Who we are to a NATS server and how the line is protected; no secret is ever printed."""
 
     user: Annotated[
@@ -121,7 +121,7 @@ class NatsIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NatsOptions(NatsIdentity):
+class NatsOptions(NatsAccess):
     """A client's way to its server."""
 
     nats: Annotated[

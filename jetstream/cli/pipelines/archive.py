@@ -14,8 +14,8 @@ from jetstream.cli.options.socket_options import SocketOptions
 from jetstream.cli.output.console import print_json, print_line, reported_errors
 from jetstream.cli.pipelines.options import (
     RUN_PANEL,
+    PipelineSource,
     QueryOptions,
-    SourceOptions,
     SparkOptions,
     access_options,
     config_from_file,
@@ -150,7 +150,7 @@ class ArchiveOptions:
 def archive(
     nats: NatsOptions,
     socket: SocketOptions,
-    source: SourceOptions,
+    source: PipelineSource,
     wanted: ArchiveOptions,
     files: FileOptions,
     spark: SparkOptions,

@@ -10,7 +10,7 @@ from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.quantities import parse_duration
 from jetstream.cli.options.socket_options import SocketOptions
 from jetstream.cli.output.console import reported_errors
-from jetstream.cli.pipelines.options import QueryOptions, SourceOptions, absolute_place, access_options
+from jetstream.cli.pipelines.options import PipelineSource, QueryOptions, absolute_place, access_options
 from jetstream.cli.pipelines.run import run_streaming
 from jetstream.cli.program.help_text import Json
 from jetstream.spark.options.source_options import parse_source_options
@@ -71,7 +71,7 @@ class TableOptions:
 def table(
     nats: NatsOptions,
     socket: SocketOptions,
-    source: SourceOptions,
+    source: PipelineSource,
     wanted: TableOptions,
     query: QueryOptions,
     as_json: Json = False,
@@ -172,7 +172,7 @@ class AnswerOptions:
 def aggregate(
     nats: NatsOptions,
     socket: SocketOptions,
-    source: SourceOptions,
+    source: PipelineSource,
     wanted: QuestionOptions,
     answer: AnswerOptions,
     query: QueryOptions,

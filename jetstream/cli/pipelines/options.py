@@ -121,7 +121,7 @@ def _run_option(*names: str, **more: Any) -> Any:  # noqa: ANN401  # typer.Optio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
+class PipelineSource:
     """Which stream is read, and how."""
 
     stream: Annotated[

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from jetstream.cli.options.nats_options import NatsIdentity, NatsOptions, server_urls
+from jetstream.cli.options.nats_options import NatsAccess, NatsOptions, server_urls
 from jetstream.cli.output.console import print_json, print_line, reported_errors, run_async
 from jetstream.cli.program.help_text import Json
 from jetstream.cli.serve.cluster import ClusterPlan, check_node_count, serve_cluster
@@ -94,7 +94,7 @@ class UpOptions:
 
 
 def up(
-    identity: NatsIdentity,
+    identity: NatsAccess,
     options: UpOptions,
     nodes: Annotated[int, typer.Option("--nodes", help="Nodes to run: 1, 3 or 5, as processes.")] = 1,
     voters: Annotated[
@@ -133,7 +133,7 @@ def up(
 
 
 def _plan(
-    identity: NatsIdentity, options: UpOptions, nodes: int, voters: int | None, nats: str | None
+    identity: NatsAccess, options: UpOptions, nodes: int, voters: int | None, nats: str | None
 ) -> ClusterPlan:
     given = {field.name: getattr(identity, field.name) for field in fields(identity)}
     return ClusterPlan(

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from consumer_groups.cursors import Place, plain_key, publish_place
+from consumer_groups.cursors import CursorPosition, plain_key, publish_place
 from envelope.errors import NoResponders
 from envelope.internal_streams import cursor_subject
 from jetstream.client.nodes.request_api import NatsRequests
@@ -56,7 +56,7 @@ class Cursors:
             DeadlinePassed: no ack in time, outcome unknown: commit again.
             JetstreamError: refused; nothing is stored.
         """
-        value = publish_place(Place(offset, incarnation, metadata))
+        value = publish_place(CursorPosition(offset, incarnation, metadata))
         return await self._store(consumer, stream, value)
 
     async def delete(self, consumer: str, stream: str) -> PublishAck:

@@ -22,7 +22,7 @@ class PartitionName(NamedTuple):
     partition: int
 
 
-class Standing(StrEnum):
+class CursorStatus(StrEnum):
     """What is to be said of a cursor beside its offset."""
 
     CURRENT = "current"
@@ -47,7 +47,7 @@ class PartitionLag:
 
     stream: str
     partition: int
-    standing: Standing
+    standing: CursorStatus
     cursor: int | None
     """The next offset to be read; None: there is none."""
     log_start_offset: int | None
@@ -93,7 +93,7 @@ class CursorMove:
     """Of the stream."""
 
 
-class PartitionRange(NamedTuple):
+class CommittedRange(NamedTuple):
     """What can be read of a partition now: ``[start, end)``; of a moment, what can be read since then."""
 
     start: Offset
@@ -145,7 +145,7 @@ def _lag(
 ) -> PartitionLag:
     standing = _standing(cursor, log)
     start, end = (None, None)
-    if log is not None and standing is not Standing.OFFLINE:
+    if log is not None and standing is not CursorStatus.OFFLINE:
         start, end = log.log_start_offset, log.high_watermark
     return PartitionLag(
         stream=name.stream,
@@ -161,22 +161,22 @@ def _lag(
     )
 
 
-def _standing(cursor: GroupCursor | None, log: StreamInfo | None) -> Standing:
+def _standing(cursor: GroupCursor | None, log: StreamInfo | None) -> CursorStatus:
     if log is None:
-        return Standing.NO_STREAM
+        return CursorStatus.NO_STREAM
     if not log.replica_states:  # who leads it would tell of itself: this is what another node has heard
-        return Standing.OFFLINE
+        return CursorStatus.OFFLINE
     if cursor is None:
-        return Standing.NONE
+        return CursorStatus.NONE
     if cursor.incarnation not in (None, log.incarnation):
-        return Standing.RECREATED
+        return CursorStatus.RECREATED
     if cursor.offset < log.log_start_offset:
-        return Standing.EXPIRED
-    return Standing.AHEAD if cursor.offset > log.high_watermark else Standing.CURRENT
+        return CursorStatus.EXPIRED
+    return CursorStatus.AHEAD if cursor.offset > log.high_watermark else CursorStatus.CURRENT
 
 
-def _behind(standing: Standing, cursor: GroupCursor | None, start: int, end: int) -> int:
-    if cursor is None or standing is Standing.RECREATED:
+def _behind(standing: CursorStatus, cursor: GroupCursor | None, start: int, end: int) -> int:
+    if cursor is None or standing is CursorStatus.RECREATED:
         return end - start
     return max(0, end - max(start, cursor.offset))
 
@@ -185,7 +185,7 @@ def _behind(standing: Standing, cursor: GroupCursor | None, start: int, end: int
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
+class CursorReset:
     """What is to be done to which cursors; one of ``to`` and ``by`` is set."""
 
     to: Target | None = None
@@ -202,7 +202,7 @@ class Reset:
             return now - self.to
         return self.to if isinstance(self.to, datetime) else "earliest"
 
-    def validated(self) -> "Reset":
+    def validated(self) -> "CursorReset":
         """Return self.
 
         Raises:
@@ -249,7 +249,7 @@ class Reset:
             raise RequestError("the group has no cursor in any stream that there is: name the streams")
         return chosen
 
-    def put(self, name: PartitionName, cursor: GroupCursor | None, log: PartitionRange) -> CursorMove:
+    def put(self, name: PartitionName, cursor: GroupCursor | None, log: CommittedRange) -> CursorMove:
         """Return where a cursor is put.
 
         Raises:
@@ -260,7 +260,7 @@ class Reset:
         before = cursor.offset if cursor is not None and belongs else None
         return CursorMove(*name, before, self._after(name, before, log), log.incarnation)
 
-    def _after(self, name: PartitionName, before: int | None, log: PartitionRange) -> Offset:
+    def _after(self, name: PartitionName, before: int | None, log: CommittedRange) -> Offset:
         if self.by is not None:
             if before is None:
                 raise RequestError(f"{_text(name)} has no cursor that could be moved by {self.by:+}")

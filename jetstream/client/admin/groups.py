@@ -12,9 +12,9 @@ from envelope.errors import UnavailableError, UnknownStream
 from envelope.group_errors import UnknownGroup
 from jetstream.client.admin.group_lag import (
     CursorMove,
+    CursorReset,
     GroupLag,
     PartitionName,
-    Reset,
     Target,
     cursors_of,
     lag_of,
@@ -131,7 +131,7 @@ class Groups:
         """
         refuse_unknown(options, ResetOptions.__optional_keys__)
         streams = options.get("streams")
-        wanted = Reset(to, options.get("by"), streams, options.get("partitions", ())).validated()
+        wanted = CursorReset(to, options.get("by"), streams, options.get("partitions", ())).validated()
         info = await self._known(group, must_exist=streams is None)
         cursors = {} if info is None else cursors_of(info)
         found = await self._partitions(wanted.streams_of(info))

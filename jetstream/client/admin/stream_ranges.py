@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from envelope.errors import JetstreamError, UnknownStream
-from jetstream.client.admin.group_lag import PartitionRange
+from jetstream.client.admin.group_lag import CommittedRange
 from jetstream.client.nodes.node_links import NodeLinks
-from jetstream.client.nodes.replica_choice import ReadWish
+from jetstream.client.nodes.replica_choice import ReadPreference
 from jetstream.client.nodes.stream_route import StreamRoute
 from jetstream.client.read.read_range import ReadRange, Start, resolve
 
@@ -19,14 +19,14 @@ _LOOK_SECONDS: Final = 0.1
 _ASKED_AT_ONCE: Final = 64
 
 
-async def range_of(links: NodeLinks, stream: str, since: Start, patience_s: float) -> PartitionRange:
+async def range_of(links: NodeLinks, stream: str, since: Start, patience_s: float) -> CommittedRange:
     """Return what can be read of a stream, from ``since`` on; who leads it is waited for.
 
     Raises:
         UnknownStream: there is none.
         JetstreamError: nobody led it for ``patience_s``, or no node could be asked.
     """
-    route = StreamRoute(links, stream, ReadWish("leader"))
+    route = StreamRoute(links, stream, ReadPreference("leader"))
     gives_up_at = time.monotonic() + patience_s
     while True:
         try:
@@ -43,22 +43,22 @@ async def range_of(links: NodeLinks, stream: str, since: Start, patience_s: floa
         else:
             place = resolved.place
             assert place.incarnation is not None, "a node tells which life of the stream it has"
-            return PartitionRange(place.offset, resolved.high_watermark, place.incarnation)
+            return CommittedRange(place.offset, resolved.high_watermark, place.incarnation)
         await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def ranges_of(
     links: NodeLinks, streams: Sequence[str], since: Start, patience_s: float
-) -> dict[str, PartitionRange]:
+) -> dict[str, CommittedRange]:
     """Return what can be read of each, but for those that there are not; raises what `range_of` does."""
 
-    async def found(stream: str) -> PartitionRange | None:
+    async def found(stream: str) -> CommittedRange | None:
         try:
             return await range_of(links, stream, since, patience_s)
         except UnknownStream:
             return None
 
-    ranges: dict[str, PartitionRange] = {}
+    ranges: dict[str, CommittedRange] = {}
     for first in range(0, len(streams), _ASKED_AT_ONCE):
         some = streams[first : first + _ASKED_AT_ONCE]
         answers = await asyncio.gather(*map(found, some))

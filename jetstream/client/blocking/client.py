@@ -17,7 +17,7 @@ import pyarrow as pa
 from envelope.errors import ConnectionLost, JetstreamError, RequestError
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset
-from jetstream.client.admin.group_lag import PartitionRange
+from jetstream.client.admin.group_lag import CommittedRange
 from jetstream.client.admin.stream_ranges import PATIENCE_S_DEFAULT
 from jetstream.client.blocking.admin import BlockingCursors, BlockingGroups, BlockingStreams
 from jetstream.client.blocking.consumer import BlockingConsumer, relayed_options
@@ -367,7 +367,7 @@ class BlockingClient:
 
     def ranges(
         self, streams: Sequence[str], since: Start = "earliest", *, patience_s: float = PATIENCE_S_DEFAULT
-    ) -> dict[str, PartitionRange]:
+    ) -> dict[str, CommittedRange]:
         """Return what is committed of each of these streams now; see `JetstreamClient.ranges`."""
         return self._thread.run(self._client.ranges(streams, since, patience_s=patience_s))
 

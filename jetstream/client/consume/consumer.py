@@ -10,8 +10,8 @@ from typing import Self
 import pyarrow as pa
 
 from envelope.errors import RequestError
-from jetstream.client.consume.consumption import Consumption
-from jetstream.client.consume.lanes import Delivery, Lane
+from jetstream.client.consume.consumption import ConsumerTasks
+from jetstream.client.consume.lanes import Delivery, PartitionBuffer
 from jetstream.client.consume.options import ConsumeSettings
 from jetstream.client.nodes.background import Background
 from jetstream.client.read.read_range import ReadRange, Start
@@ -32,13 +32,13 @@ class Consumer:
     """
 
     def __init__(
-        self, open_consumption: Callable[[], Consumption], settings: ConsumeSettings, background: Background
+        self, open_consumption: Callable[[], ConsumerTasks], settings: ConsumeSettings, background: Background
     ) -> None:
         """Ask nothing of anybody before the first record is wanted, or the block begins."""
         self._open = open_consumption
         self._settings = settings
         self._background = background
-        self._consumption: Consumption | None = None
+        self._consumption: ConsumerTasks | None = None
         self._task: asyncio.Task[None] | None = None
         self.delivery: Delivery | None = None
         """What is in the application's hands."""
@@ -197,7 +197,7 @@ class Consumer:
         await self.close()
 
     @property
-    def _lanes(self) -> Iterable[Lane]:
+    def _lanes(self) -> Iterable[PartitionBuffer]:
         return () if self._consumption is None else self._consumption.lanes
 
     def _pause(self, partitions: Iterable[str], *, is_paused: bool) -> None:
@@ -207,14 +207,14 @@ class Consumer:
             lanes = self._consumption.lanes
             lanes.pause(lanes.assigned(partition), is_paused=is_paused)
 
-    def _begin(self) -> Consumption:
+    def _begin(self) -> ConsumerTasks:
         if self._consumption is None:
             self._consumption = self._open()
             self._task = self._background.start(_run(self, self._consumption))
         return self._consumption
 
 
-async def _run(consumer: Consumer, consumption: Consumption) -> None:
+async def _run(consumer: Consumer, consumption: ConsumerTasks) -> None:
     """Consume; a ``consumer`` that nobody else knows any more lives as long as this."""
     await consumption.run()
     del consumer

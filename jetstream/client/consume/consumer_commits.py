@@ -12,13 +12,13 @@ from typing import Final
 
 from consumer_groups.assignment.partitions import Claim
 from consumer_groups.coordinator.events import CommitRequested, MemberRefused
-from consumer_groups.cursors import CURSOR_OFFSET_MAX, Place
-from consumer_groups.member.commits import Commit, Commits, Consequence, consequence_of
+from consumer_groups.cursors import CURSOR_OFFSET_MAX, CursorPosition
+from consumer_groups.member.commits import CommitFailureEffect, CursorCommit, MemberCommits, consequence_of
 from envelope.errors import ConnectionLost, Fenced, JetstreamError, RequestError
 from envelope.group_errors import IllegalGeneration, InstanceFenced, MemberFenced, PartitionNotOwned
 from envelope.types import Offset
-from jetstream.client.consume.lanes import Delivery, Lane, Lanes
-from jetstream.client.consume.membership import GroupMember
+from jetstream.client.consume.lanes import Delivery, PartitionBuffer, PartitionBuffers
+from jetstream.client.consume.membership import GroupMembership
 from jetstream.client.consume.options import ConsumeSettings
 from jetstream.client.consume.wire import commit_request, refusal_of
 from jetstream.protocol.requests import Request
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 _REFUSED_S: Final = 0.1
 """Pause after a commit that was refused: the news why is on its way."""
 
-Places = Callable[[], Mapping[Claim, Place]]
+Places = Callable[[], Mapping[Claim, CursorPosition]]
 """Where the cursors are to be, when it is their turn."""
 
 
@@ -45,8 +45,8 @@ class Committer:
         C25: one commit is under way at a time.
     """
 
-    def __init__(self, group: str, member: GroupMember) -> None:
-        self.commits = Commits()
+    def __init__(self, group: str, member: GroupMembership) -> None:
+        self.commits = MemberCommits()
         self._group = group
         self._member = member
         self._wishes: asyncio.Queue[_Wish] = asyncio.Queue()
@@ -90,7 +90,7 @@ class Committer:
             if not wish.done.done():
                 wish.done.set_result(None)
 
-    async def _store(self, commit: Commit) -> None:
+    async def _store(self, commit: CursorCommit) -> None:
         asked = self._member.commit(tuple(claim.partition for claim, _ in commit.places))
         if asked is None:
             raise MemberFenced(f"{self._member} has nothing to commit for")
@@ -106,19 +106,19 @@ class Committer:
         else:
             self.commits.has_stored(commit)
 
-    async def _store_singly(self, commit: Commit) -> None:
+    async def _store_singly(self, commit: CursorCommit) -> None:
         """Store what can be, where something of a commit is not this member's any more."""
         refused: JetstreamError | None = None
         for each in commit.places:
             try:
-                await self._store(Commit((each,), commit.goes_back))
+                await self._store(CursorCommit((each,), commit.goes_back))
             except (PartitionNotOwned, IllegalGeneration) as error:
                 refused = error
         if refused is not None:
             raise refused
 
 
-def _numbered(group: str, asked: CommitRequested, commit: Commit, number: int) -> Request:
+def _numbered(group: str, asked: CommitRequested, commit: CursorCommit, number: int) -> Request:
     return commit_request(group, asked, commit, number)
 
 
@@ -129,7 +129,7 @@ def _left() -> ConnectionLost:
 class ConsumerCommits:
     """The commits of one consumer. What is refused for good is raised; what was taken away is let go."""
 
-    def __init__(self, settings: ConsumeSettings, lanes: Lanes, committer: Committer) -> None:
+    def __init__(self, settings: ConsumeSettings, lanes: PartitionBuffers, committer: Committer) -> None:
         self._settings = settings
         self._lanes = lanes
         self._committer = committer
@@ -140,23 +140,23 @@ class ConsumerCommits:
         self._rows = 0
         """Processed since the last commit in the background."""
 
-    def begin(self, lane: Lane, cursor: Place | None) -> None:
+    def begin(self, lane: PartitionBuffer, cursor: CursorPosition | None) -> None:
         """Take in where the group's cursor is; None: it has none."""
         self._known.begin(lane.claim, cursor)
 
-    def go_back(self, lane: Lane) -> None:
+    def go_back(self, lane: PartitionBuffer) -> None:
         """Let the next commit be below the cursor: the application, or what it asked for, goes back."""
         self._known.go_back(lane.claim)
 
-    def forget(self, lanes: Iterable[Lane]) -> None:
+    def forget(self, lanes: Iterable[PartitionBuffer]) -> None:
         """Commit nothing more for these."""
         self._known.forget(lane.claim for lane in lanes)
 
-    def lose(self, lanes: Iterable[Lane]) -> None:
+    def lose(self, lanes: Iterable[PartitionBuffer]) -> None:
         """Take in that these are taken away: whoever asks for a commit next is told what it leaves out."""
         self._taken |= {lane.stream for lane in lanes if self._known.due(_places([lane], _position))}
 
-    def has_begun(self, lane: Lane) -> None:
+    def has_begun(self, lane: PartitionBuffer) -> None:
         """Have the beginning stored where there was no cursor: from now on nothing behind it is left out."""
         if self._known.stored(lane.claim) is None:
             self._is_due.set()
@@ -202,16 +202,16 @@ class ConsumerCommits:
             RequestError: no offset, or a partition that is not this member's.
             MemberFenced: something of it was taken away before its turn came; the rest is stored.
         """
-        places: dict[Lane, Place] = {}
+        places: dict[PartitionBuffer, CursorPosition] = {}
         for stream, offset in offsets.items():
             lane = self._lanes.assigned(stream)
             if not 0 <= offset <= CURSOR_OFFSET_MAX:
                 raise RequestError(f"{offset} is not an offset")
-            places[lane] = Place(offset, lane.incarnation)
+            places[lane] = CursorPosition(offset, lane.incarnation)
             self.go_back(lane)
         taken: set[str] = set()
 
-        def left() -> dict[Claim, Place]:
+        def left() -> dict[Claim, CursorPosition]:
             taken.update(lane.stream for lane in places if lane not in self._lanes)
             return {lane.claim: place for lane, place in places.items() if lane in self._lanes}
 
@@ -219,7 +219,7 @@ class ConsumerCommits:
         if taken:
             raise _taken_away(taken)
 
-    async def last(self, lanes: list[Lane]) -> None:
+    async def last(self, lanes: list[PartitionBuffer]) -> None:
         """Commit for partitions that are given up; what was committed ahead in vain is the next owner's."""
         if self._settings.commit == "manual":
             return
@@ -236,7 +236,7 @@ class ConsumerCommits:
         if self._settings.commit != "before":
             return True
         lane, may_be = delivery.lane, False
-        place = Place(delivery.chunk.end, lane.incarnation)
+        place = CursorPosition(delivery.chunk.end, lane.incarnation)
         try:
             await self._committer.commit(lambda: {lane.claim: place})
             may_be = not delivery.is_taken_back
@@ -247,11 +247,11 @@ class ConsumerCommits:
                 self._lanes.finish(delivery)
         return may_be
 
-    async def _processed(self, lanes: Iterable[Lane]) -> None:
+    async def _processed(self, lanes: Iterable[PartitionBuffer]) -> None:
         try:
             await self._committer.commit(lambda: _places(lanes, lambda lane: lane.processed))
         except JetstreamError as error:
-            if consequence_of(error) is not Consequence.DROP:
+            if consequence_of(error) is not CommitFailureEffect.DROP:
                 raise
             _log.info("commit refused group=%s error=%r", self._settings.group, error)
 
@@ -260,13 +260,15 @@ def _taken_away(streams: Iterable[str]) -> MemberFenced:
     return MemberFenced(f"taken away before it was committed: {', '.join(sorted(streams))}")
 
 
-def _position(lane: Lane) -> Offset | None:
+def _position(lane: PartitionBuffer) -> Offset | None:
     return lane.position
 
 
-def _places(lanes: Iterable[Lane], offset_of: Callable[[Lane], Offset | None]) -> dict[Claim, Place]:
+def _places(
+    lanes: Iterable[PartitionBuffer], offset_of: Callable[[PartitionBuffer], Offset | None]
+) -> dict[Claim, CursorPosition]:
     return {
-        lane.claim: Place(offset, lane.incarnation)
+        lane.claim: CursorPosition(offset, lane.incarnation)
         for lane in lanes
         if (offset := offset_of(lane)) is not None and lane.has_begun.is_set()
     }

@@ -8,14 +8,14 @@ from functools import partial
 from typing import Final
 
 from consumer_groups.assignment.partitions import Claim
-from consumer_groups.cursors import Place
+from consumer_groups.cursors import CursorPosition
 from consumer_groups.member.events import StoppedReading
 from envelope.errors import JetstreamError
 from envelope.types import Offset
 from jetstream.client.consume.consumer_commits import Committer, ConsumerCommits
 from jetstream.client.consume.coordinator_link import GroupLinks
-from jetstream.client.consume.lanes import Lane, Lanes
-from jetstream.client.consume.membership import GroupMember, MemberServices
+from jetstream.client.consume.lanes import PartitionBuffer, PartitionBuffers
+from jetstream.client.consume.membership import GroupMembership, MemberServices
 from jetstream.client.consume.options import ConsumeSettings, PartitionsTold
 from jetstream.client.consume.partition_feed import FeedStart, PartitionFeeds
 from jetstream.client.consume.wire import cursors_request, read_cursors
@@ -34,7 +34,7 @@ class ConsumerServices:
     links: NodeLinks
     groups: GroupLinks
     settings: ConsumeSettings
-    lanes: Lanes
+    lanes: PartitionBuffers
     tasks: asyncio.TaskGroup
     failed: Callable[[Exception], None]
     """Called with what the application is to be told instead of a record."""
@@ -52,7 +52,7 @@ class ConsumerPartitions:
         self._settings = settings
         self._lanes = services.lanes
         self._tasks: asyncio.TaskGroup = services.tasks
-        self.member: Final = GroupMember(
+        self.member: Final = GroupMembership(
             settings.group,
             settings.terms,
             MemberServices(services.groups, services.tasks, self, services.ended),
@@ -118,7 +118,7 @@ class ConsumerPartitions:
 
     # --- coming -------------------------------------------------------------------------------------------
 
-    async def _begin(self, lanes: list[Lane]) -> None:
+    async def _begin(self, lanes: list[PartitionBuffer]) -> None:
         """Find out where to begin, tell the application, read."""
         try:
             await self._find_cursors(lanes)
@@ -133,7 +133,7 @@ class ConsumerPartitions:
             if lane.is_open and where is not None:
                 self._feeds.start(lane, where, self._tasks)
 
-    async def _find_cursors(self, lanes: list[Lane]) -> None:
+    async def _find_cursors(self, lanes: list[PartitionBuffer]) -> None:
         for start in range(0, len(lanes), _CURSORS_ASKED):
             some = lanes[start : start + _CURSORS_ASKED]
             partitions = [lane.claim.partition for lane in some]
@@ -144,7 +144,7 @@ class ConsumerPartitions:
                 if lane in self._lanes:
                     self._place(lane, cursors.get(lane.claim.partition))
 
-    def _place(self, lane: Lane, cursor: Place | None) -> None:
+    def _place(self, lane: PartitionBuffer, cursor: CursorPosition | None) -> None:
         self.commits.begin(lane, cursor)
         where = FeedStart(self._settings.start)
         if cursor is not None:
@@ -152,7 +152,7 @@ class ConsumerPartitions:
             lane.place, lane.incarnation = Offset(cursor.offset), cursor.incarnation
         self._wheres[lane.claim] = where
 
-    def _elsewhere(self, lane: Lane, error: JetstreamError) -> FeedStart | None:
+    def _elsewhere(self, lane: PartitionBuffer, error: JetstreamError) -> FeedStart | None:
         """Return where to go on if that is said; ``error``: the lane's beginning is not in the stream."""
         del error
         if self._settings.reset is None:
@@ -163,7 +163,7 @@ class ConsumerPartitions:
 
     # --- going --------------------------------------------------------------------------------------------
 
-    async def _give_up(self, lanes: list[Lane]) -> None:
+    async def _give_up(self, lanes: list[PartitionBuffer]) -> None:
         """Let the application finish what it works on, commit, and say that these are free."""
         for lane in lanes:
             await lane.has_begun.wait()
@@ -177,14 +177,14 @@ class ConsumerPartitions:
         self._forget(lanes)
         self.member.give(StoppedReading(tuple(lane.claim for lane in lanes)))
 
-    def _forget(self, lanes: list[Lane]) -> None:
+    def _forget(self, lanes: list[PartitionBuffer]) -> None:
         for lane in lanes:
             self._lanes.close(lane)
             self._announced.discard(lane.claim)
             self._wheres.pop(lane.claim, None)
         self.commits.forget(lanes)
 
-    async def _tell(self, told: PartitionsTold | None, lanes: list[Lane]) -> None:
+    async def _tell(self, told: PartitionsTold | None, lanes: list[PartitionBuffer]) -> None:
         """Tell the application of partitions, and wait until it has heard."""
         if told is None or not lanes:
             return

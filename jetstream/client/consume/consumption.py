@@ -16,7 +16,7 @@ from consumer_groups.member.events import Closed, Resumed, Stalled, Subscribed
 from envelope.errors import ConnectionLost, JetstreamError
 from jetstream.client.consume.consumer_partitions import ConsumerPartitions, ConsumerServices
 from jetstream.client.consume.coordinator_link import GroupLinks
-from jetstream.client.consume.lanes import Delivery, Lanes
+from jetstream.client.consume.lanes import Delivery, PartitionBuffers
 from jetstream.client.consume.options import ConsumeSettings
 from jetstream.client.nodes.node_links import NodeLinks
 from jetstream.client.read.read_range import Start
@@ -31,7 +31,7 @@ class _Ended(Exception):
     """Ends the tasks of a consumption."""
 
 
-class Consumption:
+class ConsumerTasks:
     """Runs until it is closed or has failed; made by `Consumer`.
 
     Attributes:
@@ -42,7 +42,7 @@ class Consumption:
     """
 
     def __init__(self, links: NodeLinks, groups: GroupLinks, settings: ConsumeSettings) -> None:
-        self.lanes: Final = Lanes(counts_at_once=settings.commit == "before")
+        self.lanes: Final = PartitionBuffers(counts_at_once=settings.commit == "before")
         self.failure: Exception | None = None
         self.is_over = False
         self.was_over: Final = asyncio.Event()

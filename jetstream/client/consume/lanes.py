@@ -20,7 +20,7 @@ from jetstream.client.read.records import RECORDS_AT_ONCE, Record, records_from
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class RecordChunk:
     """Records of a partition, in order; at least one."""
 
     batch: pa.RecordBatch
@@ -28,12 +28,12 @@ class Chunk:
     """The offset behind them, and behind what was left out there."""
     epoch: LeaderEpoch
 
-    def cut(self, rows: int) -> tuple["Chunk", "Chunk"]:
+    def cut(self, rows: int) -> tuple["RecordChunk", "RecordChunk"]:
         """Return the first ``rows`` of them, and the others; both have some."""
         assert 0 < rows < self.batch.num_rows, f"{rows} of {self.batch.num_rows}"
         middle = self.offset_after(rows)
-        first = Chunk(self.batch.slice(0, rows), middle, self.epoch)
-        return first, Chunk(self.batch.slice(rows), self.end, self.epoch)
+        first = RecordChunk(self.batch.slice(0, rows), middle, self.epoch)
+        return first, RecordChunk(self.batch.slice(rows), self.end, self.epoch)
 
     def offset_after(self, rows: int) -> Offset:
         """Return where one goes on that has the first ``rows`` of them; there is one at least."""
@@ -43,7 +43,7 @@ class Chunk:
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class PartitionBuffer:
     """One partition that is read for a group."""
 
     claim: Claim
@@ -56,7 +56,7 @@ class Lane:
     read_to: Offset | None = None
     """What was not put here below it was left out."""
     incarnation: str | None = None
-    chunks: deque[Chunk] = field(default_factory=deque)
+    chunks: deque[RecordChunk] = field(default_factory=deque)
     """What waits to be handed out."""
     in_hand: "Delivery | None" = None
     failure: JetstreamError | None = None
@@ -108,7 +108,7 @@ class Delivery:
         C22: a row counts as processed only when the next one was asked for.
     """
 
-    def __init__(self, lane: Lane, chunk: Chunk, number: int) -> None:
+    def __init__(self, lane: PartitionBuffer, chunk: RecordChunk, number: int) -> None:
         """``number``: of the delivery, among those of its consumer."""
         self.lane = lane
         self.chunk = chunk
@@ -150,7 +150,7 @@ class Delivery:
         return rest
 
 
-class Lanes:
+class PartitionBuffers:
     """The lanes of one consumer.
 
     Invariants:
@@ -161,33 +161,33 @@ class Lanes:
     def __init__(self, *, counts_at_once: bool = False) -> None:
         """``counts_at_once``: whether a record counts as processed when it is handed out."""
         self._counts_at_once = counts_at_once
-        self._lanes: dict[Claim, Lane] = {}
-        self._ready: dict[Claim, Lane] = {}
+        self._lanes: dict[Claim, PartitionBuffer] = {}
+        self._ready: dict[Claim, PartitionBuffer] = {}
         """Those with something to hand out, longest first."""
         self.has_ready = asyncio.Event()
         """Something can be taken."""
         self._taken = 0
 
-    def __iter__(self) -> Iterator[Lane]:
+    def __iter__(self) -> Iterator[PartitionBuffer]:
         return iter(tuple(self._lanes.values()))
 
     def __len__(self) -> int:
         return len(self._lanes)
 
-    def open(self, claim: Claim, stream: str) -> Lane:
+    def open(self, claim: Claim, stream: str) -> PartitionBuffer:
         """Return a lane for a claim that is new."""
         assert claim not in self._lanes, f"C23: {claim} is read already"
-        lane = self._lanes[claim] = Lane(claim, stream, self._counts_at_once)
+        lane = self._lanes[claim] = PartitionBuffer(claim, stream, self._counts_at_once)
         return lane
 
-    def __contains__(self, lane: Lane) -> bool:
+    def __contains__(self, lane: PartitionBuffer) -> bool:
         return self._lanes.get(lane.claim) is lane
 
-    def of(self, claims: Iterable[Claim]) -> list[Lane]:
+    def of(self, claims: Iterable[Claim]) -> list[PartitionBuffer]:
         """Return the lanes of claims that are read."""
         return [self._lanes[claim] for claim in claims]
 
-    def assigned(self, stream: str) -> Lane:
+    def assigned(self, stream: str) -> PartitionBuffer:
         """Return the lane of a partition by the stream that it is.
 
         Raises:
@@ -204,14 +204,14 @@ class Lanes:
         worked_on = ((each.number, each.rows_handed_out) for each in in_hand if each.rows_handed_out > 0)
         return next(worked_on, None)
 
-    def put(self, lane: Lane, chunk: Chunk) -> None:
+    def put(self, lane: PartitionBuffer, chunk: RecordChunk) -> None:
         """Let what has come wait until the application asks; a lane takes one chunk at a time."""
         assert not lane.chunks, f"C23: {lane.claim} has no room"
         lane.chunks.append(chunk)
         lane.has_room.clear()
         self._settle(lane)
 
-    def fail(self, lane: Lane, failure: JetstreamError) -> None:
+    def fail(self, lane: PartitionBuffer, failure: JetstreamError) -> None:
         """Raise ``failure`` where the application asks for what comes next of this partition."""
         lane.failure = failure
         self._settle(lane)
@@ -257,32 +257,32 @@ class Lanes:
         self._settle(lane)
         return rows
 
-    def stop(self, lane: Lane) -> None:
+    def stop(self, lane: PartitionBuffer) -> None:
         """Hand out nothing more of it; what is in hand is not affected. It is still this member's."""
         lane.is_open = False
         self._empty(lane)
 
-    def close(self, lane: Lane) -> None:
+    def close(self, lane: PartitionBuffer) -> None:
         """Forget a lane; what is in hand of it counts for nothing any more."""
         self.stop(lane)
         self._let_go(lane)
         self._lanes.pop(lane.claim, None)
 
-    def seek(self, lane: Lane, place: Offset | None) -> None:
+    def seek(self, lane: PartitionBuffer, place: Offset | None) -> None:
         """Begin somewhere else; None: where that is will be told."""
         self._empty(lane)
         self._let_go(lane)
         lane.place, lane.read_to, lane.failure = place, None, None
         self._settle(lane)
 
-    def pause(self, lane: Lane, *, is_paused: bool) -> None:
+    def pause(self, lane: PartitionBuffer, *, is_paused: bool) -> None:
         """Hand out nothing of it for the time being, or go on."""
         lane.is_paused = is_paused
         if lane.in_hand is not None:
             lane.in_hand.is_taken_back = is_paused or not lane.is_open
         self._settle(lane)
 
-    def _empty(self, lane: Lane) -> None:
+    def _empty(self, lane: PartitionBuffer) -> None:
         if lane.in_hand is None:
             lane.place = lane.processed
         lane.read_to = None  # what is dropped now was read, and not processed
@@ -293,11 +293,11 @@ class Lanes:
             lane.in_hand.is_taken_back = True
         self._settle(lane)
 
-    def _let_go(self, lane: Lane) -> None:
+    def _let_go(self, lane: PartitionBuffer) -> None:
         lane.in_hand = None
         lane.is_idle.set()
 
-    def _settle(self, lane: Lane) -> None:
+    def _settle(self, lane: PartitionBuffer) -> None:
         """Have it among the ready ones, or not: behind all others, unless a batch of its is begun."""
         something = bool(lane.chunks) or lane.failure is not None
         if not (something and lane.is_open and not lane.is_paused and lane.in_hand is None):

@@ -29,7 +29,7 @@ from consumer_groups.member.events import (
     CoordinatorLost,
     CoordinatorRefused,
     Ended,
-    FindCoordinator,
+    LocateCoordinator,
     Lost,
     MemberAction,
     MemberEvent,
@@ -81,7 +81,7 @@ class MemberServices:
     """Called when there is no membership any more: because of an error, or as it was wanted."""
 
 
-class GroupMember:
+class GroupMembership:
     """Runs one `Member`."""
 
     def __init__(self, group: str, terms: Terms, services: MemberServices) -> None:
@@ -150,7 +150,7 @@ class GroupMember:
         match action:
             case Join() | Release() | Leave():
                 self._tasks.create_task(self._send(action))
-            case FindCoordinator():
+            case LocateCoordinator():
                 self._drop_link()
                 self._tasks.create_task(self._find())
             case SetTimer(at):

@@ -20,7 +20,7 @@ from envelope.limits import (
 )
 from envelope.subjects import validated_stream_name
 from envelope.types import NodeId, StreamName
-from jetstream.client.nodes.replica_choice import ReadFrom, ReadWish, Whereabouts
+from jetstream.client.nodes.replica_choice import Locality, ReadFrom, ReadPreference
 from jetstream.client.read.fetch_pipeline import Wanted
 from jetstream.client.read.read_range import ReadRange, Start
 from jetstream.protocol.requests import Column
@@ -115,7 +115,7 @@ class ConsumeSettings:
     start: Start
     reset: Reset | None
     processing_timeout_s: float | None
-    wish: ReadWish
+    wish: ReadPreference
     wanted: Wanted
     prefetch_bytes: int
     callbacks: Callbacks
@@ -161,9 +161,9 @@ def consume_settings(streams: str | Sequence[str], group: str, options: ConsumeO
         start=start,
         reset=reset,
         processing_timeout_s=_processing_timeout_s(options),
-        wish=ReadWish(
+        wish=ReadPreference(
             _one_of("read_from", options.get("read_from", "auto"), get_args(ReadFrom)),
-            Whereabouts(terms.node, terms.rack),
+            Locality(terms.node, terms.rack),
         ),
         wanted=wanted,
         prefetch_bytes=_positive("prefetch_bytes", options.get("prefetch_bytes", PREFETCH_BYTES_DEFAULT)),

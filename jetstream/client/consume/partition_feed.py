@@ -10,7 +10,7 @@ from consumer_groups.assignment.partitions import Claim
 from envelope.errors import JetstreamError, OffsetOutOfRange, StreamRecreated, UnknownStream
 from envelope.limits import KIB
 from envelope.types import Offset
-from jetstream.client.consume.lanes import Chunk, Lane, Lanes
+from jetstream.client.consume.lanes import PartitionBuffer, PartitionBuffers, RecordChunk
 from jetstream.client.consume.options import ConsumeSettings
 from jetstream.client.nodes.node_links import NodeLinks
 from jetstream.client.read.fetch_pipeline import FetchSettings
@@ -36,11 +36,14 @@ class FeedStart:
     """Of the stream that the start belongs to, if that is known."""
 
 
-class PartitionFeed:
+class PartitionPrefetcher:
     """Puts what it reads of a partition into its lane, whenever that has room."""
 
     def __init__(
-        self, lanes: Lanes, lane: Lane, open_reader: Callable[[FeedStart, "PartitionFeed"], BatchReader]
+        self,
+        lanes: PartitionBuffers,
+        lane: PartitionBuffer,
+        open_reader: Callable[[FeedStart, "PartitionPrefetcher"], BatchReader],
     ) -> None:
         self.lane: Final = lane
         self.reader: BatchReader | None = None
@@ -57,7 +60,7 @@ class PartitionFeed:
                 assert end is not None, "a reader that has read stands somewhere"
                 assert epoch is not None, "a batch has an epoch"
                 await _room(lane)
-                self._lanes.put(lane, Chunk(batch, end, epoch))
+                self._lanes.put(lane, RecordChunk(batch, end, epoch))
                 await _room(lane)
 
     def reached(self, where: FeedStart) -> FeedStart:
@@ -68,12 +71,12 @@ class PartitionFeed:
         return FeedStart(reader.next_offset, reader.incarnation)
 
 
-async def _room(lane: Lane) -> None:
+async def _room(lane: PartitionBuffer) -> None:
     while lane.chunks:  # it may come back while this waits
         await lane.has_room.wait()
 
 
-async def _idle(lane: Lane) -> None:
+async def _idle(lane: PartitionBuffer) -> None:
     """Return when the application is done with all that was put into the lane."""
     while lane.chunks or lane.in_hand is not None:
         await lane.has_room.wait()
@@ -87,9 +90,9 @@ class PartitionFeeds:
         self,
         links: NodeLinks,
         settings: ConsumeSettings,
-        lanes: Lanes,
-        begun: Callable[[Lane], None],
-        elsewhere: Callable[[Lane, JetstreamError], FeedStart | None],
+        lanes: PartitionBuffers,
+        begun: Callable[[PartitionBuffer], None],
+        elsewhere: Callable[[PartitionBuffer, JetstreamError], FeedStart | None],
     ) -> None:
         """Start none yet.
 
@@ -105,16 +108,16 @@ class PartitionFeeds:
         self._lanes = lanes
         self._begun = begun
         self._elsewhere = elsewhere
-        self._running: dict[Claim, tuple[PartitionFeed, asyncio.Task[None]]] = {}
+        self._running: dict[Claim, tuple[PartitionPrefetcher, asyncio.Task[None]]] = {}
 
-    def start(self, lane: Lane, where: FeedStart, tasks: asyncio.TaskGroup) -> None:
+    def start(self, lane: PartitionBuffer, where: FeedStart, tasks: asyncio.TaskGroup) -> None:
         """Begin to read for a lane, as one of ``tasks``."""
         assert lane.claim not in self._running, f"{lane.claim} is read already"
-        feed = PartitionFeed(self._lanes, lane, self._open)
+        feed = PartitionPrefetcher(self._lanes, lane, self._open)
         self._running[lane.claim] = feed, tasks.create_task(self._run(feed, where))
         self._share()
 
-    def stop(self, lane: Lane) -> bool:
+    def stop(self, lane: PartitionBuffer) -> bool:
         """Read no more for a lane; return whether that was begun."""
         running = self._running.pop(lane.claim, None)
         if running is not None:
@@ -122,7 +125,7 @@ class PartitionFeeds:
             self._share()
         return running is not None
 
-    async def _run(self, feed: PartitionFeed, where: FeedStart) -> None:
+    async def _run(self, feed: PartitionPrefetcher, where: FeedStart) -> None:
         """Read until cancelled, or until it fails: the application is told in its turn."""
         stream = feed.lane.stream
         while True:
@@ -144,11 +147,11 @@ class PartitionFeeds:
                 self._fail(feed.lane, error)
                 return
 
-    def _fail(self, lane: Lane, error: JetstreamError) -> None:
+    def _fail(self, lane: PartitionBuffer, error: JetstreamError) -> None:
         error.detail.setdefault("stream", lane.stream)
         self._lanes.fail(lane, error)
 
-    def _open(self, where: FeedStart, feed: PartitionFeed) -> BatchReader:
+    def _open(self, where: FeedStart, feed: PartitionPrefetcher) -> BatchReader:
         def moved(offset: Offset) -> None:
             """Learn what was left out, or where the range begins; what came before was put into the lane."""
             assert feed.reader is not None, "it is the reader that tells"

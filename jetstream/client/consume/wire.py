@@ -9,13 +9,13 @@ from consumer_groups.coordinator.events import (
     Assignment,
     Beat,
     CommitRequested,
+    CoordinatorRefusal,
     Join,
     Leave,
-    Refusal,
     Release,
 )
-from consumer_groups.cursors import Place
-from consumer_groups.member.commits import Commit
+from consumer_groups.cursors import CursorPosition
+from consumer_groups.member.commits import CursorCommit
 from consumer_groups.member.events import MemberRequest
 from envelope.errors import JetstreamError, RemoteProtocolError
 from envelope.types import StreamName
@@ -65,7 +65,7 @@ def member_request(group: str, asked: MemberRequest, number: int) -> Request:
             assert_never(asked)
 
 
-def commit_request(group: str, asked: CommitRequested, commit: Commit, number: int) -> CommitCursors:
+def commit_request(group: str, asked: CommitRequested, commit: CursorCommit, number: int) -> CommitCursors:
     """Return a commit as request ``number`` of a connection."""
     cursors = [
         PartitionCursor(
@@ -132,12 +132,12 @@ def read_assignment(told: MemberAssignment) -> tuple[Assignment, Mapping[Partiti
     return assignment, names
 
 
-def refusal_of(error: JetstreamError) -> Refusal:
+def refusal_of(error: JetstreamError) -> CoordinatorRefusal:
     """Return an error as machines take it."""
-    return Refusal(type(error), error.description, tuple(error.detail.items()))
+    return CoordinatorRefusal(type(error), error.description, tuple(error.detail.items()))
 
 
-def error_of(refusal: Refusal) -> JetstreamError:
+def error_of(refusal: CoordinatorRefusal) -> JetstreamError:
     """Return the error that `refusal_of` took."""
     return refusal.error(refusal.description, **dict(refusal.detail))
 
@@ -152,10 +152,10 @@ def cursors_request(group: str, partitions: Iterable[Partition], number: int) ->
     return FetchCursors(id=number, group=group, partitions=wanted)
 
 
-def read_cursors(response: CursorsResponse) -> dict[Partition, Place]:
+def read_cursors(response: CursorsResponse) -> dict[Partition, CursorPosition]:
     """Return where the group reads on in the partitions that have a cursor."""
     return {
-        Partition(StreamName(each.stream), each.partition): Place(
+        Partition(StreamName(each.stream), each.partition): CursorPosition(
             each.offset, each.incarnation, each.metadata
         )
         for each in response.cursors

@@ -45,7 +45,7 @@ class StreamReplicas:
         return self.replicas + self.read_replicas
 
 
-class Whereabouts(NamedTuple):
+class Locality(NamedTuple):
     """Where a reader stands, as far as it was told."""
 
     node: str | None = None
@@ -62,15 +62,15 @@ class Whereabouts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadWish:
+class ReadPreference:
     """Whom an application would read from."""
 
     read_from: ReadFrom = "auto"
-    whereabouts: Whereabouts = field(default_factory=Whereabouts)
+    whereabouts: Locality = field(default_factory=Locality)
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class RouteStep:
     """A node to ask."""
 
     node: str
@@ -81,8 +81,8 @@ class Visit:
 
 
 def choose(
-    known: StreamReplicas, purpose: Purpose, wish: ReadWish, shunned: Collection[str], turn: int
-) -> Visit | None:
+    known: StreamReplicas, purpose: Purpose, wish: ReadPreference, shunned: Collection[str], turn: int
+) -> RouteStep | None:
     """Return whom to ask; None if that is the leader and nobody leads.
 
     Args:
@@ -106,13 +106,11 @@ def choose(
     return _visit(node, leaves=True, wait_ms_max=None if node == known.leader else wait_ms_max)
 
 
-def _visit(node: str | None, *, leaves: bool = False, wait_ms_max: int | None = None) -> Visit | None:
-    return None if node is None else Visit(node, leaves, wait_ms_max)
+def _visit(node: str | None, *, leaves: bool = False, wait_ms_max: int | None = None) -> RouteStep | None:
+    return None if node is None else RouteStep(node, leaves, wait_ms_max)
 
 
-def _one_of(
-    known: StreamReplicas, whereabouts: Whereabouts, shunned: Collection[str], turn: int
-) -> str | None:
+def _one_of(known: StreamReplicas, whereabouts: Locality, shunned: Collection[str], turn: int) -> str | None:
     """Return one in sync or a read replica, rather than that another one, rather than one that has failed."""
     well = [node for node in (*known.isr, *known.read_replicas) if node not in shunned]
     lagging = [node for node in known.replicas if node not in shunned]

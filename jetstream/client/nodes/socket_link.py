@@ -9,7 +9,7 @@ so there each piece wakes.
 Source: Linux, ``SO_RCVLOWAT`` and ``FIONREAD``. Since 4.18 the kernel makes room for what is waited for, and
 wakes earlier where it cannot; before, a receiver could wait for more than fits, for ever.
 
-`ReceiveRooms` is memory for bodies, used again when the last view of it is gone.
+`BufferPool` is memory for bodies, used again when the last view of it is gone.
 
 A body is received where it stays: Arrow batches, and whatever an application makes of them, view it. Memory
 fresh from the system costs a page fault and a cleared page for every 4 KiB, a sixth of a reader's time; so
@@ -63,7 +63,7 @@ _SCRATCH_BYTES: Final = 64 * KIB
 _Room = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class ReceiveRooms:
+class BufferPool:
     """Lends writable memory.
 
     Invariant:
@@ -156,7 +156,7 @@ class SocketLink(asyncio.BufferedProtocol):
     """
 
     def __init__(self) -> None:
-        self.rooms: Final = ReceiveRooms()
+        self.rooms: Final = BufferPool()
         """Memory for bodies."""
         self.local = LocalRanges(usable=False)
         """The node's files, as far as they can be read here."""

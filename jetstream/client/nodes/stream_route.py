@@ -7,7 +7,7 @@ from typing import Final
 
 from envelope.errors import CorruptDataError, JetstreamError, NotLeader, StreamRecreated, UnknownStream
 from jetstream.client.nodes.node_links import NodeLinks
-from jetstream.client.nodes.replica_choice import Purpose, ReadWish, StreamReplicas, Visit, choose
+from jetstream.client.nodes.replica_choice import Purpose, ReadPreference, RouteStep, StreamReplicas, choose
 from jetstream.client.nodes.socket_link import SocketLink
 
 _SHUNNED_S: Final = 1.0
@@ -18,7 +18,7 @@ _SHUNNED_S: Final = 1.0
 class Arrival:
     """A node that can be asked now."""
 
-    visit: Visit
+    visit: RouteStep
     link: SocketLink
 
 
@@ -29,14 +29,14 @@ class StreamRoute:
         C14: after every failure another node says where the stream is, before anybody is asked again.
     """
 
-    def __init__(self, links: NodeLinks, stream: str, wish: ReadWish) -> None:
+    def __init__(self, links: NodeLinks, stream: str, wish: ReadPreference) -> None:
         self.stream: Final = stream
         self._wish = wish
         self._links = links
         self._turn = random.randrange(1 << 16)  # noqa: S311 - spreads readers, no secret
         self._shunned: dict[str, float] = {}
         """Until when, in seconds of the monotonic clock."""
-        self._visit: Visit | None = None
+        self._visit: RouteStep | None = None
         self._is_stale = False
         self._doubted: JetstreamError | None = None
         self._known: StreamReplicas | None = None

@@ -12,7 +12,7 @@ from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
 from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError, NoResponders
-from jetstream.client.publish.messages import PublishAck, Refusal, parse_ack
+from jetstream.client.publish.messages import PublishAck, PublishRefusal, parse_ack
 
 _NO_RESPONDERS: Final = "503"
 
@@ -56,7 +56,7 @@ class Expectation(Protocol):
 
     token: int
 
-    def on_answer(self, answer: PublishAck | Refusal) -> bool:
+    def on_answer(self, answer: PublishAck | PublishRefusal) -> bool:
         """Take an answer in; return whether no more are wanted."""
 
     def on_failure(self, error: JetstreamError) -> None:
@@ -72,9 +72,9 @@ class OneAck:
         self.token = 0
         self.future: AckFuture = ClaimedFuture(loop=loop)
 
-    def on_answer(self, answer: PublishAck | Refusal) -> bool:
+    def on_answer(self, answer: PublishAck | PublishRefusal) -> bool:
         """Take the first answer."""
-        if isinstance(answer, Refusal):
+        if isinstance(answer, PublishRefusal):
             self.on_failure(answer.error)
         elif not self.future.done():
             self.future.set_result(answer)
@@ -97,10 +97,10 @@ class AckOfEach:
         self._streams = tuple(streams)
         self._acks: dict[str, PublishAck] = {}
 
-    def on_answer(self, answer: PublishAck | Refusal) -> bool:
+    def on_answer(self, answer: PublishAck | PublishRefusal) -> bool:
         """Take the answer of a named stream, or of a partition of one; others are not ours to wait for."""
         named = next((name for name in answer.names if name in self._streams), None)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, PublishRefusal):
             if named is not None:
                 self.on_failure(answer.error)
             return self.future.done()

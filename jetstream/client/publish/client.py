@@ -36,7 +36,7 @@ from jetstream.client.publish.messages import (
     refuse_unknown,
 )
 from jetstream.client.publish.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message, Publisher, send
-from jetstream.client.publish.session_messages import SessionOptions, SessionSettings
+from jetstream.client.publish.session_messages import PublisherSessionSettings, SessionOptions
 from jetstream.client.publish.session_publisher import SessionPublisher
 
 
@@ -161,7 +161,7 @@ class PublishingClient:
             TypeError: an option does not exist.
             RequestError: a window that holds nothing.
         """
-        settings = SessionSettings.of(name, options)
+        settings = PublisherSessionSettings.of(name, options)
         publisher = SessionPublisher(self.nats, _required(self._through_nats).inbox, settings)
         async with sending(publisher):
             yield publisher

@@ -92,7 +92,7 @@ class BatchAck(PublishAck):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PublishRefusal:
     """The record is not stored."""
 
     stream: str
@@ -184,7 +184,7 @@ def _check(name: str, text: str) -> None:
         raise InvalidHeader(f"{name!r} is not a header name")
 
 
-def parse_ack(payload: bytes) -> PublishAck | Refusal | None:
+def parse_ack(payload: bytes) -> PublishAck | PublishRefusal | None:
     """Return what a reply to a publish says; None if it is not from a stream but from somebody else."""
     try:
         fields: object = from_json(payload)
@@ -196,7 +196,7 @@ def parse_ack(payload: bytes) -> PublishAck | Refusal | None:
     number = fields.get("partition")
     partition = number if type(number) is int else None
     if isinstance(error, dict):
-        return Refusal(
+        return PublishRefusal(
             stream if isinstance(stream, str) else "", _refusal(error, fields.get("detail")), partition
         )
     is_repeat = fields.get("duplicate") is True
@@ -204,7 +204,7 @@ def parse_ack(payload: bytes) -> PublishAck | Refusal | None:
         return None
     if sequence == 0:
         forgotten = OffsetForgotten(f"stored in {stream} so long ago that nobody knows where")
-        return Refusal(stream, forgotten, partition)
+        return PublishRefusal(stream, forgotten, partition)
     offset, epoch, count = fields.get("offset"), fields.get("epoch"), fields.get("count")
     records = count if type(count) is int and count > 0 else None
     return (PublishAck if records is None else BatchAck)(

@@ -1,7 +1,7 @@
 """Publishing with many acks outstanding, up to a window.
 
-`KeptFailures` keeps a limited number of failures that were perhaps not looked at, so that a flush can raise
-the first.
+`UnobservedFailures` keeps a limited number of failures that were perhaps not looked at, so that a flush can
+raise the first.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ TIMEOUT_S_DEFAULT: Final = 5.0
 WINDOW_DEFAULT: Final = 1000
 
 
-class KeptFailures:
+class UnobservedFailures:
     """Futures of messages that failed; beyond a hundred that nobody has looked at they are only counted."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Publisher:
         self._loop = asyncio.get_running_loop()
         self._outstanding: set[OneAck | AckOfEach] = set()
         self._changed = asyncio.Event()
-        self._failures = KeptFailures()
+        self._failures = UnobservedFailures()
 
     @property
     def outstanding(self) -> int:

@@ -11,7 +11,7 @@ from jetstream.client.publish.ack_inbox import AckInbox, ClaimedFuture, OneAck
 from jetstream.client.publish.batch_envelopes import checked_ack
 from jetstream.client.publish.messages import PublishAck, PublishOptions, refuse_unknown
 from jetstream.client.publish.publisher import WINDOW_DEFAULT, checked_window
-from jetstream.client.publish.session_rules import Consequence, consequence_of, derived_consequence
+from jetstream.client.publish.session_rules import RefusalEffect, consequence_of, derived_consequence
 
 SESSION_TIMEOUT_S_DEFAULT: Final = 2.0
 RETRY_S_DEFAULT: Final = 60.0
@@ -56,7 +56,7 @@ SessionFuture = ClaimedFuture[SessionAck]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionSettings:
+class PublisherSessionSettings:
     """How a session is published: see `SessionOptions`, and `derived_consequence` for ``is_derived``.
 
     The ``name`` is unique, unless the session repeats what an earlier one sent.
@@ -71,7 +71,7 @@ class SessionSettings:
     is_derived: bool = False
 
     @classmethod
-    def of(cls, name: str | None, options: SessionOptions) -> "SessionSettings":
+    def of(cls, name: str | None, options: SessionOptions) -> "PublisherSessionSettings":
         """Return what the options say; without a name, with one that nobody else has.
 
         Raises:
@@ -108,7 +108,7 @@ class SessionSettings:
 
     def consequence(
         self, error: JetstreamError, message: "SessionMessage", last_acked: int, *, is_begun: bool
-    ) -> Consequence:
+    ) -> RefusalEffect:
         """Return what follows from the refusal of a message; see `consequence_of`."""
         names_last_acked = message.after == last_acked
         if not self.is_derived:

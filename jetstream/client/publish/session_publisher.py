@@ -30,15 +30,15 @@ from jetstream.client.publish.ack_inbox import AckInbox, ClaimedFuture, OneAck
 from jetstream.client.publish.batch_envelopes import Filled, batch_rows, envelopes
 from jetstream.client.publish.message_table import ArrowTable
 from jetstream.client.publish.messages import PublishOptions, encode_options, header_block_bytes
-from jetstream.client.publish.publisher import KeptFailures, send
+from jetstream.client.publish.publisher import UnobservedFailures, send
 from jetstream.client.publish.session_messages import (
+    PublisherSessionSettings,
     SessionAck,
     SessionFuture,
     SessionMessage,
-    SessionSettings,
     UnackedMessages,
 )
-from jetstream.client.publish.session_rules import AckTimeout, Consequence, named_last
+from jetstream.client.publish.session_rules import AckTimeout, RefusalEffect, named_last
 
 _BACKOFF_S_MIN: Final = 0.02
 _BACKOFF_S_MAX: Final = 1.0
@@ -55,7 +55,7 @@ class SessionPublisher:
         C20: a failure is definite for its message, or ends the session: then nothing behind it is stored.
     """
 
-    def __init__(self, nats_client: NatsClient, inbox: AckInbox, settings: SessionSettings) -> None:
+    def __init__(self, nats_client: NatsClient, inbox: AckInbox, settings: PublisherSessionSettings) -> None:
         """Nothing is sent before `run` runs."""
         self._nats = nats_client
         self._inbox = inbox
@@ -69,7 +69,7 @@ class SessionPublisher:
         self._changed = asyncio.Event()
         self._trouble: JetstreamError | None = None
         self._failed: Exception | None = None
-        self._failures = KeptFailures()
+        self._failures = UnobservedFailures()
         self._progress_at = self._loop.time()
         self._backoff_s = _BACKOFF_S_MIN
         self._timeout = AckTimeout(settings.timeout_s, settings.retry_s, settings.window)
@@ -302,15 +302,15 @@ class SessionPublisher:
     def _refused(self, message: SessionMessage, error: JetstreamError) -> None:
         """C20: leave out what is refused for good; whatever else, what is not acked is sent again."""
         consequence = self._settings.consequence(error, message, self._last_acked, is_begun=self._is_begun)
-        if consequence is Consequence.GIVE_UP:
+        if consequence is RefusalEffect.GIVE_UP:
             self._give_up(error)
-        elif consequence is Consequence.IS_STORED:
+        elif consequence is RefusalEffect.IS_STORED:
             self._stored(message, self._settings.forgotten(message.sequence, message.records))
-        elif consequence is Consequence.FOLLOW:
+        elif consequence is RefusalEffect.FOLLOW:
             assert isinstance(error, SequenceGap), "it names what the stream has"
             self._last_acked = named_last(error)
             self._trouble = self._trouble or error
-        elif consequence is Consequence.SEND_AGAIN:
+        elif consequence is RefusalEffect.SEND_AGAIN:
             self._trouble = self._trouble or error
         else:
             place = self._unacked.remove(message)

@@ -6,7 +6,7 @@ from typing import Final
 from envelope.errors import JetstreamError, SequenceGap, SequencePassed, SessionExpired
 
 
-class Consequence(Enum):
+class RefusalEffect(Enum):
     """What follows for a session from the refusal of one of its messages."""
 
     SEND_AGAIN = auto()
@@ -21,7 +21,7 @@ class Consequence(Enum):
     """Another run has published up to the number that the stream names: go on there."""
 
 
-def consequence_of(error: JetstreamError, *, names_last_acked: bool, is_begun: bool) -> Consequence:
+def consequence_of(error: JetstreamError, *, names_last_acked: bool, is_begun: bool) -> RefusalEffect:
     """Return what follows from the refusal of a message.
 
     Args:
@@ -32,20 +32,20 @@ def consequence_of(error: JetstreamError, *, names_last_acked: bool, is_begun: b
     """
     match error:
         case SequencePassed():
-            return Consequence.GIVE_UP  # forgotten, or somebody else publishes this session
+            return RefusalEffect.GIVE_UP  # forgotten, or somebody else publishes this session
         case SequenceGap() if names_last_acked:
-            return Consequence.GIVE_UP  # the stream does not have what it acked, or somebody else as above
+            return RefusalEffect.GIVE_UP  # the stream does not have what it acked, or somebody else as above
         case SessionExpired() if is_begun:
-            return Consequence.GIVE_UP  # to begin anew would be to store again what is not acked yet
+            return RefusalEffect.GIVE_UP  # to begin anew would be to store again what is not acked yet
         case SessionExpired():
-            return Consequence.SEND_AGAIN  # the first message was lost on its way, and this one came
+            return RefusalEffect.SEND_AGAIN  # the first message was lost on its way, and this one came
         case _:
-            return Consequence.SEND_AGAIN if error.retriable else Consequence.LEAVE_OUT
+            return RefusalEffect.SEND_AGAIN if error.retriable else RefusalEffect.LEAVE_OUT
 
 
 def derived_consequence(
     error: JetstreamError, sequence: int, last_acked: int, *, names_last_acked: bool, is_begun: bool
-) -> Consequence:
+) -> RefusalEffect:
     """Return what follows where numbers and messages are derived from what is read.
 
     Whoever else publishes this session publishes the same messages under the same numbers, each naming the
@@ -60,11 +60,11 @@ def derived_consequence(
         is_begun: as in `consequence_of`.
     """
     if isinstance(error, SequencePassed):
-        return Consequence.IS_STORED
+        return RefusalEffect.IS_STORED
     if isinstance(error, SequenceGap) and names_last_acked and last_acked < named_last(error) < sequence:
-        return Consequence.FOLLOW
+        return RefusalEffect.FOLLOW
     usual = consequence_of(error, names_last_acked=names_last_acked, is_begun=is_begun)
-    return Consequence.GIVE_UP if usual is Consequence.LEAVE_OUT else usual
+    return RefusalEffect.GIVE_UP if usual is RefusalEffect.LEAVE_OUT else usual
 
 
 def named_last(error: SequenceGap) -> int:

@@ -19,7 +19,7 @@ from envelope.errors import (
     Unsupported,
 )
 from jetstream.client.nodes.node_links import NodeLinks
-from jetstream.client.nodes.replica_choice import ReadWish
+from jetstream.client.nodes.replica_choice import ReadPreference
 from jetstream.client.nodes.socket_link import SocketLink
 from jetstream.client.nodes.stream_route import StreamRoute
 from jetstream.protocol.request_base import INTEGER_MAX
@@ -53,7 +53,7 @@ class ByteRange:
 
 async def find_boundary(links: NodeLinks, wanted: ByteRange, retry_s: float) -> tuple[int, int]:
     """Return the offset after those batches, and their bytes; see `JetstreamClient.boundary`."""
-    route = StreamRoute(links, wanted.stream, ReadWish())
+    route = StreamRoute(links, wanted.stream, ReadPreference())
     gives_up_at = time.monotonic() + retry_s
     longest = _BACKOFF_S_MIN
     while True:

@@ -66,7 +66,7 @@ class ReaderPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ReadBounds:
     """Where a reader stops, and how far it could read when that was asked."""
 
     end: Offset | None
@@ -110,7 +110,7 @@ class FetchPipeline:
         link: SocketLink,
         stream: str,
         place: ReaderPlace,
-        bounds: Bounds,
+        bounds: ReadBounds,
         settings: FetchSettings,
         wanted: Wanted,
     ) -> None:

@@ -29,13 +29,13 @@ from envelope.limits import MIB
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.client.nodes.local_ranges import RangeAway
 from jetstream.client.nodes.node_links import NodeLinks
-from jetstream.client.nodes.replica_choice import ReadWish
+from jetstream.client.nodes.replica_choice import ReadPreference
 from jetstream.client.nodes.stream_route import Arrival, StreamRoute
 from jetstream.client.read.fetch_pipeline import (
-    Bounds,
     FetchedRange,
     FetchPipeline,
     FetchSettings,
+    ReadBounds,
     ReaderPlace,
 )
 from jetstream.client.read.read_progress import PlaceCount, PlaceTold, ProgressCount, ReadProgressTold
@@ -62,7 +62,7 @@ class ReadSettings:
     retry_s: float = 60.0
     """How long retriable errors are met with another attempt before they are raised; progress starts anew."""
     progress: ReadProgressTold | None = None
-    wish: ReadWish = field(default_factory=ReadWish)
+    wish: ReadPreference = field(default_factory=ReadPreference)
     batch_rows: int = 0
     """Smaller batches are put together, as far as they come with one fetch."""
     moved: PlaceTold | None = None
@@ -261,7 +261,7 @@ class BatchReader:
             arrival.link,
             self.stream,
             self._place,
-            Bounds(self._range.end, self._heard, arrival.visit.leaves),
+            ReadBounds(self._range.end, self._heard, arrival.visit.leaves),
             replace(_fetch_settings(self._settings.fetch, arrival), short_circuit=not self._was_away),
             self._wanted.wanted,
         )

@@ -16,8 +16,8 @@ from envelope.types import NO_OFFSET, Offset, TimestampUs
 from jetstream.ingest.publishers.batch_ends import BatchEnds
 from jetstream.ingest.publishers.dedupe import DedupeWindow, Name, name_of, names_of
 from jetstream.ingest.publishers.sessions import (
-    Session,
-    Sessions,
+    PublisherSession,
+    PublisherSessions,
     StoredNames,
     StoredPlace,
     name_in_window,
@@ -42,12 +42,12 @@ class Step(NamedTuple):
     last_txid: int | None
     last_message_id: bytes | None
     last_message_id_offset: Offset
-    sessions: list[tuple[bytes, Session | None]]
+    sessions: list[tuple[bytes, PublisherSession | None]]
     """In the order in which they were changed."""
 
 
 @dataclass(slots=True)
-class History:
+class PublisherHistory:
     """The log's past as far as it decides about new messages.
 
     Fill it by `absorb`, in log order, with the stored batches of at least one dedupe window before the end.
@@ -66,7 +66,7 @@ class History:
     """The last id that a record has had."""
     last_message_id_offset: Offset = NO_OFFSET
     """That record's."""
-    sessions: Sessions = field(default_factory=Sessions)
+    sessions: PublisherSessions = field(default_factory=PublisherSessions)
     end: Offset = NO_OFFSET
     """Offset after the last record it knows of."""
     batch_ends: BatchEnds = field(init=False)

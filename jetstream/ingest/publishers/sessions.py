@@ -29,7 +29,7 @@ _BEFORE_ALL: Final = -(1 << 62)
 _AFTER_ALL: Final = Offset(1 << 62)
 
 
-class Session(NamedTuple):
+class PublisherSession(NamedTuple):
     """The last record of a session.
 
     Attributes:
@@ -61,7 +61,7 @@ def name_in_window(place: SessionPlace) -> int:
     return digest << _SEQUENCE_BITS | place.sequence
 
 
-class Sessions:
+class PublisherSessions:
     """The sessions of one stream, by their ids.
 
     Invariants:
@@ -74,7 +74,7 @@ class Sessions:
         assert window_us > 0 < sessions_max, "a session is kept for a while"
         self._window_us = window_us
         self._sessions_max = sessions_max
-        self._oldest_first: OrderedDict[bytes, Session] = OrderedDict()
+        self._oldest_first: OrderedDict[bytes, PublisherSession] = OrderedDict()
         self._expired_us = _BEFORE_ALL
         self._held = _AFTER_ALL  # sessions whose last record is there or after do not expire
         self._pushed_out_us = _BEFORE_ALL
@@ -101,16 +101,16 @@ class Sessions:
         assert window_us > 0, "a session is kept for a while"
         self._window_us = window_us
 
-    def items(self) -> Iterator[tuple[bytes, Session]]:
+    def items(self) -> Iterator[tuple[bytes, PublisherSession]]:
         """Yield all sessions."""
         return iter(self._oldest_first.items())
 
-    def find(self, session: bytes) -> Session | None:
+    def find(self, session: bytes) -> PublisherSession | None:
         """Return a session's last record; None if it has none, or has expired."""
         found = self._oldest_first.get(session)
         return found if found is not None and self._is_kept(found) else None
 
-    def _is_kept(self, last: Session) -> bool:
+    def _is_kept(self, last: PublisherSession) -> bool:
         return last.timestamp > self._expired_us or last.offset >= self._held
 
     def store(self, stored: StoredPlace) -> None:
@@ -123,9 +123,9 @@ class Sessions:
             return
         is_gapless = after == (0 if before is None else before.sequence) and sequence == after + 1
         is_gapless = is_gapless and (before is None or before.is_gapless)
-        self.put(session, Session(sequence, offset, timestamp, is_gapless))
+        self.put(session, PublisherSession(sequence, offset, timestamp, is_gapless))
 
-    def put(self, session: bytes, last: Session | None) -> None:
+    def put(self, session: bytes, last: PublisherSession | None) -> None:
         """Make ``last`` what is known of a session; None: nothing."""
         if last is None:
             self._oldest_first.pop(session, None)
@@ -156,9 +156,9 @@ class Sessions:
                 self._pushed_out_us = last.timestamp
             sessions.popitem(last=False)
 
-    def copy(self) -> "Sessions":
+    def copy(self) -> "PublisherSessions":
         """Return another one that knows the same sessions."""
-        other = Sessions(self._window_us, self._sessions_max)
+        other = PublisherSessions(self._window_us, self._sessions_max)
         for session, last in self.items():
             other.put(session, last)
         return other

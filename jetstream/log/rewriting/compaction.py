@@ -30,8 +30,8 @@ from jetstream.log.format.schema import NO_RECORDS
 from jetstream.log.readable_log import ReadableLog
 from jetstream.log.rewriting.compaction_plan import CompactionPlan
 from jetstream.log.rewriting.latest_offsets import KeyHasher, LatestOffsets
-from jetstream.log.rewriting.replacement import Piece, RewrittenSegment, write_beside
-from jetstream.log.rewriting.segment_chunks import Chunk, chunks_of
+from jetstream.log.rewriting.replacement import ReplacementBatch, RewrittenSegment, write_beside
+from jetstream.log.rewriting.segment_chunks import BatchChunk, chunks_of
 from jetstream.log.segments.segment import Segment
 from jetstream.log.state.compaction_state import CompactionState
 
@@ -120,14 +120,14 @@ class CompactionPass:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _loses(self, chunk: Chunk) -> bool:
+    def _loses(self, chunk: BatchChunk) -> bool:
         kept = self._kept(chunk)
         self._pace(chunk.bytes)
         return not kept.all()
 
-    def _left_of(self, segment: Segment) -> Iterator[list[Piece]]:
+    def _left_of(self, segment: Segment) -> Iterator[list[ReplacementBatch]]:
         """Yield what is to be written in the segment's place."""
-        held: list[Piece] = []
+        held: list[ReplacementBatch] = []
         for chunk in chunks_of(self._log, segment, segment.base):
             kept = self._kept(chunk)
             self._lost += len(kept) - int(np.count_nonzero(kept))
@@ -137,7 +137,7 @@ class CompactionPass:
             self._pace(chunk.bytes)
         yield held
 
-    def _kept(self, chunk: Chunk) -> Bits:
+    def _kept(self, chunk: BatchChunk) -> Bits:
         """Return which of a chunk's records stay."""
         keyed = _keyed(chunk)
         kept = np.ones(chunk.records.num_rows, np.bool_)
@@ -160,7 +160,7 @@ class _Keyed:
     tombstones: Bits
 
 
-def _keyed(chunk: Chunk) -> _Keyed:
+def _keyed(chunk: BatchChunk) -> _Keyed:
     # A column at a time for all batches together: what one call costs is more than its rows do.
     keys = chunk.records.column(3).combine_chunks()
     has_key = keys.is_valid().to_numpy(zero_copy_only=False)
@@ -169,7 +169,7 @@ def _keyed(chunk: Chunk) -> _Keyed:
     return _Keyed(np.flatnonzero(has_key), keys.drop_null(), offsets[has_key], tombstones[has_key])
 
 
-def _pieces(chunk: Chunk, kept: Bits) -> Iterator[Piece]:
+def _pieces(chunk: BatchChunk, kept: Bits) -> Iterator[ReplacementBatch]:
     """Yield what is left of each batch."""
     [left] = chunk.records.filter(pa.array(kept)).combine_chunks().to_batches() or [NO_RECORDS]
     counts = np.concatenate([[0], np.cumsum(kept)])[chunk.bounds].tolist()
@@ -178,17 +178,17 @@ def _pieces(chunk: Chunk, kept: Bits) -> Iterator[Piece]:
         chunk.headers, chunk.frames, were, pairwise(counts), strict=True
     ):
         if start == end:
-            yield Piece(header, None)
+            yield ReplacementBatch(header, None)
         elif end - start == was:
-            yield Piece(header, left.slice(start, was), frame, header)
+            yield ReplacementBatch(header, left.slice(start, was), frame, header)
         else:
             timestamp = left.column(1)[end - 1].value
-            yield Piece(replace(header, max_timestamp=timestamp), left.slice(start, end - start))
+            yield ReplacementBatch(replace(header, max_timestamp=timestamp), left.slice(start, end - start))
 
 
-def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+def _joined(pieces: Sequence[ReplacementBatch]) -> Iterator[ReplacementBatch]:
     """Yield ``pieces`` with the ranges of empty ones given to their neighbours of the same epoch."""
-    held: Piece | None = None
+    held: ReplacementBatch | None = None
     for piece in pieces:
         if held is not None and held.header.leader_epoch == piece.header.leader_epoch:
             if piece.records is None:

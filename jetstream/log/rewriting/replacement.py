@@ -56,7 +56,7 @@ class RewrittenSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ReplacementBatch:
     """A batch to be written.
 
     Attributes:
@@ -81,7 +81,7 @@ class Piece:
 
 
 def write_beside(
-    disk: Disk, segment: Segment, pieces: Iterable[Sequence[Piece]], codec: Compression
+    disk: Disk, segment: Segment, pieces: Iterable[Sequence[ReplacementBatch]], codec: Compression
 ) -> Segment:
     """Write ``pieces``, in the end all of a segment's range, beside it; durable on return.
 
@@ -108,7 +108,7 @@ def write_beside(
 
 
 def _write(
-    new: Segment, old: Segment, file: File, pieces: Iterable[Sequence[Piece]], codec: Compression
+    new: Segment, old: Segment, file: File, pieces: Iterable[Sequence[ReplacementBatch]], codec: Compression
 ) -> Segment:
     new.temporary_path = new.path + NEW_SUFFIX
     file.write((SCHEMA_MESSAGE,), 0)

@@ -21,9 +21,9 @@ from jetstream.log.disk.port import Disk
 from jetstream.log.format.batch import BatchHeader
 from jetstream.log.format.schema import NO_RECORDS
 from jetstream.log.readable_log import ReadableLog
-from jetstream.log.rewriting.replacement import Piece, RewrittenSegment, write_beside
+from jetstream.log.rewriting.replacement import ReplacementBatch, RewrittenSegment, write_beside
 from jetstream.log.rewriting.rewrite_plan import has_paid, may_pay
-from jetstream.log.rewriting.segment_chunks import Chunk, chunks_of
+from jetstream.log.rewriting.segment_chunks import BatchChunk, chunks_of
 from jetstream.log.segments.segment import Segment
 
 MERGED_BYTES: Final = MIB
@@ -65,7 +65,9 @@ def rewritten(
     return None
 
 
-def _merged(log: ReadableLog, segment: Segment, pace: Pace, merged_bytes: int) -> Iterator[list[Piece]]:
+def _merged(
+    log: ReadableLog, segment: Segment, pace: Pace, merged_bytes: int
+) -> Iterator[list[ReplacementBatch]]:
     """Yield what is to be written in the segment's place."""
     held: _Run | None = None
     for chunk in chunks_of(log, segment, segment.base):
@@ -98,14 +100,14 @@ class _Run:
         header = replace(self.header, next=run.header.next, max_timestamp=last.header.max_timestamp)
         return _Run(header, (*self.records, *run.records), self.bytes + run.bytes, None)
 
-    def piece(self) -> Piece:
+    def piece(self) -> ReplacementBatch:
         if self.original is not None:
-            return Piece(self.header, None, self.original, self.header)
+            return ReplacementBatch(self.header, None, self.original, self.header)
         batches = pa.concat_tables(self.records).combine_chunks().to_batches()
-        return Piece(self.header, batches[0] if batches else NO_RECORDS)
+        return ReplacementBatch(self.header, batches[0] if batches else NO_RECORDS)
 
 
-def _runs(chunk: Chunk, held: _Run | None, merged_bytes: int) -> Iterator[_Run]:
+def _runs(chunk: BatchChunk, held: _Run | None, merged_bytes: int) -> Iterator[_Run]:
     """Yield the batches of ``held`` and then of ``chunk``, each run as large as it may be; at least one."""
     records = chunk.records.combine_chunks()
     before = _bytes_before(records)[chunk.bounds]
@@ -129,7 +131,7 @@ def _runs(chunk: Chunk, held: _Run | None, merged_bytes: int) -> Iterator[_Run]:
     yield held
 
 
-def _run(chunk: Chunk, records: pa.Table, first: int, end: int, size: int) -> _Run:
+def _run(chunk: BatchChunk, records: pa.Table, first: int, end: int, size: int) -> _Run:
     """Return the batches from ``first`` to before ``end`` of a chunk, its records in one piece."""
     headers, rows = chunk.headers, chunk.bounds
     header = headers[first]

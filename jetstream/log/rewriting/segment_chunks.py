@@ -39,7 +39,7 @@ _METADATA_LENGTH_AT: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class BatchChunk:
     """Batches that follow each other.
 
     Attributes:
@@ -65,7 +65,7 @@ class Chunk:
         return self.headers[-1].next
 
 
-def chunks_of(log: ReadableLog, segment: Segment, start: Offset) -> Iterator[Chunk]:
+def chunks_of(log: ReadableLog, segment: Segment, start: Offset) -> Iterator[BatchChunk]:
     """Yield the batches of a sealed segment from the one that holds ``start`` on.
 
     Raises:
@@ -162,7 +162,7 @@ class _Reader:
             row += 1
         return row
 
-    def chunk(self, first: int, block: memoryview) -> Chunk:
+    def chunk(self, first: int, block: memoryview) -> BatchChunk:
         """Return what ``block``, which begins with the batch of row ``first``, holds, or the first of it."""
         headers: list[BatchHeader] = []
         frames: list[memoryview] = []
@@ -184,7 +184,7 @@ class _Reader:
         if records is None or not _fit(counts, headers):
             records = self._decoded_singly(first, headers, frames)
             counts = _counts(records)
-        return Chunk(tuple(headers), tuple(frames), records, np.cumsum([0, *counts]))
+        return BatchChunk(tuple(headers), tuple(frames), records, np.cumsum([0, *counts]))
 
     def _checked(self, row: int, frame: memoryview) -> tuple[_Layout, BatchHeader]:
         """Return a batch's layout and header after checking CRC and index entry."""

@@ -4,7 +4,7 @@ The ``checkpoint`` state file is a witness, never an authority: it can show that
 bad had been synced, and it carries the log's start. A missing or older one costs protection and time, but
 no data.
 
-`Witnesses` writes the two state files of a log: the checkpoint and the epochs.
+`DurabilityMarkers` writes the two state files of a log: the checkpoint and the epochs.
 """
 
 from dataclasses import dataclass, replace
@@ -81,7 +81,7 @@ def decode_checkpoint(state: dict[str, Json]) -> Checkpoint:
     return checkpoint
 
 
-class Witnesses:
+class DurabilityMarkers:
     """Writes the checkpoint and the epochs of one log; each call returns when its content is durable.
 
     Attributes:

@@ -9,10 +9,10 @@ from itertools import islice
 from typing import Final, Protocol, assert_never
 
 from consumer_groups.assignment.partitions import Claim, MemberId, Partition
-from consumer_groups.coordinator.group_state import Member, Share
-from consumer_groups.cursors import Place
-from consumer_groups.shard.events import GroupDescription, Groups
-from consumer_groups.shard.records import GroupCursor as StoredCursor
+from consumer_groups.coordinator.group_state import MemberState, Share
+from consumer_groups.cursors import CursorPosition
+from consumer_groups.shard.events import GroupDescription, GroupsFound
+from consumer_groups.shard.records import GroupCursorRecord as StoredCursor
 from consumer_groups.shard.records import NewCursor
 from envelope.errors import JetstreamError, NotLeader, StreamOffline, UnavailableError
 from envelope.group_errors import UnknownGroup
@@ -46,7 +46,7 @@ from metadata.api.routing import node_subject
 from metadata.api.wire import decode_response, encode_request
 from metadata.catalog.tables import Stream
 from metadata.limits import LIST_PAGE_MAX
-from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.catalogue.group import MetadataQuorum
 
 _NS_PER_MS: Final = 1_000_000
 _SHARD_SECONDS: Final = 0.8
@@ -67,7 +67,7 @@ class Coordination(Protocol):
     async def describe(self, group: str) -> GroupDescription:
         """Return a group; raises `UnknownGroup`."""
 
-    async def groups(self, name: StreamName, prefix: str) -> Groups:
+    async def groups(self, name: StreamName, prefix: str) -> GroupsFound:
         """Return the groups of a shard whose names begin with ``prefix``, ordered by name."""
 
     async def reset(self, group: str, cursors: tuple[NewCursor, ...], *, force: bool) -> None:
@@ -94,7 +94,7 @@ class GroupOperations:
     def __init__(
         self,
         ways: NodeWays,
-        metadata: MetadataGroup,
+        metadata: MetadataQuorum,
         coordination: Coordination,
         make_shard: Callable[[StreamName], Awaitable[None]],
     ) -> None:
@@ -139,7 +139,7 @@ class GroupOperations:
         found = await self._coordination.describe(request.group)
         members = [found.state.members[member_id] for member_id in sorted(found.state.members)]
         shares = found.state.shares()
-        details: list[Member | StoredCursor] = [*members, *found.cursors]
+        details: list[MemberState | StoredCursor] = [*members, *found.cursors]
         page = fitting_page(_details(details[request.offset :], shares), request.limit)
         return GroupInfo(
             group=request.group,
@@ -253,13 +253,17 @@ def _name(summary: GroupSummary) -> str:
 
 
 def _details(
-    details: Iterable[Member | StoredCursor], shares: Mapping[MemberId, Share]
+    details: Iterable[MemberState | StoredCursor], shares: Mapping[MemberId, Share]
 ) -> Iterator[GroupMember | GroupCursor]:
     for each in details:
-        yield _told_member(each, shares[each.member_id]) if isinstance(each, Member) else _told_cursor(each)
+        yield (
+            _told_member(each, shares[each.member_id])
+            if isinstance(each, MemberState)
+            else _told_cursor(each)
+        )
 
 
-def _told_member(member: Member, share: Share) -> GroupMember:
+def _told_member(member: MemberState, share: Share) -> GroupMember:
     return GroupMember(
         member=member.member_id,
         client=member.client,
@@ -294,4 +298,4 @@ def _told_cursor(cursor: StoredCursor) -> GroupCursor:
 
 def _new_cursor(place: GroupPlace) -> NewCursor:
     partition = Partition(StreamName(place.stream), place.partition)
-    return NewCursor(partition, Place(place.offset, place.incarnation, place.metadata))
+    return NewCursor(partition, CursorPosition(place.offset, place.incarnation, place.metadata))

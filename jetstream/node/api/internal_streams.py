@@ -11,7 +11,7 @@ from envelope.limits import CURSOR_RECORD_BYTES_MAX, GROUP_RECORD_BYTES_MAX, MIB
 from envelope.types import AckPolicy, Compact, NodeId, StreamName, SyncMode
 from jetstream.node.api.placement import Placing
 from metadata.catalog.catalog import Catalog
-from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.catalogue.group import MetadataQuorum
 from metadata.stream_config import StreamConfig
 
 INTERNAL_REPLICAS_MAX: Final = 3
@@ -61,7 +61,7 @@ def internal_config(
 
 
 async def make_internal_stream(
-    name: StreamName, api_prefix: str, metadata: MetadataGroup, placing: Placing
+    name: StreamName, api_prefix: str, metadata: MetadataQuorum, placing: Placing
 ) -> None:
     """Create an internal stream, as who leads the metadata log; another request may be doing the same.
 

@@ -32,8 +32,8 @@ from metadata.catalog.commands import (
 from metadata.catalog.events import Event, LeaderChanged, ReplicasReassigned
 from metadata.catalog.tables import Stream
 from metadata.limits import LIST_PAGE_MAX
-from metadata.node.catalogue.group import MetadataGroup
-from metadata.rebalancing import Move, emptied, evened_out, planned
+from metadata.node.catalogue.group import MetadataQuorum
+from metadata.rebalancing import PlannedMove, emptied, evened_out, planned
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ MovingRequest = ReassignStreamRequest | DrainNodeRequest | RebalanceRequest | Re
 class Reassigning:
     """Answers them; used on the loop's thread."""
 
-    def __init__(self, metadata: MetadataGroup, alive: Callable[[], frozenset[NodeId] | None]) -> None:
+    def __init__(self, metadata: MetadataQuorum, alive: Callable[[], frozenset[NodeId] | None]) -> None:
         """Prepare.
 
         Args:
@@ -138,22 +138,24 @@ class Reassigning:
         _log.info("node forgotten node=%s", node)
         return RemoveNodeResponse(node=node)
 
-    async def _move(self, moves: Sequence[Move]) -> MovesResponse:
+    async def _move(self, moves: Sequence[PlannedMove]) -> MovesResponse:
         for first in range(0, len(moves), _PROPOSED_AT_ONCE):
             some = moves[first : first + _PROPOSED_AT_ONCE]
             await asyncio.gather(*(self._propose(self._command(move)) for move in some))
         return _answer(moves)
 
-    def _command(self, move: Move) -> ReassignReplicas:
+    def _command(self, move: PlannedMove) -> ReassignReplicas:
         life = self._known(move.stream).incarnation
         return ReassignReplicas(move.stream, life, move.after, move.read_after)
 
-    async def _propose(self, command: ReassignReplicas | CancelReassignment) -> Move:
+    async def _propose(self, command: ReassignReplicas | CancelReassignment) -> PlannedMove:
         event = await self.accepted(command)
         if not isinstance(event, ReplicasReassigned):
             raise InternalError(f"reassignment answered by {type(event).__name__}")
         before, after = event.before, event.stream
-        move = Move(after.name, planned(before), planned(after), before.read_replicas, after.read_replicas)
+        move = PlannedMove(
+            after.name, planned(before), planned(after), before.read_replicas, after.read_replicas
+        )
         _log.info(
             "stream moving stream=%s before=%s after=%s read_replicas=%s",
             move.stream,
@@ -195,7 +197,7 @@ class Reassigning:
         return {node.node_id: node.rack for node in self._catalog.nodes() if node.node_id in alive}
 
 
-def _answer(moves: Sequence[Move]) -> MovesResponse:
+def _answer(moves: Sequence[PlannedMove]) -> MovesResponse:
     listed = [
         ReplicaMove(
             stream=move.stream,

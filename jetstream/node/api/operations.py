@@ -22,7 +22,7 @@ from jetstream.node.nats.gaps import Gap
 from jetstream.node.nats.link import NatsLink
 from jetstream.node.nats.routes import REFUSALS
 from jetstream.node.runtime.clock import Clock
-from jetstream.node.streams.directory import Streams
+from jetstream.node.streams.directory import NodeStreams
 from jetstream.node.tiers.segment_cache import Tier
 from jetstream.node.tiers.upload_round import truncate_before
 from jetstream.protocol.requests import PROTOCOL_VERSION
@@ -63,7 +63,7 @@ from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, DeleteStream, UpdateStream
 from metadata.catalog.events import Event, StreamCreated, StreamDeleted, StreamFound, StreamUpdated
 from metadata.catalog.tables import Stream
-from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.catalogue.group import MetadataQuorum
 from metadata.partitioning import is_partition, refuse_lone_change
 
 _log = logging.getLogger(__name__)
@@ -102,8 +102,8 @@ class ApiOperations:
         prefix: str,
         cluster: str,
         node_id: NodeId,
-        metadata: MetadataGroup,
-        streams: Streams,
+        metadata: MetadataQuorum,
+        streams: NodeStreams,
         services: ApiServices,
     ) -> None:
         self._prefix = prefix
@@ -363,7 +363,7 @@ def _answers_at() -> float:
     return asyncio.get_running_loop().time() + READY_SECONDS
 
 
-def _listed(request: ListStreamsRequest, catalog: Catalog, streams: Streams) -> ListStreamsResponse:
+def _listed(request: ListStreamsRequest, catalog: Catalog, streams: NodeStreams) -> ListStreamsResponse:
     prefix = request.prefix or ""
     matching = [
         stream

@@ -15,7 +15,7 @@ from envelope.errors import InternalError, JetstreamError, UnknownStream
 from envelope.types import StreamName
 from jetstream.node.api.placement import Placing
 from jetstream.node.api.stream_info import stream_summary
-from jetstream.node.streams.directory import Streams
+from jetstream.node.streams.directory import NodeStreams
 from metadata.api.requests import (
     CreateStreamRequest,
     DeleteStreamRequest,
@@ -82,7 +82,7 @@ class OneStream:
 class PartitionedStreams:
     """Answers them; used on the loop's thread of the node that leads the metadata log."""
 
-    def __init__(self, catalog: Catalog, streams: Streams, placing: Placing, one: OneStream) -> None:
+    def __init__(self, catalog: Catalog, streams: NodeStreams, placing: Placing, one: OneStream) -> None:
         self._catalog = catalog
         self._streams = streams
         self._placing = placing

@@ -10,8 +10,15 @@ from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.runtime.clock import Clock
 from metadata.api.requests import UpdateStreamRequest
 from metadata.catalog.commands import CreateStream
-from metadata.node.catalogue.group import MetadataGroup
-from metadata.placement import Candidate, Placed, loads, place_partitions, place_stream, read_replicas_beside
+from metadata.node.catalogue.group import MetadataQuorum
+from metadata.placement import (
+    Placed,
+    PlacementCandidate,
+    loads,
+    place_partitions,
+    place_stream,
+    read_replicas_beside,
+)
 from metadata.stream_config import StreamConfig
 
 _Placed = TypeVar("_Placed")
@@ -28,7 +35,7 @@ class Placing:
     def __init__(
         self,
         prefix: str,
-        metadata: MetadataGroup,
+        metadata: MetadataQuorum,
         clock: Clock,
         alive: Callable[[], frozenset[NodeId] | None],
     ) -> None:
@@ -79,7 +86,7 @@ class Placing:
             return None
         return await self._placed(lambda: self._place_read_replicas(request))
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[PlacementCandidate]:
         """Return the nodes that can take a replica, with what they have.
 
         Raises:
@@ -90,7 +97,7 @@ class Placing:
             raise NotLeader("only who leads the metadata log can place a stream")
         replicas, leaders = loads(self._catalog.streams())
         return [
-            Candidate(node.node_id, node.rack, replicas[node.node_id], leaders[node.node_id])
+            PlacementCandidate(node.node_id, node.rack, replicas[node.node_id], leaders[node.node_id])
             for node in self._catalog.nodes()
             if node.node_id in alive
         ]

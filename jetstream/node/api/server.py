@@ -39,7 +39,7 @@ from metadata.api.wire import (
     reported_error,
     request_too_large,
 )
-from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.catalogue.group import MetadataQuorum
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class RequestApi:
         self,
         prefix: str,
         node_id: NodeId,
-        metadata: MetadataGroup,
+        metadata: MetadataQuorum,
         operations: ApiOperations,
         services: ApiServices,
     ) -> None:

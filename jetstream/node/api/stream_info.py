@@ -9,7 +9,7 @@ from jetstream.log.rewriting.compaction_plan import cleanable, dirty_ratio
 from jetstream.log.state.epochs import EpochHistory
 from jetstream.node.nats.gaps import Gap
 from jetstream.node.replicas.replica import StreamReplica
-from jetstream.node.streams.directory import Streams
+from jetstream.node.streams.directory import NodeStreams
 from metadata.api.responses import (
     CompactionInfo,
     DedupeInfo,
@@ -28,7 +28,9 @@ from metadata.catalog.tables import Stream
 _NOTHING = DedupeInfo(ids=0, effective_window=timedelta(0))
 
 
-def stream_info(stream: Stream, streams: Streams, interruption: Gap | None, now: TimestampUs) -> StreamInfo:
+def stream_info(
+    stream: Stream, streams: NodeStreams, interruption: Gap | None, now: TimestampUs
+) -> StreamInfo:
     """Return everything known of ``stream``; where its log is not open there are no live numbers."""
     replica, problem = _live(stream, streams)
     base = {
@@ -75,7 +77,7 @@ def stream_info(stream: Stream, streams: Streams, interruption: Gap | None, now:
     )
 
 
-def stream_summary(stream: Stream, streams: Streams) -> StreamSummary:
+def stream_summary(stream: Stream, streams: NodeStreams) -> StreamSummary:
     """Return one line of a list."""
     replica, _ = _live(stream, streams)
     return StreamSummary(
@@ -95,7 +97,7 @@ def stream_summary(stream: Stream, streams: Streams) -> StreamSummary:
     )
 
 
-def _live(stream: Stream, streams: Streams) -> tuple[StreamReplica | None, JetstreamError | None]:
+def _live(stream: Stream, streams: NodeStreams) -> tuple[StreamReplica | None, JetstreamError | None]:
     """Return the replica that is here, and why the stream cannot take records here, if it cannot."""
     try:
         replica = streams.stream(stream.name)

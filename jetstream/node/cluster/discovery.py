@@ -37,12 +37,12 @@ from metadata.formation.machine import (
     Formation,
     FormationAction,
     FormationRecord,
-    Heard,
+    NoticeReceived,
     Persist,
     Say,
     Tick,
 )
-from metadata.formation.notices import Candidate, FormedVoter, FormedVoters, decode_notice, encode_notice
+from metadata.formation.notices import FormedVoter, FormedVoters, VoterCandidate, decode_notice, encode_notice
 from metadata.node.peers.dialling import Address
 
 _log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Discovery:
         self._subject = f"{prefix}.{DISCOVERY_WORD}"
         self._cluster = cluster
         self._token = token
-        self._heard: asyncio.Queue[Heard] = asyncio.Queue(_NOTICES_WAITING_MAX)
+        self._heard: asyncio.Queue[NoticeReceived] = asyncio.Queue(_NOTICES_WAITING_MAX)
         self._warned: set[str] = set()
 
     async def listen(self) -> None:
@@ -98,7 +98,7 @@ class Discovery:
                 _log.warning("a notice is passed over: %s", error.description)
             return
         if notice is not None and not self._heard.full():
-            self._heard.put_nowait(Heard(notice))
+            self._heard.put_nowait(NoticeReceived(notice))
 
     async def form(self, disk: Disk, clock: Clock) -> FormedVoters:
         """Return the voters of this node's cluster, once there is one and that is durable here.
@@ -134,7 +134,7 @@ class Discovery:
                 assert isinstance(action, Say), f"a cluster that is there decides nothing: {action}"
                 await self._say(action)
 
-    async def _next(self, tick_at: MonotonicNs, clock: Clock) -> Heard | None:
+    async def _next(self, tick_at: MonotonicNs, clock: Clock) -> NoticeReceived | None:
         """Return what was heard, None when it is time to speak."""
         left_ns = tick_at - clock.monotonic()
         if left_ns <= 0:
@@ -215,7 +215,7 @@ async def find_voters(
     if not agreed:
         if disk.exists(METADATA_DIRECTORY):
             raise InvalidConfig(f"node {node_id} was alone, or a voter by peers.voters, and stays so")
-        candidate = Candidate(node_id, directory, own.host, own.port)
+        candidate = VoterCandidate(node_id, directory, own.host, own.port)
         agreed = _mapping(await _formed(config, peers, candidate, record, disk, clock))
     return agreed
 
@@ -223,7 +223,7 @@ async def find_voters(
 async def _formed(
     config: NodeConfig,
     peers: PeersConfig,
-    own: Candidate,
+    own: VoterCandidate,
     record: FormationRecord,
     disk: OsDisk,
     clock: Clock,
@@ -257,7 +257,7 @@ def discovery_of(config: NodeConfig, peers: PeerSettings, directory: str, link: 
     if own is None:
         return None
     voters = (FormedVoter(name, address.host, address.port) for name, address in peers.voters.items())
-    candidate = Candidate(peers.identity.node_id, directory, own.host, own.port)
+    candidate = VoterCandidate(peers.identity.node_id, directory, own.host, own.port)
     formation = Formation(candidate, 0, FormationRecord(formed=tuple(sorted(voters))))
     secret = None if token is None else token.get_secret_value()
     return Discovery(formation, link, config.api_prefix, config.cluster, secret)

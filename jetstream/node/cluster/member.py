@@ -13,22 +13,22 @@ from typing import Final
 
 from envelope.errors import NotLeader, StreamOffline
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, StreamName
-from jetstream.node.peers.session_ends import SessionSettings
+from jetstream.node.peers.session_ends import PeerSessionSettings
 from jetstream.node.peers.sessions import ReplicaSessions
 from jetstream.node.replicas.catch_up import CatchUp
 from jetstream.node.replicas.parts import ClusterServices, NoSessions
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.timers import Timers
 from jetstream.node.settings.peer_settings import PeerSettings
-from jetstream.node.streams.directory import Streams
+from jetstream.node.streams.directory import NodeStreams
 from jetstream.replica.settings import ReplicaSettings
 from jetstream.replica.throttle import Throttle
 from metadata.catalog.commands import ChangeLeader, RegisterNode
 from metadata.catalog.events import Events, NodeForgotten, NodeRegistered
 from metadata.catalog.nodes import lost_replicas, restored_replicas
 from metadata.catalog.tables import InSyncReplica
-from metadata.catalog.tables import Node as CatalogNode
-from metadata.node.catalogue.group import MetadataGroup
+from metadata.catalog.tables import RegisteredNode as CatalogNode
+from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.leases.presence import Membership
 from metadata.node.leases.steward import Steward
 from metadata.node.peers.dialling import Address
@@ -52,7 +52,7 @@ class ClusterMember:
         on_removed: called on the loop when the catalogue has forgotten this node, which is to stop.
     """
 
-    def __init__(self, group: MetadataGroup, peers: PeerSettings, clock: Clock, executor: Executor) -> None:
+    def __init__(self, group: MetadataQuorum, peers: PeerSettings, clock: Clock, executor: Executor) -> None:
         """Prepare; `host` says whose streams these are, `run` does the work."""
         self._group = group
         self._peers = peers
@@ -61,7 +61,7 @@ class ClusterMember:
         self._membership = Membership(group, self._node_id)
         self._steward = Steward(group, self._node_id) if group.is_voter else None
         self._sessions: ReplicaSessions | None = None
-        self._streams: Streams | None = None
+        self._streams: NodeStreams | None = None
         self._timers = Timers(clock)
         self.on_removed: Callable[[], None] = lambda: None
         self.services = ClusterServices(
@@ -78,7 +78,7 @@ class ClusterMember:
             catch_up=CatchUp(Throttle(peers.catch_up_bytes)),
         )
 
-    def host(self, streams: Streams) -> None:
+    def host(self, streams: NodeStreams) -> None:
         """Let the catalogue and the other nodes speak to ``streams``."""
         self._streams = streams
         self._group.subscribe(self)  # before the streams, which may speak with a node that has just come
@@ -91,7 +91,7 @@ class ClusterMember:
                 self._peers.identity,
                 others,
                 streams.traffic,
-                SessionSettings(),
+                PeerSessionSettings(),
                 self._executor,
             )
             self.services.sessions = self._sessions

@@ -14,7 +14,7 @@ from envelope.errors import DiskFull, JetstreamError
 from envelope.types import NO_OFFSET, Buffer, Offset, SyncMode, TimestampUs
 from jetstream.log.format.batch import SealedBatch, UnsealedBatch, verified_batches
 from jetstream.log.log import Log
-from jetstream.log.short_commits import ShortCommits
+from jetstream.log.short_commits import InlineCommitPolicy
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.history_file import decode_note
 from jetstream.node.disk.open_log import OpenedLog
@@ -185,7 +185,7 @@ class DiskCounters:
     sync_seconds: float = 0.0
 
 
-class Extent(Enum):
+class CommitProgress(Enum):
     """How much of a commit is done."""
 
     NOTHING = auto()
@@ -202,38 +202,40 @@ class DiskCommit:
         unlearnt: appends of followers that are stored, and kept in memory to be learnt.
     """
 
-    def __init__(self, scheduler: SyncScheduler, short_commits: ShortCommits) -> None:
+    def __init__(self, scheduler: SyncScheduler, short_commits: InlineCommitPolicy) -> None:
         self.counters = DiskCounters()
         self.unlearnt: list[FollowerAppend] = []
         self._scheduler = scheduler
         self._short_commits = short_commits
 
-    def commit_shortly(self, appends: Sequence[AnyAppend]) -> Extent:
+    def commit_shortly(self, appends: Sequence[AnyAppend]) -> CommitProgress:
         """Do as much of a commit here as gains time, and takes hardly any; tell whoever awaits it written."""
         begun = time.perf_counter()
         extent = self._short_extent(appends, begun)
-        if extent is not Extent.NOTHING:
+        if extent is not CommitProgress.NOTHING:
             for callback in self.write(appends):
                 callback()
-            if extent is Extent.ALL:
+            if extent is CommitProgress.ALL:
                 self.finish(appends)
             failed = any(append.error is not None for append in appends)
             self._short_commits.took(time.perf_counter() - begun, begun, failed=failed)
         return extent
 
-    def _short_extent(self, appends: Sequence[AnyAppend], now: float) -> Extent:
+    def _short_extent(self, appends: Sequence[AnyAppend], now: float) -> CommitProgress:
         logs = to_sync(appends)
         is_followed = any(append.is_followed for append in appends)
-        extent = Extent.WRITTEN if logs and is_followed else Extent.ALL
-        sync_seconds = self._scheduler.expected_seconds(len(logs)) if extent is Extent.ALL else 0.0
+        extent = CommitProgress.WRITTEN if logs and is_followed else CommitProgress.ALL
+        sync_seconds = self._scheduler.expected_seconds(len(logs)) if extent is CommitProgress.ALL else 0.0
         sizes = [append.size for append in appends]
         if not self._short_commits.allows(sizes, now, is_followed=is_followed, sync_seconds=sync_seconds):
-            return Extent.NOTHING
-        if extent is Extent.WRITTEN and any(a.written is None for a in appends if a.log in logs):
-            return Extent.NOTHING  # the thread is woken for the sync in any case, and nobody has it sooner
+            return CommitProgress.NOTHING
+        if extent is CommitProgress.WRITTEN and any(a.written is None for a in appends if a.log in logs):
+            return (
+                CommitProgress.NOTHING
+            )  # the thread is woken for the sync in any case, and nobody has it sooner
         if len({append.log for append in appends}) < len(appends):
-            return Extent.NOTHING  # what the second will be is known when the first is written
-        return extent if all(append.only_writes() for append in appends) else Extent.NOTHING
+            return CommitProgress.NOTHING  # what the second will be is known when the first is written
+        return extent if all(append.only_writes() for append in appends) else CommitProgress.NOTHING
 
     def write(self, appends: Sequence[AnyAppend]) -> list[Callable[[], None]]:
         """Write all, and return who wants to be told of it."""

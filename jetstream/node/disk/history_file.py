@@ -35,7 +35,7 @@ from envelope.errors import CorruptDataError, DiskFull, StreamOffline
 from envelope.limits import MIB, SESSION_ID_BYTES_MAX, SESSIONS_MAX
 from envelope.types import Offset, TimestampUs
 from jetstream.ingest.publishers.record_fates import RecordFates
-from jetstream.ingest.publishers.sessions import Session, Sessions, StoredPlace
+from jetstream.ingest.publishers.sessions import PublisherSession, PublisherSessions, StoredPlace
 from jetstream.log.disk.port import Disk
 from jetstream.log.disk.state_file import Json, decode_state, encode_state, natural, read_whole, write_state
 from jetstream.log.format.batch import UnsealedBatch
@@ -64,11 +64,11 @@ class LastTxid(NamedTuple):
     txid: int | None
 
 
-class Noted(NamedTuple):
+class PublisherState(NamedTuple):
     """The content of a note."""
 
     last: LastTxid
-    sessions: tuple[tuple[bytes, Session], ...]
+    sessions: tuple[tuple[bytes, PublisherSession], ...]
     held: Offset | None = None
 
     def encode(self) -> dict[str, Json]:
@@ -78,7 +78,7 @@ class Noted(NamedTuple):
         return content if self.held is None else content | {"held": self.held}
 
 
-NOTHING_NOTED: Final = Noted(LastTxid(Offset(0), None), ())
+NOTHING_NOTED: Final = PublisherState(LastTxid(Offset(0), None), ())
 """Of a log without txids and sessions."""
 
 
@@ -87,7 +87,7 @@ def later(one: int | None, other: int | None) -> int | None:
     return max((txid for txid in (one, other) if txid is not None), default=None)
 
 
-class LogNote:
+class PublisherStateFile:
     """Knows one stream's last txid and its sessions while records are stored, and keeps the note of them.
 
     All but `is_due` and `latest` is for the disk thread.
@@ -100,9 +100,9 @@ class LogNote:
         self,
         disk: Disk,
         directory: str,
-        noted: Noted,
+        noted: PublisherState,
         latest: LastTxid,
-        sessions: Sessions,
+        sessions: PublisherSessions,
         fates: RecordFates,
     ) -> None:
         """Go on from the note that is on the disk, and what has been found in the records since."""
@@ -112,7 +112,7 @@ class LogNote:
         self._latest = latest
         self._sessions = sessions
         self._fates = fates
-        self._waiting: Noted | None = None
+        self._waiting: PublisherState | None = None
         # How many batches with sessions had come: until now, until what waits, until what is noted.
         self._changes = int(sessions_of(sessions) != noted.sessions)
         self._changes_waiting = self._changes_noted = 0
@@ -184,7 +184,7 @@ class LogNote:
         if self.is_held_due(now, high_watermark):
             self._write(self._noted, self._fates.overdue(now, high_watermark))
 
-    def _write(self, noted: Noted, held: Offset | None) -> None:
+    def _write(self, noted: PublisherState, held: Offset | None) -> None:
         noted = noted._replace(held=held)
         write_state(self._disk, self._path, noted.encode())
         self._noted = noted
@@ -205,7 +205,7 @@ class LogNote:
             log.sync()
             self.write()
 
-    def take_in(self, sessions: Sequence[tuple[bytes, Session]], txid: int | None, log: Log) -> None:
+    def take_in(self, sessions: Sequence[tuple[bytes, PublisherSession]], txid: int | None, log: Log) -> None:
         """Take in what a leader knows better, and put it on record if it is anything.
 
         Raises:
@@ -218,7 +218,7 @@ class LogNote:
         self._latest = self._latest._replace(txid=later(self._latest.txid, txid))
         self.write_before_removal(log)
 
-    def cut_back(self, latest: LastTxid, sessions: Sessions) -> None:
+    def cut_back(self, latest: LastTxid, sessions: PublisherSessions) -> None:
         """Go on from what is known of a log that was cut."""
         self._latest, self._sessions = latest, sessions
         self._changes += 1
@@ -234,11 +234,13 @@ class LogNote:
             self.write()
 
     def _let_wait(self) -> None:
-        self._waiting = Noted(self._latest, sessions_of(self._sessions))
+        self._waiting = PublisherState(self._latest, sessions_of(self._sessions))
         self._changes_waiting = self._changes
 
 
-def sessions_of(sessions: Sessions, below: Offset | None = None) -> tuple[tuple[bytes, Session], ...]:
+def sessions_of(
+    sessions: PublisherSessions, below: Offset | None = None
+) -> tuple[tuple[bytes, PublisherSession], ...]:
     """Return what is known of each session whose last record is ``below`` an offset.
 
     Only of those used last, `SESSIONS_MAX`: until the next one expires there may be more by a group's.
@@ -250,7 +252,7 @@ def sessions_of(sessions: Sessions, below: Offset | None = None) -> tuple[tuple[
 # --- the file -----------------------------------------------------------------------------------------
 
 
-def read_note(disk: Disk, directory: str) -> Noted:
+def read_note(disk: Disk, directory: str) -> PublisherState:
     """Return the note in ``directory``; one that says that nothing is known if there is none to be used."""
     path = f"{directory}/{NOTE_FILE}"
     if not disk.exists(path):
@@ -262,12 +264,12 @@ def read_note(disk: Disk, directory: str) -> Noted:
         return NOTHING_NOTED
 
 
-def encode_note(noted: Noted) -> bytes:
+def encode_note(noted: PublisherState) -> bytes:
     """Return a note as its file has it."""
     return encode_state(noted.encode())
 
 
-def decode_note(content: bytes) -> Noted:
+def decode_note(content: bytes) -> PublisherState:
     """Return the note in the content of a file.
 
     Raises:
@@ -286,22 +288,22 @@ def decode_note(content: bytes) -> Noted:
         raise CorruptDataError("the sessions of a txid file are no list")
     last = LastTxid(Offset(natural(state, "end")), txid)
     held = Offset(natural(state, "held")) if "held" in state else None
-    return Noted(last, tuple(_decode_sessions(entries)), held)
+    return PublisherState(last, tuple(_decode_sessions(entries)), held)
 
 
-def _decode_sessions(entries: list[Json]) -> Iterable[tuple[bytes, Session]]:
+def _decode_sessions(entries: list[Json]) -> Iterable[tuple[bytes, PublisherSession]]:
     for entry in entries:
         match entry:
             case [str(session), int(sequence), int(offset), int(timestamp), bool(is_gapless)] if (
                 session.isascii() or max(session) <= "\xff"
             ):
-                last = Session(sequence, Offset(offset), TimestampUs(timestamp), is_gapless)
+                last = PublisherSession(sequence, Offset(offset), TimestampUs(timestamp), is_gapless)
                 yield session.encode("latin-1"), last
             case _:
                 raise CorruptDataError(f"a session in a txid file is {str(entry)[:200]}")
 
 
-def put_note(disk: Disk, directory: str, noted: Noted) -> None:
+def put_note(disk: Disk, directory: str, noted: PublisherState) -> None:
     """Replace the note, whatever it says; durable on return.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Final
 from envelope.errors import OutOfResources
 from envelope.limits import KIB
 from jetstream.log.readable_log import FileRange
-from metadata.node.admission.descriptors import Share, may_keep
+from metadata.node.admission.descriptors import DescriptorShare, may_keep
 
 _PROBE_STEP: Final = 128 * KIB
 """The kernel's default read-ahead: pages come and go in about this grain."""
@@ -37,7 +37,11 @@ class Body:
 
     @classmethod
     def leased(
-        cls, file_range: FileRange, *, catches_up: bool = False, share: Share = Share.READERS
+        cls,
+        file_range: FileRange,
+        *,
+        catches_up: bool = False,
+        share: DescriptorShare = DescriptorShare.READERS,
     ) -> "Body":
         """Take a lease on the segment, whose file is one of ``share``'s; `release` gives it back.
 

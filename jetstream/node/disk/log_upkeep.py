@@ -14,7 +14,7 @@ from jetstream.log.rewriting.rewrite_plan import is_waiting
 from jetstream.log.segments.segment import Segment
 from jetstream.log.state.compaction_state import CompactionState
 from jetstream.log.writable_log import note_committed
-from jetstream.node.disk.history_file import LogNote
+from jetstream.node.disk.history_file import PublisherStateFile
 from jetstream.node.disk.open_log import log_config
 from jetstream.node.runtime.clock import Clock
 from metadata.stream_config import StreamConfig
@@ -31,7 +31,7 @@ class Upkeep:
         log: Log,
         clock: Clock,
         high_watermark: Callable[[], Offset],
-        note: Callable[[], LogNote | None] = lambda: None,
+        note: Callable[[], PublisherStateFile | None] = lambda: None,
     ) -> None:
         """Without a ``note``, which may be replaced, nothing is noted of the log's records."""
         self._log = log
@@ -88,7 +88,7 @@ class Upkeep:
         """Put on record what is known of all records.
 
         Raises:
-            As `LogNote.write`.
+            As `PublisherStateFile.write`.
             StreamOffline: the log has failed or is closed since the note was due.
         """
         note = self._note()

@@ -2,8 +2,8 @@
 
 The log recovers itself (`Log.open`). What the sequencer must remember of it, message ids above all, is read
 back from the stored batches of one dedupe window, so that a restart answers a retry as the process before
-would have; the last transaction id and the publishers' sessions however old they are (`LogNote`). A follower
-takes in what it appends, so that it can lead at once.
+would have; the last transaction id and the publishers' sessions however old they are
+(`PublisherStateFile`). A follower replays the batches that it appends, so that it can lead at once.
 """
 
 import logging
@@ -16,15 +16,22 @@ from envelope.errors import CorruptDataError, JetstreamError
 from envelope.limits import MIB
 from envelope.types import NO_OFFSET, Compact, Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
-from jetstream.ingest.publishers.history import History
-from jetstream.ingest.publishers.sessions import Sessions
+from jetstream.ingest.publishers.history import PublisherHistory
+from jetstream.ingest.publishers.sessions import PublisherSessions
 from jetstream.log.disk.port import Disk
 from jetstream.log.format.batch import SealedBatch, decode, iter_frames, last_txid, read_header, records_of
 from jetstream.log.format.plain_batch import is_plain
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.recovery import Verify
 from jetstream.log.segments.log_config import CompactionConfig
-from jetstream.node.disk.history_file import LastTxid, LogNote, Noted, later, put_note, read_note
+from jetstream.node.disk.history_file import (
+    LastTxid,
+    PublisherState,
+    PublisherStateFile,
+    later,
+    put_note,
+    read_note,
+)
 from metadata.catalog.tables import TierMark
 from metadata.stream_config import StreamConfig
 
@@ -50,7 +57,7 @@ class OpenedLog:
         self.log = log
         self._disk = disk
         dedupe = DedupeWindow(window_us(config.dedupe_window), config.dedupe_ids_max)
-        self.history, self.note = self._read_back(dedupe, Sessions(window_us(config.session_window)))
+        self.history, self.note = self._read_back(dedupe, PublisherSessions(window_us(config.session_window)))
         self._learnt_end = log.log_end_offset
         self.is_stale = False
 
@@ -117,7 +124,7 @@ class OpenedLog:
         self.is_stale = True
         before = self.history
         dedupe = DedupeWindow(before.dedupe.window_us, before.dedupe.names_max)
-        sessions = Sessions(before.sessions.window_us)
+        sessions = PublisherSessions(before.sessions.window_us)
         overdue = before.dedupe.fates.overdue(before.last_timestamp, NO_OFFSET)
         self.history, self.note = self._read_back(dedupe, sessions, overdue)
         self._learnt_end = self.log.log_end_offset
@@ -133,7 +140,7 @@ class OpenedLog:
         self.history.dedupe.resize(window_us(config.dedupe_window), config.dedupe_ids_max)
         self.history.sessions.resize(window_us(config.session_window))
 
-    def take_note(self, noted: Noted) -> None:
+    def take_note(self, noted: PublisherState) -> None:
         """Take in what a leader knows of committed records, durably, before more is stored.
 
         Raises:
@@ -151,7 +158,7 @@ class OpenedLog:
         self.history.last_txid = later(self.history.last_txid, noted.last.txid)
         self.note.take_in(newer, noted.last.txid, self.log)
 
-    def begin_anew(self, offset: Offset, noted: Noted | None, reset: Callable[[], None]) -> None:
+    def begin_anew(self, offset: Offset, noted: PublisherState | None, reset: Callable[[], None]) -> None:
         """Have ``reset`` empty the log, which then begins at ``offset``.
 
         Args:
@@ -172,10 +179,10 @@ class OpenedLog:
         self.relearn()
 
     def _read_back(
-        self, dedupe: DedupeWindow, sessions: Sessions, overdue: Offset | None = None
-    ) -> tuple[History, LogNote]:
+        self, dedupe: DedupeWindow, sessions: PublisherSessions, overdue: Offset | None = None
+    ) -> tuple[PublisherHistory, PublisherStateFile]:
         log = self.log
-        history = History(dedupe, last_timestamp=log.last_timestamp, sessions=sessions)
+        history = PublisherHistory(dedupe, last_timestamp=log.last_timestamp, sessions=sessions)
         noted = read_note(self._disk, log.directory)
         was_cut = noted.last.end > log.log_end_offset
         if not was_cut:
@@ -209,14 +216,14 @@ class OpenedLog:
         history.last_txid = txid
         sessions.expire(log.last_timestamp, dedupe.fates.held, dedupe.fates.uncommitted)
         latest = LastTxid(log.log_end_offset, txid)
-        note = LogNote(self._disk, log.directory, noted, latest, sessions.copy(), dedupe.fates)
+        note = PublisherStateFile(self._disk, log.directory, noted, latest, sessions.copy(), dedupe.fates)
         if was_cut and log.failed is None:
             note.replace()
         note.passed(searched_batches, searched_bytes)
         return history, note
 
 
-def _restore(noted: Noted, sessions: Sessions, log_end_offset: Offset) -> None:
+def _restore(noted: PublisherState, sessions: PublisherSessions, log_end_offset: Offset) -> None:
     """Take from the note what the kept records of a log that was cut do not tell."""
     for session, last in noted.sessions:
         if last.offset >= log_end_offset:
@@ -323,7 +330,7 @@ def begin_at_tier(opened: OpenedLog, mark: TierMark) -> None:
     Raises:
         DiskFull, StorageError, FsyncFailed: as `OpenedLog.begin_anew`.
     """
-    noted = Noted(LastTxid(mark.end, mark.last_txid), ())
+    noted = PublisherState(LastTxid(mark.end, mark.last_txid), ())
     opened.begin_anew(mark.end, noted, lambda: opened.log.reset_to(mark.end))
 
 

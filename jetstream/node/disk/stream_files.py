@@ -12,7 +12,7 @@ from jetstream.node.disk.open_log import OpenedLog, open_log
 from jetstream.node.runtime.clock import Clock
 from metadata.catalog.directories import directory_of, incarnation_of
 from metadata.catalog.tables import Stream
-from metadata.node.admission.descriptors import Share, has_room
+from metadata.node.admission.descriptors import DescriptorShare, has_room
 
 STREAMS_DIRECTORY: Final = "streams"
 
@@ -56,7 +56,7 @@ class StreamFiles:
 
         A log has a file open as long as it lives, and may not take the last descriptors.
         """
-        if not has_room(Share.NODE):
+        if not has_room(DescriptorShare.NODE):
             raise OutOfResources("no descriptor is left for another log: raise LimitNOFILE")
         path = stream_path(row.name, row.incarnation)
         if not holds_log(self.disk, path):

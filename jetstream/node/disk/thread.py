@@ -17,13 +17,13 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from envelope.errors import JetstreamError, StorageError, StreamOffline
-from jetstream.fetch.turns import Turns
-from jetstream.log.short_commits import ShortCommits
+from jetstream.fetch.turns import CatchUpScheduler
+from jetstream.log.short_commits import InlineCommitPolicy
 from jetstream.log.sync_scheduler import SyncScheduler
-from jetstream.node.disk.appends import AnyAppend, DiskCommit, Extent
+from jetstream.node.disk.appends import AnyAppend, CommitProgress, DiskCommit
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
-from jetstream.node.runtime.reader_turns import TurnQueue
+from jetstream.node.runtime.reader_turns import CatchUpQueue
 
 T = TypeVar("T")
 
@@ -83,16 +83,16 @@ class DiskThread:
         scheduler: SyncScheduler,
         crash: Crash,
         name: str = "jetstream-disk",
-        turns: TurnQueue | None = None,
-        short_commits: ShortCommits | None = None,
+        turns: CatchUpQueue | None = None,
+        short_commits: InlineCommitPolicy | None = None,
     ) -> None:
-        self._commit = DiskCommit(scheduler, ShortCommits() if short_commits is None else short_commits)
+        self._commit = DiskCommit(scheduler, InlineCommitPolicy() if short_commits is None else short_commits)
         self.counters = self._commit.counters
         self._crash = crash
         self._queue: SimpleQueue[_Job] = SimpleQueue()
         self._collected: list[_Job] = []  # not in the queue yet
         self._loop = asyncio.get_running_loop()
-        self.turns = TurnQueue(Turns(), SystemClock(), self._loop) if turns is None else turns
+        self.turns = CatchUpQueue(CatchUpScheduler(), SystemClock(), self._loop) if turns is None else turns
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._under_way = 0  # jobs in the queue or taken, whose ends the loop has not heard of
         self._is_broken = False  # by an error of ours: nothing is written any more
@@ -150,15 +150,15 @@ class DiskThread:
         except Exception as error:  # noqa: BLE001 - an error of ours: the thread raises it, and refuses all
             groups[0].failure = error
             return False
-        if extent is Extent.ALL:
+        if extent is CommitProgress.ALL:
             if self._commit.unlearnt:
                 self._put([_Call(_nothing, self._loop.create_future())])  # the thread learns before a call
             self._tell(groups)
-        elif extent is Extent.WRITTEN:
+        elif extent is CommitProgress.WRITTEN:
             for job in groups:
                 job.is_written = True
             self._put(groups)
-        return extent is not Extent.NOTHING
+        return extent is not CommitProgress.NOTHING
 
     def _told(self, groups: Sequence[_Appends]) -> None:
         self._under_way -= len(groups)

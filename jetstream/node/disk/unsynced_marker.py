@@ -33,7 +33,7 @@ def present_kernel() -> str | None:
     return None
 
 
-class UnsyncedWitness:
+class BootMarker:
     """The file; its methods block, in this order: `begin`, `registered`, `stopped`.
 
     Invariant:

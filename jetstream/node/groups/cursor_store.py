@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from consumer_groups.cursors import Cursor, CursorTable, StoredCursor, read_record, selected
+from consumer_groups.cursors import Cursor, CursorRecord, CursorTable, read_record, selected
 from envelope.errors import JetstreamError, NotLeader, UnavailableError
 from envelope.internal_streams import CURSORS
 from envelope.types import Offset
@@ -181,7 +181,7 @@ class CursorStore:
 # --- on a reader thread -------------------------------------------------------------------------------
 
 
-def _read(log: ReadableLog, offset: Offset, end: Offset) -> tuple[Sequence[StoredCursor], Offset]:
+def _read(log: ReadableLog, offset: Offset, end: Offset) -> tuple[Sequence[CursorRecord], Offset]:
     """Return what the next records below ``end`` say; as `read_latest`."""
     records, reached = read_latest(log, offset, end)
     found = (read_record(*record) for record in records)

@@ -10,7 +10,14 @@ from typing import Final, assert_never
 
 from consumer_groups.assignment.partitions import GroupName, MemberId
 from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, Left
-from consumer_groups.shard.events import Answer, Committed, Cursors, Failed, HeartbeatAnswer, error_of
+from consumer_groups.shard.events import (
+    Answer,
+    CursorsCommitted,
+    CursorsFound,
+    HeartbeatAnswer,
+    RequestFailed,
+    error_of,
+)
 from envelope.errors import InternalError, JetstreamError, LimitReached
 from envelope.limits import FRAME_HEADER_BYTES_MAX
 from jetstream.node.groups.shard import GroupShard
@@ -55,7 +62,7 @@ _log = logging.getLogger(__name__)
 _NS_PER_MS: Final = 1_000_000
 
 
-class GroupDesk:
+class GroupRequestHandler:
     """For all connections of a node; used on the loop's thread."""
 
     def __init__(
@@ -123,16 +130,16 @@ class GroupDesk:
     def _done(self, pending: Pending, group: GroupName, answer: Answer) -> None:
         number = pending.request.id
         match answer:
-            case Failed(error):
+            case RequestFailed(error):
                 _fail(pending, error)
             case Assignment():
                 assignment = self._on_wire(group, answer)
                 _respond(pending, AssignmentResponse(id=number, assignment=assignment))
             case Left():
                 _respond(pending, LeftResponse(id=number))
-            case Committed(superseded):
+            case CursorsCommitted(superseded):
                 _respond(pending, CommittedResponse(id=number, superseded=superseded))
-            case Cursors(cursors):
+            case CursorsFound(cursors):
                 told = [cursor_on_wire(cursor) for cursor in cursors]
                 _respond(pending, CursorsResponse(id=number, cursors=told))
             case _:
@@ -161,7 +168,7 @@ class GroupDesk:
                     self._connection(pending), tuple(of_shard), wait_ns, partial(self._add, news, of_shard)
                 )
             except JetstreamError as error:
-                self._add(news, of_shard, Failed(error))
+                self._add(news, of_shard, RequestFailed(error))
         news.tell()
 
     def _add(self, news: "_News", beats: list[tuple[GroupName, Beat]], answer: Answer) -> None:
@@ -171,7 +178,7 @@ class GroupDesk:
                     [self._on_wire(group, assignment) for group, assignment in assignments],
                     [refusal_on_wire(group, member, error_of(why)) for group, member, why in refused],
                 )
-            case Failed(error):
+            case RequestFailed(error):
                 news.add([], [refusal_on_wire(group, beat.member_id, error) for group, beat in beats])
             case _:
                 raise InternalError(f"{type(answer).__name__} to a heartbeat")

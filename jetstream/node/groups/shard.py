@@ -22,29 +22,29 @@ from consumer_groups.shard.events import (
     Beats,
     ConnectionClosed,
     Expired,
-    Failed,
     GroupRequest,
     Listed,
     QuestionId,
     Reply,
+    RequestFailed,
     ShardAction,
     ShardEvent,
+    ShardWritten,
     StreamsChanged,
     Write,
     WriteNumber,
     WriteRefused,
-    Written,
 )
 from consumer_groups.shard.group_table import GroupTable
 from consumer_groups.shard.records import read_group_record
 from consumer_groups.shard.shard import Shard
 from envelope.errors import JetstreamError, NotLeader, Overloaded, UnavailableError
 from envelope.types import Offset, StreamName
-from jetstream.ingest.own_writes import Committed, Outcome, Refused
+from jetstream.ingest.own_writes import InternalWriteCommitted, InternalWriteRefused, Outcome
 from jetstream.log.readable_log import ReadableLog
 from jetstream.log.segments.segment import PlanAgain
 from jetstream.node.groups.latest_records import read_latest
-from jetstream.node.replicas.internal_write_path import OwnPath
+from jetstream.node.replicas.internal_write_path import InternalAppendPath
 from jetstream.node.replicas.led_stream import LeadingStream
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.timers import Timers
@@ -83,7 +83,7 @@ class GroupShard:
 
     def __init__(self, leading: LeadingStream, services: ShardServices) -> None:
         """What is asked before `load` has returned waits for that."""
-        assert isinstance(leading.path, OwnPath), "a shard is written by who leads it"
+        assert isinstance(leading.path, InternalAppendPath), "a shard is written by who leads it"
         self.stream = leading.parts.name
         self._leading = leading
         self._path = leading.path
@@ -135,7 +135,7 @@ class GroupShard:
             try:
                 ask()
             except JetstreamError as error:
-                done(Failed(error))
+                done(RequestFailed(error))
         seconds = (self._services.clock.monotonic() - begun) / 1e9
         text = "groups read stream=%s groups=%d cursors=%d seconds=%.3f"
         _log.info(text, self.stream, machine.groups, machine.cursors, seconds)
@@ -278,9 +278,9 @@ class GroupShard:
 
     def _settled(self, outcome: Outcome) -> None:
         match outcome:
-            case Committed(number, at):
-                self._give(Written(WriteNumber(number), at))
-            case Refused(number, error):
+            case InternalWriteCommitted(number, at):
+                self._give(ShardWritten(WriteNumber(number), at))
+            case InternalWriteRefused(number, error):
                 self._give(WriteRefused(WriteNumber(number), error))
             case _:
                 assert_never(outcome)
@@ -294,14 +294,14 @@ class GroupShard:
         unknown = UnavailableError("the coordinator has ended: nobody knows whether this was stored")
         questions, self._questions = self._questions, {}
         for done in questions.values():
-            done(Failed(unknown))
+            done(RequestFailed(unknown))
 
     def _refuse_early(self, error: JetstreamError) -> None:
         """Refuse what is asked from now on, and what waits for the groups to be read."""
         self._why_not = error
         early, self._early = self._early, []
         for _, done in early:
-            done(Failed(error))
+            done(RequestFailed(error))
 
 
 def _absorb(table: GroupTable, log: ReadableLog, end: Offset) -> None:

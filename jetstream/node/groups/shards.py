@@ -14,10 +14,10 @@ from consumer_groups.shard.events import (
     Answer,
     DeleteGroup,
     DescribeGroup,
-    Failed,
     GroupDescription,
     GroupRequest,
-    Groups,
+    GroupsFound,
+    RequestFailed,
     ResetCursors,
 )
 from consumer_groups.shard.records import NewCursor
@@ -27,7 +27,7 @@ from envelope.subjects import validated_stream_name
 from envelope.types import StreamName
 from jetstream.node.groups.shard import GroupShard, ShardServices
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import StreamServices
+from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
 from metadata.api.responses import CoordinatorInfo
 from metadata.catalog.catalog import Catalog
@@ -99,7 +99,7 @@ class GroupService:
         catalog: Catalog,
         find: Callable[[str], StreamReplica | None],
         readers: Executor,
-        services: StreamServices,
+        services: NodeServices,
     ) -> None:
         """Find a shard's replica by ``find``, which raises as `Streams.stream`; read it on ``readers``."""
         self.streams = GroupStreams(catalog)
@@ -196,14 +196,14 @@ class GroupService:
         assert isinstance(answer, GroupDescription), answer
         return answer
 
-    async def groups(self, name: StreamName, prefix: str) -> Groups:
+    async def groups(self, name: StreamName, prefix: str) -> GroupsFound:
         """Return the groups in one shard whose names begin with ``prefix``; raises as `describe`."""
         shard = self._led(name)
         await self.confirm(shard)
         future = asyncio.get_running_loop().create_future()
         shard.names(prefix, lambda answer: _tell(future, answer))
         answer = await future
-        assert isinstance(answer, Groups), answer
+        assert isinstance(answer, GroupsFound), answer
         return answer
 
     async def reset(self, group: str, cursors: tuple[NewCursor, ...], *, force: bool) -> None:
@@ -262,7 +262,7 @@ async def _asked(shard: GroupShard, group: GroupName, request: GroupRequest) -> 
 def _tell(future: "asyncio.Future[Answer]", answer: Answer) -> None:
     if future.done():
         return  # who asked has gone
-    if isinstance(answer, Failed):
+    if isinstance(answer, RequestFailed):
         future.set_exception(answer.error)
     else:
         future.set_result(answer)

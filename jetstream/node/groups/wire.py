@@ -14,10 +14,10 @@ from consumer_groups.assignment.partitions import (
 )
 from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, Join, Leave, Release
 from consumer_groups.coordinator.group_state import ClientId
-from consumer_groups.cursors import Place
-from consumer_groups.shard.events import CommitCursors as CommitToStore
-from consumer_groups.shard.events import FetchCursors as CursorsWanted
-from consumer_groups.shard.records import GroupCursor, NewCursor
+from consumer_groups.cursors import CursorPosition
+from consumer_groups.shard.events import LookUpCursors as CursorsWanted
+from consumer_groups.shard.events import StoreCursors as CommitToStore
+from consumer_groups.shard.records import GroupCursorRecord, NewCursor
 from envelope.errors import JetstreamError
 from envelope.types import NodeId, StreamName
 from jetstream.protocol.group_requests import (
@@ -78,7 +78,7 @@ def commit_of(request: CommitCursors, connection: ConnectionId) -> CommitToStore
     cursors = tuple(
         NewCursor(
             Partition(StreamName(cursor.stream), cursor.partition),
-            Place(cursor.offset, cursor.incarnation, cursor.metadata),
+            CursorPosition(cursor.offset, cursor.incarnation, cursor.metadata),
         )
         for cursor in request.cursors
     )
@@ -150,7 +150,7 @@ def refusal_on_wire(group: GroupName, member_id: MemberId, error: JetstreamError
     return MemberRefusal(group=group, member=member_id, error=error_body(error))
 
 
-def cursor_on_wire(cursor: GroupCursor) -> StoredCursor:
+def cursor_on_wire(cursor: GroupCursorRecord) -> StoredCursor:
     """Return a cursor as it is told."""
     stream, number = cursor.partition
     return StoredCursor(

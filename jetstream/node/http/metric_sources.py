@@ -13,7 +13,7 @@ from jetstream.node.maintenance.scrubber import ScrubCounters
 from jetstream.node.nats.link import NatsLink
 from jetstream.node.readers.server import SocketServer
 from jetstream.node.replicas.replica import StreamReplica
-from jetstream.node.streams.directory import Streams
+from jetstream.node.streams.directory import NodeStreams
 from jetstream.node.tiers.segment_cache import Tier
 from metadata.node.admission.door import Door
 
@@ -24,7 +24,7 @@ class Sources:
 
     version: str
     node: str
-    streams: Streams
+    streams: NodeStreams
     links: tuple[NatsLink, ...]
     disk: DiskCounters
     server: SocketServer

@@ -13,7 +13,7 @@ from typing import Final
 import h11
 
 from envelope.limits import KIB
-from metadata.node.admission.descriptors import Share
+from metadata.node.admission.descriptors import DescriptorShare
 from metadata.node.admission.door import Door
 from metadata.node.peers.accepting import StreamServer, listeners
 
@@ -53,7 +53,7 @@ class HttpServer:
     def __init__(self, pages: Mapping[str, Callable[[], Awaitable[Page]]]) -> None:
         """Serve ``pages`` at first."""
         self.pages = pages
-        self.door = Door("http", Share.NODE, CONNECTIONS_MAX)
+        self.door = Door("http", DescriptorShare.NODE, CONNECTIONS_MAX)
         self._server = StreamServer(self._talk, limit=_RECEIVE_BYTES, door=self.door)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from typing import Final
 from envelope.errors import DiskFull, JetstreamError, StreamOffline
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.thread import DiskThread
-from jetstream.node.disk.unsynced_marker import UnsyncedWitness
+from jetstream.node.disk.unsynced_marker import BootMarker
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.clock import Clock
 
@@ -31,7 +31,7 @@ class Housekeeper:
         disk: DiskThread,
         clock: Clock,
         streams: Callable[[], Iterable[StreamReplica]],
-        witness: UnsyncedWitness,
+        witness: BootMarker,
     ) -> None:
         self._witness = witness
         self._disk = disk

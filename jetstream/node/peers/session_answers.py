@@ -15,10 +15,10 @@ from envelope.errors import StorageError
 from envelope.types import Buffer
 from jetstream.log.readable_log import FileRange
 from jetstream.node.disk.leased_range import Body
-from jetstream.node.peers.session_line import SessionLine
+from jetstream.node.peers.session_line import PeerConnection
 from jetstream.replica.leader_events import FetchRefusal
 from jetstream.replica.wire import Answer, RefusedMessage, RepairAnswer, encode
-from metadata.node.admission.descriptors import Share
+from metadata.node.admission.descriptors import DescriptorShare
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class _Outgoing:
             self.body.release()
 
 
-class Answers:
+class SessionResponseQueue:
     """The queue of one line.
 
     Invariants:
@@ -47,7 +47,7 @@ class Answers:
     """
 
     def __init__(
-        self, line: SessionLine, executor: Executor | None, crashed: Callable[[BaseException], None]
+        self, line: PeerConnection, executor: Executor | None, crashed: Callable[[BaseException], None]
     ) -> None:
         """``executor`` reads what is not in the page cache; None is the loop's own."""
         self._line = line
@@ -66,7 +66,7 @@ class Answers:
         assert not self._is_closed, "nothing is answered on a session that is over"
         taken: Buffer | Body = b""
         if isinstance(body, FileRange):
-            taken = Body.leased(body, share=Share.NODE) if body.length else b""
+            taken = Body.leased(body, share=DescriptorShare.NODE) if body.length else b""
         elif body is not None:
             taken = body
         place = handle, isinstance(answer, RepairAnswer)

@@ -15,8 +15,8 @@ from envelope.errors import RemoteProtocolError
 from envelope.limits import STREAMS_MAX
 from envelope.types import Buffer, Incarnation, NodeId, StreamName
 from jetstream.log.readable_log import FileRange
-from jetstream.node.peers.session_answers import Answers
-from jetstream.node.peers.session_line import SessionLine
+from jetstream.node.peers.session_answers import SessionResponseQueue
+from jetstream.node.peers.session_line import PeerConnection
 from jetstream.replica.pulse import Pulse, Verdict
 from jetstream.replica.wire import (
     Answer,
@@ -81,7 +81,7 @@ class SessionHost(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionSettings:
+class PeerSessionSettings:
     """Checked against each other when made."""
 
     leader_timeout_ns: int = 1000 * _MS
@@ -97,17 +97,19 @@ class SessionSettings:
         assert 0 < 2 * self.ping_interval_ns <= self.leader_timeout_ns, "a healthy peer would be silent"
 
 
-class FollowerEnd:
+class FetchRequester:
     """What this node asks of one peer; the `Link` to it, connected or not."""
 
-    def __init__(self, peer: NodeId, host: SessionHost, settings: SessionSettings, crashed: Crashed) -> None:
+    def __init__(
+        self, peer: NodeId, host: SessionHost, settings: PeerSessionSettings, crashed: Crashed
+    ) -> None:
         """Wait to be connected."""
         self.pulse = Pulse(settings.leader_timeout_ns)
         self._peer = peer
         self._host = host
         self._ping_interval_ns = settings.ping_interval_ns
         self._crashed = crashed
-        self._line: SessionLine | None = None
+        self._line: PeerConnection | None = None
         self._handles: dict[Life, int] = {}
         self._lives: list[Life] = []
         self._since_ping_ns = 0
@@ -145,7 +147,7 @@ class FollowerEnd:
                 self._line.send(_PING)
             self._since_ping_ns, self._has_heard, self._line.has_sent = 0, False, False
 
-    def _handle(self, line: SessionLine, life: Life) -> int | None:
+    def _handle(self, line: PeerConnection, life: Life) -> int | None:
         handle = self._handles.get(life)
         if handle is None:
             if len(self._lives) == _HANDLES_MAX:
@@ -173,7 +175,7 @@ class FollowerEnd:
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """See `Link.talk`."""
-        self._line = SessionLine(self, self._crashed)
+        self._line = PeerConnection(self, self._crashed)
         self._handles.clear()
         self._lives.clear()
         self._tell(self.pulse.heard())
@@ -216,15 +218,15 @@ class FollowerEnd:
         """See `LineEnd.has_room`: nothing waits here."""
 
 
-class LeaderEnd:
+class FetchResponder:
     """What one peer asks of this node, over one connection."""
 
     def __init__(self, peer: NodeId, host: SessionHost, executor: Executor | None, crashed: Crashed) -> None:
         """``executor`` reads what is not in the page cache."""
         self._peer = peer
         self._host = host
-        self._line = SessionLine(self, crashed)
-        self._answers = Answers(self._line, executor, crashed)
+        self._line = PeerConnection(self, crashed)
+        self._answers = SessionResponseQueue(self._line, executor, crashed)
         self._lives: dict[int, Life] = {}
         self._handles: dict[Life, int] = {}
         self._silence_ns = 0

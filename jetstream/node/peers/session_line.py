@@ -38,7 +38,7 @@ class LineEnd(Protocol):
         """Learn that the line is no longer full."""
 
 
-class SessionLine(asyncio.Protocol):
+class PeerConnection(asyncio.Protocol):
     """Made for a connection that has greeted; over once `carry` has returned.
 
     What is sent in one turn of the loop goes out together at its end.

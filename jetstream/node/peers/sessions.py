@@ -16,11 +16,11 @@ from typing import Final
 
 from envelope.types import Buffer, Incarnation, NodeId, StreamName
 from jetstream.log.readable_log import FileRange
-from jetstream.node.peers.session_ends import FollowerEnd, LeaderEnd, SessionHost, SessionSettings
+from jetstream.node.peers.session_ends import FetchRequester, FetchResponder, PeerSessionSettings, SessionHost
 from jetstream.replica.pulse import Verdict
 from jetstream.replica.wire import Answer, Question, RepairAnswer
 from metadata.node.peers.dialling import Address, Callers, PeerIdentity, keep_link
-from metadata.node.peers.listening import PeerServer, Refusal
+from metadata.node.peers.listening import PeerRefusal, PeerServer
 
 REPLICATION: Final = "replication"
 """Purpose of the connections."""
@@ -36,7 +36,7 @@ class ReplicaSessions:
         identity: PeerIdentity,
         peers: Mapping[NodeId, Address],
         host: SessionHost,
-        settings: SessionSettings,
+        settings: PeerSessionSettings,
         executor: Executor | None = None,
     ) -> None:
         """Prepare to speak as ``identity`` with ``peers``; others are met, and parted with, while it runs.
@@ -58,7 +58,7 @@ class ReplicaSessions:
         self._executor = executor
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._followed = {peer: self._follower_end(peer) for peer in peers}
-        self._led: dict[NodeId, LeaderEnd] = {}
+        self._led: dict[NodeId, FetchResponder] = {}
 
     async def run(self, server: PeerServer) -> None:
         """Keep a session with every peer until cancelled; then cut them all. Once only.
@@ -110,8 +110,8 @@ class ReplicaSessions:
         """The nodes that there is, or is to be, a session with."""
         return frozenset(self._peers)
 
-    def _follower_end(self, peer: NodeId) -> FollowerEnd:
-        return FollowerEnd(peer, self._host, self._settings, self._crashed)
+    def _follower_end(self, peer: NodeId) -> FetchRequester:
+        return FetchRequester(peer, self._host, self._settings, self._crashed)
 
     def _dial(self, peer: NodeId, tasks: asyncio.TaskGroup, callers: Callers) -> None:
         link = keep_link(self._identity, peer, self._peers[peer], REPLICATION, self._followed[peer], callers)
@@ -125,11 +125,11 @@ class ReplicaSessions:
         if self._followed[peer].is_connected:
             self._host.disconnected(peer)
 
-    def _objection(self, source: NodeId) -> Refusal | None:
+    def _objection(self, source: NodeId) -> PeerRefusal | None:
         """Only nodes of the catalogue come here; one that has just registered may be ahead of this one."""
         if source in self._peers:
             return None
-        return Refusal(f"{source} is not known here as a node of this cluster", later=True)
+        return PeerRefusal(f"{source} is not known here as a node of this cluster", later=True)
 
     def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Question) -> bool:
         """Ask ``peer`` for what it has of a stream; the handle in ``message`` does not matter.
@@ -190,7 +190,7 @@ class ReplicaSessions:
         before = self._led.get(peer)
         if before is not None:
             before.close()
-        end = self._led[peer] = LeaderEnd(peer, self._host, self._executor, self._crashed)
+        end = self._led[peer] = FetchResponder(peer, self._host, self._executor, self._crashed)
         try:
             await end.carry(reader, writer)
         finally:

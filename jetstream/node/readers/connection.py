@@ -21,14 +21,14 @@ from pydantic import SecretStr
 from envelope.errors import JetstreamError, Overloaded, StorageError, TlsFailed, Unauthorized
 from envelope.limits import KIB
 from envelope.types import MonotonicNs
-from jetstream.fetch.cursors import CursorPlace, Cursors
+from jetstream.fetch.cursors import ConnectionCursors, CursorPlace
 from jetstream.fetch.turns import TURN_BYTES
 from jetstream.log.segments.segment import Segment
 from jetstream.node.disk.leased_range import Body
 from jetstream.node.readers.line import SocketLine
-from jetstream.node.readers.output import Output
+from jetstream.node.readers.output import SocketOutput
 from jetstream.node.runtime.clock import Clock
-from jetstream.node.runtime.reader_turns import ReaderTurn, TurnQueue
+from jetstream.node.runtime.reader_turns import CatchUpQueue, ReaderTurn
 from jetstream.protocol.connection import (
     ConnectionBroken,
     RequestReceived,
@@ -108,7 +108,7 @@ class ConnectionServices:
     introduced: Callable[["SocketConnection"], None]
     """Called once it has said a hello that is good."""
     closed: Callable[["SocketConnection"], None]
-    turns: TurnQueue
+    turns: CatchUpQueue
     token: SecretStr | None = None
     """What a hello must have."""
     counters: SocketCounters = field(default_factory=SocketCounters)
@@ -127,7 +127,7 @@ class SocketConnection:
     def __init__(self, line: SocketLine, services: ConnectionServices) -> None:
         self.requests: deque[Pending] = deque()
         """What can be answered now, in order; what is parked or waits for its turn is not among them."""
-        self.cursors = Cursors[Pending]()
+        self.cursors = ConnectionCursors[Pending]()
         self.preparing = False
         """A request's answer is being prepared on a thread; the next ones wait."""
         self.turn = ReaderTurn(services.turns, self._on_writable, is_local=line.is_local)
@@ -137,7 +137,7 @@ class SocketConnection:
         self._services = services
         self._machine = ServerConnection(services.token)
         self._liveness = Liveness(services.patience, services.clock.monotonic())
-        self._output = Output()
+        self._output = SocketOutput()
         self._warming = False
         self._leaving = False
 

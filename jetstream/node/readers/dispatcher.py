@@ -25,8 +25,8 @@ from jetstream.fetch.cursors import CursorPlace
 from jetstream.fetch.planner import (
     Nothing,
     Plan,
-    Refuse,
-    Serve,
+    RefuseRead,
+    ServeRange,
     Wait,
     boundary,
     check_incarnation,
@@ -236,7 +236,7 @@ class RequestDispatcher:
         query = query_of(request)
         view = view_of(stream)
         plan = plan_fetch(query, view, load=False)
-        if isinstance(plan, Refuse) and isinstance(plan.error, IndexUnloaded):
+        if isinstance(plan, RefuseRead) and isinstance(plan.error, IndexUnloaded):
             self._on_thread(
                 pending,
                 lambda: plan_fetch(query, view, load=True),
@@ -255,7 +255,7 @@ class RequestDispatcher:
     ) -> None:
         """Do what was planned when the high watermark was at ``planned_at``."""
         match plan:
-            case Serve(file_range):
+            case ServeRange(file_range):
                 self._deliver(pending, request, stream, file_range)
             case Wait() if stream.high_watermark > planned_at:
                 self._answer(pending)  # it moved while a thread made the plan
@@ -263,11 +263,11 @@ class RequestDispatcher:
                 self._wait(pending, request, stream, offset)
             case Nothing():
                 _respond(pending, stream, empty_response(request, stream))
-            case Refuse(PlanAgain()):
+            case RefuseRead(PlanAgain()):
                 self._answer(pending)
-            case Refuse(SegmentAway() as away):
+            case RefuseRead(SegmentAway() as away):
                 self._tier_waits.begin(pending, stream, away)
-            case Refuse(error):
+            case RefuseRead(error):
                 _fail(pending, error)
             case _:
                 assert_never(plan)

@@ -46,7 +46,7 @@ def stored_range(body: Body) -> StoredRangeResponse | None:
         return None
 
 
-class Output:
+class SocketOutput:
     """The queue of one connection.
 
     Invariants:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName
 from jetstream.log.log import Log
-from jetstream.node.runtime.reader_turns import TurnQueue
+from jetstream.node.runtime.reader_turns import CatchUpQueue
 from jetstream.node.tiers.tiered_stream import Readable
 from jetstream.protocol.responses import NodeMetadata
 from jetstream.tier.tiered_log import SegmentAway
@@ -95,7 +95,7 @@ class StreamDirectory(Protocol):
     """All streams, and those that can be read on this node."""
 
     @property
-    def turns(self) -> TurnQueue:
+    def turns(self) -> CatchUpQueue:
         """Of readers that catch up: short, and waited for, while something is stored."""
 
     def stream(self, name: str) -> ReadableStream | None:

@@ -22,8 +22,8 @@ from jetstream.node.readers.line import SocketLine, TlsLine
 from jetstream.node.readers.ports import StreamDirectory
 from jetstream.node.runtime.clock import Clock
 from jetstream.protocol.liveness import Patience
-from metadata.node.admission.descriptors import Share
-from metadata.node.admission.door import Door, Verdict
+from metadata.node.admission.descriptors import DescriptorShare
+from metadata.node.admission.door import AdmissionVerdict, Door
 from metadata.node.peers.accepting import Acceptor, listeners
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class SocketServer:
         """``executor`` runs what would block on the disk: reading and verifying cold ranges."""
         self.counters = SocketCounters()
         self._settings = settings or SocketSettings()
-        self.door = Door("readers", Share.READERS, self._settings.connections_max)
+        self.door = Door("readers", DescriptorShare.READERS, self._settings.connections_max)
         self._loop = asyncio.get_running_loop()
         self._dispatcher = RequestDispatcher(
             directory, identity, executor, clock, self.counters, groups or NoGroups()
@@ -146,13 +146,13 @@ class SocketServer:
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
         verdict = self.door.verdict(len(self._connections), len(self._strangers), sock.fileno())
-        if verdict is Verdict.REFUSE:
+        if verdict is AdmissionVerdict.REFUSE:
             if self._settings.tls is None:
                 turn_away(sock)
             else:
                 sock.close()  # before a handshake nothing can be said
             return
-        if verdict is Verdict.DISPLACE:
+        if verdict is AdmissionVerdict.DISPLACE:
             next(iter(self._strangers)).close()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -14,34 +14,32 @@ from envelope.types import NO_OFFSET, LeaderEpoch, NodeId, Offset
 from jetstream.node.disk.appends import FollowerAppend
 from jetstream.node.disk.history_file import NOTHING_NOTED, decode_note, encode_note
 from jetstream.node.replicas.lost_records import LostRecords
-from jetstream.node.replicas.parts import ReplicaParts, StreamServices, log_state
+from jetstream.node.replicas.parts import NodeServices, ReplicaContext, log_state
 from jetstream.replica.follower import Follower
 from jetstream.replica.follower_events import (
     Action,
-    AdvanceHighWatermark,
-    Append,
-    AppendRefused,
+    AppendBatches,
+    AppendsUndone,
     Batches,
-    Connected,
     CutRefused,
-    Disconnected,
     Distrust,
     DivergingAnswer,
     EpochBegins,
     Event,
-    Fetch,
+    FetchFromLeader,
+    FetchRefused,
+    LeaderAssigned,
+    LeaderConnected,
+    LeaderDisconnected,
     LogCut,
-    LogStartMoved,
-    Refused,
-    Reign,
+    LogSynced,
+    LogWritten,
     ReportLost,
-    Reset,
+    ResetLog,
     StartOverAnswer,
-    Synced,
-    Tick,
     Truncate,
-    Written,
 )
+from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.wire import (
     Answer,
     BatchesMessage,
@@ -68,7 +66,7 @@ class FollowingStream:
         problem: the same, or why it asks the present leader for nothing.
     """
 
-    def __init__(self, parts: ReplicaParts, high_watermark: Offset, services: StreamServices) -> None:
+    def __init__(self, parts: ReplicaContext, high_watermark: Offset, services: NodeServices) -> None:
         """Begin with a log to which nothing is being written."""
         cluster = services.cluster
         self._parts = parts
@@ -105,7 +103,7 @@ class FollowingStream:
         """Follow a leader, of whose election ``row`` tells; nobody, if it is none or this node itself."""
         self.problem = self.failed
         may_lack = row is not None and row.may_lack_committed(self._follower.log.epochs.last)
-        self._tell(Reign(leader, leader_epoch, may_lack))
+        self._tell(LeaderAssigned(leader, leader_epoch, may_lack))
 
     async def settled(self) -> None:
         """Return when the log is written to no more; whoever leads is to be this node."""
@@ -115,11 +113,11 @@ class FollowingStream:
 
     def connected(self) -> None:
         """Learn that the leader can be reached (again)."""
-        self._tell(Connected())
+        self._tell(LeaderConnected())
 
     def disconnected(self) -> None:
         """Learn that answers will not come."""
-        self._tell(Disconnected())
+        self._tell(LeaderDisconnected())
 
     def answered(self, message: Answer) -> None:
         """Take in the leader's answer."""
@@ -135,7 +133,7 @@ class FollowingStream:
                 self._note = b""
             case RefusedMessage(_, leader_epoch, reason):
                 _log.info("fetch refused stream=%s reason=%s", self._parts.name, reason)
-                self._tell(Refused(leader_epoch))
+                self._tell(FetchRefused(leader_epoch))
             case _:
                 assert_never(message)
 
@@ -184,18 +182,18 @@ class FollowingStream:
     def _do(self, action: Action) -> None:
         name = self._parts.name
         match action:
-            case Fetch():
+            case FetchFromLeader():
                 self._fetch(action)
-            case Append(batches):
+            case AppendBatches(batches):
                 log, end = self._parts.log, batches.next
-                self._append(lambda: self._tell(Written(end), Synced(min(log.synced_end, end))))
+                self._append(lambda: self._tell(LogWritten(end), LogSynced(min(log.synced_end, end))))
             case AdvanceHighWatermark(high_watermark):
                 self._parts.watchers.tell(high_watermark)
             case Truncate(end):
                 _log.info("cutting the log back stream=%s end=%d %s", name, end, self._follower)
                 self._lost.cut(end)
                 self._cut(partial(_truncate, self._parts, end))
-            case Reset(offset, purged_end):
+            case ResetLog(offset, purged_end):
                 _log.warning("beginning the log anew stream=%s offset=%d %s", name, offset, self._follower)
                 if not purged_end:  # otherwise the leader has what goes, as far as it is not deleted
                     self._lost.cut(offset)
@@ -211,7 +209,7 @@ class FollowingStream:
             case _:
                 assert_never(action)
 
-    def _fetch(self, fetch: Fetch) -> None:
+    def _fetch(self, fetch: FetchFromLeader) -> None:
         if self.failed is not None:
             return
         message = FetchMessage(
@@ -226,7 +224,7 @@ class FollowingStream:
         )
         parts = self._parts
         if not self._services.cluster.sessions.fetch(fetch.leader, parts.name, parts.incarnation, message):
-            self._follower.handle(Disconnected(), self._services.clock.monotonic())
+            self._follower.handle(LeaderDisconnected(), self._services.clock.monotonic())
 
     # --- the disk ----------------------------------------------------------------------------------
 
@@ -252,7 +250,7 @@ class FollowingStream:
         else:
             level = logging.WARNING if isinstance(error, DiskFull) else logging.ERROR
             _log.log(level, "append refused stream=%s error=%s", self._parts.name, error)
-            self._tell(AppendRefused(log_state(log)))
+            self._tell(AppendsUndone(log_state(log)))
 
     def _cut(self, work: Callable[[], None]) -> None:
         log = self._parts.log
@@ -285,7 +283,7 @@ class FollowingStream:
             self._settled.set_result(None)
 
 
-def _truncate(parts: ReplicaParts, end: Offset) -> None:
+def _truncate(parts: ReplicaContext, end: Offset) -> None:
     """Cut the log back; on the disk thread."""
     log_end_offset = parts.log.log_end_offset
     try:
@@ -297,7 +295,7 @@ def _truncate(parts: ReplicaParts, end: Offset) -> None:
     parts.settle()
 
 
-def _begin_anew(parts: ReplicaParts, offset: Offset, purged_end: Offset, note: bytes) -> None:
+def _begin_anew(parts: ReplicaContext, offset: Offset, purged_end: Offset, note: bytes) -> None:
     """Begin with an empty log, and what the leader's note says, if there is one; on the disk thread."""
     noted = decode_note(note) if note else None
     parts.opened.begin_anew(offset, noted, lambda: parts.log.reset_to(offset, purged_end))

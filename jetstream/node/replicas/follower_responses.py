@@ -13,10 +13,10 @@ from jetstream.log.format.batch import BatchHeader
 from jetstream.log.readable_log import FileRange, IndexUnloaded, read_tail
 from jetstream.log.segments.segment import PlanAgain
 from jetstream.log.state.epochs import NO_EPOCH
-from jetstream.node.disk.history_file import LastTxid, Noted, encode_note, sessions_of
+from jetstream.node.disk.history_file import LastTxid, PublisherState, encode_note, sessions_of
 from jetstream.node.replicas.hot_batches import HotBatches
-from jetstream.node.replicas.parts import ReplicaParts, StreamServices
-from jetstream.replica.leader_events import Diverging, FetchRefusal, RefuseFetch, Serve, StartOver
+from jetstream.node.replicas.parts import NodeServices, ReplicaContext
+from jetstream.replica.leader_events import Diverging, FetchRefusal, RefuseFetch, ServeFollower, StartOver
 from jetstream.replica.wire import Answer, BatchesMessage, DivergingMessage, RefusedMessage, StartOverMessage
 
 _log = logging.getLogger(__name__)
@@ -28,14 +28,14 @@ _HOT_BYTES_MAX: Final = 16 * MIB
 """Of a stream's batches in memory: several times what is under way while nobody lags."""
 
 
-class Answers:
+class FollowerResponses:
     """Sends what the leader's machine has decided, during one reign.
 
     Attributes:
         hot: is told what was written, and what is committed.
     """
 
-    def __init__(self, parts: ReplicaParts, leader_epoch: LeaderEpoch, services: StreamServices) -> None:
+    def __init__(self, parts: ReplicaContext, leader_epoch: LeaderEpoch, services: NodeServices) -> None:
         self._parts = parts
         self._leader_epoch = leader_epoch
         self._services = services
@@ -50,7 +50,7 @@ class Answers:
         self._has_ended = True
         self.hot = HotBatches(0, 0)
 
-    def serve(self, serve: Serve, *, in_sync: bool, joins: bool) -> None:
+    def serve(self, serve: ServeFollower, *, in_sync: bool, joins: bool) -> None:
         """Send batches from the follower's end on, as many as one answer holds; or that there are none.
 
         Who is not in sync waits until it is its turn. Who ``joins`` those in sync gets the note with every
@@ -63,7 +63,7 @@ class Answers:
             follower = (self._parts.incarnation, serve.follower)
             self._catch_up.serve(follower, lambda: self._catch_up.spend(self._serve(serve)))
 
-    def _serve(self, serve: Serve) -> int:
+    def _serve(self, serve: ServeFollower) -> int:
         """Send batches; return how many bytes, as far as that is known now."""
         if self._has_ended:
             return 0
@@ -102,22 +102,22 @@ class Answers:
             case _:
                 assert_never(action)
 
-    def _find(self, serve: Serve, *, load: bool) -> FileRange:
+    def _find(self, serve: ServeFollower, *, load: bool) -> FileRange:
         return self._parts.log.plan_read(serve.log_end, _ANSWER_BYTES, serve.limit, load=load)
 
-    def _find_on_thread(self, serve: Serve) -> None:
+    def _find_on_thread(self, serve: ServeFollower) -> None:
         """Read where it holds nobody up: the index of an old segment, and batches, to find damage.
 
         Followers would refuse damage as well, but only who has it can have it repaired.
         """
         self._on_thread(serve, lambda: self._find_verified(serve), partial(self._send_range, serve))
 
-    def _find_verified(self, serve: Serve) -> FileRange:
+    def _find_verified(self, serve: ServeFollower) -> FileRange:
         found = self._find(serve, load=True)
         self._parts.log.verify_range(found)
         return found
 
-    def _cut_on_thread(self, serve: Serve, found: FileRange) -> None:
+    def _cut_on_thread(self, serve: ServeFollower, found: FileRange) -> None:
         """Send the rest of a batch that compaction here has given a longer range than the follower knows."""
 
         def send(tail: tuple[BatchHeader, Buffer]) -> None:
@@ -126,7 +126,7 @@ class Answers:
 
         self._on_thread(serve, partial(read_tail, self._parts.log, serve.log_end, serve.limit), send)
 
-    def _on_thread(self, serve: Serve, work: Callable[[], T], then: Callable[[T], None]) -> None:
+    def _on_thread(self, serve: ServeFollower, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Do ``work``, which reads files, then go on; again if the log has changed under it."""
 
         def done(worked: "asyncio.Future[T]") -> None:
@@ -142,14 +142,19 @@ class Answers:
 
         self._loop.run_in_executor(None, work).add_done_callback(done)
 
-    def _send_range(self, serve: Serve, found: FileRange) -> None:
+    def _send_range(self, serve: ServeFollower, found: FileRange) -> None:
         if found.base < serve.log_end and found.length and serve.last_epoch != NO_EPOCH:
             self._cut_on_thread(serve, found)
             return
         self._send(serve, found.next, found.leader_epoch, found if found.length else None, found.length)
 
     def _send(
-        self, serve: Serve, end: Offset, epoch: LeaderEpoch, body: Buffer | FileRange | None, length: int
+        self,
+        serve: ServeFollower,
+        end: Offset,
+        epoch: LeaderEpoch,
+        body: Buffer | FileRange | None,
+        length: int,
     ) -> None:
         message = BatchesMessage(
             handle=0,
@@ -173,10 +178,10 @@ class Answers:
         """Return what is known of the records below, as the note's file says it; empty if that is nothing."""
         opened = self._parts.opened
         last = LastTxid(high_watermark, opened.note.latest.txid)
-        noted = Noted(last, sessions_of(opened.history.sessions, high_watermark))
+        noted = PublisherState(last, sessions_of(opened.history.sessions, high_watermark))
         return encode_note(noted) if noted.sessions or last.txid is not None else b""
 
-    def _cannot_serve(self, serve: Serve, error: JetstreamError) -> None:
+    def _cannot_serve(self, serve: ServeFollower, error: JetstreamError) -> None:
         _log.error(
             "cannot serve follower=%s stream=%s offset=%d error=%s runbook=RB-01",
             serve.follower,

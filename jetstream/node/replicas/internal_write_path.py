@@ -1,6 +1,6 @@
 """The write path of a stream that its leader writes by itself: writes → machine → disk → outcomes.
 
-It decides nothing: `OwnWrites` gathers and settles, `Log` stores.
+It decides nothing: `InternalWrites` gathers and settles, `Log` stores.
 """
 
 import asyncio
@@ -10,16 +10,16 @@ from functools import partial
 
 from envelope.errors import DiskFull, JetstreamError, StreamOffline
 from envelope.types import Offset
-from jetstream.ingest.own_writes import Outcome, OwnRecord, OwnWrite, OwnWrites
+from jetstream.ingest.own_writes import InternalWrites, Outcome, OwnRecord, OwnWrite
 from jetstream.log.format.plain_batch import encode_records
 from jetstream.node.disk.appends import GroupAppend
-from jetstream.node.replicas.leadership import Reign
-from jetstream.node.replicas.parts import ReplicaParts, StreamServices
+from jetstream.node.replicas.leadership import LeaderDriver
+from jetstream.node.replicas.parts import NodeServices, ReplicaContext
 
 _log = logging.getLogger(__name__)
 
 
-class OwnPath:
+class InternalAppendPath:
     """Of one reign; the stream's `Appender`, and its `Publishers`.
 
     Attributes:
@@ -28,7 +28,7 @@ class OwnPath:
         suspended: why writes are refused now; None if they are not.
     """
 
-    def __init__(self, parts: ReplicaParts, reign: Reign, services: StreamServices) -> None:
+    def __init__(self, parts: ReplicaContext, reign: LeaderDriver, services: NodeServices) -> None:
         self.settled: Callable[[Outcome], None] = lambda _: None
         self.ended: Callable[[], None] = lambda: None
         self.suspended: JetstreamError | None = None
@@ -36,7 +36,7 @@ class OwnPath:
         self._reign = reign
         self._clock = services.clock
         self._group_commit = services.group_commit
-        self._writes = OwnWrites(
+        self._writes = InternalWrites(
             parts.config.subject, reign.leader_epoch, parts.log.log_end_offset, parts.opened.history
         )
         self._is_due = False

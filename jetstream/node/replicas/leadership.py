@@ -1,6 +1,6 @@
 """One reign of this node over a stream: its replication machine, its followers, its in-sync replicas.
 
-`ReignCheck` asks whether a node still leads: a leader that was cut off cannot know by itself.
+`LeadershipCheck` asks whether a node still leads: a leader that was cut off cannot know by itself.
 """
 
 import asyncio
@@ -12,32 +12,31 @@ from typing import Protocol
 from envelope.errors import JetstreamError, NotEnoughReplicas, StreamOffline
 from envelope.types import AckPolicy, Incarnation, LeaderEpoch, Offset, StreamName
 from jetstream.log.format.batch import UnsealedBatch
-from jetstream.node.replicas.follower_responses import Answers
-from jetstream.node.replicas.parts import ReplicaParts, StreamServices
+from jetstream.node.replicas.follower_responses import FollowerResponses
+from jetstream.node.replicas.parts import NodeServices, ReplicaContext
 from jetstream.replica.isr import refusal_of
 from jetstream.replica.leader import Leader
 from jetstream.replica.leader_events import (
     Action,
-    AdvanceHighWatermark,
     Deposed,
     Event,
     FollowerLost,
+    LeaderLogSynced,
     MinimumChanged,
     ProposeIsr,
     ReplicasChanged,
-    Serve,
-    Synced,
-    Tick,
+    ServeFollower,
 )
 from jetstream.replica.progress import FollowerState, passed_by_all
+from jetstream.replica.role_events import AdvanceHighWatermark, Tick
 from metadata.catalog.commands import ChangeIsr
-from metadata.catalog.events import Refused
+from metadata.catalog.events import CommandRefused
 from metadata.catalog.tables import Stream
 
 _log = logging.getLogger(__name__)
 
 
-class ReignCheck:
+class LeadershipCheck:
     """Of one stream; each call is one round to the metadata leader, which those at the same time share."""
 
     def __init__(
@@ -45,7 +44,7 @@ class ReignCheck:
         incarnation: Incarnation,
         name: StreamName,
         leader_epoch: Callable[[], LeaderEpoch],
-        services: StreamServices,
+        services: NodeServices,
     ) -> None:
         """Check the reign that ``leader_epoch`` returns."""
         self._stream = incarnation, name
@@ -78,10 +77,10 @@ class Publishers(Protocol):
         """Refuse new messages for ``reason``; with None take them again."""
 
 
-class Reign:
+class LeaderDriver:
     """Does what `Leader` decides."""
 
-    def __init__(self, parts: ReplicaParts, leader: Leader, services: StreamServices) -> None:
+    def __init__(self, parts: ReplicaContext, leader: Leader, services: NodeServices) -> None:
         """The reign has begun on disk; `begin` begins it for everybody else."""
         self.leader_epoch: LeaderEpoch = leader.leader_epoch
         self._parts = parts
@@ -89,7 +88,7 @@ class Reign:
         self._cluster = services.cluster
         self._clock = services.clock
         self._tasks: asyncio.TaskGroup = services.tasks
-        self._answers = Answers(parts, leader.leader_epoch, services)
+        self._answers = FollowerResponses(parts, leader.leader_epoch, services)
         self._publishers: Publishers | None = None
         self._written_end = parts.log.log_end_offset
         self._is_suspended = False
@@ -157,13 +156,13 @@ class Reign:
         """Let the followers have what this node is still syncing."""
         self._written_end = max(self._written_end, batches[-1].next)
         self._answers.hot.add(batches)
-        self.tell(Synced(self._leader.synced_end, self._written_end))
+        self.tell(LeaderLogSynced(self._leader.synced_end, self._written_end))
 
     def appended(self, end: Offset) -> None:
         """Count what is as durable as the stream's mode promises."""
         self._written_end = max(self._written_end, end)
         # The disk may be a group ahead of what is told here.
-        self.tell(Synced(min(self._parts.log.synced_end, end), self._written_end))
+        self.tell(LeaderLogSynced(min(self._parts.log.synced_end, end), self._written_end))
 
     def tell(self, event: Event) -> None:
         """Let the machine decide on ``event``, and do what it says."""
@@ -185,7 +184,7 @@ class Reign:
                 self._parts.watchers.tell(high_watermark)
             case ProposeIsr():
                 self._tasks.create_task(self._propose(action))
-            case Serve():
+            case ServeFollower():
                 in_sync = action.follower in self._leader.isr.maximal
                 joins = not in_sync and action.follower in self._leader.replicas
                 self._answers.serve(action, in_sync=in_sync, joins=joins)
@@ -219,5 +218,5 @@ class Reign:
             _log.warning("isr not changed stream=%s error=%s", self._parts.name, error)
             return  # nobody knows whether it was: the machine asks again
         refused = applied.events[0] if applied.events else None
-        if isinstance(refused, Refused) and (told := refusal_of(proposal.number, refused)) is not None:
+        if isinstance(refused, CommandRefused) and (told := refusal_of(proposal.number, refused)) is not None:
             self.tell(told)

@@ -9,12 +9,13 @@ from envelope.types import LeaderEpoch, Offset
 from jetstream.ingest.messages import MessageBlock
 from jetstream.node.nats.routes import REFUSALS
 from jetstream.node.nats.subscriptions import Subscription
-from jetstream.node.replicas.internal_write_path import OwnPath
-from jetstream.node.replicas.leadership import Reign
-from jetstream.node.replicas.parts import ReplicaParts, StreamServices
+from jetstream.node.replicas.internal_write_path import InternalAppendPath
+from jetstream.node.replicas.leadership import LeaderDriver
+from jetstream.node.replicas.parts import NodeServices, ReplicaContext
 from jetstream.node.replicas.publish_path import PublishPath
 from jetstream.replica.leader import Leader
-from jetstream.replica.leader_events import LogStartMoved, MinimumChanged
+from jetstream.replica.leader_events import MinimumChanged
+from jetstream.replica.role_events import LogStartMoved
 from metadata.catalog.tables import Stream
 
 _log = logging.getLogger(__name__)
@@ -29,10 +30,10 @@ class LeadingStream:
         path: its publishers, or what the node itself writes to it.
     """
 
-    def __init__(self, parts: ReplicaParts, leader: Leader, services: StreamServices) -> None:
+    def __init__(self, parts: ReplicaContext, leader: Leader, services: NodeServices) -> None:
         self.parts = parts
-        self.reign = Reign(parts, leader, services)
-        self.path: PublishPath | OwnPath = _path(parts, self.reign, services)
+        self.reign = LeaderDriver(parts, leader, services)
+        self.path: PublishPath | InternalAppendPath = _path(parts, self.reign, services)
         self._disk = services.disk
         self._subscriptions = services.subscriptions
         self._subscription = self._new_subscription()
@@ -79,7 +80,7 @@ class LeadingStream:
             await self._subscription.end()
 
     def _new_subscription(self) -> Subscription | None:
-        if isinstance(self.path, OwnPath):
+        if isinstance(self.path, InternalAppendPath):
             return None
         return self._subscriptions.of(self.parts.config, self.path.deliver)
 
@@ -119,5 +120,7 @@ class LeadingStream:
         await self.path.drained()
 
 
-def _path(parts: ReplicaParts, reign: Reign, services: StreamServices) -> PublishPath | OwnPath:
-    return (OwnPath if is_group_shard(parts.name) else PublishPath)(parts, reign, services)
+def _path(
+    parts: ReplicaContext, reign: LeaderDriver, services: NodeServices
+) -> PublishPath | InternalAppendPath:
+    return (InternalAppendPath if is_group_shard(parts.name) else PublishPath)(parts, reign, services)

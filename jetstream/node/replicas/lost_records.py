@@ -4,7 +4,7 @@ import logging
 from typing import Final
 
 from envelope.types import NodeId, Offset
-from jetstream.node.replicas.parts import ReplicaParts
+from jetstream.node.replicas.parts import ReplicaContext
 
 _log = logging.getLogger(__name__)
 
@@ -15,7 +15,7 @@ COMMITTED_LOST: Final = "committed_records_lost"
 class LostRecords:
     """Of one stream that is followed; each record is told once."""
 
-    def __init__(self, parts: ReplicaParts, node_id: NodeId) -> None:
+    def __init__(self, parts: ReplicaContext, node_id: NodeId) -> None:
         """Nothing is lost yet."""
         self._parts = parts
         self._node_id = node_id

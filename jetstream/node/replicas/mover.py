@@ -11,7 +11,7 @@ from typing import assert_never
 
 from envelope.errors import JetstreamError, StreamLost
 from envelope.types import MonotonicNs
-from jetstream.node.replicas.parts import ClusterServices, StreamServices
+from jetstream.node.replicas.parts import ClusterServices, NodeServices
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.replica.duty import (
     Begin,
@@ -48,10 +48,10 @@ def refuse(replica: StreamReplica) -> None:
     _log.error("stream lost stream=%s: %s runbook=RB-13", replica.name, replica.problem)
 
 
-class ReplicaMover:
+class ReplicaController:
     """`changed` sets it going."""
 
-    def __init__(self, replica: StreamReplica, services: StreamServices) -> None:
+    def __init__(self, replica: StreamReplica, services: NodeServices) -> None:
         self.replica = replica
         self._services = services
         self._node_id = services.cluster.node_id

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 _UNREGISTERED: Final = NodeEpoch(0)
 
 
-class Sessions(Protocol):
+class PeerSessions(Protocol):
     """The node's connections to others, as its streams know them."""
 
     def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Question) -> bool:
@@ -66,7 +66,7 @@ class NoSessions:
     """Of a node that is alone."""
 
     def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Question) -> bool:
-        """See `Sessions.fetch`."""
+        """See `PeerSessions.fetch`."""
         del peer, name, incarnation, message
         return False
 
@@ -78,15 +78,15 @@ class NoSessions:
         message: Answer | RepairAnswer,
         body: Buffer | FileRange | None = None,
     ) -> None:
-        """See `Sessions.answer`."""
+        """See `PeerSessions.answer`."""
 
     def is_connected(self, peer: NodeId) -> bool:
-        """See `Sessions.is_connected`."""
+        """See `PeerSessions.is_connected`."""
         del peer
         return False
 
     def is_lost(self, peer: NodeId) -> bool:
-        """See `Sessions.is_lost`."""
+        """See `PeerSessions.is_lost`."""
         del peer
         return False
 
@@ -97,7 +97,7 @@ class ClusterServices:
 
     node_id: NodeId
     lease: Lease
-    sessions: Sessions
+    sessions: PeerSessions
     timers: Timers
     propose: Callable[[Command], Coroutine[Any, Any, Applied]]
     """Has a command applied by the catalogue."""
@@ -117,7 +117,7 @@ class ClusterServices:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamServices:
+class NodeServices:
     """What a stream needs of its node."""
 
     clock: Clock
@@ -154,7 +154,7 @@ class HighWatermarkWatchers:
 
 
 @dataclass(slots=True)
-class ReplicaParts:
+class ReplicaContext:
     """One stream on this node; its reigns come and go."""
 
     config: StreamConfig
@@ -196,7 +196,7 @@ def log_state(log: Log) -> LogState:
 class SyncTimer:
     """Forces one stream's log to disk every ``sync_interval``, if its configuration says so."""
 
-    def __init__(self, services: StreamServices) -> None:
+    def __init__(self, services: NodeServices) -> None:
         self._disk = services.disk
         self._tasks: asyncio.TaskGroup = services.tasks
         self._timer: asyncio.Task[None] | None = None

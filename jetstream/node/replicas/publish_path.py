@@ -16,15 +16,15 @@ from envelope.limits import BATCH_BYTES_MAX, GROUP_MESSAGES_MAX, MAILBOX_BYTES_M
 from envelope.types import Offset
 from jetstream.ingest.machine import (
     Action,
-    Append,
     Appended,
+    AppendRecords,
     AppendRefused,
     AppendUnknown,
     Count,
+    GroupReceived,
     HighWatermarkAdvanced,
     Overflowed,
     Publish,
-    Received,
     StreamIngest,
 )
 from jetstream.ingest.mailbox import Mailbox
@@ -32,8 +32,8 @@ from jetstream.ingest.messages import MessageBlock
 from jetstream.log.format.plain_batch import encode_records
 from jetstream.node.disk.appends import GroupAppend
 from jetstream.node.nats.gaps import Gap
-from jetstream.node.replicas.leadership import Reign
-from jetstream.node.replicas.parts import ReplicaParts, StreamServices
+from jetstream.node.replicas.leadership import LeaderDriver
+from jetstream.node.replicas.parts import NodeServices, ReplicaContext
 from metadata.api.responses import GapKind
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 class PublishPath:
     """Of one reign; the stream's `Appender`, and its `Publishers`."""
 
-    def __init__(self, parts: ReplicaParts, reign: Reign, services: StreamServices) -> None:
+    def __init__(self, parts: ReplicaContext, reign: LeaderDriver, services: NodeServices) -> None:
         self._parts = parts
         self._reign = reign
         self._clock = services.clock
@@ -134,7 +134,7 @@ class PublishPath:
         while not self._gave_up and self._wants_group():
             messages = self._mailbox.drain(GROUP_MESSAGES_MAX, BATCH_BYTES_MAX)
             now = self._clock.wall()
-            append = self._perform(self._ingest.handle(Received(messages), now))
+            append = self._perform(self._ingest.handle(GroupReceived(messages), now))
             if append is not None:
                 self._in_flight += 1
                 batches = encode_records(
@@ -194,16 +194,16 @@ class PublishPath:
         if not self._mailbox and not self._in_flight:
             self._idle.set()
 
-    def _perform(self, actions: Iterable[Action]) -> Append | None:
+    def _perform(self, actions: Iterable[Action]) -> AppendRecords | None:
         """Do the actions in order, but for an append, which is the caller's to do."""
-        append: Append | None = None
+        append: AppendRecords | None = None
         for action in actions:
             match action:
                 case Publish(data, count):
                     self._publish(data, count)
                 case Count(kind, number):
                     self._parts.counts[kind] += number
-                case Append():
+                case AppendRecords():
                     assert append is None, "one block of messages makes one append"
                     append = action
                 case _:

@@ -21,11 +21,11 @@ from jetstream.node.disk.open_log import begin_at_tier, begin_reign, needs_tier
 from jetstream.node.disk.stream_files import StreamFiles
 from jetstream.node.nats.gaps import Gap
 from jetstream.node.replicas.followed_stream import FollowingStream
-from jetstream.node.replicas.leadership import ReignCheck
+from jetstream.node.replicas.leadership import LeadershipCheck
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import ClusterServices, ReplicaParts, StreamServices, SyncTimer, log_state
+from jetstream.node.replicas.parts import ClusterServices, NodeServices, ReplicaContext, SyncTimer, log_state
 from jetstream.node.tiers.tiered_stream import Readable, TieredStream
-from jetstream.replica.duty import Standing
+from jetstream.replica.duty import RoleStatus
 from jetstream.replica.leader import Appointment, Leader, sole_replica
 from metadata.api.responses import GapKind
 from metadata.catalog.commands import ChangeLeader
@@ -87,7 +87,7 @@ class StreamReplica:
     def __init__(
         self,
         row: Stream,
-        services: StreamServices,
+        services: NodeServices,
         files: StreamFiles,
         reign_begun: Callable[[LeadingStream], None],
     ) -> None:
@@ -108,12 +108,12 @@ class StreamReplica:
         self._files = files
         self._reign_begun = reign_begun
         self._sync_timer = SyncTimer(services)
-        self._parts: ReplicaParts | None = None
+        self._parts: ReplicaContext | None = None
         self._does_not_open = False
         self._forgone = NO_EPOCH
         self.put_off: JetstreamError | None = None
         self.tiered = TieredStream(row, services.tier, services.cluster.node_id, services.cluster.propose)
-        self.confirm = ReignCheck(row.incarnation, self.name, lambda: self.leader_epoch, services)
+        self.confirm = LeadershipCheck(row.incarnation, self.name, lambda: self.leader_epoch, services)
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class StreamReplica:
         return StreamName(self.config.name)
 
     @property
-    def parts(self) -> ReplicaParts:
+    def parts(self) -> ReplicaContext:
         """What it has on disk; only once it is open and without a problem."""
         assert self._parts is not None, f"{self.name} is not open"
         return self._parts
@@ -183,10 +183,10 @@ class StreamReplica:
         """Call ``callback`` with every new high watermark; returns the way to stop that."""
         return self.parts.watchers.add(callback)
 
-    def standing(self) -> Standing:
+    def standing(self) -> RoleStatus:
         """Return what it does now."""
         role = self.leading or self.following
-        return Standing(
+        return RoleStatus(
             is_open=self.is_open or self._does_not_open or self.put_off is not None,
             config=self.config,
             leads=self.leading is not None,
@@ -212,7 +212,7 @@ class StreamReplica:
             return
         upkeep = Upkeep(opened.log, self._services.clock, lambda: self.high_watermark, lambda: opened.note)
         upkeep.is_tiered, upkeep.tier_end = row.config.tier, lambda: self.tiered.border
-        self._parts = ReplicaParts(self.config, self.incarnation, opened, upkeep)
+        self._parts = ReplicaContext(self.config, self.incarnation, opened, upkeep)
         known = max(opened.log.log_start_offset, opened.log.committed)
         self.following = FollowingStream(self._parts, known, self._services)
         self.problem = None
@@ -345,14 +345,14 @@ class StreamReplica:
         return is_well
 
 
-async def _begin_at_tier(parts: ReplicaParts, row: Stream, services: StreamServices) -> None:
+async def _begin_at_tier(parts: ReplicaContext, row: Stream, services: NodeServices) -> None:
     assert row.tier is not None, "it needs what is there"
     text = "log begins anew where the object store ends stream=%s offset=%d log_end_offset=%d"
     _log.warning(text, parts.name, row.tier.end, parts.log.log_end_offset)
     await services.disk.call(partial(begin_at_tier, parts.opened, row.tier))
 
 
-def _known_committed(following: FollowingStream, parts: ReplicaParts) -> Offset:
+def _known_committed(following: FollowingStream, parts: ReplicaContext) -> Offset:
     """Return what a follower knew to be committed, as the log is now.
 
     One that has just begun where the object store ends is committed up to there. Who was elected uncleanly
@@ -361,14 +361,14 @@ def _known_committed(following: FollowingStream, parts: ReplicaParts) -> Offset:
     return max(min(following.high_watermark, parts.log.log_end_offset), parts.log.log_start_offset)
 
 
-def _followed_anew(before: FollowingStream, parts: ReplicaParts, services: StreamServices) -> FollowingStream:
+def _followed_anew(before: FollowingStream, parts: ReplicaContext, services: NodeServices) -> FollowingStream:
     """Go on as ``before`` behind a reign that came to nothing, with the log as it is now."""
     following = FollowingStream(parts, _known_committed(before, parts), services)
     following.follow(before.leader, before.leader_epoch)
     return following
 
 
-def _tell_unclean(parts: ReplicaParts, leader_epoch: LeaderEpoch) -> None:
+def _tell_unclean(parts: ReplicaContext, leader_epoch: LeaderEpoch) -> None:
     parts.counts["unclean_elections"] += 1
     _log.error(
         "leads without having been in sync stream=%s leader_epoch=%d: acked records from "
@@ -379,7 +379,7 @@ def _tell_unclean(parts: ReplicaParts, leader_epoch: LeaderEpoch) -> None:
     )
 
 
-def _leader_of(parts: ReplicaParts, row: Stream, high_watermark: Offset, services: StreamServices) -> Leader:
+def _leader_of(parts: ReplicaContext, row: Stream, high_watermark: Offset, services: NodeServices) -> Leader:
     cluster, now = services.cluster, services.clock.monotonic()
     appointment = Appointment(
         node_id=cluster.node_id,
@@ -394,7 +394,7 @@ def _leader_of(parts: ReplicaParts, row: Stream, high_watermark: Offset, service
     return Leader(appointment, log_state(parts.log), high_watermark, now, cluster.lease, cluster.settings)
 
 
-def _reconfigure_log(parts: ReplicaParts, *, follows: bool) -> None:
+def _reconfigure_log(parts: ReplicaContext, *, follows: bool) -> None:
     """On the disk thread, which owns what a follower's log has learnt."""
     parts.upkeep.reconfigure(parts.config)
     parts.opened.note.resize(window_us(parts.config.session_window))

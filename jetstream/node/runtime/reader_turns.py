@@ -1,11 +1,11 @@
-"""Readers that catch up and wait for their turns, in the order they came; `Turns` says when one may begin."""
+"""Readers that catch up and wait for a turn, in order of arrival; `CatchUpScheduler` grants the turns."""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from jetstream.fetch.turns import Turns
+from jetstream.fetch.turns import CatchUpScheduler
 from jetstream.node.runtime.clock import Clock
 
 _TICK_S: Final = 0.001
@@ -17,14 +17,14 @@ _LOOK_S: Final = 0.01
 Resume = Callable[[], None]
 
 
-class TurnQueue:
+class CatchUpQueue:
     """Gives them their turns; used on the loop's thread.
 
     Invariant:
         N12: whoever waits is called once, unless it leaves before.
     """
 
-    def __init__(self, turns: Turns, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, turns: CatchUpScheduler, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._turns = turns
         self._clock = clock
         self._loop = loop
@@ -62,7 +62,7 @@ class TurnQueue:
         return (goes_on or not self._waiting) and self._wait_s() == 0.0
 
     def took(self, begun_ns: int, local_bytes: int) -> None:
-        """Learn that a turn lasted from ``begun_ns`` of the clock until now; see `Turns.taken`."""
+        """Learn that a turn lasted from ``begun_ns`` of the clock until now; see `CatchUpScheduler.taken`."""
         self._turns.taken((self._clock.monotonic() - begun_ns) / 1e9, self._loop.time(), local_bytes)
 
     def wait(self, resume: Resume, *, goes_on: bool) -> None:
@@ -100,7 +100,7 @@ class TurnQueue:
 class ReaderTurn:
     """One reader's turn: it comes, is used once, and the next one has to be waited for."""
 
-    def __init__(self, queue: TurnQueue, resume: Resume, *, is_local: bool) -> None:
+    def __init__(self, queue: CatchUpQueue, resume: Resume, *, is_local: bool) -> None:
         """``resume`` is called when the turn comes that was waited for; ``is_local``: the reader is here."""
         self._queue = queue
         self._resume = resume
@@ -113,7 +113,7 @@ class ReaderTurn:
         it is not looked for before its turn."""
 
     def comes(self, *, goes_on: bool = False) -> bool:
-        """Return whether it is here; otherwise it is awaited from now on; see `TurnQueue.is_due`."""
+        """Return whether it is here; otherwise it is awaited from now on; see `CatchUpQueue.is_due`."""
         if self._is_here or self._queue.is_due(goes_on=goes_on):
             return True
         self.is_awaited = True

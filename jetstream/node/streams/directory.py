@@ -13,10 +13,10 @@ from jetstream.node.disk.stream_files import StreamFiles
 from jetstream.node.nats.gaps import Gap
 from jetstream.node.readers.ports import Placement
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.mover import ReplicaMover
-from jetstream.node.replicas.parts import StreamServices
+from jetstream.node.replicas.mover import ReplicaController
+from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
-from jetstream.node.runtime.reader_turns import TurnQueue
+from jetstream.node.runtime.reader_turns import CatchUpQueue
 from jetstream.node.streams.traffic import EarlyFetches, ReplicaTraffic
 from jetstream.protocol.responses import NodeMetadata
 from metadata.catalog.catalog import Catalog
@@ -42,7 +42,7 @@ _TIER_SECONDS: Final = 5.0
 """How long the removal of a stream's objects is waited for; the next attempt finds less to do."""
 
 
-class Streams:
+class NodeStreams:
     """The node's replicas; the socket server's `StreamDirectory`, and a `CatalogListener`.
 
     Attributes:
@@ -56,7 +56,7 @@ class Streams:
         self,
         files: StreamFiles,
         catalog: Catalog,
-        services: StreamServices,
+        services: NodeServices,
         stream_gone: Callable[[StreamName], None],
         reign_begun: Callable[[LeadingStream], None],
     ) -> None:
@@ -72,10 +72,10 @@ class Streams:
         self.files = files
         self.catalog = catalog
         self._services = services
-        self.turns: TurnQueue = services.disk.turns
+        self.turns: CatchUpQueue = services.disk.turns
         self._node_id: NodeId = services.cluster.node_id
         self._stream_gone = stream_gone
-        self._movers: dict[Incarnation, ReplicaMover] = {}
+        self._movers: dict[Incarnation, ReplicaController] = {}
         self._early = EarlyFetches()
 
         def begun(leading: LeadingStream) -> None:
@@ -218,7 +218,7 @@ class Streams:
             if self._node_id not in row.holders:
                 return
             replica = StreamReplica(row, self._services, self.files, self._reign_begun)
-            mover = self._movers[row.incarnation] = ReplicaMover(replica, self._services)
+            mover = self._movers[row.incarnation] = ReplicaController(replica, self._services)
         mover.replica.tiered.changed(row)
         mover.changed(row)
 

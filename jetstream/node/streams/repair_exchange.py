@@ -15,7 +15,7 @@ from envelope.types import Incarnation, NodeId, Offset, StreamName
 from jetstream.log.format.batch import SealedBatch, verified_batches
 from jetstream.log.readable_log import FileRange, ReadableLog
 from jetstream.log.rewriting.repair import Hole
-from jetstream.node.replicas.parts import StreamServices
+from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.replica.repair_search import peers_of
 from jetstream.replica.wire import RepairAnswer, RepairMessage
@@ -35,7 +35,7 @@ class RepairExchange:
         self,
         find: Callable[[Incarnation], StreamReplica | None],
         row_of: Callable[[StreamName, Incarnation], Stream | None],
-        services: StreamServices,
+        services: NodeServices,
     ) -> None:
         """``find`` returns a replica of this node, ``row_of`` what the catalogue says of a stream's life."""
         self._find = find

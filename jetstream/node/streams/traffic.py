@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from envelope.types import Incarnation, LeaderEpoch, NodeId, StreamName
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import StreamServices
+from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.streams.repair_exchange import RepairExchange
 from jetstream.replica.duty import may_lead_soon
@@ -68,7 +68,7 @@ class ReplicaTraffic:
         find: Callable[[Incarnation], StreamReplica | None],
         early: EarlyFetches,
         catalog: Catalog,
-        services: StreamServices,
+        services: NodeServices,
     ) -> None:
         """Speak for replicas.
 

@@ -21,9 +21,9 @@ from jetstream.log.readable_log import ReadableLog
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.daemon_threads import DaemonThreads
 from jetstream.tier.download import download_manifest, download_segment
-from jetstream.tier.manifest import Manifest, TieredSegment
+from jetstream.tier.manifest import TieredSegment, TierManifest
 from jetstream.tier.object_store import ObjectStore
-from jetstream.tier.retries import Failed, failed_again
+from jetstream.tier.retries import FailedAttempts, failed_again
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class Held:
 
 
 @dataclass(slots=True, eq=False)
-class Transfer:
+class SegmentDownload:
     """A segment on its way in."""
 
     task: "asyncio.Task[None]"
@@ -79,8 +79,8 @@ class _Known:
     """What is here, on its way, or failed, by the object's path."""
 
     held: dict[str, Held] = field(default_factory=dict)
-    transfers: dict[str, Transfer] = field(default_factory=dict)
-    failed: dict[str, Failed] = field(default_factory=dict)
+    transfers: dict[str, SegmentDownload] = field(default_factory=dict)
+    failed: dict[str, FailedAttempts] = field(default_factory=dict)
 
 
 class Tier:
@@ -169,25 +169,25 @@ class Tier:
             transfer = self._begin(segment)
         return transfer.task
 
-    def _begin(self, segment: TieredSegment) -> Transfer:
+    def _begin(self, segment: TieredSegment) -> SegmentDownload:
         task = self._tasks.create_task(self._bring_in(segment))
-        transfer = self._known.transfers[segment.path] = Transfer(task, self._clock.monotonic())
+        transfer = self._known.transfers[segment.path] = SegmentDownload(task, self._clock.monotonic())
         return transfer
 
     def begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Do ``work``, which raises nothing, beside everything else."""
         return self._tasks.create_task(work)
 
-    def refuse_for_now(self, failed: Failed | None) -> None:
+    def refuse_for_now(self, failed: FailedAttempts | None) -> None:
         """Raise what the last attempt raised, unless it is time for another one."""
         if failed is not None and self._clock.monotonic() < failed.again_at:
             raise failed.error
 
-    def failed_now(self, before: Failed | None, error: JetstreamError) -> Failed:
+    def failed_now(self, before: FailedAttempts | None, error: JetstreamError) -> FailedAttempts:
         """Return what is known after another attempt of a reader's has failed."""
         return failed_again(before, error, self._clock.monotonic(), _READ_AGAIN_NS_MAX)
 
-    def look_ahead(self, manifest: Manifest, segment: TieredSegment) -> None:
+    def look_ahead(self, manifest: TierManifest, segment: TieredSegment) -> None:
         """Bring in what follows a segment that is being read, if nothing else is on its way."""
         following = manifest.after(segment)
         known = self._known
@@ -252,7 +252,7 @@ class Tier:
 
     # --- everything else ---------------------------------------------------------------------------
 
-    async def manifest(self, path: str) -> Manifest:
+    async def manifest(self, path: str) -> TierManifest:
         """Return the manifest in an object; raises `TierUnavailable`."""
         return await self._readers.run(partial(download_manifest, self.store, path))
 

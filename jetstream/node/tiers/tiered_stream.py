@@ -10,8 +10,8 @@ from jetstream.log.log import Log
 from jetstream.log.search import batches_within, offset_for_txid
 from jetstream.log.segments.index import StoredBatches
 from jetstream.node.tiers.segment_cache import Tier
-from jetstream.tier.manifest import Manifest
-from jetstream.tier.retries import Failed
+from jetstream.tier.manifest import TierManifest
+from jetstream.tier.retries import FailedAttempts
 from jetstream.tier.tiered_log import SegmentAway, TieredLog
 from metadata.catalog.commands import AdvanceTier, Command
 from metadata.catalog.tables import Stream, TierMark
@@ -36,7 +36,7 @@ class TieredStream:
 
     def __init__(self, row: Stream, tier: Tier, node_id: NodeId, propose: Propose) -> None:
         self.mark: TierMark | None = row.tier
-        self.manifest: Manifest | None = None
+        self.manifest: TierManifest | None = None
         self.problem: JetstreamError | None = None
         self.is_over = False
         self._tier = tier
@@ -44,7 +44,7 @@ class TieredStream:
         self._node_id = node_id
         self._propose = propose
         self._loading: asyncio.Task[None] | None = None
-        self._failed: Failed | None = None
+        self._failed: FailedAttempts | None = None
 
     def changed(self, row: Stream) -> None:
         """Take in the catalogue's newest row."""
@@ -113,7 +113,7 @@ class TieredStream:
         finally:
             self._loading = None
 
-    def take(self, path: str, manifest: Manifest) -> None:
+    def take(self, path: str, manifest: TierManifest) -> None:
         """Keep a list if it is the one that the mark names."""
         if self.mark is not None and self.mark.manifest == path:
             self.manifest = manifest

@@ -22,8 +22,8 @@ from jetstream.node.disk.open_log import total_retention
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.tiers.segment_cache import Tier
 from jetstream.node.tiers.tiered_stream import TieredStream
-from jetstream.tier.manifest import Manifest, TieredSegment
-from jetstream.tier.retries import Failed
+from jetstream.tier.manifest import TieredSegment, TierManifest
+from jetstream.tier.retries import FailedAttempts
 from jetstream.tier.selection import UploadBounds, damage_in_the_way, due_segments
 from jetstream.tier.upload import collect, upload_manifest, upload_segment
 from metadata.catalog.directories import directory_of
@@ -38,7 +38,7 @@ _ATTEMPTS: Final = 40
 _PAUSE_SECONDS: Final = 0.05
 
 
-class Reign(Protocol):
+class TieredReign(Protocol):
     """A reign of this node's over a stream."""
 
     @property
@@ -81,7 +81,7 @@ class LedStream(Protocol):
         """First offset that is not known here to be committed."""
 
     @property
-    def leading(self) -> Reign | None:
+    def leading(self) -> TieredReign | None:
         """The reign, while this node leads."""
 
     @property
@@ -103,7 +103,7 @@ class TierProgress:
     """
 
     leader_epoch: LeaderEpoch
-    failed: Failed | None = None
+    failed: FailedAttempts | None = None
     is_certain: bool = True
     has_orphans: bool = True
     damage: JetstreamError | None = None
@@ -214,7 +214,7 @@ class TierTurn:
             return await let_go_before(self.stream, mark, mark.start)
         return mark
 
-    async def _manifest(self, mark: TierMark) -> Manifest:
+    async def _manifest(self, mark: TierMark) -> TierManifest:
         known = self._known_manifest(mark)
         if known is None:
             assert mark.manifest is not None, "otherwise it is known"
@@ -222,12 +222,12 @@ class TierTurn:
             self.stream.tiered.take(mark.manifest, known)
         return known
 
-    def _known_manifest(self, mark: TierMark) -> Manifest | None:
+    def _known_manifest(self, mark: TierMark) -> TierManifest | None:
         """Return the list that is in force, None if it has to be read first."""
         known = self.stream.tiered.manifest
         if known is not None or mark.manifest is not None:
             return known
-        return Manifest(
+        return TierManifest(
             self.stream.name,
             self.stream.incarnation,
             mark.version,
@@ -239,7 +239,7 @@ class TierTurn:
             (),
         )
 
-    async def _let_go(self, mark: TierMark, manifest: Manifest) -> TierMark:
+    async def _let_go(self, mark: TierMark, manifest: TierManifest) -> TierMark:
         """Have the stream begin where its retention says; return the mark that is in force then."""
         stream, segments = self.stream, self.stream.log.all_segments
         local = [segment for segment in segments if segment.next > mark.end] or segments[-1:]
@@ -294,7 +294,9 @@ class TierTurn:
         count = next((row for row, segment in enumerate(due) if segment not in now), len(due))
         return tuple(uploaded[:count])
 
-    async def _advance(self, mark: TierMark, manifest: Manifest, uploaded: tuple[TieredSegment, ...]) -> None:
+    async def _advance(
+        self, mark: TierMark, manifest: TierManifest, uploaded: tuple[TieredSegment, ...]
+    ) -> None:
         """Put a manifest in force that lists what was uploaded, and no more what is let go."""
         stream, progress = self.stream, self.progress
         advanced = replace(

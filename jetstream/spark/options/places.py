@@ -20,7 +20,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPlace:
     """A place in each stream: an offset, `EARLIEST`, `LATEST`, or a moment in microseconds since 1970 UTC."""
 
     option: str
@@ -57,7 +57,7 @@ class Place:
         )
 
 
-def place_at_offsets(option: str, text: str) -> Place:
+def place_at_offsets(option: str, text: str) -> StreamPlace:
     """Return what ``earliest``, ``latest``, or JSON with an offset for each stream says.
 
     Raises:
@@ -65,15 +65,15 @@ def place_at_offsets(option: str, text: str) -> Place:
     """
     word = text.strip().lower()
     if word in _WORDS:
-        return Place(option, everywhere=_WORDS[word])
+        return StreamPlace(option, everywhere=_WORDS[word])
     example = '{"orders": 23} or {"orders": {"0": 23, "1": -2}}, -2 for earliest, -1 for latest'
     named = _named_in_json(option, text, f"earliest, latest, or JSON: {example}")
-    return Place(
+    return StreamPlace(
         option, streams={name: _checked_offset(option, name, value) for name, value in named.items()}
     )
 
 
-def place_at_moments(option: str, text: str) -> Place:
+def place_at_moments(option: str, text: str) -> StreamPlace:
     """Return what JSON with a moment for each stream says.
 
     Raises:
@@ -83,16 +83,16 @@ def place_at_moments(option: str, text: str) -> Place:
         option, text, 'JSON: {"orders": 1795235816000} or {"orders": {"0": 1795235816000}}'
     )
     moments = {name: _moment_us(f"{option}: {name}", value) for name, value in named.items()}
-    return Place(option, streams=moments, is_moment=True)
+    return StreamPlace(option, streams=moments, is_moment=True)
 
 
-def place_at_moment(option: str, text: str) -> Place:
+def place_at_moment(option: str, text: str) -> StreamPlace:
     """Return the moment that is meant in all streams.
 
     Raises:
         InvalidOption: it is none.
     """
-    return Place(option, everywhere=_moment_us(option, text), is_moment=True)
+    return StreamPlace(option, everywhere=_moment_us(option, text), is_moment=True)
 
 
 def _named_in_json(option: str, text: str, expected: str) -> dict[str, object]:

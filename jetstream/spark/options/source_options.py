@@ -26,7 +26,7 @@ from jetstream.spark.options.option_values import (
 from jetstream.spark.options.places import (
     EARLIEST,
     LATEST,
-    Place,
+    StreamPlace,
     place_at_moment,
     place_at_moments,
     place_at_offsets,
@@ -70,8 +70,8 @@ class SourceOptions:
     """Names of streams; of a partitioned stream the whole, or single partitions."""
     pattern: str | None = None
     """Instead: a regular expression for whole names, also those of streams to come."""
-    starting: Place
-    ending: Place
+    starting: StreamPlace
+    ending: StreamPlace
     """Of a batch read."""
     no_match: NoMatch = "error"
     """What a starting moment means behind which there is no record."""
@@ -201,27 +201,29 @@ def _pattern(option: str, text: str) -> str:
     return text
 
 
-def _starting(given: _Given, *, streaming: bool) -> Place:
+def _starting(given: _Given, *, streaming: bool) -> StreamPlace:
     """Return where the query begins; as with Kafka a moment goes before an offset."""
     starting = given.get("startingTimestamp", place_at_moment, None)
     starting = starting or given.get("startingOffsetsByTimestamp", place_at_moments, None)
-    default = Place("startingOffsets", everywhere=LATEST if streaming else EARLIEST)
+    default = StreamPlace("startingOffsets", everywhere=LATEST if streaming else EARLIEST)
     starting = starting or given.get("startingOffsets", place_at_offsets, default)
     if not streaming and _says(starting, LATEST):
         raise InvalidOption("startingOffsets: a batch read that starts at the latest offset reads nothing")
     return starting
 
 
-def _ending(given: _Given) -> Place:
+def _ending(given: _Given) -> StreamPlace:
     ending = given.get("endingTimestamp", place_at_moment, None)
     ending = ending or given.get("endingOffsetsByTimestamp", place_at_moments, None)
-    ending = ending or given.get("endingOffsets", place_at_offsets, Place("endingOffsets", everywhere=LATEST))
+    ending = ending or given.get(
+        "endingOffsets", place_at_offsets, StreamPlace("endingOffsets", everywhere=LATEST)
+    )
     if _says(ending, EARLIEST):
         raise InvalidOption("endingOffsets: a batch read that ends at the earliest offset reads nothing")
     return ending
 
 
-def _says(place: Place, offset: int) -> bool:
+def _says(place: StreamPlace, offset: int) -> bool:
     return not place.is_moment and offset in (place.everywhere, *place.streams.values())
 
 

@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jetstream.spark.pipelines.archives.archive_files import CHECKPOINT_DIRECTORY, Manifest, Writer
+from jetstream.spark.pipelines.archives.archive_files import (
+    CHECKPOINT_DIRECTORY,
+    ArchivedMicroBatch,
+    ArchiveManifest,
+)
 from jetstream.spark.pipelines.archives.archive_levels import LEVELS_DEFAULT, column_of, expression_of
 from jetstream.spark.pipelines.archives.archive_merges import due_merges
 from jetstream.spark.pipelines.archives.archive_store import ArchiveStore
@@ -66,7 +70,7 @@ def local_uri(path: Path) -> str:
     return f"file://{path.absolute()}"
 
 
-def source_options(given: Mapping[str, str], manifest: Manifest, checkpoint: Path) -> dict[str, str]:
+def source_options(given: Mapping[str, str], manifest: ArchiveManifest, checkpoint: Path) -> dict[str, str]:
     """Return the options of the source: what is archived already is not read, even if the checkpoint is gone.
 
     A new archive begins with the earliest records, unless ``given`` says something else.
@@ -104,7 +108,7 @@ class _Archiver:
 
     def archive(self, batch: "DataFrame", number: int) -> None:
         """Archive a batch, if it is not yet; returns when it is durable."""
-        writer = Writer(query_id(self._settings.checkpoint), number)
+        writer = ArchivedMicroBatch(query_id(self._settings.checkpoint), number)
         if self._store.manifest.has(writer):
             return
         before, ends = batch_offsets(self._settings.checkpoint, number)

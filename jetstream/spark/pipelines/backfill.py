@@ -13,7 +13,7 @@ from envelope.errors import RequestError, StreamRecreated, UnknownStream
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark.options.source_options import parse_source_options
 from jetstream.spark.pipelines.archive import COLUMNS, STARTS, local_uri
-from jetstream.spark.pipelines.archives.archive_files import Manifest
+from jetstream.spark.pipelines.archives.archive_files import ArchiveManifest
 from jetstream.spark.pipelines.archives.archive_store import read_manifest
 from jetstream.spark.pipelines.settings import FORMAT
 from jetstream.spark.reading.cluster import Cluster
@@ -32,7 +32,7 @@ SCHEMA: Final = (
 """Of an archive's files."""
 
 
-def manifest_of(root: Path) -> Manifest:
+def manifest_of(root: Path) -> ArchiveManifest:
     """Return what the archive in ``root`` has now, whoever writes to it.
 
     Raises:
@@ -48,7 +48,7 @@ def manifest_of(root: Path) -> Manifest:
         disk.close()
 
 
-def archived(spark: "SparkSession", root: Path, manifest: Manifest) -> "DataFrame":
+def archived(spark: "SparkSession", root: Path, manifest: ArchiveManifest) -> "DataFrame":
     """Return the rows of an archive as its manifest tells: each once, also while files are merged.
 
     If files are merged between the reading of the manifest and theirs, Spark says that one is missing.
@@ -100,7 +100,7 @@ def run(spark: "SparkSession", root: Path, options: Mapping[str, str], parquet: 
     return found
 
 
-def live_options(manifest: Manifest, given: Mapping[str, str]) -> dict[str, str]:
+def live_options(manifest: ArchiveManifest, given: Mapping[str, str]) -> dict[str, str]:
     """Return the options that read what is behind an archive's border.
 
     Raises:
@@ -114,7 +114,7 @@ def live_options(manifest: Manifest, given: Mapping[str, str]) -> dict[str, str]
     return options | told
 
 
-def check_lives(manifest: Manifest, options: Mapping[str, str]) -> None:
+def check_lives(manifest: ArchiveManifest, options: Mapping[str, str]) -> None:
     """Compare the archived streams with those of the cluster; warn of partitions that are not archived.
 
     Raises:

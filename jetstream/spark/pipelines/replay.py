@@ -16,7 +16,7 @@ from envelope.headers import MESSAGE_HEADERS
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.disk.port import Disk, make_directories, parent_of
 from jetstream.log.disk.state_file import decode_state, read_whole, write_state
-from jetstream.spark.pipelines.archives.replay_plan import Piece, Replay, decode_replay, encode_replay
+from jetstream.spark.pipelines.archives.replay_plan import Replay, ReplayRange, decode_replay, encode_replay
 from jetstream.spark.pipelines.backfill import archived, manifest_of
 from jetstream.spark.pipelines.progress import BatchProgress
 from jetstream.spark.pipelines.settings import FORMAT
@@ -88,7 +88,7 @@ def run(spark: "SparkSession", settings: ReplaySettings, told: Callable[[BatchPr
             number += 1
 
 
-def _publish(rows: "DataFrame", settings: ReplaySettings, session: str, piece: Piece) -> int:
+def _publish(rows: "DataFrame", settings: ReplaySettings, session: str, piece: ReplayRange) -> int:
     """Publish a piece in one task, in the order of its offsets; return how many rows it has."""
     from pyspark.sql import Observation  # noqa: PLC0415 - settings are made without Spark
     from pyspark.sql.functions import col, count, lit  # noqa: PLC0415 - likewise

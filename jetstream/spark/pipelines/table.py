@@ -28,8 +28,8 @@ from jetstream.spark.pipelines.tables.table_version import (
     FILES_DIRECTORY,
     Layout,
     MergedBucket,
+    MergedMicroBatch,
     TableVersion,
-    Writer,
 )
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _merging(settings: TableSettings) -> "Callable[[DataFrame, int], None]":
 
         query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         assert query is not None, "a micro-batch has a query"
-        bring_in(disk, settings.layout, Writer(query, batch), merge, now=_now, grace_us=grace_us)
+        bring_in(disk, settings.layout, MergedMicroBatch(query, batch), merge, now=_now, grace_us=grace_us)
 
     return merge_batch
 

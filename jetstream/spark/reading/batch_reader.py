@@ -13,7 +13,7 @@ from jetstream.spark.reading.cluster import Cluster
 from jetstream.spark.reading.filters import Pushed, pushed
 from jetstream.spark.reading.planning import (
     Bounds,
-    OffsetRange,
+    IncarnationRange,
     ReadPiece,
     batch_ranges,
     ending_offsets,
@@ -26,7 +26,7 @@ from jetstream.spark.task_process import settle_process
 _log = logging.getLogger(__name__)
 
 
-class BatchReader(DataSourceReader):
+class SparkBatchReader(DataSourceReader):
     """Reads ranges of streams; pickled to where they are read."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
@@ -58,7 +58,7 @@ class BatchReader(DataSourceReader):
         """Yield the records of one range; see `read_range`."""
         return read_partition(partition, self._options, self._schema)
 
-    def _ranges(self, cluster: Cluster, bounds: Bounds) -> list[OffsetRange]:
+    def _ranges(self, cluster: Cluster, bounds: Bounds) -> list[IncarnationRange]:
         options = self._options
         starts = starting_offsets(options, bounds, cluster.offsets_at(moments_of(options.starting, bounds)))
         ends = ending_offsets(options, bounds, cluster.offsets_at(moments_of(options.ending, bounds)))
@@ -66,7 +66,7 @@ class BatchReader(DataSourceReader):
         warn(warnings)
         return ranges
 
-    def _narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    def _narrowed(self, cluster: Cluster, ranges: list[IncarnationRange]) -> list[IncarnationRange]:
         """Return what of the ranges filters leave."""
         logs = [each.stream for each in ranges]
         times = self._pushed.times
@@ -78,14 +78,14 @@ class BatchReader(DataSourceReader):
             if (kept := self._cut(each, since.get(each.stream), before.get(each.stream))).size > 0
         ]
 
-    def _cut(self, whole: OffsetRange, since: int | None, before: int | None) -> OffsetRange:
+    def _cut(self, whole: IncarnationRange, since: int | None, before: int | None) -> IncarnationRange:
         wanted = self._pushed.offsets.within(since, before).within(whole.start, whole.end)
         assert wanted.start is not None, "a range has a start"
         assert wanted.end is not None, "a range has an end"
         return whole._replace(start=wanted.start, end=max(wanted.start, wanted.end))
 
 
-class FilteringBatchReader(BatchReader):
+class FilteringBatchReader(SparkBatchReader):
     """The same where Spark hands filters over; where its switch for that is off, it refuses who takes any."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
@@ -96,7 +96,7 @@ class FilteringBatchReader(BatchReader):
 
 
 def input_partitions(
-    options: SourceOptions, cluster: Cluster, pieces: Iterable[OffsetRange]
+    options: SourceOptions, cluster: Cluster, pieces: Iterable[IncarnationRange]
 ) -> list[InputPartition]:
     """Return what Spark gives to its tasks, a piece to each."""
     return [

@@ -15,7 +15,7 @@ from jetstream.client.blocking.client import BlockingClient
 from jetstream.client.read.read_range import Start
 from jetstream.spark.options.source_options import SourceOptions
 from jetstream.spark.reading.pieces import pieces_of
-from jetstream.spark.reading.planning import OffsetRange, StreamBounds
+from jetstream.spark.reading.planning import IncarnationRange, StreamBounds
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Cluster:
             for log, bounds in self._ranges(_datetime(moment), logs).items()
         }
 
-    def boundary(self, of: OffsetRange, max_bytes: int) -> int:
+    def boundary(self, of: IncarnationRange, max_bytes: int) -> int:
         """Return up to where a range has at most so many bytes, as they are stored; one batch in any case.
 
         That its start is gone whoever reads it finds, and knows what follows: here that is no error.
@@ -110,7 +110,7 @@ class Cluster:
         except (OffsetOutOfRange, StreamRecreated, UnknownStream):
             return of.end
 
-    def pieces_by_offsets(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    def pieces_by_offsets(self, ranges: Iterable[IncarnationRange]) -> list[IncarnationRange]:
         """Return the ranges in as many pieces as the options want; the same ranges always in the same pieces.
 
         Raises:
@@ -118,7 +118,7 @@ class Cluster:
         """
         return self._cut(ranges, self._options.min_partitions)
 
-    def pieces_by_batches(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    def pieces_by_batches(self, ranges: Iterable[IncarnationRange]) -> list[IncarnationRange]:
         """Return as many pieces, cut between batches where one ends nearby, as they are stored now.
 
         Raises:
@@ -132,7 +132,7 @@ class Cluster:
         counts = Counter(each.stream for each in rough)
         return [piece for stream, each in whole.items() for piece in self._pieces(each, counts[stream])]
 
-    def _pieces(self, rest: OffsetRange, count: int) -> Iterator[OffsetRange]:
+    def _pieces(self, rest: IncarnationRange, count: int) -> Iterator[IncarnationRange]:
         while True:
             first, *others = self._cut([rest], count)
             if not others:
@@ -144,7 +144,7 @@ class Cluster:
             yield first._replace(end=end)
             rest, count = rest._replace(start=end), max(count - 1, 1)
 
-    def _cut(self, ranges: Iterable[OffsetRange], count: int | None) -> list[OffsetRange]:
+    def _cut(self, ranges: Iterable[IncarnationRange], count: int | None) -> list[IncarnationRange]:
         return pieces_of(ranges, min_partitions=count, max_records=self._options.max_records_per_partition)
 
     def _ranges(self, since: Start, logs: list[str]) -> dict[str, StreamBounds]:

@@ -30,15 +30,15 @@ _NEVER_NULL: Final = frozenset(("stream", "partition", "offset", "timestamp", "t
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class IntegerBounds:
     """Integers in ``[start, end)``; None is no bound."""
 
     start: int | None = None
     end: int | None = None
 
-    def within(self, start: int | None, end: int | None) -> "Bounds":
+    def within(self, start: int | None, end: int | None) -> "IntegerBounds":
         """Return what is also in that range."""
-        return Bounds(_tighter(max, self.start, start), _tighter(min, self.end, end))
+        return IntegerBounds(_tighter(max, self.start, start), _tighter(min, self.end, end))
 
 
 def _tighter(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
@@ -51,8 +51,8 @@ def _tighter(choose: Callable[[int, int], int], one: int | None, other: int | No
 class Pushed:
     """What is read of each stream."""
 
-    offsets: Bounds = Bounds()
-    times: Bounds = Bounds()
+    offsets: IntegerBounds = IntegerBounds()
+    times: IntegerBounds = IntegerBounds()
     """Microseconds since the Unix epoch."""
     subject: str | None = None
     """A pattern; None: any."""

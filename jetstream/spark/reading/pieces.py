@@ -5,16 +5,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from envelope.spark_errors import InvalidOption
 from jetstream.spark.options.source_options import PARTITIONS_MAX
-from jetstream.spark.reading.planning import OffsetRange, shared_out
+from jetstream.spark.reading.planning import IncarnationRange, shared_out
 
 
 def pieces_of(
-    ranges: Iterable[OffsetRange],
+    ranges: Iterable[IncarnationRange],
     *,
     min_partitions: int | None = None,
     max_records: int | None = None,
     boundaries: Mapping[str, Sequence[int]] | None = None,
-) -> list[OffsetRange]:
+) -> list[IncarnationRange]:
     """Return the ranges, cut so that there are enough of them and none is too large; they tile the same.
 
     Without either limit each range is one piece. With ``min_partitions`` there are that many at least, as far
@@ -48,7 +48,9 @@ def pieces_of(
     ]
 
 
-def _cut(whole: OffsetRange, count: int, size_max: int, boundaries: Sequence[int]) -> Iterator[OffsetRange]:
+def _cut(
+    whole: IncarnationRange, count: int, size_max: int, boundaries: Sequence[int]
+) -> Iterator[IncarnationRange]:
     """Yield ``count`` pieces, or a few more where cuts that were moved have left too much for the last."""
     start = whole.start
     while start < whole.end:

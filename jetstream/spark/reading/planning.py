@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from envelope.errors import RequestError, UnknownStream
 from envelope.spark_errors import DataLoss, InvalidOption
-from jetstream.spark.options.places import EARLIEST, LATEST, Place
+from jetstream.spark.options.places import EARLIEST, LATEST, StreamPlace
 from jetstream.spark.options.source_options import SourceOptions
 from jetstream.spark.reading.offsets import Offsets, StreamOffset
 
@@ -29,7 +29,7 @@ class StreamBounds(NamedTuple):
     """The high watermark."""
 
 
-class OffsetRange(NamedTuple):
+class IncarnationRange(NamedTuple):
     """``[start, end)`` of one life of one stream."""
 
     stream: str
@@ -46,7 +46,7 @@ class OffsetRange(NamedTuple):
 class ReadPiece(NamedTuple):
     """What one task reads."""
 
-    range: OffsetRange
+    range: IncarnationRange
     may_miss: bool
     """Records that retention removes before they are read are left out, instead of failing the task."""
 
@@ -75,7 +75,7 @@ class _Losses:
 # --- where a query begins, and a batch read ends --------------------------------------------------------
 
 
-def moments_of(place: Place, bounds: Bounds) -> dict[str, int]:
+def moments_of(place: StreamPlace, bounds: Bounds) -> dict[str, int]:
     """Return which moment, in microseconds, is to be looked up in each stream; empty if none is.
 
     Raises:
@@ -125,7 +125,7 @@ def ending_offsets(options: SourceOptions, bounds: Bounds, timed: Mapping[str, i
 
 def batch_ranges(
     options: SourceOptions, bounds: Bounds, starts: Offsets, ends: Offsets
-) -> tuple[list[OffsetRange], list[str]]:
+) -> tuple[list[IncarnationRange], list[str]]:
     """Return what a batch read reads, and warnings.
 
     Args:
@@ -178,7 +178,7 @@ def _offset(place: int, now: StreamBounds) -> int:
 
 def checked_ranges(
     start: Offsets, end: Offsets, bounds: Bounds, *, fail_on_data_loss: bool
-) -> tuple[list[OffsetRange], list[str]]:
+) -> tuple[list[IncarnationRange], list[str]]:
     """Return the ranges of a batch that was planned from ``start`` to ``end``, and warnings; none is empty.
 
     Args:
@@ -194,7 +194,7 @@ def checked_ranges(
     losses = _Losses(fail=fail_on_data_loss)
     ranges = []
     for stream, place in sorted(end.items()):
-        planned = OffsetRange(stream, place.incarnation, _begin(stream, start, place), place.offset)
+        planned = IncarnationRange(stream, place.incarnation, _begin(stream, start, place), place.offset)
         kept = _kept(planned, bounds.get(stream), losses)
         if kept.size > 0:
             ranges.append(kept)
@@ -213,7 +213,7 @@ def _begin(stream: str, start: Offsets, end: StreamOffset) -> int:
     return before.offset
 
 
-def _kept(planned: OffsetRange, now: StreamBounds | None, losses: _Losses) -> OffsetRange:
+def _kept(planned: IncarnationRange, now: StreamBounds | None, losses: _Losses) -> IncarnationRange:
     """Return what is there of a planned range; of none its end is not behind its start."""
     stream, incarnation, start, end = planned
     if start == end:
@@ -307,7 +307,7 @@ def _resumed(stream: str, place: StreamOffset | None, now: StreamBounds, losses:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class MicroBatchLimit:
     """How much a micro-batch reads; None: no limit."""
 
     max_offsets: int | None = None
@@ -316,10 +316,12 @@ class Admission:
     max_delay_s: float = inf
 
 
-READ_ALL: Final = Admission()
+READ_ALL: Final = MicroBatchLimit()
 
 
-def next_offsets(resumed: Offsets, bounds: Bounds, limit: Admission, *, waited_s: float = inf) -> Offsets:
+def next_offsets(
+    resumed: Offsets, bounds: Bounds, limit: MicroBatchLimit, *, waited_s: float = inf
+) -> Offsets:
     """Return where the next batch ends.
 
     ``max_offsets`` are shared out in proportion to what each stream has, and each that has any gets one at
@@ -388,7 +390,7 @@ class MicroBatches:
     """
 
     def __init__(self, options: SourceOptions) -> None:
-        self._limit = Admission(options.max_offsets, options.min_offsets, options.max_delay_s)
+        self._limit = MicroBatchLimit(options.max_offsets, options.min_offsets, options.max_delay_s)
         self._fail = options.fail_on_data_loss
         self._available_now = False
         self._target: dict[str, StreamBounds] | None = None
@@ -445,7 +447,7 @@ def _cut(now: StreamBounds, target: StreamBounds | None) -> StreamBounds:
 # --- bytes -----------------------------------------------------------------------------------------------
 
 
-def byte_shares(ranges: Iterable[OffsetRange], max_bytes: int) -> dict[str, int]:
+def byte_shares(ranges: Iterable[IncarnationRange], max_bytes: int) -> dict[str, int]:
     """Return how many bytes of each range may be read, in proportion to their records; at least 1 of each."""
     sizes = {each.stream: each.size for each in ranges if each.size > 0}
     total = sum(sizes.values())

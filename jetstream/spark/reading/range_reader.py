@@ -33,7 +33,7 @@ from jetstream.client.read.reader import BatchReader
 from jetstream.spark.options.access import ClusterAccess
 from jetstream.spark.options.source_options import SourceOptions
 from jetstream.spark.reading.columns import Shape, log_columns
-from jetstream.spark.reading.planning import OffsetRange, ReadPiece
+from jetstream.spark.reading.planning import IncarnationRange, ReadPiece
 from jetstream.spark.reading.tiling import RangeCheck
 
 _log = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ class _Batches:
         return self._client.read_batches(self._piece.range.stream, **wanted)
 
 
-def _read_options(found: OffsetRange, options: SourceOptions, schema: pa.Schema) -> ReadOptions:
+def _read_options(found: IncarnationRange, options: SourceOptions, schema: pa.Schema) -> ReadOptions:
     read: ReadOptions = {
         "end": found.end,
         "follow": True,

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from jetstream.spark.options.option_names import STREAM_ONLY, lowered
 from jetstream.spark.options.source_options import parse_source_options
-from jetstream.spark.reading.batch_reader import BatchReader, FilteringBatchReader
+from jetstream.spark.reading.batch_reader import FilteringBatchReader, SparkBatchReader
 from jetstream.spark.reading.columns import check_schema, output_schema
 from jetstream.spark.reading.stream_reader import StreamReader
 from jetstream.spark.task_process import settle_process
@@ -30,14 +30,14 @@ def read_schema(options: Mapping[str, str]) -> StructType:
     return from_arrow_schema(output_schema(parse_source_options(options, streaming=is_stream).output_columns))
 
 
-def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
+def batch_reader(options: Mapping[str, str], schema: StructType) -> SparkBatchReader:
     """Return what plans and does a batch read of these columns.
 
     Raises:
         InvalidOption: an option that cannot be.
         RequestError: columns that there are not.
     """
-    reader = FilteringBatchReader if _takes_filters() else BatchReader
+    reader = FilteringBatchReader if _takes_filters() else SparkBatchReader
     return reader(parse_source_options(options, streaming=False), _checked(schema))
 
 

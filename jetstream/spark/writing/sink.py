@@ -32,7 +32,7 @@ _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
-class Place(NamedTuple):
+class TaskPlace(NamedTuple):
     """Of a task of a query that runs on."""
 
     query: str
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Published(WriterCommitMessage):
+class TaskPublished(WriterCommitMessage):
     """What a task has published: all of it is stored."""
 
     records: int
@@ -73,14 +73,14 @@ class JetstreamBatchWriter(SettlesWhereItArrives, DataSourceArrowWriter):
 
     def write(  # type: ignore[override]  # Spark's own Arrow writers have it so, against their base
         self, iterator: Iterator[pa.RecordBatch]
-    ) -> Published:
+    ) -> TaskPublished:
         """Publish the rows of one task; return when all are stored.
 
         Raises:
             JetstreamError: not all are stored.
         """
         name = f"{self._session}/{_task().partitionId()}"
-        return Published(publish_rows(self._options, all_rows(iterator), name, batch=0))
+        return TaskPublished(publish_rows(self._options, all_rows(iterator), name, batch=0))
 
 
 class JetstreamStreamWriter(SettlesWhereItArrives, DataSourceStreamArrowWriter):
@@ -96,7 +96,7 @@ class JetstreamStreamWriter(SettlesWhereItArrives, DataSourceStreamArrowWriter):
 
     def write(  # type: ignore[override]  # Spark's own Arrow writers have it so, against their base
         self, iterator: Iterator[pa.RecordBatch]
-    ) -> Published | Staged:
+    ) -> TaskPublished | Staged:
         """Publish the rows of one task, or stage them; return when all are stored, or durable there.
 
         Raises:
@@ -107,7 +107,7 @@ class JetstreamStreamWriter(SettlesWhereItArrives, DataSourceStreamArrowWriter):
             staged = open_staging(self._options.staging).stage(query, batch, partition, iterator)
             return Staged(query, staged)
         name = f"spark/{query}/{partition}"
-        return Published(publish_rows(self._options, all_rows(iterator), name, batch))
+        return TaskPublished(publish_rows(self._options, all_rows(iterator), name, batch))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Publish what the tasks have staged; return when all of it is stored. Without staging it is already.
@@ -140,7 +140,7 @@ class JetstreamStreamWriter(SettlesWhereItArrives, DataSourceStreamArrowWriter):
         open_staging(self._options.staging).discard(files)
 
 
-def place_of_task() -> Place:
+def place_of_task() -> TaskPlace:
     """Return which task this is, by what Spark says in the executor.
 
     Raises:
@@ -150,7 +150,7 @@ def place_of_task() -> Place:
     query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
     if query is None or batch is None:
         raise RequestError("Spark does not say which micro-batch of which query this task is of")
-    return Place(query, int(batch), task.partitionId())
+    return TaskPlace(query, int(batch), task.partitionId())
 
 
 def publish_rows(

@@ -36,7 +36,7 @@ class StagedFile(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class StagedManifest:
     """Which rows a micro-batch has: those of these files, in this order."""
 
     query: str
@@ -66,7 +66,7 @@ def rows_path(query: str, batch: int, partition: int, identity: str) -> str:
     return f"{batch_directory(query, batch)}/{partition:06d}-{identity}.arrows"
 
 
-def manifest_path(manifest: Manifest) -> str:
+def manifest_path(manifest: StagedManifest) -> str:
     """Return the path of a manifest."""
     return f"{batch_directory(manifest.query, manifest.batch)}/manifest-{_digest(manifest.encoded())}.json"
 
@@ -86,8 +86,8 @@ def may_be_manifest(path: str) -> bool:
     return path.rpartition("/")[2].startswith("manifest-")
 
 
-def decoded_manifest(content: bytes) -> Manifest:
-    """Return what `Manifest.encoded` wrote.
+def decoded_manifest(content: bytes) -> StagedManifest:
+    """Return what `StagedManifest.encoded` wrote.
 
     Raises:
         CorruptDataError: it is of a later version.
@@ -96,7 +96,7 @@ def decoded_manifest(content: bytes) -> Manifest:
     if told["v"] != _VERSION:
         raise CorruptDataError(f"a staged micro-batch of version {told['v']}; this version reads {_VERSION}")
     files = tuple(StagedFile(**each) for each in told["files"])
-    return Manifest(told["query"], told["batch"], datetime.fromisoformat(told["written_at"]), files)
+    return StagedManifest(told["query"], told["batch"], datetime.fromisoformat(told["written_at"]), files)
 
 
 def last_done(paths: Iterable[str]) -> int | None:

@@ -26,8 +26,8 @@ from envelope.errors import CorruptDataError, InvalidConfig
 from envelope.spark_errors import InvalidOption
 from envelope.types import Buffer
 from jetstream.spark.writing.staged_files import (
-    Manifest,
     StagedFile,
+    StagedManifest,
     batch_directory,
     decoded_manifest,
     done_path,
@@ -44,7 +44,7 @@ from jetstream.tier.object_store import ObjectStore
 class MicroBatch(NamedTuple):
     """A micro-batch that is to be published."""
 
-    manifest: Manifest
+    manifest: StagedManifest
     is_resumed: bool
     """An earlier run has written it down, and perhaps published some of it."""
 
@@ -131,11 +131,11 @@ class Staging:
 
     def _written(self, query: str, batch: int, files: Sequence[StagedFile]) -> MicroBatch:
         in_order = tuple(sorted(files, key=lambda each: each.partition))
-        manifest = Manifest(query, batch, datetime.now(UTC), in_order)
+        manifest = StagedManifest(query, batch, datetime.now(UTC), in_order)
         self._store.put(manifest_path(manifest), [manifest.encoded()])
         return MicroBatch(manifest, is_resumed=False)
 
-    def _rows(self, manifest: Manifest) -> Iterator[pa.RecordBatch]:
+    def _rows(self, manifest: StagedManifest) -> Iterator[pa.RecordBatch]:
         for each in manifest.files:
             count = 0
             with self._store.opened(each.path) as stream, pa.ipc.open_stream(stream) as batches:

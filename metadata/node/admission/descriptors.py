@@ -16,7 +16,7 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 _FEW: Final = 4096
 
 
-class Share(Enum):
+class DescriptorShare(Enum):
     """Whose descriptors they are."""
 
     READERS = auto()
@@ -35,9 +35,9 @@ class DescriptorBudget:
 
     limit: int
 
-    def end_of(self, share: Share) -> int:
+    def end_of(self, share: DescriptorShare) -> int:
         """Return how many may be in use when one is taken for ``share``; what others hold counts."""
-        kept = self.limit // 4 if share is Share.READERS else self.limit // 8
+        kept = self.limit // 4 if share is DescriptorShare.READERS else self.limit // 8
         return self.limit - kept
 
     @property
@@ -56,7 +56,7 @@ def budget() -> DescriptorBudget:
     return DescriptorBudget(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def may_keep(share: Share, newest: int) -> bool:
+def may_keep(share: DescriptorShare, newest: int) -> bool:
     """Tell whether ``share`` may keep the descriptor ``newest``, which was taken a moment ago.
 
     Where the kernel does not say how many there are (before Linux 6.2), the number of the newest stands for
@@ -66,7 +66,7 @@ def may_keep(share: Share, newest: int) -> bool:
     return newest < end and _counted() <= end
 
 
-def has_room(share: Share) -> bool:
+def has_room(share: DescriptorShare) -> bool:
     """Tell whether ``share`` may take one more."""
     end = budget().end_of(share)
     return (_counted() or len(os.listdir(_DESCRIPTORS))) < end

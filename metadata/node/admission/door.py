@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from metadata.node.admission.descriptors import Share, budget, may_keep
+from metadata.node.admission.descriptors import DescriptorShare, budget, may_keep
 
 _log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ STRANGERS_MAX: Final = 512
 _TELL_SECONDS: Final = 60.0
 
 
-class Verdict(Enum):
+class AdmissionVerdict(Enum):
     """What becomes of who has come."""
 
     LET_IN = auto()
@@ -36,7 +36,7 @@ class Bounds:
     connections: int
     strangers: int = STRANGERS_MAX
 
-    def verdict(self, connected: int, strangers: int, *, has_room: bool) -> Verdict:
+    def verdict(self, connected: int, strangers: int, *, has_room: bool) -> AdmissionVerdict:
         """Decide about one more.
 
         Args:
@@ -46,8 +46,8 @@ class Bounds:
         """
         is_full = connected >= self.connections or not has_room
         if not is_full and strangers < self.strangers:
-            return Verdict.LET_IN
-        return Verdict.DISPLACE if strangers else Verdict.REFUSE
+            return AdmissionVerdict.LET_IN
+        return AdmissionVerdict.DISPLACE if strangers else AdmissionVerdict.REFUSE
 
 
 @dataclass(slots=True)
@@ -63,19 +63,19 @@ class Door:
     """
 
     port: str
-    share: Share
+    share: DescriptorShare
     connections: int
     refused: int = 0
     displaced: int = 0
     _told_at: float | None = None
 
-    def verdict(self, connected: int, strangers: int, newest: int) -> Verdict:
+    def verdict(self, connected: int, strangers: int, newest: int) -> AdmissionVerdict:
         """Decide about one more, whose descriptor is ``newest``."""
         bounds = Bounds(self.connections, min(STRANGERS_MAX, budget().strangers))
         verdict = bounds.verdict(connected, strangers, has_room=may_keep(self.share, newest))
-        if verdict is not Verdict.LET_IN:
-            self.refused += verdict is Verdict.REFUSE
-            self.displaced += verdict is Verdict.DISPLACE
+        if verdict is not AdmissionVerdict.LET_IN:
+            self.refused += verdict is AdmissionVerdict.REFUSE
+            self.displaced += verdict is AdmissionVerdict.DISPLACE
             self._tell(connected, strangers)
         return verdict
 

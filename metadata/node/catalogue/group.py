@@ -32,8 +32,8 @@ from metadata.node.catalogue.replicated_catalog import (
     last_registration,
 )
 from metadata.node.members.observing_member import ObserverMember
-from metadata.node.members.port import Member
-from metadata.node.members.voting_member import GroupMember
+from metadata.node.members.port import MetadataMember
+from metadata.node.members.voting_member import VotingMember
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.storage.disk_port import MetadataDisk
 from metadata.node.storage.file_storage import FileStorage
@@ -48,14 +48,14 @@ _RETRY_SECONDS: Final = 0.25
 DEADLINE_SECONDS: Final = 10.0
 
 
-class MetadataGroup:
+class MetadataQuorum:
     """See the module; made on the event loop it runs on.
 
     Attributes:
         member: this node's part of the group; its ``run`` does the work.
     """
 
-    def __init__(self, state: ReplicatedCatalog, member: Member) -> None:
+    def __init__(self, state: ReplicatedCatalog, member: MetadataMember) -> None:
         """Use a member whose state machine is ``state``; `run` or `stop` closes it."""
         self._state = state
         self.member = member
@@ -68,7 +68,7 @@ class MetadataGroup:
         storage: Storage,
         settings: RaftSettings,
         snapshot_log_bytes_min: int = SNAPSHOT_LOG_BYTES_MIN,
-    ) -> "MetadataGroup":
+    ) -> "MetadataQuorum":
         """Go on with what a voter's storage holds, and own it; `run` or `stop` closes it.
 
         Args:
@@ -82,7 +82,7 @@ class MetadataGroup:
             CorruptDataError: its snapshot is damaged.
         """
         state = ReplicatedCatalog(storage.load().snapshot)
-        member = GroupMember(
+        member = VotingMember(
             identity, voters, storage, state, settings, snapshot_log_bytes_min=snapshot_log_bytes_min
         )
         return cls(state, member)
@@ -93,7 +93,7 @@ class MetadataGroup:
         identity: PeerIdentity,
         voters: Mapping[NodeId, Address],
         settings: RaftSettings = RaftSettings(),  # noqa: B008 - frozen
-    ) -> "MetadataGroup":
+    ) -> "MetadataQuorum":
         """Begin to keep up with a group without a vote in it; nothing of that is kept on disk.
 
         Args:
@@ -114,7 +114,7 @@ class MetadataGroup:
         settings: RaftSettings = RaftSettings(),  # noqa: B008 - frozen
         *,
         create: bool,
-    ) -> "MetadataGroup":
+    ) -> "MetadataQuorum":
         """Open a voter's storage in ``directory``, on a thread, and go on with what it holds.
 
         Args:
@@ -179,7 +179,7 @@ class MetadataGroup:
     @property
     def is_voter(self) -> bool:
         """Whether this member has a vote, and so may lead."""
-        return isinstance(self.member, GroupMember)
+        return isinstance(self.member, VotingMember)
 
     def subscribe(self, listener: CatalogListener) -> None:
         """Tell ``listener`` of everything that is applied here from now on; for as long as the group runs.

@@ -30,8 +30,8 @@ from envelope.types import LogIndex, NodeId, Term
 from metadata.catalog import snapshot as catalog_snapshot
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import RegisterNode, decode_command
-from metadata.catalog.events import Event, Events, Refused
-from metadata.catalog.tables import Node
+from metadata.catalog.events import CommandRefused, Event, Events
+from metadata.catalog.tables import RegisteredNode
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, AppliedProposals, ProposalId, decode_proposal
 from metadata.raft.state import Entry, Snapshot
 
@@ -61,7 +61,7 @@ class Applied:
         if self.events is None:
             raise DeadlinePassed(f"the answer of metadata entry {self.index} came too late to be known here")
         first = self.events[0]
-        if isinstance(first, Refused):
+        if isinstance(first, CommandRefused):
             raise first.exception()
         return first
 
@@ -203,7 +203,7 @@ class ReplicatedCatalog:
 
 def last_registration(
     snapshot: Snapshot, entries: Sequence[Entry], node_id: NodeId
-) -> Node | RegisterNode | None:
+) -> RegisteredNode | RegisterNode | None:
     """Return what a node last said of itself, as far as this log knows, committed or not.
 
     Raises:

@@ -16,8 +16,8 @@ from metadata.controller.presence import Presence
 from metadata.controller.settings import ControllerSettings
 from metadata.controller.tenure import streams_to_hand_over
 from metadata.lease import Lease, unlimited
-from metadata.node.catalogue.group import MetadataGroup
-from metadata.node.timers.bell import Bell
+from metadata.node.catalogue.group import MetadataQuorum
+from metadata.node.timers.bell import WakeEvent
 from metadata.node.timers.wake_up import now
 from metadata.raft.messages.node_messages import LeaseGranted, LeaseRefused, NodeMessage
 
@@ -41,7 +41,7 @@ class Membership:
     """
 
     def __init__(
-        self, group: MetadataGroup, node_id: NodeId, settings: ControllerSettings = _DEFAULT_SETTINGS
+        self, group: MetadataQuorum, node_id: NodeId, settings: ControllerSettings = _DEFAULT_SETTINGS
     ) -> None:
         """Listen to ``group``; `run` speaks, and `begin` lets it speak of leases.
 
@@ -57,7 +57,7 @@ class Membership:
         self._presence = Presence(node_id, self.lease, settings)
         self._answers: list[LeaseGranted | LeaseRefused] = []
         self._waiting: set[tuple[MonotonicNs, asyncio.Future[LogIndex]]] = set()
-        self._bell = Bell()
+        self._bell = WakeEvent()
         self._changed = asyncio.Event()
         group.subscribe(self)
         group.member.attend(self._told)

@@ -17,14 +17,20 @@ from typing import Final, assert_never
 from envelope.errors import NotLeader
 from envelope.types import MonotonicNs, NodeId, StreamName, TimestampUs
 from metadata.catalog.commands import ChangeLeader, FinishReassignment, encode_command
-from metadata.catalog.events import Events, LeaderChanged, Refused, ReplicasReassigned, UncleanlyElected
+from metadata.catalog.events import (
+    CommandRefused,
+    Events,
+    LeaderChanged,
+    ReplicasReassigned,
+    UncleanlyElected,
+)
 from metadata.controller.events import RowsChanged, Tick
 from metadata.controller.settings import ControllerSettings
 from metadata.controller.stewardship import (
     WAITING_MAX,
     Action,
     Answered,
-    Ask,
+    ConfirmLeadership,
     Decide,
     Leads,
     Replaced,
@@ -33,8 +39,8 @@ from metadata.controller.stewardship import (
     Tell,
     Told,
 )
-from metadata.node.catalogue.group import MetadataGroup
-from metadata.node.timers.bell import Bell
+from metadata.node.catalogue.group import MetadataQuorum
+from metadata.node.timers.bell import WakeEvent
 from metadata.node.timers.wake_up import now
 from metadata.raft.messages.node_messages import NodeMessage
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_proposal
@@ -51,7 +57,7 @@ class Steward:
     """See the module; made on the event loop it runs on."""
 
     def __init__(
-        self, group: MetadataGroup, node_id: NodeId, settings: ControllerSettings = _DEFAULT_SETTINGS
+        self, group: MetadataQuorum, node_id: NodeId, settings: ControllerSettings = _DEFAULT_SETTINGS
     ) -> None:
         """Listen to ``group``; `run` does the work.
 
@@ -65,7 +71,7 @@ class Steward:
         self._stewardship = Stewardship(group.catalog, node_id, settings)
         self._said: deque[Said] = deque(maxlen=WAITING_MAX)
         self._actions: list[Action] = []
-        self._bell = Bell()
+        self._bell = WakeEvent()
         group.subscribe(self)
         group.member.attend(self._told)
 
@@ -85,7 +91,7 @@ class Steward:
         if controller is None or not self._leads:
             raise NotLeader("only who leads the metadata log can say who is dead")
         found = controller.ordered_election(stream, node, now())
-        if isinstance(found, Refused):
+        if isinstance(found, CommandRefused):
             raise found.exception()
         return _dated(found)
 
@@ -161,7 +167,7 @@ class Steward:
         actions, self._actions = self._actions, []
         for action in actions:
             match action:
-                case Ask(number):
+                case ConfirmLeadership(number):
                     tasks.create_task(self._ask(number))
                 case Tell(message):
                     self._group.member.tell(message)

@@ -18,9 +18,9 @@ from envelope.limits import MIB
 from envelope.types import NodeId, Term
 from metadata.limits import ENTRY_BYTES_MAX, NODES_MAX
 from metadata.node.peers.dialling import OBSERVER
-from metadata.node.peers.listening import PeerServer, Refusal
+from metadata.node.peers.listening import PeerRefusal, PeerServer
 from metadata.node.peers.voter_links import RECEIVE_BYTES, Listener, Outlets
-from metadata.raft.messages.node_messages import LeaseAsked, NodeUnheard, StopAnnounced
+from metadata.raft.messages.node_messages import LeaseAsked, NodeUnheardReport, StopAnnounced
 from metadata.raft.messages.observer_messages import Observe, ObserverAnswer, VoterStatus
 from metadata.raft.messages.wire import Forwarded, MessageReader, Sent
 
@@ -28,7 +28,7 @@ _NS_PER_SECOND: Final = 1_000_000_000
 _MESSAGE_BYTES_MAX: Final = ENTRY_BYTES_MAX + MIB
 """Observers say nothing larger than a command."""
 
-_HandedOn = Forwarded | LeaseAsked | NodeUnheard | StopAnnounced
+_HandedOn = Forwarded | LeaseAsked | NodeUnheardReport | StopAnnounced
 
 
 class Observers:
@@ -115,11 +115,11 @@ class Observers:
 
     # --- one observer -----------------------------------------------------------------------------
 
-    def _objection(self, source: NodeId) -> Refusal | None:
+    def _objection(self, source: NodeId) -> PeerRefusal | None:
         if source in self._voters:
-            return Refusal(f"{source} is a voter of this cluster, and does not observe")
+            return PeerRefusal(f"{source} is a voter of this cluster, and does not observe")
         if len(self._outlets) >= NODES_MAX:
-            return Refusal(f"{NODES_MAX} observers are connected", later=True)
+            return PeerRefusal(f"{NODES_MAX} observers are connected", later=True)
         return None
 
     async def _talk(

@@ -13,24 +13,24 @@ from collections.abc import Callable, Mapping
 from envelope.errors import CorruptDataError, DiskFull, RemoteProtocolError
 from envelope.types import LogIndex, NodeId, Term
 from metadata.node.peers.dialling import OBSERVER, Address, PeerIdentity, keep_link
-from metadata.node.peers.listening import PeerServer, Refusal
+from metadata.node.peers.listening import PeerRefusal, PeerServer
 from metadata.node.peers.voter_links import RECEIVE_BYTES, Outlets
-from metadata.node.timers.wake_up import WakeUp, now
+from metadata.node.timers.wake_up import MovableTimer, now
 from metadata.node.voter.pending_reads import not_leader
 from metadata.node.voter.voter import StateMachine
-from metadata.raft.events import Apply, LeaderChanged, Restore
+from metadata.raft.events import Apply, MetadataLeaderChanged, Restore
 from metadata.raft.messages.node_messages import NodeMessage
 from metadata.raft.messages.observer_messages import ObserverMessage
 from metadata.raft.messages.wire import Forwarded, MessageReader
 from metadata.raft.observer import (
-    Ask,
-    Connected,
-    Disconnected,
-    Heard,
     Observer,
     ObserverAction,
     ObserverEvent,
+    ReceivedFromVoter,
+    SendToVoter,
     TimePassed,
+    VoterConnected,
+    VoterDisconnected,
 )
 from metadata.raft.settings import RaftSettings
 
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class ObserverMember:
-    """A `Member` without a vote. Made on the event loop it runs on.
+    """A `MetadataMember` without a vote. Made on the event loop it runs on.
 
     Attributes:
         server: lets other nodes in.
@@ -73,28 +73,28 @@ class ObserverMember:
         self._outlets = Outlets()
         self._attendants: list[Callable[[NodeMessage], None]] = []
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._wake_up = WakeUp(lambda: self.handle(TimePassed()))
+        self._wake_up = MovableTimer(lambda: self.handle(TimePassed()))
         self._heard_voters = True  # so that the first look tells that none is heard
 
     @property
     def leader(self) -> NodeId | None:
-        """See `Member.leader`."""
+        """See `MetadataMember.leader`."""
         return self._observer.leader
 
     @property
     def term(self) -> Term:
-        """See `Member.term`."""
+        """See `MetadataMember.term`."""
         return self._observer.term
 
     @property
     def problem(self) -> str | None:
-        """See `Member.problem`."""
+        """See `MetadataMember.problem`."""
         if not self._observer.hears_voters:
             return f"no voter of the metadata log answers: {', '.join(sorted(self.voters))}"
         return None if self.leader is not None else "the voters of the metadata log have no leader"
 
     async def run(self, listening: socket.socket | None) -> None:
-        """See `Member.run`."""
+        """See `MetadataMember.run`."""
         assert listening is not None, "other nodes dial an observer"
         try:
             with self.server.serve(OBSERVER, _converse_with_nobody, self._objection):
@@ -110,26 +110,26 @@ class ObserverMember:
             await self.stop()
 
     async def stop(self) -> None:
-        """See `Member.stop`: there is nothing to finish."""
+        """See `MetadataMember.stop`: there is nothing to finish."""
         self._wake_up.cancel()
         self._failure.cancel()
 
     def forward(self, payloads: tuple[bytes, ...]) -> None:
-        """See `Member.forward`."""
+        """See `MetadataMember.forward`."""
         leader = self.leader
         if leader is not None:
             self._outlets.send(Forwarded(self._identity.node_id, leader, payloads))
 
     def attend(self, told: Callable[[NodeMessage], None]) -> None:
-        """See `Member.attend`."""
+        """See `MetadataMember.attend`."""
         self._attendants.append(told)
 
     def tell(self, message: NodeMessage) -> None:
-        """See `Member.tell`: only voters are spoken to."""
+        """See `MetadataMember.tell`: only voters are spoken to."""
         self._outlets.send(message)
 
     async def read(self) -> LogIndex:
-        """See `Member.read`.
+        """See `MetadataMember.read`.
 
         Raises:
             NotLeader: always: an observer never leads.
@@ -163,14 +163,14 @@ class ObserverMember:
 
     def _perform(self, action: ObserverAction) -> None:
         match action:
-            case Ask(question):
+            case SendToVoter(question):
                 if not self._outlets.send(question):
                     _log.debug("a question for peer=%s was lost with its connection", question.target)
             case Apply(entries):
                 self._machine.apply(entries)
             case Restore(snapshot):
                 self._machine.restore(snapshot)
-            case LeaderChanged(leader, term):
+            case MetadataLeaderChanged(leader, term):
                 _log.info("metadata leader=%s term=%s", leader, term)
                 self._machine.leader_changed(leader, term)
 
@@ -184,8 +184,8 @@ class ObserverMember:
         else:
             _log.warning("waiting for a voter of the metadata log voters=%s", ",".join(sorted(self.voters)))
 
-    def _objection(self, source: NodeId) -> Refusal | None:
-        return Refusal(f"{self._identity.node_id} has no vote, so {source} cannot observe it")
+    def _objection(self, source: NodeId) -> PeerRefusal | None:
+        return PeerRefusal(f"{self._identity.node_id} has no vote, so {source} cannot observe it")
 
     async def _fail(self) -> None:
         await self._failure
@@ -212,12 +212,12 @@ class _VoterLink:
         """See `Link.talk`."""
         self._outlets.put(self._voter, writer)
         try:
-            self._member.handle(Connected(self._voter))
+            self._member.handle(VoterConnected(self._voter))
             messages = MessageReader(self._voter, self._node_id)
             while data := await reader.read(RECEIVE_BYTES):
                 for message in messages.feed(data):
                     if isinstance(message, ObserverMessage):
-                        self._member.handle(Heard(message))
+                        self._member.handle(ReceivedFromVoter(message))
                     elif isinstance(message, NodeMessage):
                         self._member.told(message)
                     else:
@@ -229,7 +229,7 @@ class _VoterLink:
 
     def broken(self) -> None:
         """See `Link.broken`."""
-        self._member.handle(Disconnected(self._voter))
+        self._member.handle(VoterDisconnected(self._voter))
 
     def unreached(self, *, refused: bool) -> None:
         """See `Link.unreached`: who was never reached is not heard."""

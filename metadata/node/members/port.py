@@ -1,4 +1,4 @@
-"""A node's part of the metadata group: with a vote it is a `GroupMember`, without one an `ObserverMember`."""
+"""A node's part of the metadata quorum: a `VotingMember` with a vote, an `ObserverMember` without one."""
 
 import socket
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from metadata.node.peers.listening import PeerServer
 from metadata.raft.messages.node_messages import NodeMessage
 
 
-class Member(Protocol):
+class MetadataMember(Protocol):
     """Used on the event loop's thread."""
 
     @property

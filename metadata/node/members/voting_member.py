@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 _TOKEN_BITS: Final = 63
 
 
-class GroupMember:
-    """A `Member` with a vote. Made on the event loop it runs on.
+class VotingMember:
+    """A `MetadataMember` with a vote. Made on the event loop it runs on.
 
     Attributes:
         voter: what may be asked of the leader, and of this member.
@@ -81,31 +81,31 @@ class GroupMember:
 
     @property
     def server(self) -> PeerServer:
-        """See `Member.server`."""
+        """See `MetadataMember.server`."""
         return self.network.server
 
     @property
     def leader(self) -> NodeId | None:
-        """See `Member.leader`."""
+        """See `MetadataMember.leader`."""
         return self.voter.leader
 
     @property
     def term(self) -> Term:
-        """See `Member.term`."""
+        """See `MetadataMember.term`."""
         return self.voter.term
 
     @property
     def disk_full(self) -> DiskFull | None:
-        """See `Member.disk_full`."""
+        """See `MetadataMember.disk_full`."""
         return self.voter.disk_full
 
     @property
     def problem(self) -> str | None:
-        """See `Member.problem`; with a vote it knows no more than that nobody leads."""
+        """See `MetadataMember.problem`; with a vote it knows no more than that nobody leads."""
         return self._recovery.problem
 
     async def run(self, listening: socket.socket | None) -> None:
-        """See `Member.run`; the storage is closed when this returns."""
+        """See `MetadataMember.run`; the storage is closed when this returns."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._fail_with_voter())
@@ -115,15 +115,15 @@ class GroupMember:
             await self.voter.stop()
 
     async def stop(self) -> None:
-        """See `Member.stop`."""
+        """See `MetadataMember.stop`."""
         await self.voter.stop()
 
     async def read(self) -> LogIndex:
-        """See `Member.read`."""
+        """See `MetadataMember.read`."""
         return await self.voter.read()
 
     def forward(self, payloads: tuple[bytes, ...]) -> None:
-        """See `Member.forward`."""
+        """See `MetadataMember.forward`."""
         leader = self.voter.leader
         if leader == self._node_id:
             self._propose(payloads)
@@ -136,11 +136,11 @@ class GroupMember:
             self.voter.propose(payloads)
 
     def attend(self, told: Callable[[NodeMessage], None]) -> None:
-        """See `Member.attend`."""
+        """See `MetadataMember.attend`."""
         self._attendants.append(told)
 
     def tell(self, message: NodeMessage) -> None:
-        """See `Member.tell`."""
+        """See `MetadataMember.tell`."""
         if message.target == self._node_id:
             self._told(message)
         elif message.target in self.voters:

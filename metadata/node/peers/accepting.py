@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, Final
 
 from envelope.errors import StorageError
-from metadata.node.admission.descriptors import Share
-from metadata.node.admission.door import Door, Verdict
+from metadata.node.admission.descriptors import DescriptorShare
+from metadata.node.admission.door import AdmissionVerdict, Door
 
 _log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class StreamServer:
             tls: the server's side of TLS; None speaks none.
             door: decides who is let in; None: one that lets many in.
         """
-        self.door = Door("any", Share.NODE, _CONNECTIONS_MAX) if door is None else door
+        self.door = Door("any", DescriptorShare.NODE, _CONNECTIONS_MAX) if door is None else door
         self._talk = talk
         self._limit = limit
         self._tls = tls
@@ -196,10 +196,10 @@ class StreamServer:
 
     def _accepted(self, sock: socket.socket, peer: str) -> None:
         verdict = self.door.verdict(len(self._connections), len(self._strangers), sock.fileno())
-        if verdict is Verdict.REFUSE:
+        if verdict is AdmissionVerdict.REFUSE:
             sock.close()
             return
-        if verdict is Verdict.DISPLACE:
+        if verdict is AdmissionVerdict.DISPLACE:
             first = next(iter(self._strangers))
             del self._strangers[first]
             self._cut(first)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from envelope.errors import RemoteProtocolError
 from envelope.types import NodeId
-from metadata.node.admission.descriptors import Share
+from metadata.node.admission.descriptors import DescriptorShare
 from metadata.node.admission.door import Door
 from metadata.node.peers.accepting import StreamServer
 from metadata.node.peers.dialling import (
@@ -39,7 +39,7 @@ CONNECTIONS_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PeerRefusal:
     """Why a peer is not let in."""
 
     problem: str
@@ -47,7 +47,7 @@ class Refusal:
     """This may change by itself: the peer is to come again."""
 
 
-Objection = Callable[[NodeId], Refusal | None]
+Objection = Callable[[NodeId], PeerRefusal | None]
 """Says whether a node may come for a purpose, now; None lets it in."""
 
 
@@ -74,7 +74,7 @@ class PeerServer:
         self.callers = Callers()
         self._identity = identity
         self._served: dict[str, _Service] = {}
-        self.door = Door("peers", Share.NODE, CONNECTIONS_MAX)
+        self.door = Door("peers", DescriptorShare.NODE, CONNECTIONS_MAX)
         self._server = StreamServer(
             self._talk, limit=GREETING_BYTES_MAX, tls=identity.server_tls, door=self.door
         )
@@ -141,20 +141,20 @@ class PeerServer:
         _log.log(level, "peer=%r is turned away: %s", greeting.source, refusal.problem)
         return None
 
-    def _refusal(self, greeting: Greeting) -> Refusal | None:
+    def _refusal(self, greeting: Greeting) -> PeerRefusal | None:
         """Return why the one who greets so is not let in; the token is looked at first (V1)."""
         identity = self._identity
         if identity.token is not None:
             wanted = identity.token.get_secret_value().encode()
             if not hmac.compare_digest((greeting.token or "").encode(), wanted):
-                return Refusal("the token is not right")
+                return PeerRefusal("the token is not right")
         if greeting.protocol != PROTOCOL_VERSION:
-            return Refusal(f"protocol {greeting.protocol} is not {PROTOCOL_VERSION}")
+            return PeerRefusal(f"protocol {greeting.protocol} is not {PROTOCOL_VERSION}")
         if greeting.cluster != identity.cluster:
-            return Refusal(f"this is cluster {identity.cluster}, not {greeting.cluster}")
+            return PeerRefusal(f"this is cluster {identity.cluster}, not {greeting.cluster}")
         if greeting.target != identity.node_id:
-            return Refusal(f"this is {identity.node_id}, not {greeting.target}")
+            return PeerRefusal(f"this is {identity.node_id}, not {greeting.target}")
         service = self._served.get(greeting.purpose)
         if service is None:
-            return Refusal(f"{greeting.purpose} is not served here now", later=True)
+            return PeerRefusal(f"{greeting.purpose} is not served here now", later=True)
         return service.objection(NodeId(greeting.source))

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from envelope.limits import KIB, MIB
 from envelope.types import NodeId
 from metadata.node.peers.dialling import METADATA, Address, PeerIdentity, keep_link
-from metadata.node.peers.listening import PeerServer, Refusal
+from metadata.node.peers.listening import PeerRefusal, PeerServer
 from metadata.raft.messages.wire import MessageReader, Sent, encode
 
 UNSENT_BYTES_MAX: Final = 8 * MIB
@@ -124,8 +124,8 @@ class PeerNetwork:
         """Send now or never."""
         self._outlets.send(message)
 
-    def _objection(self, source: NodeId) -> Refusal | None:
-        return None if source in self._peers else Refusal(f"{source} is no other voter of this cluster")
+    def _objection(self, source: NodeId) -> PeerRefusal | None:
+        return None if source in self._peers else PeerRefusal(f"{source} is no other voter of this cluster")
 
     async def _listen(
         self, listener: Listener, source: NodeId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

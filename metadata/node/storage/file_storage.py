@@ -46,7 +46,7 @@ MARK_NAME: Final = "synced"
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryReport:
+class StorageReport:
     """What opening found and did."""
 
     generation: int
@@ -67,7 +67,7 @@ class FileStorage:
         self._mark: SyncedMark | None = None
         self._synced_end = 0
         self._failed: JetstreamError | None = None
-        self.recovery = RecoveryReport(generation, 0, 0)
+        self.recovery = StorageReport(generation, 0, 0)
 
     @classmethod
     def open(cls, disk: MetadataDisk, directory: str, *, create: bool = True) -> "FileStorage":
@@ -170,7 +170,7 @@ class FileStorage:
             if problem is not None:
                 raise CorruptDataError(f"metadata log {self._generation} contradicts itself: {problem}")
             self._log.add(contents)
-        self.recovery = RecoveryReport(self._generation, len(found.frames) - 1, len(data) - found.end)
+        self.recovery = StorageReport(self._generation, len(found.frames) - 1, len(data) - found.end)
 
     def _unlink_all(self, names: Iterable[str]) -> None:
         """Remove what an interrupted compaction left: files without a name yet, generations before this."""

@@ -10,7 +10,7 @@ from metadata.raft.settings import NEVER
 _NS_PER_SECOND: Final = 1_000_000_000
 
 
-class Bell:
+class WakeEvent:
     """For one task that waits; made on its event loop."""
 
     def __init__(self) -> None:

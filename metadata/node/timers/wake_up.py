@@ -11,7 +11,7 @@ from metadata.raft.settings import NEVER
 _NS_PER_SECOND: Final = 1_000_000_000
 
 
-class WakeUp:
+class MovableTimer:
     """Calls back at a time that may move; a time that moves back leaves the timer of the loop alone."""
 
     def __init__(self, call: Callable[[], None]) -> None:

@@ -23,16 +23,17 @@ from envelope.errors import DiskFull, Overloaded
 from envelope.types import LogIndex, NodeId, Term
 from metadata.limits import SNAPSHOT_LOG_BYTES_MIN
 from metadata.node.storage.port import Storage
-from metadata.node.timers.wake_up import WakeUp, now
+from metadata.node.timers.wake_up import MovableTimer, now
 from metadata.node.voter.pending_reads import PendingReads, not_leader
 from metadata.node.voter.voter_disk import VoterDisk
 from metadata.raft.events import (
     Action,
     Apply,
-    Compact,
-    Disconnected,
+    CompactLog,
     Event,
-    LeaderChanged,
+    MessageReceived,
+    MetadataLeaderChanged,
+    PeerDisconnected,
     Persist,
     Persisted,
     ProposalRefused,
@@ -41,12 +42,11 @@ from metadata.raft.events import (
     Read,
     ReadReady,
     ReadRefused,
-    Received,
     RefusalReason,
     Restore,
     Send,
     Tick,
-    Transfer,
+    TransferLeadership,
 )
 from metadata.raft.machine import Raft
 from metadata.raft.messages.observer_messages import Observe, ObserverAnswer
@@ -107,7 +107,7 @@ class Voter:
         self._log_bytes = storage.log_bytes
         self._answer: Proposed | ProposalRefused | None = None
         self._reads = PendingReads()
-        self._wake_up = WakeUp(lambda: self._handle(Tick()))
+        self._wake_up = MovableTimer(lambda: self._handle(Tick()))
         self._is_stopped = False
         self._had_vote = raft.recovery.has_vote
         self.failure: asyncio.Future[None] = self._loop.create_future()
@@ -151,11 +151,11 @@ class Voter:
 
     def received(self, message: Message) -> None:
         """Take in a peer's message."""
-        self._handle(Received(message))
+        self._handle(MessageReceived(message))
 
     def disconnected(self, peer: NodeId, *, refused: bool) -> None:
         """Take in that a connection broke; ``refused``: nothing listens there any more."""
-        self._handle(Disconnected(peer, refused))
+        self._handle(PeerDisconnected(peer, refused))
 
     def propose(self, payloads: tuple[bytes, ...]) -> Proposed:
         """Append payloads; that they are committed shows when they are applied.
@@ -192,7 +192,7 @@ class Voter:
 
     def transfer(self, target: NodeId) -> None:
         """Hand leadership over, if this voter leads; may not succeed."""
-        self._handle(Transfer(target))
+        self._handle(TransferLeadership(target))
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class Voter:
             case Restore(snapshot):
                 self._state.restore(snapshot)
                 self.on_moved()
-            case LeaderChanged(leader, term):
+            case MetadataLeaderChanged(leader, term):
                 _log.info("metadata leader=%s term=%s", leader, term)
                 self._state.leader_changed(leader, term)
                 self.on_moved()
@@ -264,7 +264,7 @@ class Voter:
         self.disk_full = error
         target = next(self._transfer_targets, None)
         if target is not None:
-            self._handle(Transfer(target))
+            self._handle(TransferLeadership(target))
 
     def _fail(self, error: BaseException) -> None:
         _log.error("the metadata voter stops error=%r", error)
@@ -277,5 +277,5 @@ class Voter:
         """Replace a long log by a snapshot, once what is being performed is done."""
         if self._log_bytes > self._compact_at:
             self._compact_at = 2 * self._log_bytes  # until the snapshot is durable
-            compact = Compact(self._raft.applied, self._state.snapshot())
+            compact = CompactLog(self._raft.applied, self._state.snapshot())
             self._loop.call_soon(self._handle, compact)

@@ -12,9 +12,9 @@ from metadata.raft.events import ReadReady
 from metadata.raft.leader.reads import Reads
 from metadata.raft.leader.replication import FollowerMessage, Replication
 from metadata.raft.log import RaftLog
-from metadata.raft.messages.voter_messages import ElectNow, HeartbeatResponse
-from metadata.raft.output import Output
-from metadata.raft.quorum import Group
+from metadata.raft.messages.voter_messages import ElectNow, VoterHeartbeatResponse
+from metadata.raft.output import ActionBuffer
+from metadata.raft.quorum import VoterGroup
 from metadata.raft.settings import NEVER, RaftSettings
 from metadata.raft.state import Entry
 
@@ -39,11 +39,11 @@ class Leadership:
 
     def __init__(
         self,
-        group: Group,
+        group: VoterGroup,
         term: Term,
         settings: RaftSettings,
         log: RaftLog,
-        output: Output,
+        output: ActionBuffer,
         now: MonotonicNs,
     ) -> None:
         """Begin with an empty entry: only with one of its own term can earlier ones be committed (R8)."""
@@ -97,7 +97,7 @@ class Leadership:
         """Take in a follower's answer of this term."""
         self._replication.receive(message, now)
         transfer = self._transfer
-        if isinstance(message, HeartbeatResponse) and transfer and message.source == transfer.target:
+        if isinstance(message, VoterHeartbeatResponse) and transfer and message.source == transfer.target:
             transfer.is_asked = False  # alive and still a follower: it may not have heard
 
     def disconnected(self, peer: NodeId) -> None:

@@ -33,7 +33,7 @@ class ProgressState(StrEnum):
 
 
 @dataclass(slots=True)
-class Progress:
+class PeerProgress:
     """See the module.
 
     Invariant:

@@ -9,21 +9,21 @@ Source: Ongaro and Ousterhout, sections 5.3 and 7; the flow of messages is that 
 
 from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
-from metadata.raft.leader.progress import Progress, ProgressState
+from metadata.raft.leader.progress import PeerProgress, ProgressState
 from metadata.raft.log import RaftLog
 from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendRequest,
     AppendResponse,
     Heartbeat,
-    HeartbeatResponse,
     SnapshotRequest,
+    VoterHeartbeatResponse,
 )
-from metadata.raft.output import Output
-from metadata.raft.quorum import Group, reached_by_majority
+from metadata.raft.output import ActionBuffer
+from metadata.raft.quorum import VoterGroup, reached_by_majority
 from metadata.raft.settings import NEVER, RaftSettings
 
-FollowerMessage = AppendResponse | AppendRejection | HeartbeatResponse
+FollowerMessage = AppendResponse | AppendRejection | VoterHeartbeatResponse
 
 
 class Replication:
@@ -31,11 +31,11 @@ class Replication:
 
     def __init__(
         self,
-        group: Group,
+        group: VoterGroup,
         term: Term,
         settings: RaftSettings,
         log: RaftLog,
-        output: Output,
+        output: ActionBuffer,
         now: MonotonicNs,
     ) -> None:
         """Begin at the log's end; every follower gets an election timeout to be heard from."""
@@ -45,7 +45,7 @@ class Replication:
         self._log = log
         self._output = output
         behind = LogIndex(log.last_index + 1)
-        self._followers = {peer: Progress(next=behind, heard_at=now) for peer in group.peers}
+        self._followers = {peer: PeerProgress(next=behind, heard_at=now) for peer in group.peers}
 
     @property
     def majority_lost_at(self) -> MonotonicNs:
@@ -91,7 +91,7 @@ class Replication:
             case AppendRejection():
                 agreement = self._log.last_agreement(message.hint_index, message.hint_term)
                 progress.rejected(message.previous_index, agreement)
-            case HeartbeatResponse():
+            case VoterHeartbeatResponse():
                 progress.acked_round = max(progress.acked_round, message.round)
                 if progress.match < self._log.last_index:
                     self._find_loss(message.source, progress, now)
@@ -116,7 +116,7 @@ class Replication:
             if progress.is_idle and progress.commit_told < min(self._log.commit, progress.match):
                 self._send_entries(peer, progress, now, bytes_max=0)
 
-    def _find_loss(self, peer: NodeId, progress: Progress, now: MonotonicNs) -> None:
+    def _find_loss(self, peer: NodeId, progress: PeerProgress, now: MonotonicNs) -> None:
         """Ask about what a follower that is alive has not acknowledged."""
         match progress.state:
             case ProgressState.PROBE:
@@ -128,7 +128,7 @@ class Replication:
                 if now - progress.snapshot_sent_at >= self._settings.election_timeout_ns:
                     progress.probe()
 
-    def _send_entries(self, peer: NodeId, progress: Progress, now: MonotonicNs, bytes_max: int) -> None:
+    def _send_entries(self, peer: NodeId, progress: PeerProgress, now: MonotonicNs, bytes_max: int) -> None:
         """Send the next entries, none if ``bytes_max`` is 0; a snapshot if the log no longer has them."""
         previous = LogIndex(progress.next - 1)
         previous_term = self._log.term_at(previous)

@@ -44,7 +44,7 @@ class LeaseRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeUnheard:
+class NodeUnheardReport:
     """To the metadata leader: ``source`` does not hear ``node``."""
 
     source: NodeId
@@ -61,4 +61,4 @@ class StopAnnounced:
     node_epoch: NodeEpoch
 
 
-NodeMessage = LeaseAsked | LeaseGranted | LeaseRefused | NodeUnheard | StopAnnounced
+NodeMessage = LeaseAsked | LeaseGranted | LeaseRefused | NodeUnheardReport | StopAnnounced

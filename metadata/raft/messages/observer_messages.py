@@ -21,7 +21,7 @@ class Observe:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedEntries:
     """To an observer: entries that are committed, durable and applied where this comes from."""
 
     source: NodeId
@@ -52,5 +52,5 @@ class VoterStatus:
     """The leader of ``term``; empty if none is known."""
 
 
-ObserverAnswer = Committed | CommittedState
+ObserverAnswer = CommittedEntries | CommittedState
 ObserverMessage = Observe | ObserverAnswer | VoterStatus

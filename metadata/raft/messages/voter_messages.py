@@ -15,7 +15,7 @@ from metadata.raft.state import Entry, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class MessageHeader:
     """Who says it, to whom, in which term."""
 
     source: NodeId
@@ -24,7 +24,7 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True)
-class PreVoteRequest(Envelope):
+class PreVoteRequest(MessageHeader):
     """Would you vote for me in the term after mine? Asking changes nothing on either side."""
 
     last_index: LogIndex
@@ -32,7 +32,7 @@ class PreVoteRequest(Envelope):
 
 
 @dataclass(frozen=True, slots=True)
-class PreVoteResponse(Envelope):
+class PreVoteResponse(MessageHeader):
     """The answer for ``candidate_term``, the term the candidate was in when it asked."""
 
     candidate_term: Term
@@ -40,7 +40,7 @@ class PreVoteResponse(Envelope):
 
 
 @dataclass(frozen=True, slots=True)
-class VoteRequest(Envelope):
+class VoteRequest(MessageHeader):
     """Vote for me in this term."""
 
     last_index: LogIndex
@@ -50,14 +50,14 @@ class VoteRequest(Envelope):
 
 
 @dataclass(frozen=True, slots=True)
-class VoteResponse(Envelope):
+class VoteResponse(MessageHeader):
     """The vote in this term; a granted one is durable before it is sent."""
 
     granted: bool
 
 
 @dataclass(frozen=True, slots=True)
-class AppendRequest(Envelope):
+class AppendRequest(MessageHeader):
     """Entries that follow the one at ``previous_index``, of ``previous_term``; may be none."""
 
     previous_index: LogIndex
@@ -67,14 +67,14 @@ class AppendRequest(Envelope):
 
 
 @dataclass(frozen=True, slots=True)
-class AppendResponse(Envelope):
+class AppendResponse(MessageHeader):
     """The log up to ``match`` is the leader's, and durable."""
 
     match: LogIndex
 
 
 @dataclass(frozen=True, slots=True)
-class AppendRejection(Envelope):
+class AppendRejection(MessageHeader):
     """The log has no entry of that term at ``previous_index``."""
 
     previous_index: LogIndex
@@ -85,14 +85,14 @@ class AppendRejection(Envelope):
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRequest(Envelope):
+class SnapshotRequest(MessageHeader):
     """What the follower lacks is no longer in the log: take the state instead. Answered by AppendResponse."""
 
     snapshot: Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat(Envelope):
+class Heartbeat(MessageHeader):
     """The leader of this term is alive."""
 
     commit: LogIndex
@@ -102,19 +102,19 @@ class Heartbeat(Envelope):
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatResponse(Envelope):
+class VoterHeartbeatResponse(MessageHeader):
     """The sender was in this term when it received that round."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
-class ElectNow(Envelope):
+class ElectNow(MessageHeader):
     """The leader hands over: begin an election at once (TimeoutNow in the dissertation)."""
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryRequest(Envelope):
+class RecoveryRequest(MessageHeader):
     """The sender starts with an empty disk: in which term are you? Its own term says nothing."""
 
     token: int
@@ -122,7 +122,7 @@ class RecoveryRequest(Envelope):
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryResponse(Envelope):
+class RecoveryResponse(MessageHeader):
     """The sender was in this term when it received the request with that token."""
 
     token: int
@@ -134,6 +134,11 @@ Request = (
     PreVoteRequest | VoteRequest | AppendRequest | SnapshotRequest | Heartbeat | ElectNow | RecoveryRequest
 )
 Response = (
-    PreVoteResponse | VoteResponse | AppendResponse | AppendRejection | HeartbeatResponse | RecoveryResponse
+    PreVoteResponse
+    | VoteResponse
+    | AppendResponse
+    | AppendRejection
+    | VoterHeartbeatResponse
+    | RecoveryResponse
 )
 Message = Request | Response

@@ -37,11 +37,11 @@ from metadata.raft.messages.node_messages import (
     LeaseGranted,
     LeaseRefused,
     NodeMessage,
-    NodeUnheard,
+    NodeUnheardReport,
     StopAnnounced,
 )
 from metadata.raft.messages.observer_messages import (
-    Committed,
+    CommittedEntries,
     CommittedState,
     Observe,
     ObserverMessage,
@@ -53,7 +53,6 @@ from metadata.raft.messages.voter_messages import (
     AppendResponse,
     ElectNow,
     Heartbeat,
-    HeartbeatResponse,
     Message,
     PreVoteRequest,
     PreVoteResponse,
@@ -62,6 +61,7 @@ from metadata.raft.messages.voter_messages import (
     SnapshotRequest,
     VoteRequest,
     VoteResponse,
+    VoterHeartbeatResponse,
 )
 from metadata.raft.state import Entry, Snapshot
 
@@ -95,16 +95,16 @@ _KINDS: Final[dict[int, type[Sent]]] = {
     7: AppendRejection,
     8: SnapshotRequest,
     9: Heartbeat,
-    10: HeartbeatResponse,
+    10: VoterHeartbeatResponse,
     11: ElectNow,
     12: Forwarded,
     13: LeaseAsked,
     14: LeaseGranted,
     15: LeaseRefused,
-    16: NodeUnheard,
+    16: NodeUnheardReport,
     17: StopAnnounced,
     18: Observe,
-    19: Committed,
+    19: CommittedEntries,
     20: CommittedState,
     21: VoterStatus,
     22: RecoveryRequest,
@@ -133,7 +133,7 @@ def encode(message: Sent) -> bytes:
     numbers = [getattr(message, name) for name in _NAMES[kind]]
     parts = [_NUMBERS[kind].pack(_KIND_OF[kind], *numbers)]
     match message:
-        case AppendRequest(entries=entries) | Committed(entries=entries):
+        case AppendRequest(entries=entries) | CommittedEntries(entries=entries):
             for entry in entries:
                 parts += (_ENTRY.pack(entry.index, entry.term, len(entry.payload)), entry.payload)
         case SnapshotRequest(snapshot=snapshot) | CommittedState(snapshot=snapshot):
@@ -141,7 +141,7 @@ def encode(message: Sent) -> bytes:
         case Forwarded(payloads=payloads):
             for payload in payloads:
                 parts += (_LENGTH.pack(len(payload)), payload)
-        case NodeUnheard(node=node) | VoterStatus(node=node):
+        case NodeUnheardReport(node=node) | VoterStatus(node=node):
             parts.append(node.encode())
         case _:
             pass
@@ -193,14 +193,14 @@ class MessageReader:
             ) from error
         numbered = dict(zip(_NAMES[kind], numbers, strict=True))
         message = kind(source=self._source, target=self._target, **numbered, **rest)
-        if isinstance(message, AppendRequest | Committed) and not _follow_each_other(message):
+        if isinstance(message, AppendRequest | CommittedEntries) and not _follow_each_other(message):
             raise RemoteProtocolError(f"entries from {self._source} do not follow each other")
         if isinstance(message, SnapshotRequest) and message.snapshot.term > message.term:
             raise RemoteProtocolError(f"a snapshot from {self._source} is of a later term than its leader's")
         return message
 
 
-def _follow_each_other(message: AppendRequest | Committed) -> bool:
+def _follow_each_other(message: AppendRequest | CommittedEntries) -> bool:
     """Tell whether a log can have such entries: without a gap, under terms that never decrease."""
     index, term = message.previous_index, message.previous_term
     for entry in message.entries:
@@ -212,14 +212,14 @@ def _follow_each_other(message: AppendRequest | Committed) -> bool:
 
 def _rest(kind: type[Sent], data: bytes) -> dict[str, Any]:
     """Return what follows the numbers, by the name of its field."""
-    if kind in (AppendRequest, Committed):
+    if kind in (AppendRequest, CommittedEntries):
         return {"entries": tuple(_entries(data))}
     if kind in (SnapshotRequest, CommittedState):
         index, term = _SNAPSHOT.unpack_from(data)
         return {"snapshot": Snapshot(LogIndex(index), Term(term), data[_SNAPSHOT.size :])}
     if kind is Forwarded:
         return {"payloads": tuple(_payloads(data))}
-    if kind in (NodeUnheard, VoterStatus):
+    if kind in (NodeUnheardReport, VoterStatus):
         return {"node": NodeId(data.decode())}
     if data:
         raise IndexError(f"{len(data)} bytes too many")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from envelope.types import NodeId
-from metadata.raft.events import Transfer
+from metadata.raft.events import TransferLeadership
 from tests.simulation.cluster.link_faults import LinkFaults
 from tests.simulation.cluster.node import ClusterNode
 from tests.simulation.cluster.operator import Operator
@@ -104,7 +104,7 @@ class Faults(FaultSchedule):
             if others:
                 target = self._whole.rng.choice(others)
                 self._whole.replicas.fault("transfer", f"{node.name} to {target}")
-                node.voter.tell(Transfer(target))
+                node.voter.tell(TransferLeadership(target))
 
     def _restart_bus(self) -> None:
         """Restart NATS: everybody loses what is under way, and subscribes again."""

@@ -11,7 +11,7 @@ from envelope.types import Incarnation, LeaderEpoch, NodeId
 from jetstream.replica.leader_events import ProposeIsr
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import BeginStream, ChangeIsr, Command, ConfirmRemoval, RegisterNode
-from metadata.catalog.events import Events, NodeRegistered, Refused, RemovalConfirmed
+from metadata.catalog.events import CommandRefused, Events, NodeRegistered, RemovalConfirmed
 from metadata.catalog.tables import Stream
 from metadata.controller.events import RowsChanged, Tick
 from metadata.controller.presence import Presence
@@ -78,7 +78,7 @@ class Member:
         """Have the group decide on an ISR."""
 
         def decided(events: Events | None) -> None:
-            if events is not None and isinstance(events[0], Refused):
+            if events is not None and isinstance(events[0], CommandRefused):
                 self._life.refused(command.stream, proposal.leader_epoch, proposal.number, events[0])
 
         self._proposals.submit(command, decided, _DEADLINE)

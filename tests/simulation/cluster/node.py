@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from envelope.types import NodeId
-from metadata.raft.events import Disconnected
+from metadata.raft.events import PeerDisconnected
 from metadata.raft.messages.node_messages import NodeMessage
 from metadata.raft.messages.wire import Forwarded
 from tests.simulation.cluster.member import Member
@@ -68,7 +68,7 @@ class ClusterNode(SimulatedNode):
 
     def peer_lost(self, peer: NodeId, *, refused: bool) -> None:
         """Tell both that the connections to another node broke."""
-        self.voter.tell(Disconnected(peer, refused))
+        self.voter.tell(PeerDisconnected(peer, refused))
         super().peer_lost(peer, refused=refused)
 
     def _told(self, message: NodeMessage | Forwarded) -> None:

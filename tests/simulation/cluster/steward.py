@@ -13,7 +13,7 @@ from metadata.controller.events import RowsChanged, Tick
 from metadata.controller.stewardship import (
     Action,
     Answered,
-    Ask,
+    ConfirmLeadership,
     Decide,
     Leads,
     Replaced,
@@ -82,7 +82,7 @@ class Steward:
         actions, self._actions = self._actions, []
         for action, wrong in actions:
             match action:
-                case Ask(number):
+                case ConfirmLeadership(number):
                     self._ask(number)
                 case Tell(message):
                     self._tell(message)

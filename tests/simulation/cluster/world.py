@@ -4,7 +4,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from envelope.types import NodeId
-from metadata.catalog.events import Events, Refused
+from metadata.catalog.events import CommandRefused, Events
 from metadata.raft.messages.node_messages import NodeMessage
 from metadata.raft.messages.wire import Forwarded
 from tests.simulation.cluster.catalog_machine import CatalogMachine
@@ -60,7 +60,7 @@ class World:
             return
         self._applied = machine.index
         machine.catalog.audit()
-        if isinstance(events[0], Refused):
+        if isinstance(events[0], CommandRefused):
             self.trace.counts["command_refused"] += 1
         if self.trace.on:
             rows = " ".join(map(row_text, rows_of(events)))

@@ -2,7 +2,7 @@
 
 from consumer_groups.assignment.partitions import Claim, MemberId
 from consumer_groups.coordinator.events import Assignment, ExpiryCause, Join, Release
-from consumer_groups.coordinator.group_state import ClientId, GroupState, Member
+from consumer_groups.coordinator.group_state import ClientId, GroupState, MemberState
 from consumer_groups.shard.events import GroupRequest
 from consumer_groups.shard.group_json import from_json
 from envelope.errors import CorruptDataError
@@ -70,7 +70,7 @@ class Checks:
             gone = self.durable.members.keys() - state.members.keys()
             self._due = {member_id: self._causes(self.durable.members[member_id]) for member_id in gone}
 
-    def _causes(self, member: Member) -> frozenset[ExpiryCause]:
+    def _causes(self, member: MemberState) -> frozenset[ExpiryCause]:
         now, causes = self._timeline.now, set[ExpiryCause]()
         heard = max(self._begun_at, self._heard.get(member.member_id, 0))
         if now >= heard + member.session_timeout_ns:
@@ -128,7 +128,9 @@ class Checks:
             if former.streams == member.streams:
                 self._check_takeover(before, state, former, member)
 
-    def _check_takeover(self, before: GroupState, state: GroupState, former: Member, member: Member) -> None:
+    def _check_takeover(
+        self, before: GroupState, state: GroupState, former: MemberState, member: MemberState
+    ) -> None:
         """Whoever takes a static member's place has what that one kept, and nothing moves."""
         moved = set(before.members) - set(state.members) - {former.member_id}
         if moved:

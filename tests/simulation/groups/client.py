@@ -14,12 +14,12 @@ from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, J
 from consumer_groups.coordinator.group_state import ClientId
 from consumer_groups.shard.events import (
     Answer,
-    CommitCursors,
-    Committed,
-    Cursors,
-    Failed,
-    FetchCursors,
+    CursorsCommitted,
+    CursorsFound,
     GroupRequest,
+    LookUpCursors,
+    RequestFailed,
+    StoreCursors,
 )
 from envelope.errors import Fenced, JetstreamError
 from envelope.group_errors import CursorBehind, IllegalGeneration, InstanceFenced
@@ -153,12 +153,12 @@ class Client:
         match request, answer:
             case Join(), Assignment():
                 self._joined(request, answer)
-            case Join(), Failed(error):
+            case Join(), RequestFailed(error):
                 if request.request == self._request and self._join_waits and isinstance(error, Fenced):
                     self.refused(error, self.member_id or _NO_MEMBER)
             case Release(), Assignment():
                 self.assigned(answer)
-            case Release(), Failed(error):
+            case Release(), RequestFailed(error):
                 self.refused(error, request.member_id)
             case Leave(), Left():
                 if self.leaving and request.member_id == self.member_id:
@@ -169,14 +169,14 @@ class Client:
 
     def _hear_of_cursors(self, number: int, request: GroupRequest, answer: Answer) -> None:
         match request, answer:
-            case CommitCursors(), Committed(superseded):
+            case StoreCursors(), CursorsCommitted(superseded):
                 if not superseded:
                     self._committed(request)
-            case CommitCursors(), Failed(error):
+            case StoreCursors(), RequestFailed(error):
                 self._world.trace.counts[error.err_code] += 1
                 if isinstance(error, CursorBehind) and request.member_id == self.member_id:
                     self.readings.begin_anew([cursor.partition for cursor in request.cursors])
-            case FetchCursors(), Cursors(cursors):
+            case LookUpCursors(), CursorsFound(cursors):
                 self.readings.found(number, request.partitions, cursors)
             case _:
                 pass
@@ -231,7 +231,7 @@ class Client:
                 self.ask_again()
         self.assigned(assignment)
 
-    def _committed(self, commit: CommitCursors) -> None:
+    def _committed(self, commit: StoreCursors) -> None:
         if commit.member_id != self.member_id:
             return
         for partition, place in commit.cursors:
@@ -243,7 +243,7 @@ class Client:
     def _fetch(self) -> None:
         wanted = self.readings.to_fetch()
         if wanted and not self.stopped:
-            self.readings.asked(self._home.ask(self.client, FetchCursors(wanted)), wanted)
+            self.readings.asked(self._home.ask(self.client, LookUpCursors(wanted)), wanted)
 
     def _commit(self, partitions: list[Partition], *, is_reset: bool = False) -> None:
         assert self.member_id is not None
@@ -251,7 +251,7 @@ class Client:
         cursors = self.readings.cursors(partitions, self.member_id, self._commit_request, is_reset=is_reset)
         if cursors:
             whose = (self._home.connection, self.member_id, self._commit_request, self._heard)
-            self._home.ask(self.client, CommitCursors(*whose, cursors, self._instance_id, is_reset))
+            self._home.ask(self.client, StoreCursors(*whose, cursors, self._instance_id, is_reset))
 
     def _lose(self, partition: Partition, generation: Generation) -> None:
         """It had to stop without having been asked: only deleted streams may do that to a reader."""

@@ -10,22 +10,22 @@ from consumer_groups.shard.events import (
     Answer,
     Asked,
     Beats,
-    CommitCursors,
-    Committed,
     ConnectionClosed,
-    Cursors,
+    CursorsCommitted,
+    CursorsFound,
     Expired,
-    Failed,
-    FetchCursors,
     HeartbeatAnswer,
+    LookUpCursors,
     QuestionId,
     Reply,
+    RequestFailed,
     ShardAction,
     ShardEvent,
+    ShardWritten,
+    StoreCursors,
     Write,
     WriteNumber,
     WriteRefused,
-    Written,
 )
 from consumer_groups.shard.records import read_group_key
 from consumer_groups.shard.shard import Shard
@@ -71,7 +71,7 @@ class CoordinatorNode:
     def rests(self) -> bool:
         """No group is being changed, and nothing else is asked than what members always ask."""
         asked = (question.body for question, _ in self._questions.values())
-        is_usual = all(isinstance(body, Heartbeat | CommitCursors | FetchCursors) for body in asked)
+        is_usual = all(isinstance(body, Heartbeat | StoreCursors | LookUpCursors) for body in asked)
         return not (self._mailbox or self._states) and is_usual
 
     # --- its lives ---------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class CoordinatorNode:
             return
         self._world.fault("found_out", str(self))
         for question, _ in self._questions.values():
-            self._send(question, Failed(UnavailableError("nobody knows whether this was stored")))
+            self._send(question, RequestFailed(UnavailableError("nobody knows whether this was stored")))
         self._drop()
 
     def fail(self) -> None:
@@ -156,7 +156,7 @@ class CoordinatorNode:
         if at is None:
             self._mailbox.append(WriteRefused(number, NotEnoughReplicas("one is lacking")))
         else:
-            self._mailbox.append(Written(number, TimestampUs(at)))
+            self._mailbox.append(ShardWritten(number, TimestampUs(at)))
         self._pump()
 
     def _tick(self, timer: int) -> None:
@@ -181,14 +181,14 @@ class CoordinatorNode:
     def _take(self, question: Question) -> None:
         """Ask the machine; where another one may lead by now cursors are not told."""
         world, body = self._world, question.body
-        is_confirmed = self.leads or not isinstance(body, FetchCursors)
+        is_confirmed = self.leads or not isinstance(body, LookUpCursors)
         if self.machine is None or not is_confirmed:
-            self._send(question, Failed(NotLeader("ask another one")))
+            self._send(question, RequestFailed(NotLeader("ask another one")))
             return
         self._questions_asked += 1
         number = QuestionId(self._questions_asked)
         floors = _NO_FLOORS
-        if isinstance(body, FetchCursors):
+        if isinstance(body, LookUpCursors):
             floors = world.cursor_checks[question.group].floors(body.partitions)
         self._questions[number] = (question, floors)
         if self.leads:
@@ -210,7 +210,7 @@ class CoordinatorNode:
         world, machine = self._world, self.machine
         assert machine is not None, "there is a machine"
         world.steps += 1
-        if isinstance(event, Written | WriteRefused):
+        if isinstance(event, ShardWritten | WriteRefused):
             group = self._states.pop(event.number, None)
             if isinstance(event, WriteRefused):
                 world.trace.counts["writerefused"] += 1
@@ -264,16 +264,16 @@ def _check(world: World, question: Question, answer: Answer, floors: Floors) -> 
         case HeartbeatAnswer(assignments):
             for group, assignment in assignments:
                 world.checks[group].said(assignment)
-        case Committed(superseded):
-            assert isinstance(body, CommitCursors), f"{answer} to {body}"
+        case CursorsCommitted(superseded):
+            assert isinstance(body, StoreCursors), f"{answer} to {body}"
             if superseded:
                 world.trace.counts["commitsuperseded"] += 1
                 cursors.superseded(body)
             else:
                 cursors.acked(body)
-        case Cursors():
+        case CursorsFound():
             cursors.fetched(floors, answer.cursors)
-        case Failed(error):
+        case RequestFailed(error):
             world.trace.counts[f"refused_{error.err_code}"] += 1
         case _:
             pass

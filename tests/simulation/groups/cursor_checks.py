@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from consumer_groups.assignment.partitions import MemberId, Partition
-from consumer_groups.shard.events import CommitCursors
-from consumer_groups.shard.records import GroupCursor, read_group_key
+from consumer_groups.shard.events import StoreCursors
+from consumer_groups.shard.records import GroupCursorRecord, read_group_key
 from tests.simulation.groups.checks import Checks
 from tests.simulation.groups.shard_log import Entry
 from tests.simulation.groups.streams import Streams
@@ -29,7 +29,7 @@ class Origin(NamedTuple):
         return f"{self.member_id}|{self.request}|{self.is_reset:d}"
 
     @staticmethod
-    def read(cursor: GroupCursor) -> "Origin":
+    def read(cursor: GroupCursorRecord) -> "Origin":
         """Return what `text` said."""
         member_id, request, is_reset = str(cursor.metadata).split("|")
         return Origin(MemberId(member_id), int(request), bool(int(is_reset)))
@@ -44,7 +44,7 @@ class CursorChecks:
 
     def __init__(self, checks: Checks, streams: Streams) -> None:
         self._checks, self._streams = checks, streams
-        self._cursors: dict[Partition, GroupCursor] = {}
+        self._cursors: dict[Partition, GroupCursorRecord] = {}
         self._stored: dict[tuple[MemberId, int, Partition], int] = {}
         """The first entry that has this of a commit: it may be sent again, and written again."""
         self._requests: dict[MemberId, int] = {}
@@ -69,7 +69,7 @@ class CursorChecks:
 
     # --- what becomes durable ----------------------------------------------------------------------------
 
-    def made_durable(self, cursor: GroupCursor, entry: Entry) -> None:
+    def made_durable(self, cursor: GroupCursorRecord, entry: Entry) -> None:
         """Check a cursor against the one before, and against the group as it is durable."""
         origin, partition = Origin.read(cursor), cursor.partition
         before = self._cursors.get(partition)
@@ -101,7 +101,7 @@ class CursorChecks:
         self._deletions += 1
         self._begun_at = max(self._stored.values(), default=-1)
 
-    def _check_owner(self, cursor: GroupCursor, origin: Origin) -> None:
+    def _check_owner(self, cursor: GroupCursorRecord, origin: Origin) -> None:
         state = self._checks.durable
         if origin.member_id == OPERATOR:
             if state is not None and state.members:
@@ -115,7 +115,7 @@ class CursorChecks:
 
     # --- what is said ------------------------------------------------------------------------------------
 
-    def acked(self, commit: CommitCursors) -> None:
+    def acked(self, commit: StoreCursors) -> None:
         """Check that a commit that is answered is in the log, all of it."""
         for partition, _ in commit.cursors:
             at = self._stored.get((commit.member_id, commit.request, partition))
@@ -124,7 +124,7 @@ class CursorChecks:
             if at > self._begun_at:
                 self._acked[partition] = max(at, self._acked.get(partition, 0))
 
-    def superseded(self, commit: CommitCursors) -> None:
+    def superseded(self, commit: StoreCursors) -> None:
         """Check that a later commit of the same member is in the log."""
         if commit.request >= self._requests.get(commit.member_id, 0):
             raise Violation(f"{commit} is answered as superseded, by nothing that is stored")
@@ -133,7 +133,7 @@ class CursorChecks:
         """Return how new at least what is told of these has to be from now on."""
         return self._deletions, {each: self._acked[each] for each in partitions if each in self._acked}
 
-    def fetched(self, floors: Floors, cursors: Iterable[GroupCursor]) -> None:
+    def fetched(self, floors: Floors, cursors: Iterable[GroupCursorRecord]) -> None:
         """Check what is told by who led when the floors were taken."""
         deletions, newest = floors
         told = {cursor.partition: cursor.committed_at for cursor in cursors}

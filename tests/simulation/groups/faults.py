@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from consumer_groups.assignment.partitions import GroupName, Partition
 from consumer_groups.coordinator.events import ConnectionId
-from consumer_groups.cursors import Place
+from consumer_groups.cursors import CursorPosition
 from consumer_groups.shard.events import DeleteGroup, ResetCursors
 from consumer_groups.shard.records import NewCursor
 from tests.simulation.groups.coordinators import Coordinators
@@ -137,7 +137,7 @@ class Faults:
 
         def somewhere(partition: Partition) -> NewCursor:
             offset = world.rng.randint(0, checks.delivered_end(partition))
-            return NewCursor(partition, Place(offset, streams.life(partition.stream), metadata))
+            return NewCursor(partition, CursorPosition(offset, streams.life(partition.stream), metadata))
 
         cursors = tuple(map(somewhere, sorted(streams.wanted(frozenset(streams.counts)))))
         if cursors:

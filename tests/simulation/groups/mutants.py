@@ -103,7 +103,7 @@ _ALL: Final = (
     _mutant(
         "no_session_after_failover",
         _SESSIONS,
-        "self._sessions.setdefault(member_id, Session(now))",
+        "self._sessions.setdefault(member_id, MemberSession(now))",
         "self._sessions.setdefault(member_id, Session(MonotonicNs(0)))",
     ),
     _mutant(

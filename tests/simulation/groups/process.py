@@ -2,7 +2,7 @@
 
 from consumer_groups.assignment.partitions import GroupName, InstanceId
 from consumer_groups.coordinator.events import ConnectionId
-from consumer_groups.shard.events import Failed, GroupRequest, HeartbeatAnswer, error_of
+from consumer_groups.shard.events import GroupRequest, HeartbeatAnswer, RequestFailed, error_of
 from envelope.errors import NotLeader
 from tests.simulation.groups.client import Client
 from tests.simulation.groups.messages import Heartbeat, Message, Question, Told
@@ -109,7 +109,7 @@ class Process:
     def _hear(self, told: Told) -> None:
         self._heard_at = self._world.now
         question, answer = told.question, told.answer
-        if isinstance(answer, Failed) and isinstance(answer.error, NotLeader):
+        if isinstance(answer, RequestFailed) and isinstance(answer.error, NotLeader):
             self._find_coordinator()
         if isinstance(question.body, Heartbeat):
             if isinstance(answer, HeartbeatAnswer):

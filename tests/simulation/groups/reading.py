@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from consumer_groups.assignment.partitions import Claim, Generation, GroupName, MemberId, Partition
-from consumer_groups.cursors import Place
-from consumer_groups.shard.records import GroupCursor, NewCursor
+from consumer_groups.cursors import CursorPosition
+from consumer_groups.shard.records import GroupCursorRecord, NewCursor
 from tests.simulation.groups.cursor_checks import Origin
 from tests.simulation.groups.world import World
 
@@ -71,7 +71,9 @@ class Readings:
             reading = self._readings[partition]
             reading.first_fetch = number if reading.first_fetch is None else reading.first_fetch
 
-    def found(self, number: int, partitions: Iterable[Partition], cursors: Iterable[GroupCursor]) -> None:
+    def found(
+        self, number: int, partitions: Iterable[Partition], cursors: Iterable[GroupCursorRecord]
+    ) -> None:
         """Begin at the cursors, and where there is none at the beginning."""
         told = {cursor.partition: cursor for cursor in cursors}
         for partition in partitions:
@@ -125,5 +127,5 @@ class Readings:
             else:
                 life, position = reading.life, reading.position
             if position is not None:
-                cursors.append(NewCursor(partition, Place(position, life, metadata)))
+                cursors.append(NewCursor(partition, CursorPosition(position, life, metadata)))
         return tuple(cursors)

@@ -4,7 +4,7 @@ from random import Random
 
 from consumer_groups.coordinator.events import ConnectionId
 from consumer_groups.coordinator.group_state import GroupState
-from consumer_groups.shard.records import GroupCursor, StoredGroup, StoredGroupCursor, read_group_record
+from consumer_groups.shard.records import GroupCursorRecord, StoredGroup, StoredGroupCursor, read_group_record
 from envelope.types import Offset, TimestampUs
 from tests.simulation.groups.checks import Checks
 from tests.simulation.groups.cursor_checks import CursorChecks
@@ -82,7 +82,7 @@ class World:
                     self.cursor_checks[group].deleted_group(entry)
                 case StoredGroup(state=GroupState() as state):
                     self.checks[group].made_durable(state, entry.decided_at)
-                case StoredGroupCursor(cursor=GroupCursor() as cursor):
+                case StoredGroupCursor(cursor=GroupCursorRecord() as cursor):
                     self.cursor_checks[group].made_durable(cursor, entry)
                 case _:
                     pass  # a cursor that goes with its group

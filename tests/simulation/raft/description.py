@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from metadata.raft.events import Event, Persist, Received
+from metadata.raft.events import Event, MessageReceived, Persist
 from metadata.raft.messages.voter_messages import Message
 from metadata.raft.proposals import PROPOSAL_ID_BYTES
 from metadata.raft.state import Entry, HardState, Snapshot
@@ -12,7 +12,7 @@ _IN_THE_ARROW = ("source", "target", "term")
 
 def event_text(event: Event) -> str:
     """Return what a voter is told."""
-    if isinstance(event, Received):
+    if isinstance(event, MessageReceived):
         return f"<- {event.message.source} {message_text(event.message)}"
     return _text(type(event).__name__, event, ())
 

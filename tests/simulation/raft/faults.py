@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from envelope.types import NodeId
-from metadata.raft.events import Disconnected, Transfer
+from metadata.raft.events import PeerDisconnected, TransferLeadership
 from tests.simulation.raft.link_faults import LinkFaults
 from tests.simulation.raft.swarm import ELECTION_TIMEOUT
 from tests.simulation.raft.voter import Voter
@@ -115,7 +115,7 @@ class Faults:
                 voter.writer.calm()
 
     def _notice_death(self, voter: Voter, dead: NodeId) -> None:
-        voter.tell(Disconnected(dead, refused=not self._voters[dead].alive))
+        voter.tell(PeerDisconnected(dead, refused=not self._voters[dead].alive))
 
     def _pause(self, victims: list[Voter]) -> None:
         for victim in victims:
@@ -146,7 +146,7 @@ class Faults:
             if others:
                 target = self._world.rng.choice(others)
                 self._note("transfer", f"{leader.name} to {target}")
-                leader.tell(Transfer(target))
+                leader.tell(TransferLeadership(target))
 
     def _disconnect(self) -> None:
         if len(self._voters) == 1:
@@ -154,8 +154,8 @@ class Faults:
         one, other = self._some(2)
         self._note("disconnect", f"{one.name}-{other.name}")
         self._world.network.break_off(one.name, other.name)
-        one.tell(Disconnected(other.name, refused=not other.alive))
-        other.tell(Disconnected(one.name, refused=not one.alive))
+        one.tell(PeerDisconnected(other.name, refused=not other.alive))
+        other.tell(PeerDisconnected(one.name, refused=not one.alive))
 
     def _isolate(self, kind: str, victims: list[Voter]) -> None:
         self._links.isolate(kind, [victim.name for victim in victims])

@@ -7,9 +7,9 @@ from envelope.types import LogIndex, MonotonicNs, NodeId, Term
 from metadata.raft.events import (
     Action,
     Apply,
-    Compact,
+    CompactLog,
     Event,
-    LeaderChanged,
+    MetadataLeaderChanged,
     Persist,
     ProposalRefused,
     Propose,
@@ -65,7 +65,7 @@ class Life:
         entries = self._world.swarm.compact_entries
         if entries and self.machine.index - self._asked.snapshot.index >= entries:
             self._world.trace.counts["compacted"] += 1
-            self._handle(Compact(self.machine.index, self.machine.encode()), now)
+            self._handle(CompactLog(self.machine.index, self.machine.encode()), now)
 
     def propose(self, payloads: tuple[bytes, ...], answer: Answer, now: MonotonicNs) -> None:
         """Propose for a client; answered when the last payload is applied, or refused at once."""
@@ -117,7 +117,7 @@ class Life:
                 self._world.checks.applied.restored(self.name, self.machine)
                 self._world.trace.counts["restored"] += 1
                 self._answer_reads()
-            case LeaderChanged(leader, term):
+            case MetadataLeaderChanged(leader, term):
                 self._leader_changed(leader, term)
             case Proposed() | ProposalRefused():
                 self._answer_proposal(action)

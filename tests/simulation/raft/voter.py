@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Collection
 
 from envelope.types import NodeId
-from metadata.raft.events import Event, Persist, Persisted, Received, Tick, Transfer
+from metadata.raft.events import Event, MessageReceived, Persist, Persisted, Tick, TransferLeadership
 from tests.simulation.clock import DriftingClock
 from tests.simulation.disk_state import DiskState
 from tests.simulation.raft.description import persist_text
@@ -41,7 +41,7 @@ class Voter:
         self._heirs = itertools.cycle(others)
         self._held: list[Callable[[], None]] = []
         self.paused = False
-        world.network.connect(name, lambda message: self.tell(Received(message)))
+        world.network.connect(name, lambda message: self.tell(MessageReceived(message)))
         self.life: Life | None = None
         self.writer = self._new_writer()
 
@@ -130,7 +130,7 @@ class Voter:
         """Ask another to lead, as a voter does whose disk is full."""
         heir = next(self._heirs, None)
         if heir is not None:
-            self.tell(Transfer(heir))
+            self.tell(TransferLeadership(heir))
 
     def _report(self, done: Writes) -> None:
         if self.paused:

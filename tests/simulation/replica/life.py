@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from envelope.types import Incarnation, MonotonicNs, NodeEpoch, NodeId, StreamName
 from jetstream.replica.isr import refusal_of
 from jetstream.replica.leader_events import FetchArrived
-from metadata.catalog.events import Refused
+from metadata.catalog.events import CommandRefused
 from metadata.catalog.tables import Stream
 from metadata.lease import Lease
 from tests.simulation.replica.link import Link
@@ -69,7 +69,7 @@ class Life:
 
     # --- the catalogue ----------------------------------------------------------------------------------
 
-    def refused(self, stream: StreamName, leader_epoch: int, number: int, refusal: Refused) -> None:
+    def refused(self, stream: StreamName, leader_epoch: int, number: int, refusal: CommandRefused) -> None:
         """The group has refused an ISR that a leader proposed."""
         reign = self.replicas[stream].reign if stream in self.replicas else None
         if reign is None or reign.leader.leader_epoch != leader_epoch:

@@ -7,7 +7,7 @@ from jetstream.replica import follower_events as following
 from jetstream.replica.leader_events import FetchArrived
 from metadata.catalog.commands import Command
 from metadata.catalog.events import Event
-from metadata.catalog.tables import Node, Stream
+from metadata.catalog.tables import RegisteredNode, Stream
 from tests.simulation.replica.log_image import Batch
 
 METADATA = "meta"
@@ -15,7 +15,7 @@ METADATA = "meta"
 
 RequestId = tuple[NodeId, int, int]
 """Node, its life, number."""
-Row = Stream | Node
+Row = Stream | RegisteredNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ToReplica:
         | following.Batches
         | following.DivergingAnswer
         | following.StartOverAnswer
-        | following.Refused
+        | following.FetchRefused
     )
     batches: tuple[Batch, ...] = ()
 

@@ -15,11 +15,11 @@ from metadata.catalog.commands import (
     FinishReassignment,
 )
 from metadata.catalog.events import (
+    CommandRefused,
     Events,
     IsrChanged,
     LeaderChanged,
     NodeRegistered,
-    Refused,
     ReplicasReassigned,
     StreamCreated,
     StreamUpdated,
@@ -133,12 +133,14 @@ class MetadataService:
         if self._world.trace.on:
             outcome = (
                 events[0].description
-                if isinstance(events[0], Refused)
+                if isinstance(events[0], CommandRefused)
                 else " ".join(map(row_text, rows_of(events)))
             )
             self._world.note(METADATA, f"{self.index}: {type(command).__name__} {outcome}")
         if isinstance(command, ChangeIsr):
-            self._world.trace.counts["isr_refused" if isinstance(events[0], Refused) else "isr_changed"] += 1
+            self._world.trace.counts[
+                "isr_refused" if isinstance(events[0], CommandRefused) else "isr_changed"
+            ] += 1
         self._world.trace.counts["elected_uncleanly"] += any(
             isinstance(event, UncleanlyElected) for event in events
         )
@@ -156,7 +158,7 @@ class MetadataService:
     def order_election(self, name: StreamName, node: NodeId) -> bool:
         """Ask for an unclean election, as an operator does; return whether the controller permits it."""
         command = self._controller.ordered_election(name, node, self._now())
-        if isinstance(command, Refused):
+        if isinstance(command, CommandRefused):
             return False
         self._world.checks.elections.decided(self.catalog, command, self._now(), ordered=True)
         self._world.timeline.after(self._delay(self._world.swarm.metadata_delay), self._perform, command)

@@ -215,8 +215,8 @@ _RECONCILING: Final = (
     _mutant(
         "begins_anew_at_offset_0",
         _FOLLOWER,
-        "return self._cut(Reset(log.log_start_offset))",
-        "return self._cut(Reset(Offset(0)))",
+        "return self._cut(ResetLog(log.log_start_offset))",
+        "return self._cut(ResetLog(Offset(0)))",
         scenario=(
             "tests/unit/replica/test_follower.py"
             "::test_a_log_without_records_does_not_go_back_behind_its_start"
@@ -272,8 +272,8 @@ _ASKING: Final = (
     _mutant(
         "no_fetch_over_a_new_connection",
         _FOLLOWER,
-        "            case Connected():\n                actions = self._fetch(now)\n",
-        "            case Connected():\n                actions = ()\n",
+        "            case LeaderConnected():\n                actions = self._fetch(now)\n",
+        "            case LeaderConnected():\n                actions = ()\n",
     ),
     _mutant(
         "no_fetch_after_a_refusal",

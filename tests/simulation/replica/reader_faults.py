@@ -4,7 +4,7 @@ from typing import Final
 
 from envelope.types import NodeId, StreamName
 from metadata.catalog.commands import ReassignReplicas, UpdateStream
-from metadata.catalog.events import Refused
+from metadata.catalog.events import CommandRefused
 from metadata.catalog.tables import Stream
 from metadata.stream_patch import StreamPatch
 from tests.simulation.replica.link_faults import LinkFaults
@@ -34,7 +34,7 @@ class ReaderFaults:
             command = self._command(before)
             read = ",".join(command.read_replicas or ()) or "nobody"
             self._world.fault("exchange_readers", f"{name} read by {read} ({type(command).__name__})")
-            if isinstance(metadata.apply(command)[0], Refused):
+            if isinstance(metadata.apply(command)[0], CommandRefused):
                 counts["readers_refused"] += 1
                 continue
             after = metadata.catalog.stream(name)

@@ -9,15 +9,15 @@ from jetstream.replica import follower_events as following
 from jetstream.replica.leader import Appointment, Leader
 from jetstream.replica.leader_events import (
     Action,
-    AdvanceHighWatermark,
     Diverging,
     Event,
+    LeaderLogSynced,
     ProposeIsr,
     RefuseFetch,
-    Serve,
+    ServeFollower,
     StartOver,
-    Synced,
 )
+from jetstream.replica.role_events import AdvanceHighWatermark
 from metadata.catalog.commands import ChangeIsr
 from tests.simulation.replica.checkers.damages import check_served
 from tests.simulation.replica.checkers.read_replicas import check_proposal
@@ -131,7 +131,7 @@ class Reign:
             case Filled():
                 pass
             case Done(_, log):
-                self.tell(Synced(log.synced_end, log.log_end_offset))
+                self.tell(LeaderLogSynced(log.synced_end, log.log_end_offset))
             case Full():
                 # Nothing was stored, and those who wait are not told: they retry.
                 self._offsets = self._image.offsets()
@@ -147,7 +147,7 @@ class Reign:
                 self._advance(high_watermark)
             case ProposeIsr():
                 self._propose(action)
-            case Serve():
+            case ServeFollower():
                 self._serve(action)
             case Diverging(follower, last_epoch, log_end, known, end):
                 self._world.trace.counts["diverging"] += 1
@@ -157,7 +157,7 @@ class Reign:
                 self._answer(follower, following.StartOverAnswer(epoch, last_epoch, log_end, log_start))
             case RefuseFetch(follower, fetch_epoch, reason):
                 self._world.trace.counts[f"fetch_{reason.value}"] += 1
-                self._answer(follower, following.Refused(fetch_epoch))
+                self._answer(follower, following.FetchRefused(fetch_epoch))
 
     def _advance(self, high_watermark: Offset) -> None:
         self._replica.watermark.is_at(high_watermark)
@@ -181,7 +181,7 @@ class Reign:
         )
         self._life.link.propose(proposal, command)
 
-    def _serve(self, serve: Serve) -> None:
+    def _serve(self, serve: ServeFollower) -> None:
         if not self._image.is_boundary(serve.log_end):
             raise Violation(
                 f"{self._replica.title} serves {serve.follower} from {serve.log_end}: inside a batch"
@@ -190,7 +190,7 @@ class Reign:
             there = readable(self._image, serve.log_end, self._world.swarm.served_batches_max)
         except CorruptDataError:
             self._world.trace.counts["fetch_cannot_read"] += 1
-            self._answer(serve.follower, following.Refused(self._leader.leader_epoch))
+            self._answer(serve.follower, following.FetchRefused(self._leader.leader_epoch))
             return
         batches = tuple(batch for batch in there if batch.next <= serve.limit)
         begins: list[following.EpochBegins] = []
@@ -212,7 +212,10 @@ class Reign:
     def _answer(
         self,
         follower: NodeId,
-        event: following.Batches | following.DivergingAnswer | following.StartOverAnswer | following.Refused,
+        event: following.Batches
+        | following.DivergingAnswer
+        | following.StartOverAnswer
+        | following.FetchRefused,
         batches: tuple[Batch, ...] = (),
     ) -> None:
         message = ToReplica(self._life.name, self._image.stream, event, batches)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset
 from jetstream.replica import follower_events as following
 from jetstream.replica import leader_events as leading
+from jetstream.replica import role_events
 from jetstream.replica.follower import Follower
 from jetstream.replica.leader import Appointment
 from metadata.catalog.tables import Stream
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Replica:
-    """The shell around one `Follower`, or a `Reign`; never both."""
+    """The shell around one `Follower`, or a `LeaderDriver`; never both."""
 
     def __init__(self, life: "Life", image: LogImage, high_watermark: Offset) -> None:
         self.life, self.image = life, image
@@ -126,7 +127,7 @@ class Replica:
             row.read_replicas,
         )
         self.reign = Reign(self, appointment)
-        self.reign.tell(leading.Tick())
+        self.reign.tell(role_events.Tick())
 
     def _new_follower(self) -> Follower:
         life = self.life
@@ -160,10 +161,10 @@ class Replica:
         now = self.life.now()
         if self.reign is not None:
             if now >= self.reign.leader.wake_at:
-                self.reign.tell(leading.Tick())
+                self.reign.tell(role_events.Tick())
         elif self.follower is not None:
             if now >= self.follower.wake_at:
-                self._follow(following.Tick())
+                self._follow(role_events.Tick())
             if now - self._leader_heard_at() > self.life.world.swarm.leader_timeout:
                 self._report_leader()
 
@@ -186,22 +187,22 @@ class Replica:
         if self.reign is not None and refused:
             self.reign.tell(leading.FollowerLost(peer))
         elif self.follower is not None and self.follower.leader == peer:
-            self._follow(following.Disconnected())
+            self._follow(following.LeaderDisconnected())
             if refused:
                 self._report_leader()
 
     def peer_found(self, peer: NodeId) -> None:
         """There is a connection to another node again."""
         if self.follower is not None and self.follower.leader == peer:
-            self._follow(following.Connected())
+            self._follow(following.LeaderConnected())
 
     def trim(self, offset: Offset) -> None:
         """Remove what lies before ``offset``, as retention does."""
         self.life.world.checks.trimmed(self.image, self.image.move_start(offset))
         if self.reign is not None:
-            self.reign.tell(leading.LogStartMoved(offset))
+            self.reign.tell(role_events.LogStartMoved(offset))
         elif self.follower is not None:
-            self._follow(following.LogStartMoved(offset))
+            self._follow(role_events.LogStartMoved(offset))
 
     def reported(self, report: Report) -> None:
         """The disk tells something."""
@@ -241,17 +242,17 @@ class Replica:
         assert self.follower is not None, f"{self.title} follows"
         epoch = self.follower.leader_epoch
         match action:
-            case following.Fetch():
+            case following.FetchFromLeader():
                 fetch = as_arrived(self.life.name, action)
                 message = ToReplica(self.life.name, self.image.stream, fetch)
                 self.life.world.network.send((self.life.name, action.leader), message)
-            case following.Append():
+            case following.AppendBatches():
                 self.writer.append(self._batches)
             case following.Truncate(end):
                 self.writer.cut(end, all_of_it=False)
-            case following.Reset(offset):
+            case following.ResetLog(offset):
                 self.writer.cut(offset, all_of_it=True)
-            case following.AdvanceHighWatermark(high_watermark):
+            case role_events.AdvanceHighWatermark(high_watermark):
                 self.watermark.is_at(high_watermark)
                 self._truths.of(epoch).by_follower(self.title, self.image, high_watermark)
             case following.Distrust(start, end):
@@ -262,25 +263,27 @@ class Replica:
                 self.watermark.lost(start)
 
 
-def _reign_in(row: Stream, follower: Follower) -> following.Reign:
-    return following.Reign(row.leader, row.leader_epoch, row.may_lack_committed(follower.log.epochs.last))
+def _reign_in(row: Stream, follower: Follower) -> following.LeaderAssigned:
+    return following.LeaderAssigned(
+        row.leader, row.leader_epoch, row.may_lack_committed(follower.log.epochs.last)
+    )
 
 
 def refuse(life: "Life", message: ToReplica) -> None:
     """Say that nobody leads the stream at this node."""
-    refused = ToReplica(life.name, message.stream, following.Refused(message.event.leader_epoch))
+    refused = ToReplica(life.name, message.stream, following.FetchRefused(message.event.leader_epoch))
     life.world.network.send((life.name, message.source), refused)
 
 
 def _as_events(report: Report, image: LogImage) -> tuple[following.Event, ...]:
     match report:
         case Full():
-            return (following.AppendRefused(image.state()),)
+            return (following.AppendsUndone(image.state()),)
         case Done(Write(), log):
-            written = following.Written(log.log_end_offset)
-            return (written,) if image.syncs else (written, following.Synced(log.synced_end))
+            written = following.LogWritten(log.log_end_offset)
+            return (written,) if image.syncs else (written, following.LogSynced(log.synced_end))
         case Done(Sync(), log):
-            return (following.Synced(log.synced_end),)
+            return (following.LogSynced(log.synced_end),)
         case Done(Cut(), log):
             return (following.LogCut(log),)
         case _:

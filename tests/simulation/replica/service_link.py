@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from envelope.types import Incarnation, MonotonicNs, NodeId, StreamName
 from jetstream.replica.leader_events import ProposeIsr
 from metadata.catalog.commands import ChangeIsr, ConfirmRemoval
-from metadata.catalog.events import NodeRegistered, Refused, RemovalConfirmed
-from metadata.catalog.tables import Node, Stream
+from metadata.catalog.events import CommandRefused, NodeRegistered, RemovalConfirmed
+from metadata.catalog.tables import RegisteredNode, Stream
 from tests.simulation.replica.lost_logs import registration
 from tests.simulation.replica.messages import (
     METADATA,
@@ -147,10 +147,10 @@ class ServiceLink:
             self._confirming.pop(answer.event.incarnation, None)
             return
         proposal = self._proposals.pop(answer.request_id, None)
-        if proposal is not None and isinstance(answer.event, Refused):
+        if proposal is not None and isinstance(answer.event, CommandRefused):
             life.refused(*proposal, answer.event)
 
-    def _registered(self, node: Node, answer: Answer) -> None:
+    def _registered(self, node: RegisteredNode, answer: Answer) -> None:
         life = self._life
         if life.node_epoch:
             return

@@ -4,8 +4,8 @@ import pytest
 
 from consumer_groups.cursors import (
     CURSOR_OFFSET_MAX,
+    CursorPosition,
     CursorTable,
-    Place,
     PlainKey,
     decode_place,
     encode_place,
@@ -24,20 +24,20 @@ NOW = TimestampUs(1_700_000_000_000_000)
 @pytest.mark.parametrize(
     ("published", "place"),
     [
-        (b"42", Place(42)),
-        (b" 42\n", Place(42)),
-        (b"0", Place(0)),
-        (b'{"offset":42}', Place(42)),
-        (b'{"offset":4611686018427387904}', Place(CURSOR_OFFSET_MAX)),
-        (b'{"offset":1,"metadata":null,"incarnation":null}', Place(1)),
+        (b"42", CursorPosition(42)),
+        (b" 42\n", CursorPosition(42)),
+        (b"0", CursorPosition(0)),
+        (b'{"offset":42}', CursorPosition(42)),
+        (b'{"offset":4611686018427387904}', CursorPosition(CURSOR_OFFSET_MAX)),
+        (b'{"offset":1,"metadata":null,"incarnation":null}', CursorPosition(1)),
         (
             b'{"metadata":"\\u00e9","offset":1,"incarnation":"1f0c-9"}',
-            Place(1, "1f0c-9", "\u00e9"),
+            CursorPosition(1, "1f0c-9", "\u00e9"),
         ),
-        (b'{"offset":1,"metadata":"' + b"x" * 1024 + b'"}', Place(1, None, "x" * 1024)),
+        (b'{"offset":1,"metadata":"' + b"x" * 1024 + b'"}', CursorPosition(1, None, "x" * 1024)),
     ],
 )
-def test_a_position_is_an_offset_or_an_object(published: bytes, place: Place) -> None:
+def test_a_position_is_an_offset_or_an_object(published: bytes, place: CursorPosition) -> None:
     assert read_place(published) == place
     assert decode_place(encode_place(place)) == place
 
@@ -84,13 +84,13 @@ def test_equal_positions_are_stored_as_equal_bytes() -> None:
 
 
 def test_a_position_out_of_range_is_not_stored() -> None:
-    for place in (Place(-1), Place(1, metadata="x" * (CURSOR_METADATA_BYTES_MAX + 1))):
+    for place in (CursorPosition(-1), CursorPosition(1, metadata="x" * (CURSOR_METADATA_BYTES_MAX + 1))):
         with pytest.raises(InvalidCursor):
             encode_place(place)
 
 
 def test_fields_of_a_newer_version_are_passed_over_and_other_formats_are_not_read() -> None:
-    assert decode_place(b'{"v":1,"offset":42,"colour":"red"}') == Place(42)
+    assert decode_place(b'{"v":1,"offset":42,"colour":"red"}') == CursorPosition(42)
     for value in (b'{"v":2,"offset":42}', b'{"offset":42}', b"42", b""):
         with pytest.raises(InvalidCursor):
             decode_place(value)
@@ -131,7 +131,7 @@ def test_a_value_of_an_unknown_format_hides_the_cursor_before_it_and_is_told() -
     table.absorb([newer], Offset(3))
     cursor = table.get("billing", "orders")
     assert cursor is not None
-    assert (cursor.key, cursor.place, cursor.at) == (PlainKey("billing", "orders"), Place(9), 2)
+    assert (cursor.key, cursor.place, cursor.at) == (PlainKey("billing", "orders"), CursorPosition(9), 2)
     assert table.unreadable == 0
 
 

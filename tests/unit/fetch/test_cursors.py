@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from envelope.errors import RequestError
 from envelope.types import Incarnation, LeaderEpoch, Offset
-from jetstream.fetch.cursors import CURSORS_KEPT_MAX, CursorPlace, Cursors
+from jetstream.fetch.cursors import CURSORS_KEPT_MAX, ConnectionCursors, CursorPlace
 
 
 def place(offset: int, stream: str = "s") -> CursorPlace:
@@ -17,7 +17,7 @@ def place(offset: int, stream: str = "s") -> CursorPlace:
 
 
 def test_fetches_of_a_cursor_have_their_turn_in_order() -> None:
-    cursors = Cursors[str]()
+    cursors = ConnectionCursors[str]()
     assert cursors.enter(7, "a")
     assert not cursors.enter(7, "b")
     assert not cursors.enter(7, "c")
@@ -31,7 +31,7 @@ def test_fetches_of_a_cursor_have_their_turn_in_order() -> None:
 
 
 def test_cursors_know_nothing_of_each_other() -> None:
-    cursors = Cursors[str]()
+    cursors = ConnectionCursors[str]()
     assert cursors.enter(1, "a")
     assert cursors.enter(2, "b")
     assert cursors.leave(2, place(5, "t")) is None
@@ -40,7 +40,7 @@ def test_cursors_know_nothing_of_each_other() -> None:
 
 
 def test_a_cursor_that_failed_stands_nowhere() -> None:
-    cursors = Cursors[str]()
+    cursors = ConnectionCursors[str]()
     cursors.enter(1, "a")
     cursors.enter(1, "b")
     assert cursors.leave(1, None) == "b"
@@ -53,7 +53,7 @@ def test_a_cursor_that_failed_stands_nowhere() -> None:
 
 
 def test_a_cursor_stands_in_one_stream() -> None:
-    cursors = Cursors[str]()
+    cursors = ConnectionCursors[str]()
     cursors.enter(1, "a")
     cursors.leave(1, place(5))
     cursors.enter(1, "b")
@@ -62,7 +62,7 @@ def test_a_cursor_stands_in_one_stream() -> None:
 
 
 def test_the_idle_cursor_used_longest_ago_is_forgotten() -> None:
-    cursors = Cursors[int]()
+    cursors = ConnectionCursors[int]()
     for number in range(CURSORS_KEPT_MAX):
         cursors.enter(number, number)
         cursors.leave(number, place(number))
@@ -82,7 +82,7 @@ class CursorModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cursors = Cursors[int]()
+        self.cursors = ConnectionCursors[int]()
         self.queues: dict[int, deque[int]] = {}
         self.places: dict[int, CursorPlace | None] = {}
         self.count = 0

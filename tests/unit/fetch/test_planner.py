@@ -17,8 +17,8 @@ from jetstream.fetch.planner import (
     FetchQuery,
     Nothing,
     Plan,
-    Refuse,
-    Serve,
+    RefuseRead,
+    ServeRange,
     StreamView,
     Wait,
     boundary,
@@ -87,14 +87,14 @@ def plan(
 
 
 def refusal(decision: Plan[ARange]) -> JetstreamError:
-    assert isinstance(decision, Refuse)
+    assert isinstance(decision, RefuseRead)
     return decision.error
 
 
 @pytest.mark.parametrize(("offset", "base"), [(20, 20), (25, 20), (79, 70)])
 def test_committed_offsets_are_served_in_whole_batches(offset: int, base: int) -> None:
     decision = plan(offset)
-    assert isinstance(decision, Serve)
+    assert isinstance(decision, ServeRange)
     assert decision.file_range == ARange(Offset(base), Offset(80))
 
 
@@ -122,7 +122,7 @@ def test_from_its_end_on_a_reader_gets_nothing_and_does_not_wait(offset: int, en
 
 def test_the_batch_that_holds_the_last_wanted_record_comes_whole() -> None:
     decision = plan(50, end=51)
-    assert isinstance(decision, Serve)
+    assert isinstance(decision, ServeRange)
     assert decision.file_range.next >= 60
 
 
@@ -136,7 +136,7 @@ def test_an_empty_log_waits_at_its_only_offset() -> None:
 
 @pytest.mark.parametrize(("offset", "epoch"), [(50, 1), (51, 2), (21, 1), (80, 2), (100, 2)])
 def test_a_reader_on_this_history_goes_on(offset: int, epoch: int) -> None:
-    assert not isinstance(plan(offset, last_epoch=epoch), Refuse)
+    assert not isinstance(plan(offset, last_epoch=epoch), RefuseRead)
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(50, 2), (51, 1), (60, 3), (100, 1)])
@@ -153,7 +153,7 @@ def test_at_a_follower_every_offset_from_the_high_watermark_on_waits(offset: int
 
 def test_a_follower_serves_what_is_committed_and_knows_what_retention_has_removed() -> None:
     decision = plan(79, a_view(leads=False))
-    assert isinstance(decision, Serve)
+    assert isinstance(decision, ServeRange)
     assert decision.file_range.next == 80
     assert isinstance(refusal(plan(19, a_view(leads=False))), OffsetOutOfRange)
 
@@ -177,12 +177,12 @@ def test_a_reader_from_a_later_reign_waits_until_the_follower_knows_of_it(offset
 
 
 def test_retention_is_not_divergence() -> None:
-    assert isinstance(plan(20, last_epoch=7), Serve)
+    assert isinstance(plan(20, last_epoch=7), ServeRange)
 
 
 def test_a_stream_created_again_is_not_the_one_the_reader_began_with() -> None:
     assert isinstance(refusal(plan(30, incarnation="zero")), StreamRecreated)
-    assert isinstance(plan(30, incarnation="one"), Serve)
+    assert isinstance(plan(30, incarnation="one"), ServeRange)
 
 
 def test_a_corrupt_range_is_refused_and_not_skipped() -> None:
@@ -193,7 +193,7 @@ def test_a_corrupt_range_is_refused_and_not_skipped() -> None:
 def test_files_are_read_for_a_plan_only_where_they_may_be() -> None:
     view = replace(a_view(), index=AnIndex(Offset(0), Offset(80), NeedsFile("it is in a file")))
     assert isinstance(refusal(plan(30, view, load=False)), NeedsFile)
-    assert isinstance(plan(30, view, load=True), Serve)
+    assert isinstance(plan(30, view, load=True), ServeRange)
 
 
 @pytest.mark.parametrize(("offset", "nearest"), [(0, 20), (20, 20), (50, 50), (80, 80), (95, 80)])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envelope.limits import MIB
-from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, Turns
+from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, CatchUpScheduler
 
 SAVED_S = 0.002
 COST_S_MAX = 0.05
@@ -13,16 +13,16 @@ PATIENCE_S = 0.005
 LONG_S = 1e6
 
 
-def storing(share: float = 0.25, cores: int = 1, done_s: float = LONG_S) -> Turns:
+def storing(share: float = 0.25, cores: int = 1, done_s: float = LONG_S) -> CatchUpScheduler:
     """Have something stored for very long, and all appends done since then: turns begin when they are due."""
-    turns = Turns(share, cores)
+    turns = CatchUpScheduler(share, cores)
     turns.appending(LONG_S)
     assert turns.appended(1, done_s)
     return turns
 
 
 def test_turns_are_short_from_an_append_until_its_ack_may_have_left() -> None:
-    turns = Turns()
+    turns = CatchUpScheduler()
     assert turns.length(100.0) == TURN_BYTES
     turns.appending(100.0)
     assert turns.length(100.0) == turns.length(100.09) == SHORT_TURN_BYTES < TURN_BYTES
@@ -32,7 +32,7 @@ def test_turns_are_short_from_an_append_until_its_ack_may_have_left() -> None:
 
 
 def test_while_nothing_is_stored_nobody_waits() -> None:
-    turns = Turns(0.1)
+    turns = CatchUpScheduler(0.1)
     turns.taken(1.0, 100.0)
     assert turns.wait_s(100.0) == 0
     turns.appending(100.0)
@@ -41,7 +41,7 @@ def test_while_nothing_is_stored_nobody_waits() -> None:
 
 
 def test_there_are_readers_until_nobody_has_taken_a_turn_for_a_while() -> None:
-    turns = Turns()
+    turns = CatchUpScheduler()
     assert not turns.are_taken(0.0)
     turns.taken(0.001, 100.0)
     assert turns.are_taken(100.0)
@@ -50,7 +50,7 @@ def test_there_are_readers_until_nobody_has_taken_a_turn_for_a_while() -> None:
 
 
 def test_what_was_taken_while_nothing_was_stored_is_not_owed() -> None:
-    turns = Turns(0.05)
+    turns = CatchUpScheduler(0.05)
     for step in range(10_000):  # ten seconds at full speed
         turns.taken(0.001, 100.0 + step / 1000)
     turns.appending(110.0)

@@ -4,7 +4,15 @@ import pytest
 
 from envelope.errors import InvalidConfig, RemoteProtocolError, Unauthorized
 from envelope.types import MonotonicNs
-from metadata.formation.machine import HEARD_NS, Formation, FormationRecord, Heard, Persist, Say, Tick
+from metadata.formation.machine import (
+    HEARD_NS,
+    Formation,
+    FormationRecord,
+    NoticeReceived,
+    Persist,
+    Say,
+    Tick,
+)
 from metadata.formation.notices import (
     NOTICE_BYTES_MAX,
     Notice,
@@ -26,7 +34,7 @@ def node(own: str = "a", record: FormationRecord | None = None) -> Formation:
 def hear(formation: Formation, notice: Notice) -> list[Notice | FormationRecord]:
     """What it stores and says for a notice."""
     done: list[Notice | FormationRecord] = []
-    for action in formation.handle(Heard(notice), NOW):
+    for action in formation.handle(NoticeReceived(notice), NOW):
         if isinstance(action, Persist):
             done.append(action.record)
         done.append(action.then.notice if isinstance(action, Persist) else action.notice)
@@ -114,7 +122,7 @@ DEF = (D, candidate("e"), candidate("f"))
 
 def test_a_voter_whose_directory_was_lost_belongs_to_its_cluster_again() -> None:
     formation = node()
-    [written] = formation.handle(Heard(Notice(B, 0, (), ABC, voters_of(ABC))), NOW)
+    [written] = formation.handle(NoticeReceived(Notice(B, 0, (), ABC, voters_of(ABC))), NOW)
     assert isinstance(written, Persist)
     assert written.record == FormationRecord((), voters_of(ABC))
 

@@ -6,7 +6,7 @@ from envelope.envelopes import encode_message
 from envelope.errors import InvalidEnvelope
 from envelope.types import Offset
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
-from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.history import PublisherHistory
 from tests.support.ingest_machine import IDS_MAX, WINDOW, IngestHarness, absorb, outcomes
 from tests.support.messages import message
 
@@ -32,7 +32,7 @@ def test_an_id_behind_an_empty_one_is_found_again_by_who_reads_the_log(ids: list
     once = message(encode_message(b"v", message_id=b"m", headers=[*empty, ("A", b"1")]), "r")
     assert outcomes(stream.store(once)) == [("r", 0)]
     (records,) = stream.stored
-    again = History(DedupeWindow(window_us(WINDOW), IDS_MAX), Offset(1))
+    again = PublisherHistory(DedupeWindow(window_us(WINDOW), IDS_MAX), Offset(1))
     absorb(again, records)
     assert (again.dedupe.lookup(b"m"), again.id_before(again.end)) == (0, b"m")
     restarted = IngestHarness(log_end_offset=1, history=again)

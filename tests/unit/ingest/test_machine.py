@@ -7,11 +7,11 @@ from jetstream.ingest.machine import (
     APPENDS_IN_FLIGHT_MAX,
     Appended,
     CountKind,
+    GroupReceived,
     HighWatermarkAdvanced,
-    Received,
 )
 from jetstream.ingest.publishers.dedupe import DedupeWindow
-from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.log.format.plain_batch import arrow_records
 from tests.support.ingest_machine import IngestHarness, absorb, outcomes
 from tests.support.messages import PublishedMessage, appends, block_of, counted, message
@@ -293,7 +293,7 @@ def test_the_expected_last_id_is_that_of_the_last_record_only() -> None:
 
 
 def test_the_last_id_is_taken_over_from_the_log() -> None:
-    history = History(
+    history = PublisherHistory(
         DedupeWindow(1_000_000, 10), Offset(5), last_message_id=b"old", last_message_id_offset=Offset(4)
     )
     stream = IngestHarness(log_end_offset=5, history=history)
@@ -344,7 +344,7 @@ def test_txids_may_repeat_and_grow_and_never_fall() -> None:
 
 
 def test_the_last_txid_is_taken_over_from_the_log() -> None:
-    stream = IngestHarness(history=History(DedupeWindow(1_000_000, 10), last_txid=7))
+    stream = IngestHarness(history=PublisherHistory(DedupeWindow(1_000_000, 10), last_txid=7))
     assert outcomes(stream.receive(message(reply="r", Jetstream_Txid="6"))) == [("r", TXID_DECREASING)]
 
 
@@ -396,7 +396,7 @@ def test_repeats_are_recognised_after_a_restart() -> None:
     before.store(
         message(b"1", Nats_Msg_Id="a"), message(b"2", Jetstream_Txid="8"), message(b"3", Nats_Msg_Id="c")
     )
-    history = History(DedupeWindow(10_000_000, 10), Offset(3))
+    history = PublisherHistory(DedupeWindow(10_000_000, 10), Offset(3))
     for records in before.stored:
         absorb(history, records)
     after = IngestHarness(log_end_offset=3, history=history)
@@ -456,7 +456,7 @@ def test_a_shell_that_breaks_the_protocol_is_stopped() -> None:
     for _ in range(APPENDS_IN_FLIGHT_MAX):
         stream.receive(message())
     with pytest.raises(AssertionError, match="M1"):
-        stream.machine.handle(Received(block_of([message()])), stream.now)
+        stream.machine.handle(GroupReceived(block_of([message()])), stream.now)
     with pytest.raises(AssertionError, match="M2"):
         stream.machine.handle(HighWatermarkAdvanced(Offset(1)), stream.now)
     stream = IngestHarness()

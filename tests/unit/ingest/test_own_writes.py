@@ -5,9 +5,15 @@ from hypothesis import strategies as st
 
 from envelope.errors import DiskFull, NotEnoughReplicas
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.ingest.own_writes import Committed, OwnAppend, OwnWrite, OwnWrites, Refused
+from jetstream.ingest.own_writes import (
+    InternalWriteCommitted,
+    InternalWriteRefused,
+    InternalWrites,
+    OwnAppend,
+    OwnWrite,
+)
 from jetstream.ingest.publishers.dedupe import DedupeWindow
-from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.log.format.plain_batch import arrow_records
 
 NOW = TimestampUs(1_764_000_000_000_000)
@@ -18,11 +24,11 @@ class Harness:
     """Gives groups as the shell does, and remembers what is in the log."""
 
     def __init__(self, end: int = 0) -> None:
-        self.history = History(DedupeWindow(0, 1), high_watermark=Offset(end), end=Offset(end))
-        self.writes = OwnWrites("js.cursors.groups.1", LeaderEpoch(3), Offset(end), self.history)
+        self.history = PublisherHistory(DedupeWindow(0, 1), high_watermark=Offset(end), end=Offset(end))
+        self.writes = InternalWrites("js.cursors.groups.1", LeaderEpoch(3), Offset(end), self.history)
         self.appends: list[OwnAppend] = []
         self.log: list[tuple[bytes, bytes | None]] = [(b"", b"")] * end
-        self.told: list[Committed | Refused] = []
+        self.told: list[InternalWriteCommitted | InternalWriteRefused] = []
 
     def offer(self, *numbers: int, size: int = 1) -> None:
         for number in numbers:
@@ -69,7 +75,7 @@ def test_a_write_is_told_once_it_is_committed_and_not_before() -> None:
     harness.end_append()
     assert harness.told == []
     harness.commit()
-    assert harness.told == [Committed(1, NOW)]
+    assert harness.told == [InternalWriteCommitted(1, NOW)]
     assert harness.log[5:] == [(b"key-1", b"value-1-0")]
 
 
@@ -125,14 +131,18 @@ def test_a_refused_append_takes_all_behind_it_along() -> None:
     harness.begin()
     harness.offer(3)
     harness.end_append(FULL)
-    assert harness.told == [Refused(1, FULL), Refused(2, FULL), Refused(3, FULL)]
+    assert harness.told == [
+        InternalWriteRefused(1, FULL),
+        InternalWriteRefused(2, FULL),
+        InternalWriteRefused(3, FULL),
+    ]
     assert not harness.begin()
     harness.end_append(FULL)
     harness.offer(4)
     assert harness.begin()
     harness.end_append()
     harness.commit()
-    assert harness.told[-1] == Committed(4, NOW)
+    assert harness.told[-1] == InternalWriteCommitted(4, NOW)
     assert harness.log == [(b"key-4", b"value-4-0")]
 
 
@@ -148,7 +158,7 @@ def test_a_refusal_is_told_behind_what_was_appended_before_it() -> None:
     assert harness.told == []
     assert harness.writes.unsettled == 2
     harness.commit()
-    assert harness.told == [Committed(1, NOW), Refused(2, lacking)]
+    assert harness.told == [InternalWriteCommitted(1, NOW), InternalWriteRefused(2, lacking)]
     harness.writes.suspend(None)
     harness.offer(3)
     assert harness.begin()
@@ -166,7 +176,7 @@ def test_a_refusal_waits_for_the_answer_to_an_append_before_it() -> None:
     harness.end_append()
     assert harness.begin()
     harness.commit()
-    assert harness.told == [Committed(1, NOW), Refused(2, lacking)]
+    assert harness.told == [InternalWriteCommitted(1, NOW), InternalWriteRefused(2, lacking)]
 
 
 def test_timestamps_never_go_back() -> None:
@@ -176,7 +186,7 @@ def test_timestamps_never_go_back() -> None:
     harness.begin()
     harness.end_append()
     harness.commit()
-    assert harness.told == [Committed(1, TimestampUs(NOW + 7))]
+    assert harness.told == [InternalWriteCommitted(1, TimestampUs(NOW + 7))]
 
 
 def test_a_group_has_as_much_as_a_batch_may() -> None:
@@ -216,7 +226,7 @@ def test_outcomes_come_in_order_and_are_true(steps: list[str]) -> None:
             harness.end_append()
         harness.commit()
     assert harness.numbers == list(range(1, number + 1))
-    committed = {outcome.number for outcome in harness.told if isinstance(outcome, Committed)}
+    committed = {outcome.number for outcome in harness.told if isinstance(outcome, InternalWriteCommitted)}
     stored = [int(key.split(b"-")[1]) for key, _ in harness.log]
     assert stored == sorted(stored)
     assert set(stored) == committed

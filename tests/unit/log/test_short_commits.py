@@ -18,35 +18,35 @@ from jetstream.log.short_commits import (
     REST_SECONDS,
     SLOW_SECONDS,
     SYNC_SECONDS_MAX,
-    ShortCommits,
+    InlineCommitPolicy,
 )
 from tests.support.logs import NOW, SMALL, append, batch_for, begun, filled, opened
 from tests.support.memory_disk import Fault, FaultKind, MemoryDisk
 
 
 def test_short_is_what_is_small_and_goes_to_few_logs() -> None:
-    short = ShortCommits()
+    short = InlineCommitPolicy()
     for bytes_max, is_followed in ((ALONE_BYTES_MAX, False), (FOLLOWED_BYTES_MAX, True)):
         assert short.allows([bytes_max], 0.0, is_followed=is_followed)
         assert short.allows([bytes_max // LOGS_MAX] * LOGS_MAX, 0.0, is_followed=is_followed)
         assert not short.allows([bytes_max, 1], 0.0, is_followed=is_followed)
         assert not short.allows([1] * (LOGS_MAX + 1), 0.0, is_followed=is_followed)
-    assert not ShortCommits(allows_any=False).allows([1], 0.0)
+    assert not InlineCommitPolicy(allows_any=False).allows([1], 0.0)
 
 
 def test_short_is_what_a_disk_is_expected_to_sync_soon() -> None:
-    short = ShortCommits()
+    short = InlineCommitPolicy()
     assert short.allows([1], 0.0, sync_seconds=SYNC_SECONDS_MAX)
     assert not short.allows([1], 0.0, sync_seconds=SYNC_SECONDS_MAX * 1.01)
 
 
 def test_a_commit_that_took_long_or_failed_is_the_last_one_for_a_while() -> None:
     for seconds, failed in ((SLOW_SECONDS, False), (0.0, True)):
-        short = ShortCommits()
+        short = InlineCommitPolicy()
         short.took(seconds, 10.0, failed=failed)
         assert not short.allows([1], 10.0 + REST_SECONDS * 0.99)
         assert short.allows([1], 10.0 + REST_SECONDS)
-    quick = ShortCommits()
+    quick = InlineCommitPolicy()
     quick.took(SLOW_SECONDS * 0.99, 10.0, failed=False)
     assert quick.allows([1], 10.0)
 

@@ -13,7 +13,7 @@ from metadata.catalog.commands import (
     NodeAtEpoch,
     ReassignReplicas,
 )
-from metadata.catalog.events import Refused
+from metadata.catalog.events import CommandRefused
 from metadata.catalog.tables import Stream
 from metadata.controller.events import Action, Elect, Finish, NodeHeard, NodeStopping, RowsChanged, Tick
 from metadata.controller.machine import Controller
@@ -59,7 +59,7 @@ class Term:
     def apply(self, command: Command) -> tuple[Action, ...]:
         """Apply a command and tell the controller what it did."""
         events = apply(self.catalog, command)
-        assert not isinstance(events[0], Refused), events
+        assert not isinstance(events[0], CommandRefused), events
         self.catalog.audit()
         return self.controller.handle(RowsChanged(events), self.now)
 

@@ -10,7 +10,7 @@ from metadata.raft.messages.node_messages import (
     LeaseAsked,
     LeaseGranted,
     NodeMessage,
-    NodeUnheard,
+    NodeUnheardReport,
     StopAnnounced,
 )
 
@@ -76,9 +76,9 @@ def test_who_is_not_heard_is_reported_at_once_and_again_until_it_is() -> None:
     node.says()
     node.grant()
     node.presence.unheard(C)
-    assert node.says(1) == [node.asked(), NodeUnheard(A, B, C)]
+    assert node.says(1) == [node.asked(), NodeUnheardReport(A, B, C)]
     node.grant()
-    assert node.says(REPEAT_NS) == [node.asked(), NodeUnheard(A, B, C)]
+    assert node.says(REPEAT_NS) == [node.asked(), NodeUnheardReport(A, B, C)]
     node.presence.heard(C)
     assert node.says(REPEAT_NS) == [node.asked()]
 

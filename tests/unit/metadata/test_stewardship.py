@@ -9,7 +9,7 @@ from metadata.controller.settings import ControllerSettings
 from metadata.controller.stewardship import (
     Action,
     Answered,
-    Ask,
+    ConfirmLeadership,
     Decide,
     Event,
     Leads,
@@ -23,7 +23,7 @@ from metadata.raft.messages.node_messages import (
     LeaseAsked,
     LeaseGranted,
     LeaseRefused,
-    NodeUnheard,
+    NodeUnheardReport,
     StopAnnounced,
 )
 from tests.support.catalogs import apply, catalog_of, create, register
@@ -52,7 +52,7 @@ class Voter:
     def begin(self, term: int = 1) -> None:
         """Lead, and have it confirmed."""
         (ask,) = self.does(Leads(Term(term)))
-        assert isinstance(ask, Ask)
+        assert isinstance(ask, ConfirmLeadership)
         assert self.does(Answered(ask.number, leads=True)) == []
 
 
@@ -67,7 +67,7 @@ def granted(node: NodeId, at: int = START) -> Tell:
 def test_there_is_a_controller_once_a_majority_has_confirmed_the_term() -> None:
     voter = Voter()
     (ask,) = voter.does(Leads(Term(1)))
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, ConfirmLeadership)
     assert voter.does(Leads(Term(1)), Tick()) == [], "it is asked once"
     assert voter.stewardship.controller is None
     voter.does(Answered(ask.number, leads=True))
@@ -77,10 +77,10 @@ def test_there_is_a_controller_once_a_majority_has_confirmed_the_term() -> None:
 def test_a_question_that_is_not_answered_is_asked_again_with_the_next_tick() -> None:
     voter = Voter()
     (first,) = voter.does(Leads(Term(1)))
-    assert isinstance(first, Ask)
+    assert isinstance(first, ConfirmLeadership)
     assert voter.does(Answered(first.number, leads=False)) == []
     (second,) = voter.does(Tick())
-    assert isinstance(second, Ask)
+    assert isinstance(second, ConfirmLeadership)
     assert second.number != first.number
 
 
@@ -88,7 +88,7 @@ def test_the_answer_to_a_question_of_an_earlier_term_begins_nothing() -> None:
     voter = Voter()
     (first,) = voter.does(Leads(Term(1)))
     voter.does(Leads(None), Leads(Term(3)))
-    assert isinstance(first, Ask)
+    assert isinstance(first, ConfirmLeadership)
     voter.does(Answered(first.number, leads=True))
     assert voter.stewardship.controller is None
 
@@ -97,7 +97,7 @@ def test_a_lease_waits_for_a_question_that_was_asked_later() -> None:
     voter = Voter()
     voter.begin()
     (ask,) = voter.does(Told(asks(B)))
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, ConfirmLeadership)
     assert voter.does(Answered(ask.number, leads=True)) == [granted(B)]
 
 
@@ -105,11 +105,11 @@ def test_a_node_that_asks_while_others_wait_waits_for_the_next_question() -> Non
     voter = Voter()
     voter.begin()
     (first,) = voter.does(Told(asks(B)))
-    assert isinstance(first, Ask)
+    assert isinstance(first, ConfirmLeadership)
     assert voter.does(Told(asks(C)), Told(asks(A))) == []
     told, second = voter.does(Answered(first.number, leads=True))
     assert told == granted(B)
-    assert isinstance(second, Ask)
+    assert isinstance(second, ConfirmLeadership)
     assert voter.does(Answered(second.number, leads=True)) == [granted(C), granted(A)]
 
 
@@ -117,10 +117,10 @@ def test_nothing_is_granted_if_nobody_confirms_or_the_term_is_over() -> None:
     voter = Voter()
     voter.begin()
     (ask,) = voter.does(Told(asks(B)))
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, ConfirmLeadership)
     assert voter.does(Answered(ask.number, leads=False)) == []
     (later,) = voter.does(Told(asks(B)))
-    assert isinstance(later, Ask)
+    assert isinstance(later, ConfirmLeadership)
     voter.does(Leads(None))
     assert voter.does(Answered(later.number, leads=True)) == []
 
@@ -137,14 +137,14 @@ def test_what_nodes_say_before_there_is_a_controller_waits_for_it_in_the_same_te
     voter.does(Told(asks(C)))
     (ask,) = voter.does(Leads(Term(1)))
     assert voter.does(Told(asks(B))) == []
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, ConfirmLeadership)
     (question,) = voter.does(Answered(ask.number, leads=True))
-    assert isinstance(question, Ask)
+    assert isinstance(question, ConfirmLeadership)
     assert voter.does(Answered(question.number, leads=True)) == [granted(B)]
 
 
 def test_reports_and_announcements_lead_to_elections() -> None:
-    for said in (NodeUnheard(B, A, A), StopAnnounced(A, A, NodeEpoch(1))):
+    for said in (NodeUnheardReport(B, A, A), StopAnnounced(A, A, NodeEpoch(1))):
         voter = Voter()
         voter.begin()
         voter.does(Told(asks(B)))
@@ -162,5 +162,5 @@ def test_an_earlier_controller_says_nothing_any_more() -> None:
         voter.does(over)
         voter.now = MonotonicNs(START + 2 * LEASE)
         asked = voter.does(Tick(), RowsChanged(()))
-        assert all(isinstance(action, Ask) for action in asked), asked
+        assert all(isinstance(action, ConfirmLeadership) for action in asked), asked
         assert voter.stewardship.controller is None

@@ -12,7 +12,7 @@ from envelope.errors import (
 )
 from envelope.types import LeaderEpoch, NodeEpoch, NodeId, StreamName, TimestampUs
 from metadata.catalog.commands import ChangeLeader, ReassignReplicas
-from metadata.catalog.events import LeaderChanged, Refused, UncleanlyElected
+from metadata.catalog.events import CommandRefused, LeaderChanged, UncleanlyElected
 from metadata.catalog.tables import UncleanElection
 from metadata.controller.events import Elect, NodeStopping
 from tests.support.catalogs import CREATED, apply, catalog_of, create, refusal, register, update
@@ -29,7 +29,7 @@ def ordered(term: Term, node: NodeId) -> ChangeLeader:
 
 def refused(term: Term, node: NodeId) -> JetstreamError:
     answer = term.controller.ordered_election(ORDERS, node, term.now)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, CommandRefused)
     return answer.exception()
 
 
@@ -136,7 +136,7 @@ def test_who_has_no_replica_or_is_not_alive_is_not_elected() -> None:
     assert isinstance(refused(term, NodeId("x")), NotReplica)
     assert isinstance(refused(term, C), UnavailableError), "it is dead"
     unknown = term.controller.ordered_election(StreamName("none"), B, term.now)
-    assert isinstance(unknown, Refused)
+    assert isinstance(unknown, CommandRefused)
     assert unknown.error is UnknownStream
 
 

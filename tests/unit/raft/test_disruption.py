@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from metadata.raft.election import Role
-from metadata.raft.events import Disconnected, LeaderChanged, Tick
+from metadata.raft.events import MetadataLeaderChanged, PeerDisconnected, Tick
 from metadata.raft.messages.voter_messages import PreVoteRequest, VoteRequest
 from tests.support.raft_cluster import HEARTBEAT, TIMEOUT, A, B, C, D, E, RaftCluster, Voter, disk_of
 from tests.support.raft_messages import (
@@ -204,7 +204,7 @@ def test_a_leader_that_hears_from_no_majority_steps_down_in_its_term() -> None:
     assert voter.raft.wake_at == voter.clock.now + 1
     voter.tick()
     assert (voter.raft.role, voter.raft.term, voter.raft.leader) == (Role.FOLLOWER, 1, None)
-    assert voter.news[-1] == LeaderChanged(None, voter.raft.term)
+    assert voter.news[-1] == MetadataLeaderChanged(None, voter.raft.term)
     assert voter.raft.wake_at >= voter.clock.now + TIMEOUT, "it waits before it asks for an election"
 
 
@@ -256,8 +256,8 @@ def test_a_leader_whose_process_is_dead_is_replaced_within_a_few_heartbeats() ->
     cluster = RaftCluster.led_by_a()
     cluster.cut.add(A)
     died_at = cluster.clock.now
-    cluster.give(B, Disconnected(A, refused=True))
-    cluster.give(C, Disconnected(A, refused=True))
+    cluster.give(B, PeerDisconnected(A, refused=True))
+    cluster.give(C, PeerDisconnected(A, refused=True))
     while not (cluster[B].leads or cluster[C].leads):
         cluster.tick(min((B, C), key=lambda name: cluster[name].raft.wake_at))
         cluster.run()
@@ -269,7 +269,7 @@ def test_whoever_learns_first_that_the_leader_is_dead_asks_until_the_others_know
     cluster.tick(A)
     cluster.run()
     cluster.cut.add(A)
-    cluster.give(B, Disconnected(A, refused=True))
+    cluster.give(B, PeerDisconnected(A, refused=True))
     asked_at = []
     for _ in range(3):
         cluster.tick(B)
@@ -277,7 +277,7 @@ def test_whoever_learns_first_that_the_leader_is_dead_asks_until_the_others_know
         asked_at.append(cluster.clock.now)
     assert not cluster[B].leads, "C has a lease"
     assert {later - earlier for earlier, later in itertools.pairwise(asked_at)} == {HEARTBEAT}
-    cluster.give(C, Disconnected(A, refused=True))
+    cluster.give(C, PeerDisconnected(A, refused=True))
     cluster.tick(B)
     cluster.run()
     assert cluster[B].leads
@@ -286,15 +286,15 @@ def test_whoever_learns_first_that_the_leader_is_dead_asks_until_the_others_know
 def test_a_broken_connection_alone_does_not_make_a_leader_dead() -> None:
     voter = following_b()
     wake_at = voter.raft.wake_at
-    voter.give(Disconnected(B, refused=False))
-    voter.give(Disconnected(C, refused=True))
+    voter.give(PeerDisconnected(B, refused=False))
+    voter.give(PeerDisconnected(C, refused=True))
     assert (voter.raft.leader, voter.raft.wake_at) == (B, wake_at)
 
 
 def test_a_leader_that_was_thought_dead_and_is_heard_is_followed() -> None:
     voter = following_b()
-    voter.give(Disconnected(B, refused=True))
-    assert (voter.raft.leader, voter.news[-1]) == (None, LeaderChanged(None, voter.raft.term))
+    voter.give(PeerDisconnected(B, refused=True))
+    assert (voter.raft.leader, voter.news[-1]) == (None, MetadataLeaderChanged(None, voter.raft.term))
     voter.receive(heartbeat(B, A, 3))
     assert voter.raft.leader == B
     assert voter.raft.wake_at >= voter.clock.now + TIMEOUT
@@ -361,7 +361,7 @@ def test_a_change_of_leader_is_told_once() -> None:
     voter.receive(heartbeat(B, A, 1), heartbeat(B, A, 1), append(B, A, 1))
     voter.receive(append(C, A, 2))
     voter.receive(append(C, A, 3))
-    assert [(news.leader, news.term) for news in voter.news if isinstance(news, LeaderChanged)] == [
+    assert [(news.leader, news.term) for news in voter.news if isinstance(news, MetadataLeaderChanged)] == [
         (B, 1),
         (C, 2),
         (C, 3),
@@ -373,7 +373,7 @@ def test_a_voter_tells_that_it_leads_only_once_it_does() -> None:
     voter.stand()
     assert voter.news == []
     voter.receive(vote(B, A, 1))
-    assert voter.news == [LeaderChanged(A, voter.raft.term)]
+    assert voter.news == [MetadataLeaderChanged(A, voter.raft.term)]
 
 
 def test_a_candidate_that_hears_the_leaders_wish_goes_to_no_further_term() -> None:

@@ -4,15 +4,23 @@ import pytest
 
 from envelope.errors import CorruptDataError, RemoteProtocolError
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
-from metadata.raft.events import Apply, LeaderChanged, Restore
+from metadata.raft.events import Apply, MetadataLeaderChanged, Restore
 from metadata.raft.messages.observer_messages import (
-    Committed,
+    CommittedEntries,
     CommittedState,
     Observe,
     ObserverMessage,
     VoterStatus,
 )
-from metadata.raft.observer import Ask, Connected, Disconnected, Heard, Observer, ObserverAction, TimePassed
+from metadata.raft.observer import (
+    Observer,
+    ObserverAction,
+    ReceivedFromVoter,
+    SendToVoter,
+    TimePassed,
+    VoterConnected,
+    VoterDisconnected,
+)
 from metadata.raft.settings import NEVER, RaftSettings
 from metadata.raft.state import Entry, Snapshot
 from tests.support.raft_cluster import A, B, C, RaftCluster, Voter, entries_of
@@ -28,30 +36,30 @@ class Watched:
     def __init__(self, *connected: NodeId) -> None:
         self.observer = Observer(ME, (A, B, C), SETTINGS)
         self.now = MonotonicNs(1_000)
-        self.first = [action for voter in connected for action in self.give(Connected(voter))]
+        self.first = [action for voter in connected for action in self.give(VoterConnected(voter))]
 
-    def give(self, event: Connected | Disconnected | TimePassed) -> list[ObserverAction]:
+    def give(self, event: VoterConnected | VoterDisconnected | TimePassed) -> list[ObserverAction]:
         return list(self.observer.handle(event, self.now))
 
     def hear(self, message: ObserverMessage) -> list[ObserverAction]:
-        return list(self.observer.handle(Heard(message), self.now))
+        return list(self.observer.handle(ReceivedFromVoter(message), self.now))
 
     def pass_time(self, duration_ns: int) -> list[ObserverAction]:
         self.now = MonotonicNs(self.now + duration_ns)
         return self.give(TimePassed())
 
 
-def asks(voter: NodeId, after: int) -> Ask:
-    return Ask(Observe(ME, voter, LogIndex(after)))
+def asks(voter: NodeId, after: int) -> SendToVoter:
+    return SendToVoter(Observe(ME, voter, LogIndex(after)))
 
 
 def status(voter: NodeId, term: int, leader: str = "") -> VoterStatus:
     return VoterStatus(voter, ME, Term(term), NodeId(leader))
 
 
-def committed(voter: NodeId, previous: tuple[int, int], *terms: int) -> Committed:
+def committed(voter: NodeId, previous: tuple[int, int], *terms: int) -> CommittedEntries:
     index, term = previous
-    return Committed(voter, ME, LogIndex(index), Term(term), entries_of(*terms, start=index + 1))
+    return CommittedEntries(voter, ME, LogIndex(index), Term(term), entries_of(*terms, start=index + 1))
 
 
 def state(voter: NodeId, index: int, term: int) -> CommittedState:
@@ -62,8 +70,8 @@ def test_the_first_voter_that_is_there_is_asked_for_everything() -> None:
     watched = Watched()
     assert not watched.observer.hears_voters
     assert watched.observer.wake_at == NEVER
-    assert watched.give(Connected(B)) == [asks(B, 0)]
-    assert watched.give(Connected(A)) == [], "one question is enough"
+    assert watched.give(VoterConnected(B)) == [asks(B, 0)]
+    assert watched.give(VoterConnected(A)) == [], "one question is enough"
     assert watched.observer.hears_voters
 
 
@@ -81,11 +89,11 @@ def test_what_is_answered_is_applied_and_what_follows_is_asked_for() -> None:
 
 def test_the_leader_is_asked_once_it_is_known_and_heard() -> None:
     watched = Watched(A, B)
-    assert watched.hear(status(A, 3, "b")) == [LeaderChanged(B, Term(3)), asks(B, 0)]
+    assert watched.hear(status(A, 3, "b")) == [MetadataLeaderChanged(B, Term(3)), asks(B, 0)]
     assert (watched.observer.leader, watched.observer.term) == (B, 3)
     assert watched.hear(status(B, 3, "b")) == [], "no news"
-    assert watched.hear(status(A, 4, "c")) == [LeaderChanged(C, Term(4))], "which is not connected"
-    assert watched.give(Connected(C)) == [asks(C, 0)]
+    assert watched.hear(status(A, 4, "c")) == [MetadataLeaderChanged(C, Term(4))], "which is not connected"
+    assert watched.give(VoterConnected(C)) == [asks(C, 0)]
     assert watched.hear(status(B, 3, "b")) == [], "an older term"
 
 
@@ -103,7 +111,7 @@ def test_entries_that_come_twice_are_passed_over() -> None:
 def test_a_broken_connection_and_a_silence_have_another_voter_asked_at_the_same_place() -> None:
     watched = Watched(A, B, C)
     watched.hear(committed(A, (0, 0), 1, 1))
-    assert watched.give(Disconnected(A)) == [asks(B, 2)]
+    assert watched.give(VoterDisconnected(A)) == [asks(B, 2)]
     watched.now = MonotonicNs(watched.now + SILENCE - 1)
     watched.hear(status(C, 1))
     assert watched.pass_time(1) == [asks(C, 2)], "B has said nothing"
@@ -118,8 +126,8 @@ def test_nobody_leads_when_those_who_said_so_are_not_heard_any_more() -> None:
     watched = Watched(A, B)
     watched.hear(status(A, 3, "c"))
     watched.hear(status(B, 2, "b"))
-    assert watched.give(Disconnected(A))[0] == LeaderChanged(B, Term(2)), "all that is heard"
-    assert watched.hear(status(B, 4)) == [LeaderChanged(None, Term(4))]
+    assert watched.give(VoterDisconnected(A))[0] == MetadataLeaderChanged(B, Term(2)), "all that is heard"
+    assert watched.hear(status(B, 4)) == [MetadataLeaderChanged(None, Term(4))]
     assert watched.hear(status(B, 5)) == [], "a term without a known leader is no news"
     assert watched.observer.term == 5
 
@@ -153,7 +161,7 @@ def question(after: int) -> Observe:
 def test_a_voter_gives_what_it_has_applied_and_not_what_is_merely_in_its_log() -> None:
     cluster = RaftCluster.led_by_a(A, B, C)
     raft = cluster[A].raft
-    assert raft.answer(question(0)) == Committed(
+    assert raft.answer(question(0)) == CommittedEntries(
         A, ME, LogIndex(0), Term(0), (Entry(LogIndex(1), Term(1), b""),)
     )
     assert raft.answer(question(1)) is None
@@ -162,11 +170,11 @@ def test_a_voter_gives_what_it_has_applied_and_not_what_is_merely_in_its_log() -
     assert raft.last_index == 3
     assert raft.answer(question(1)) is None, "nobody else has it"
     answer = raft.answer(question(0))
-    assert isinstance(answer, Committed)
+    assert isinstance(answer, CommittedEntries)
     assert [entry.index for entry in answer.entries] == [1]
     cluster.run()
     answer = raft.answer(question(2))
-    assert answer == Committed(A, ME, LogIndex(2), Term(1), (Entry(LogIndex(3), Term(1), b"y"),))
+    assert answer == CommittedEntries(A, ME, LogIndex(2), Term(1), (Entry(LogIndex(3), Term(1), b"y"),))
 
 
 def test_a_voter_whose_disk_is_slow_gives_nothing_that_only_others_have_stored() -> None:

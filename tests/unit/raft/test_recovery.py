@@ -4,7 +4,7 @@ import pytest
 
 from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, MonotonicNs, Term
-from metadata.raft.events import Received
+from metadata.raft.events import MessageReceived
 from metadata.raft.messages.voter_messages import (
     AppendRequest,
     AppendResponse,
@@ -244,7 +244,7 @@ def test_two_votes_of_one_voter_in_one_term_elect_nobody() -> None:
     cluster.cut = {A, D, E}
     cluster.tick(C)
     for peer in (B, D, E):
-        cluster.give(C, Received(pre_vote(peer, C, 1, 1)))
+        cluster.give(C, MessageReceived(pre_vote(peer, C, 1, 1)))
     cluster.deliver(*cluster.under_way(VoteRequest, C, B))
     [late] = cluster.under_way(VoteResponse, B, C)
     cluster.drop()

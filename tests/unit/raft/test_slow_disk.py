@@ -4,7 +4,7 @@ import pytest
 
 from envelope.types import LogIndex, Term
 from metadata.raft.election import Role
-from metadata.raft.events import Compact, Persist, Persisted, Propose, Received, Send, Tick
+from metadata.raft.events import CompactLog, MessageReceived, Persist, Persisted, Propose, Send, Tick
 from metadata.raft.machine import Raft
 from metadata.raft.messages.voter_messages import AppendResponse, VoteRequest, VoteResponse
 from metadata.raft.state import HardState
@@ -47,7 +47,7 @@ def slow(*terms: int, term: int = 0) -> Voter:
 
 def test_a_vote_leaves_with_the_write_that_makes_it_durable() -> None:
     raft = Raft(A, frozenset(THREE), SETTINGS, disk_of().stored(), START)
-    actions = raft.handle(Received(vote_request(B, A, 1)), START)
+    actions = raft.handle(MessageReceived(vote_request(B, A, 1)), START)
     assert actions == (Persist(1, HardState(Term(1), B), then=(Send(vote(A, B, 1)),)),), "and in no other way"
 
 
@@ -215,8 +215,8 @@ def test_a_restart_between_two_writes_finds_the_first() -> None:
 
 def test_one_report_may_stand_for_several_writes() -> None:
     raft = Raft(A, frozenset(THREE), SETTINGS, disk_of().stored(), START)
-    raft.handle(Received(append(B, A, 1, entries=entries_of(1), commit=1)), START)
-    raft.handle(Received(append(B, A, 1, (1, 1), entries_of(1, start=2), commit=2)), START)
+    raft.handle(MessageReceived(append(B, A, 1, entries=entries_of(1), commit=1)), START)
+    raft.handle(MessageReceived(append(B, A, 1, (1, 1), entries_of(1, start=2), commit=2)), START)
     raft.handle(Persisted(2), START)
     assert raft.applied == 2
     assert raft.handle(Persisted(1), START) == (), "a late report says nothing new"
@@ -329,10 +329,10 @@ def test_a_snapshot_of_ones_own_is_outdated_when_a_newer_one_was_received() -> N
     voter = slow(1, 1, term=1)
     voter.receive(heartbeat(B, A, 1, commit=2))
     voter.receive(install(B, A, 1, snapshot_of(9, 1)))
-    assert voter.give(Compact(LogIndex(2), b"state")) == []
+    assert voter.give(CompactLog(LogIndex(2), b"state")) == []
     assert len(voter.held) == 1
     voter.write()
-    voter.give(Compact(LogIndex(2), b"state"))
+    voter.give(CompactLog(LogIndex(2), b"state"))
     assert not voter.held
     assert voter.disk.snapshot == snapshot_of(9, 1)
 
@@ -352,10 +352,10 @@ def test_a_voter_may_win_while_it_writes_a_snapshot_and_applies_it_afterwards() 
 def test_a_compaction_writes_the_snapshot_and_keeps_what_is_behind_it() -> None:
     voter = Voter(A, THREE, disk_of(1, 1, 1, term=1))
     voter.receive(heartbeat(B, A, 1, commit=2))
-    voter.give(Compact(LogIndex(2), b"state"))
+    voter.give(CompactLog(LogIndex(2), b"state"))
     assert (voter.disk.snapshot.index, voter.disk.snapshot.term, voter.terms) == (2, 1, [1])
     voter.holds_writes = True
-    voter.give(Compact(LogIndex(2), b"state"))
+    voter.give(CompactLog(LogIndex(2), b"state"))
     assert not voter.held, "it is there already"
     voter.restart()
     assert (voter.raft.applied, voter.raft.commit, voter.raft.last_index) == (2, 2, 3)
@@ -365,7 +365,7 @@ def test_what_is_not_applied_cannot_be_compacted() -> None:
     voter = Voter(A, THREE, disk_of(1, 1, term=1))
     voter.receive(heartbeat(B, A, 1, commit=1))
     with pytest.raises(AssertionError, match="R12"):
-        voter.give(Compact(LogIndex(2), b"state"))
+        voter.give(CompactLog(LogIndex(2), b"state"))
 
 
 # --- everything at once ---------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ def test_what_is_not_applied_cannot_be_compacted() -> None:
 
 def test_all_that_one_event_changes_leaves_in_one_write() -> None:
     raft = Raft(A, frozenset(THREE), SETTINGS, disk_of(1).stored(), START)
-    actions = raft.handle(Received(append(B, A, 4, (1, 1), entries_of(3, 4, start=2))), START)
+    actions = raft.handle(MessageReceived(append(B, A, 4, (1, 1), entries_of(3, 4, start=2))), START)
     persists = [action for action in actions if isinstance(action, Persist)]
     then = (Send(appended(A, B, 4, 3)),)
     assert persists == [Persist(1, HardState(Term(4), None), None, entries_of(3, 4, start=2), then)]
@@ -396,6 +396,6 @@ def test_what_a_crash_may_forget_was_never_sent_plainly(kind: type) -> None:
         vote_request(C, A, 2, last=(9, 9), transferred=True),
         install(C, A, 2, snapshot_of(4, 2)),
     ):
-        actions = raft.handle(Received(message), START)
+        actions = raft.handle(MessageReceived(message), START)
         assert not [a for a in actions if isinstance(a, Send) and isinstance(a.message, kind)]
         assert [a for a in actions if isinstance(a, Persist)]

@@ -5,14 +5,13 @@ import pytest
 from envelope.types import LeaderEpoch, NodeId, Offset
 from jetstream.replica.leader import sole_replica
 from jetstream.replica.leader_events import (
-    AdvanceHighWatermark,
     FetchRefusal,
     FollowerLost,
     RefuseFetch,
     ReplicasChanged,
-    Serve,
-    Tick,
+    ServeFollower,
 )
+from jetstream.replica.role_events import AdvanceHighWatermark, Tick
 from jetstream.replica.settings import NEVER
 from tests.support.reigns import EPOCH, Reign, named, proposals, steady
 from tests.support.replica_cluster import LAG_MAX, START, A, B, C, D, E
@@ -29,7 +28,7 @@ def test_a_replica_that_comes_is_served_and_joins_once_it_has_everything() -> No
     assert [state.node for state in reign.leader.follower_states()] == [B, C, E]
     assert reign.leader.isr.maximal == {A, B, C}
     [served] = reign.fetch(E, 0, last=0)
-    assert isinstance(served, Serve)
+    assert isinstance(served, ServeFollower)
     assert (served.follower, served.log_end) == (E, 0)
     assert proposals(reign.fetch(E, 10, 9)) == []
     assert proposals(reign.fetch(E, 10)) == [named((A, 1), (B, 1), (C, 1), (E, 1))]
@@ -99,7 +98,7 @@ def test_a_leader_that_was_alone_takes_followers() -> None:
     reign.give(changed(A, D, isr=(A,), version=3))
     assert reign.leader.is_replicated
     [served] = reign.fetch(D, 10)
-    assert isinstance(served, Serve)
+    assert isinstance(served, ServeFollower)
     assert proposals(reign.fetch(D, 14, last=EPOCH)) == [named((A, 1), (D, 1))]
 
 

@@ -12,7 +12,7 @@ from jetstream.replica.duty import (
     Reconfigure,
     Repair,
     Resign,
-    Standing,
+    RoleStatus,
     Step,
     TakeOver,
     may_lead_soon,
@@ -33,7 +33,7 @@ ROW = Stream(
     isr=tuple(InSyncReplica(node, f"disk-{node}") for node in (A, B, C)),
     isr_version=1,
 )
-FOLLOWS = Standing(
+FOLLOWS = RoleStatus(
     is_open=True,
     config=CONFIG,
     leads=False,
@@ -75,7 +75,7 @@ NEXT = LeaderEpoch(5)
     ],
 )
 def test_one_step_leads_towards_the_row(
-    standing: Standing, row: Stream | None, node: NodeId, step: Step | None
+    standing: RoleStatus, row: Stream | None, node: NodeId, step: Step | None
 ) -> None:
     assert next_step(standing, row, node) == step
 

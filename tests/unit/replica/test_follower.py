@@ -4,25 +4,23 @@ import pytest
 
 from envelope.types import LeaderEpoch, NodeId, Offset
 from jetstream.replica.follower_events import (
-    AdvanceHighWatermark,
-    Append,
-    AppendRefused,
+    AppendBatches,
+    AppendsUndone,
     Batches,
-    Connected,
     CutRefused,
-    Disconnected,
     DivergingAnswer,
     EpochBegins,
     Event,
+    FetchRefused,
+    LeaderConnected,
+    LeaderDisconnected,
     LogCut,
-    LogStartMoved,
-    Refused,
     ReportLost,
-    Reset,
+    ResetLog,
     StartOverAnswer,
-    Tick,
     Truncate,
 )
+from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.settings import NEVER, ReplicaSettings
 from tests.support.following import EPOCH, LOG, SETTINGS, Following, diverging, fetch
 from tests.support.reigns import log
@@ -88,7 +86,7 @@ def test_without_a_leader_or_as_the_leader_nothing_is_asked_for(leader: NodeId |
     assert following.reign(leader, epoch) == ()
     assert following.give(batches(5, 10, 12)) == ()
     assert following.after(2 * TIMEOUT).give(Tick()) == ()
-    assert following.give(Disconnected()) + following.give(Connected()) == ()
+    assert following.give(LeaderDisconnected()) + following.give(LeaderConnected()) == ()
     assert following.after(2 * TIMEOUT).give(Tick()) == ()
     assert following.follower.wake_at == NEVER
 
@@ -101,7 +99,7 @@ def test_a_fetch_without_an_answer_is_repeated() -> None:
     assert following.give(Tick()) == ()
 
 
-@pytest.mark.parametrize("event", [Refused(EPOCH), Disconnected()])
+@pytest.mark.parametrize("event", [FetchRefused(EPOCH), LeaderDisconnected()])
 def test_a_refused_or_lost_fetch_is_repeated_later(event: Event) -> None:
     following = Following().after(RETRY // 2)
     assert following.give(event) == ()
@@ -112,20 +110,20 @@ def test_a_refused_or_lost_fetch_is_repeated_later(event: Event) -> None:
 
 def test_a_refusal_in_another_reign_says_nothing() -> None:
     following = Following()
-    following.give(Refused(LeaderEpoch(EPOCH - 1)))
+    following.give(FetchRefused(LeaderEpoch(EPOCH - 1)))
     assert following.wakes_after == TIMEOUT
 
 
 def test_over_a_new_connection_it_is_asked_at_once() -> None:
     following = Following()
-    following.give(Disconnected())
-    assert following.give(Connected()) == (fetch(5, 10),)
+    following.give(LeaderDisconnected())
+    assert following.give(LeaderConnected()) == (fetch(5, 10),)
     assert following.wakes_after == TIMEOUT
 
 
 def test_to_acknowledge_is_not_to_ask_and_does_not_put_off_when_that_is_repeated() -> None:
     following = Following(log((3, 0), (5, 6), end=10, synced=8))
-    following.give(Refused(EPOCH))
+    following.give(FetchRefused(EPOCH))
     assert following.after(RETRY // 2).synced(10) == (fetch(5, 10, asks=False),)
     assert following.after(RETRY // 2).give(Tick()) == (fetch(5, 10),)
 
@@ -136,7 +134,7 @@ def test_to_acknowledge_is_not_to_ask_and_does_not_put_off_when_that_is_repeated
 def test_what_follows_is_appended_and_more_asked_for_before_it_is_synced() -> None:
     following = Following()
     answer = batches(5, 10, 12)
-    assert following.give(answer) == (Append(answer), fetch(EPOCH, 12, 10))
+    assert following.give(answer) == (AppendBatches(answer), fetch(EPOCH, 12, 10))
     assert following.written(12) == ()
     assert following.synced(12) == (fetch(EPOCH, 12, asks=False),)
     assert following.synced(12) == ()
@@ -156,7 +154,7 @@ def test_an_answer_about_another_log_is_ignored(answer: Batches) -> None:
 def test_a_repeated_answer_is_appended_once() -> None:
     following = Following()
     answer = batches(5, 10, 12)
-    assert Append(answer) in following.give(answer)
+    assert AppendBatches(answer) in following.give(answer)
     assert following.give(answer) == ()
 
 
@@ -193,10 +191,10 @@ def test_epochs_of_the_batches_become_part_of_the_history() -> None:
 def test_no_more_is_asked_for_than_the_disk_can_be_behind() -> None:
     following = Following()
     following.give(batches(5, 10, 12))
-    assert following.give(batches(7, 12, 14)) == (Append(batches(7, 12, 14)),)
+    assert following.give(batches(7, 12, 14)) == (AppendBatches(batches(7, 12, 14)),)
     assert not following.follower.is_settled
     assert following.follower.wake_at == NEVER
-    assert following.give(Connected()) + following.after(2 * TIMEOUT).give(Tick()) == ()
+    assert following.give(LeaderConnected()) + following.after(2 * TIMEOUT).give(Tick()) == ()
     assert following.synced(11) == (), "it is acknowledged with what is asked next"
     assert following.written(12) == (fetch(7, 14, 11),)
     assert following.written(14) == ()
@@ -215,7 +213,7 @@ def test_what_is_written_stays_written_when_an_earlier_append_is_told_after_a_la
 def test_a_refused_append_is_asked_for_again_later() -> None:
     following = Following()
     following.give(batches(5, 10, 12))
-    assert following.give(AppendRefused(LOG)) == ()
+    assert following.give(AppendsUndone(LOG)) == ()
     assert following.give(batches(7, 12, 14)) == ()
     assert following.after(RETRY).give(Tick()) == (fetch(5, 10),)
 
@@ -226,7 +224,7 @@ def test_a_refused_append_is_asked_for_again_later() -> None:
 def test_the_high_watermark_is_the_leaders_but_not_beyond_what_can_be_read_here() -> None:
     following = Following()
     answer = batches(5, 10, 14, known=12)
-    assert following.give(answer)[:2] == (Append(answer), AdvanceHighWatermark(Offset(10)))
+    assert following.give(answer)[:2] == (AppendBatches(answer), AdvanceHighWatermark(Offset(10)))
     assert following.written(14) == (AdvanceHighWatermark(Offset(12)),)
     assert following.synced(14) == (fetch(7, 14, known=12, asks=False),)
 
@@ -273,7 +271,7 @@ def test_the_own_high_watermark_is_no_reason_to_cut() -> None:
     following = Following(known=4)
     assert following.begun == (fetch(5, 10, known=4),)
     answer = batches(5, 10, 12)
-    assert Append(answer) in following.give(answer)
+    assert AppendBatches(answer) in following.give(answer)
 
 
 def test_cutting_what_was_committed_is_loud() -> None:
@@ -284,27 +282,27 @@ def test_cutting_what_was_committed_is_loud() -> None:
 
 def test_a_log_that_shares_no_epoch_begins_anew() -> None:
     following = Following()
-    assert following.give(diverging(5, 10, 2, 4)) == (Reset(Offset(0)),)
+    assert following.give(diverging(5, 10, 2, 4)) == (ResetLog(Offset(0)),)
     assert following.give(LogCut(log())) == (fetch(0, 0),)
 
 
 def test_a_log_that_parts_before_its_start_begins_anew() -> None:
     following = Following()
     following.give(LogStartMoved(Offset(7)))
-    assert following.give(diverging(5, 10, 3, 6)) == (Reset(Offset(7)),)
+    assert following.give(diverging(5, 10, 3, 6)) == (ResetLog(Offset(7)),)
 
 
 def test_a_log_without_records_does_not_go_back_behind_its_start() -> None:
     # It started over at 1, led epoch 6 without a record, and acknowledged 1: it may be in the ISR.
     following = Following(log((6, 1), start=1, end=1), known=1)
-    assert following.give(diverging(6, 1, 4, 1)) == (Reset(Offset(1)),)
+    assert following.give(diverging(6, 1, 4, 1)) == (ResetLog(Offset(1)),)
     assert following.give(LogCut(log(start=1, end=1))) == (fetch(0, 1, known=1),)
     assert following.follower.high_watermark == 1
 
 
 def test_a_log_that_ends_before_the_leaders_starts_begins_there_without_loss() -> None:
     following = Following(known=10)
-    assert following.give(start_over(5, 10, 30)) == (Reset(Offset(30)),)
+    assert following.give(start_over(5, 10, 30)) == (ResetLog(Offset(30)),)
     assert following.give(LogCut(log(start=30, end=30))) == (fetch(0, 30, known=10),)
 
 
@@ -341,7 +339,7 @@ def test_what_the_disk_says_of_appends_before_a_cut_does_not_count_after_it() ->
     following.reign(C, EPOCH + 1)
     answer = DivergingAnswer(LeaderEpoch(EPOCH + 1), EPOCH, Offset(12), LeaderEpoch(5), Offset(8))
     assert following.give(answer) == (Truncate(Offset(8)),)
-    assert following.written(12) + following.synced(12) + following.give(AppendRefused(LOG)) == ()
+    assert following.written(12) + following.synced(12) + following.give(AppendsUndone(LOG)) == ()
     assert following.give(LogCut(log((3, 0), (5, 6), end=8))) == (fetch(5, 8, leader=C, epoch=EPOCH + 1),)
 
 
@@ -362,7 +360,7 @@ def test_while_the_log_is_cut_nothing_is_asked_for_or_taken_in() -> None:
     assert not following.follower.is_settled
     quiet = following.give(batches(5, 10, 12)) + following.give(diverging(5, 10, 3, 4))
     quiet += following.give(LogStartMoved(Offset(2))) + following.after(2 * TIMEOUT).give(Tick())
-    quiet += following.give(Disconnected()) + following.give(Connected())
+    quiet += following.give(LeaderDisconnected()) + following.give(LeaderConnected())
     assert quiet + following.reign(C, EPOCH + 1) == ()
     assert following.follower.wake_at == NEVER
     assert following.give(LogCut(log((3, 0), (5, 6), end=8))) == (fetch(5, 8, leader=C, epoch=EPOCH + 1),)
@@ -399,7 +397,7 @@ FRUGAL = ReplicaSettings(ask_ahead_records_min=3)
 def test_after_few_records_it_asks_with_the_acknowledgement() -> None:
     following = Following(settings=FRUGAL)
     answer = batches(5, 10, 12)
-    assert following.give(answer) == (Append(answer),)
+    assert following.give(answer) == (AppendBatches(answer),)
     assert following.written(12) == ()
     assert following.synced(12) == (fetch(EPOCH, 12),)
 
@@ -407,7 +405,7 @@ def test_after_few_records_it_asks_with_the_acknowledgement() -> None:
 def test_after_many_records_it_asks_at_once_and_acknowledges_later() -> None:
     following = Following(settings=FRUGAL)
     answer = batches(5, 10, 13)
-    assert following.give(answer) == (Append(answer), fetch(EPOCH, 13, 10))
+    assert following.give(answer) == (AppendBatches(answer), fetch(EPOCH, 13, 10))
     following.written(13)
     assert following.synced(13) == (fetch(EPOCH, 13, asks=False),)
 
@@ -420,6 +418,6 @@ def test_an_answer_without_records_is_followed_by_a_question() -> None:
 def test_what_was_not_asked_is_asked_when_the_connection_is_back() -> None:
     following = Following(settings=FRUGAL)
     following.give(batches(5, 10, 12))
-    assert following.give(Connected()) == (fetch(EPOCH, 12, 10),)
+    assert following.give(LeaderConnected()) == (fetch(EPOCH, 12, 10),)
     following.written(12)
     assert following.synced(12) == (fetch(EPOCH, 12, asks=False),)

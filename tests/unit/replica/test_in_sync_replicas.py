@@ -4,7 +4,6 @@ import pytest
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset
 from jetstream.replica.leader_events import (
-    AdvanceHighWatermark,
     Deposed,
     Diverging,
     FetchRefusal,
@@ -14,9 +13,9 @@ from jetstream.replica.leader_events import (
     ProposeIsr,
     RefuseFetch,
     ReplicasChanged,
-    Serve,
-    Tick,
+    ServeFollower,
 )
+from jetstream.replica.role_events import AdvanceHighWatermark, Tick
 from jetstream.replica.settings import NEVER
 from tests.support.reigns import EPOCH, OLD, Reign, log, named, proposals, steady
 from tests.support.replica_cluster import LAG_MAX, RETRY, START, A, B, C, D
@@ -78,7 +77,7 @@ def test_a_replica_that_caught_up_is_proposed_in_by_its_start() -> None:
 def test_who_only_acknowledges_may_not_have_taken_in_its_answer_yet() -> None:
     reign = Reign(isr=(A, B))
     reign.fetch(B)
-    assert Serve(C, OLD, Offset(10), Offset(10), Offset(10)) in reign.fetch(C)
+    assert ServeFollower(C, OLD, Offset(10), Offset(10), Offset(10)) in reign.fetch(C)
     assert proposals(reign.fetch(C, asks=False)) == []
     assert proposals(reign.fetch(C)) != []
 
@@ -89,7 +88,7 @@ def test_a_read_replica_that_becomes_a_replica_is_answered_before_it_joins() -> 
     for _ in range(2):
         reign.fetch(D, known=10)
     promoted = reign.give(ReplicasChanged((A, B, C, D), (A, B, C), 2))
-    assert promoted == (Serve(D, OLD, Offset(10), Offset(10), Offset(10)),)
+    assert promoted == (ServeFollower(D, OLD, Offset(10), Offset(10), Offset(10)),)
     assert proposals(reign.fetch(D, known=10, asks=False)) == []
     assert proposals(reign.fetch(D, known=10)) == [named((A, 1), (B, 1), (C, 1), (D, 1))]
 
@@ -246,7 +245,7 @@ def test_without_a_lease_nothing_is_committed_served_or_proposed() -> None:
     renewed = reign.renew(1)
     assert renewed[:2] == (
         AdvanceHighWatermark(Offset(10)),
-        Serve(B, OLD, Offset(10), Offset(12), Offset(10)),
+        ServeFollower(B, OLD, Offset(10), Offset(12), Offset(10)),
     )
     assert proposals(renewed) == []
     assert proposals(reign.fetch(C)) == [named((A, 1), (B, 1), (C, 1))]

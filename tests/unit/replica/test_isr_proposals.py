@@ -4,7 +4,7 @@ The cluster checks that what was committed is on every member of the ISR, whatev
 """
 
 from jetstream.replica.leader_events import IsrRefused
-from metadata.catalog.events import Refused
+from metadata.catalog.events import CommandRefused
 from tests.support.replica_cluster import HEARTBEAT, RETRY, A, B, C, ReplicaCluster
 
 
@@ -17,7 +17,7 @@ def test_an_unknown_outcome_of_a_proposal_is_not_a_refusal() -> None:
     assert (first, len(cluster[A].proposals) > 1) == (again, True)
     assert cluster.decide(A, tell=False)
     refused = cluster.apply(cluster.command(cluster[A], again))[0]
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, CommandRefused)
     cluster[A].refuse(again, refused)
     cluster[A].publish("m1")
     cluster.flow(cut_off=[C])
@@ -35,7 +35,7 @@ def test_a_refusal_in_another_reign_does_not_mean_that_the_proposal_was_not_appl
     assert cluster.decide(A, tell=False)
     cluster.elect(C, tell=[C])
     refused = cluster.apply(cluster.command(cluster[A], again))[0]
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, CommandRefused)
     cluster[A].refuse(again, refused)
     cluster[A].publish("m1")
     cluster.flow(cut_off=[C])

@@ -7,26 +7,24 @@ from hypothesis import strategies as st
 from envelope.types import LeaderEpoch, NodeId, Offset
 from jetstream.replica.leader import Leader, sole_replica
 from jetstream.replica.leader_events import (
-    AdvanceHighWatermark,
     Diverging,
     FetchRefusal,
     FollowerLost,
-    LogStartMoved,
+    LeaderLogSynced,
     MinimumChanged,
     RefuseFetch,
-    Serve,
+    ServeFollower,
     StartOver,
-    Synced,
-    Tick,
 )
 from jetstream.replica.progress import FollowerState, passed_by_all
+from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.settings import NEVER
 from tests.support.reigns import EPOCH, OLD, Reign, log, named, proposals, steady
 from tests.support.replica_cluster import HEARTBEAT, LAG_MAX, RETRY, START, A, B, C, D
 
 
-def served(follower: NodeId, log_end: int, limit: int, *, known: int = 0, last: int = OLD) -> Serve:
-    return Serve(follower, LeaderEpoch(last), Offset(log_end), Offset(limit), Offset(known))
+def served(follower: NodeId, log_end: int, limit: int, *, known: int = 0, last: int = OLD) -> ServeFollower:
+    return ServeFollower(follower, LeaderEpoch(last), Offset(log_end), Offset(limit), Offset(known))
 
 
 # --- the only replica ---------------------------------------------------------------------------------
@@ -46,7 +44,7 @@ def test_an_empty_log_has_nothing_committed() -> None:
 
 def test_what_is_synced_is_committed_and_told_once() -> None:
     leader = sole(0)
-    synced = Synced(Offset(5), Offset(5))
+    synced = LeaderLogSynced(Offset(5), Offset(5))
     assert leader.handle(synced, START) == (AdvanceHighWatermark(Offset(5)),)
     assert leader.handle(synced, START) == ()
     assert leader.high_watermark == 5
@@ -55,7 +53,7 @@ def test_what_is_synced_is_committed_and_told_once() -> None:
 def test_a_synced_end_that_goes_back_is_our_bug() -> None:
     leader = sole(5)
     with pytest.raises(AssertionError, match="L1"):
-        leader.handle(Synced(Offset(4), Offset(5)), START)
+        leader.handle(LeaderLogSynced(Offset(4), Offset(5)), START)
     assert leader.high_watermark == 5
 
 
@@ -69,7 +67,7 @@ def test_the_high_watermark_is_the_synced_end_and_never_decreases(steps: list[tu
         end = max(end, synced + unsynced)
         told += [
             action.high_watermark
-            for action in leader.handle(Synced(Offset(synced), Offset(end)), START)
+            for action in leader.handle(LeaderLogSynced(Offset(synced), Offset(end)), START)
             if isinstance(action, AdvanceHighWatermark)
         ]
         assert leader.high_watermark == synced == told[-1]
@@ -124,7 +122,7 @@ def test_a_read_replica_is_served_and_never_counted() -> None:
     reign = Reign(isr=(A, B))
     reign.fetch(B)
     actions = reign.written(12) + reign.fetch(D)
-    assert Serve(D, OLD, Offset(10), Offset(12), Offset(10)) in actions
+    assert ServeFollower(D, OLD, Offset(10), Offset(12), Offset(10)) in actions
     assert proposals(actions + reign.fetch(D, 12, last=EPOCH)) == []
     assert reign.high_watermark == 10
 
@@ -184,7 +182,7 @@ def test_a_follower_that_ends_before_the_log_starts_begins_anew() -> None:
     reign = Reign(isr=(A, B), known=10)
     reign.give(LogStartMoved(Offset(8)))
     assert reign.fetch(C, 7) == (StartOver(C, OLD, Offset(7), Offset(8)),)
-    assert Serve(C, LeaderEpoch(0), Offset(8), Offset(10), Offset(10)) in reign.fetch(C, 8, last=0)
+    assert ServeFollower(C, LeaderEpoch(0), Offset(8), Offset(10), Offset(10)) in reign.fetch(C, 8, last=0)
 
 
 def test_a_fetch_is_told_to_begin_anew_if_the_log_moves_on_while_it_waits() -> None:
@@ -273,7 +271,7 @@ def test_a_member_that_may_not_be_left_out_keeps_nobody_awake() -> None:
 
 def test_the_only_replica_keeps_nobody_awake_and_has_no_followers() -> None:
     leader = sole(0)
-    leader.handle(Synced(Offset(5), Offset(5)), START)
+    leader.handle(LeaderLogSynced(Offset(5), Offset(5)), START)
     assert (leader.wake_at, leader.is_replicated, leader.follower_states()) == (NEVER, False, ())
     assert leader.synced_end == 5
 
@@ -303,7 +301,7 @@ def passed(reign: Reign) -> int:
 
 def test_the_only_replica_has_passed_what_it_has_on_disk() -> None:
     leader = sole(7)
-    leader.handle(Synced(Offset(8), Offset(9)), START)
+    leader.handle(LeaderLogSynced(Offset(8), Offset(9)), START)
     assert passed_by_all(leader.synced_end, leader.follower_states(), START, 1) == 8
 
 

@@ -11,7 +11,7 @@ from envelope.types import LeaderEpoch, MonotonicNs, Offset, SyncMode
 from jetstream.replica import follower_events as following
 from jetstream.replica.leader_events import FetchArrived, FetchRefusal, FollowerLost
 from metadata.catalog.commands import ChangeLeader
-from metadata.catalog.events import Refused
+from metadata.catalog.events import CommandRefused
 from metadata.controller.events import Elect, LeaderSilent, NodeHeard
 from metadata.controller.machine import Controller
 from metadata.lease import Lease, unlimited
@@ -331,7 +331,7 @@ def test_d15_unclean_election_is_told_and_the_loss_is_found() -> None:
     cluster[A].crash()
     row = cluster.row
     clean = ChangeLeader(STREAM, row.incarnation, B, cluster[B].node_epoch, row.leader_epoch)
-    assert isinstance(cluster.apply(clean)[0], Refused)
+    assert isinstance(cluster.apply(clean)[0], CommandRefused)
     assert cluster.row.leader == A
     unclean = ChangeLeader(STREAM, row.incarnation, B, cluster[B].node_epoch, row.leader_epoch, unclean=True)
     assert len(cluster.apply(unclean)) == 2

@@ -3,7 +3,13 @@
 import pytest
 
 from envelope.types import LeaderEpoch, Offset
-from jetstream.replica.follower_events import Connected, Disconnected, Distrust, Reset, StartOverAnswer
+from jetstream.replica.follower_events import (
+    Distrust,
+    LeaderConnected,
+    LeaderDisconnected,
+    ResetLog,
+    StartOverAnswer,
+)
 from jetstream.replica.settings import NEVER
 from tests.support.following import EPOCH, Following, diverging, fetch
 from tests.support.replica_cluster import A, B, C, ReplicaCluster, agree, come_together
@@ -57,7 +63,7 @@ def test_nothing_committed_is_cut_for_a_leader_that_must_have_it() -> None:
     assert following.give(diverging(5, 10, 5, 8)) == (Distrust(Offset(8), Offset(9)),)
     assert following.follower.high_watermark == 9
     assert following.follower.wake_at == NEVER
-    assert following.give(Connected()) == following.give(Disconnected()) == ()
+    assert following.give(LeaderConnected()) == following.give(LeaderDisconnected()) == ()
     assert following.give(diverging(5, 10, 5, 8)) == ()
     assert following.reign(C, 8) == (fetch(5, 10, leader=C, epoch=8, known=9),), "it asks the next leader"
 
@@ -71,4 +77,4 @@ def test_nobody_begins_anew_for_an_empty_leader_that_was_elected_cleanly() -> No
 def test_who_is_behind_what_retention_has_left_begins_anew() -> None:
     following = Following(known=10)
     answer = StartOverAnswer(EPOCH, LeaderEpoch(5), Offset(10), Offset(12))
-    assert following.give(answer) == (Reset(Offset(12)),)
+    assert following.give(answer) == (ResetLog(Offset(12)),)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from envelope.errors import CorruptDataError
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.state.epochs import EpochHistory, EpochStart
-from jetstream.tier.manifest import Manifest, decode_manifest, encode_manifest, name_of
+from jetstream.tier.manifest import TierManifest, decode_manifest, encode_manifest, name_of
 from jetstream.tier.object_names import ManifestName, SegmentName, parsed_name
 from metadata.catalog.tables import TierMark
 from tests.support.logs import flipped
@@ -39,7 +39,7 @@ def test_every_flipped_bit_is_found(position: int, bit: int) -> None:
         manifest(segment(0, 10), start=11, end=10),
     ],
 )
-def test_a_manifest_with_holes_is_refused(wrong: Manifest) -> None:
+def test_a_manifest_with_holes_is_refused(wrong: TierManifest) -> None:
     assert wrong.problem() is not None
     content = encode_manifest(WHOLE)
     forged = content.replace(b'"next":10', b'"next": 9')

@@ -5,11 +5,11 @@ import pytest
 
 from envelope.errors import DivergedHistory, OffsetOutOfRange, TierUnavailable
 from envelope.types import Incarnation, LeaderEpoch, Offset
-from jetstream.fetch.planner import FetchQuery, Refuse, StreamView, plan_fetch
+from jetstream.fetch.planner import FetchQuery, RefuseRead, StreamView, plan_fetch
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.readable_log import ReadableLog
 from jetstream.tier.download import download_segment
-from jetstream.tier.manifest import Manifest, TieredSegment
+from jetstream.tier.manifest import TieredSegment, TierManifest
 from jetstream.tier.object_store import ObjectStore
 from jetstream.tier.tiered_log import SegmentAway, TieredLog
 from jetstream.tier.upload import upload_segment
@@ -29,7 +29,7 @@ def nothing_held(_: TieredSegment) -> ReadableLog | None:
     return None
 
 
-def unused(_manifest: Manifest, _segment: TieredSegment) -> None:
+def unused(_manifest: TierManifest, _segment: TieredSegment) -> None:
     raise AssertionError("nothing was read")
 
 
@@ -85,7 +85,7 @@ def test_an_old_list_calls_no_reader_diverged() -> None:
     view = StreamView(Incarnation("life"), Offset(9), readable, LeaderEpoch(2), leads=False)
     for offset in (5, 6):
         plan = plan_fetch(FetchQuery(Offset(offset), 100, LeaderEpoch(2)), view, load=True)
-        assert not isinstance(plan, Refuse) or not isinstance(plan.error, DivergedHistory)
+        assert not isinstance(plan, RefuseRead) or not isinstance(plan.error, DivergedHistory)
     with pytest.raises(SegmentAway) as away:
         readable.epoch_at(Offset(5))
     assert away.value.wanted is None

@@ -1,7 +1,7 @@
 """An archive as its manifest tells it: which files hold which rows, and how far of each stream they go.
 
 Pure. An archive is a directory of Parquet files, ``date=2026-01-02/b0000000042-00000.parquet``, and a
-manifest that is replaced as a whole, one version after the other. What makes the next version is a `Change`:
+manifest that is replaced as a whole, one version after the other. A `ManifestChange` makes the next version:
 it is written down before the first file moves, so that whoever finds it after a crash can finish it.
 
 Theory of operation: a batch of a query is staged, its files are measured, and `added_batch` holds what they
@@ -43,7 +43,7 @@ StreamPlace = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class StagedFile:
+class PendingFile:
     """A file of rows that is written, and not yet in its place.
 
     Attributes:
@@ -93,7 +93,7 @@ class ArchivedStream:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class ArchivedMicroBatch:
     """A micro-batch: the query's id, which its checkpoint keeps, and the batch's number in it."""
 
     query: str
@@ -101,7 +101,7 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class StagedMove:
     """A staged file and what it becomes."""
 
     staged: str
@@ -109,7 +109,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ManifestChange:
     """What makes the next version of a manifest: a batch that comes in, or files that become one.
 
     Attributes:
@@ -123,14 +123,14 @@ class Change:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     version: int
-    moves: tuple[Move, ...]
+    moves: tuple[StagedMove, ...]
     removed: tuple[str, ...] = ()
     streams: dict[str, ArchivedStream] = field(default_factory=dict)
-    writer: Writer | None = None
+    writer: ArchivedMicroBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ArchiveManifest:
     """What an archive has.
 
     Invariants:
@@ -150,7 +150,7 @@ class Manifest:
     levels: tuple[str, ...] = ()
     streams: dict[str, ArchivedStream] = field(default_factory=dict)
     files: tuple[ArchivedFile, ...] = ()
-    writer: Writer | None = None
+    writer: ArchivedMicroBatch | None = None
     format: int = FORMAT
 
     @property
@@ -163,12 +163,12 @@ class Manifest:
         """The first offset of each stream that is not archived."""
         return {name: StreamOffset(kept.incarnation, kept.end) for name, kept in self.streams.items()}
 
-    def has(self, writer: Writer) -> bool:
+    def has(self, writer: ArchivedMicroBatch) -> bool:
         """Tell whether that batch is archived: a query's batches come one after the other."""
         last = self.writer
         return last is not None and last.query == writer.query and last.batch >= writer.batch
 
-    def begun(self, levels: tuple[str, ...]) -> "Manifest":
+    def begun(self, levels: tuple[str, ...]) -> "ArchiveManifest":
         """Return the first version, with these levels of directories, or itself if there is one.
 
         Raises:
@@ -182,7 +182,7 @@ class Manifest:
             )
         return self
 
-    def after(self, change: Change) -> "Manifest":
+    def after(self, change: ManifestChange) -> "ArchiveManifest":
         """Return the version that ``change`` makes."""
         assert change.version == self.version + 1, f"{change.version} behind {self.version}"
         removed = frozenset(change.removed)
@@ -210,8 +210,12 @@ class Manifest:
 
 
 def added_batch(
-    manifest: Manifest, writer: Writer, before: Offsets, ends: Offsets, staged: Sequence[StagedFile]
-) -> Change:
+    manifest: ArchiveManifest,
+    writer: ArchivedMicroBatch,
+    before: Offsets,
+    ends: Offsets,
+    staged: Sequence[PendingFile],
+) -> ManifestChange:
     """Return the change that brings a batch in.
 
     Args:
@@ -238,16 +242,18 @@ def added_batch(
     grown = {name: _grown(manifest, name, ranges[name], spans.get(name)) for name in ends}
     version = manifest.version + 1
     moves = [
-        Move(
+        StagedMove(
             file.path,
             ArchivedFile(f"{file.directory}/b{version:010}-{number:05}.parquet", file.rows, file.bytes),
         )
         for number, file in enumerate(staged)
     ]
-    return Change(version, tuple(moves), streams=grown, writer=writer)
+    return ManifestChange(version, tuple(moves), streams=grown, writer=writer)
 
 
-def merged_files(manifest: Manifest, files: Sequence[ArchivedFile], staged: StagedFile) -> Change:
+def merged_files(
+    manifest: ArchiveManifest, files: Sequence[ArchivedFile], staged: PendingFile
+) -> ManifestChange:
     """Return the change that puts one file, which has the rows of ``files``, in their place.
 
     Raises:
@@ -258,10 +264,12 @@ def merged_files(manifest: Manifest, files: Sequence[ArchivedFile], staged: Stag
         raise CorruptDataError(f"{rows} rows of {len(files)} files became {staged.rows} of one")
     version = manifest.version + 1
     file = ArchivedFile(f"{staged.directory}/m{version:010}.parquet", staged.rows, staged.bytes)
-    return Change(version, (Move(staged.path, file),), removed=tuple(file.path for file in files))
+    return ManifestChange(
+        version, (StagedMove(staged.path, file),), removed=tuple(file.path for file in files)
+    )
 
 
-def _spans(staged: Sequence[StagedFile], ends: Offsets) -> dict[str, Span]:
+def _spans(staged: Sequence[PendingFile], ends: Offsets) -> dict[str, Span]:
     """Return what all files together have of each stream."""
     spans: dict[str, Span] = {}
     for file in staged:
@@ -294,7 +302,7 @@ def _range(name: str, before: Offsets, end: StreamOffset) -> ArchivedStream:
     return ArchivedStream(end.incarnation, before[name].offset, end.offset)
 
 
-def _grown(manifest: Manifest, name: str, batch: ArchivedStream, span: Span | None) -> ArchivedStream:
+def _grown(manifest: ArchiveManifest, name: str, batch: ArchivedStream, span: Span | None) -> ArchivedStream:
     """Return what is archived of a stream with a batch of it."""
     kept = manifest.streams.get(name, ArchivedStream(batch.incarnation, batch.start, batch.start))
     if kept.incarnation != batch.incarnation:
@@ -319,11 +327,11 @@ def _grown(manifest: Manifest, name: str, batch: ArchivedStream, span: Span | No
     return replace(kept, end=batch.end, rows=kept.rows + rows)
 
 
-_MANIFEST: Final = TypeAdapter(Manifest)
-_CHANGE: Final = TypeAdapter(Change)
+_MANIFEST: Final = TypeAdapter(ArchiveManifest)
+_CHANGE: Final = TypeAdapter(ManifestChange)
 
 
-def encode_manifest(manifest: Manifest) -> dict[str, Json]:
+def encode_manifest(manifest: ArchiveManifest) -> dict[str, Json]:
     """Return the content of the manifest's state file."""
     problem = manifest.problem()
     assert problem is None, problem
@@ -331,7 +339,7 @@ def encode_manifest(manifest: Manifest) -> dict[str, Json]:
     return content
 
 
-def decode_manifest(content: dict[str, Json]) -> Manifest:
+def decode_manifest(content: dict[str, Json]) -> ArchiveManifest:
     """Return the manifest in a state file.
 
     Raises:
@@ -347,13 +355,13 @@ def decode_manifest(content: dict[str, Json]) -> Manifest:
     return manifest
 
 
-def encode_change(change: Change) -> dict[str, Json]:
+def encode_change(change: ManifestChange) -> dict[str, Json]:
     """Return the content of the change's state file."""
     content: dict[str, Json] = _CHANGE.dump_python(change, mode="json")
     return content
 
 
-def decode_change(content: dict[str, Json]) -> Change:
+def decode_change(content: dict[str, Json]) -> ManifestChange:
     """Return the change in a state file.
 
     Raises:

@@ -25,8 +25,8 @@ from jetstream.spark.pipelines.archives.archive_files import (
     MANIFEST_PATH,
     STATE_DIRECTORY,
     WORK_DIRECTORY,
-    Change,
-    Manifest,
+    ArchiveManifest,
+    ManifestChange,
     decode_change,
     decode_manifest,
     encode_change,
@@ -55,7 +55,7 @@ class ArchiveStore:
         self._clear_work()
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> ArchiveManifest:
         """What the archive has."""
         return self._manifest
 
@@ -85,7 +85,7 @@ class ArchiveStore:
             make_directories(self._disk, WORK_DIRECTORY)
         return f"{WORK_DIRECTORY}/{self._manifest.version + 1:010}-{uuid.uuid4().hex}"
 
-    def commit(self, change: Change) -> None:
+    def commit(self, change: ManifestChange) -> None:
         """Bring a change in; returns when it is durable.
 
         Raises:
@@ -115,7 +115,7 @@ class ArchiveStore:
         for directory in sorted(_directories(paths, WORK_DIRECTORY), reverse=True):
             self._disk.sync_dir(directory)
 
-    def _finish(self, change: Change) -> None:
+    def _finish(self, change: ManifestChange) -> None:
         for move in change.moves:
             self._place(move.staged, move.file.path)
         for directory in sorted({move.file.directory for move in change.moves}):
@@ -130,12 +130,12 @@ class ArchiveStore:
         elif not self._disk.exists(path):
             raise CorruptDataError(f"{path} is missing, and so is {staged}, which was to become it")
 
-    def _replace_manifest(self, manifest: Manifest) -> None:
+    def _replace_manifest(self, manifest: ArchiveManifest) -> None:
         make_directories(self._disk, STATE_DIRECTORY)
         write_state(self._disk, MANIFEST_PATH, encode_manifest(manifest))
         self._manifest = manifest
 
-    def _remove(self, change: Change) -> None:
+    def _remove(self, change: ManifestChange) -> None:
         for path in change.removed:
             if self._disk.exists(path):
                 self._disk.unlink(path)
@@ -164,7 +164,7 @@ def held_archive(disk: Disk) -> Iterator[ArchiveStore]:
         lock.close()
 
 
-def read_manifest(disk: Disk) -> Manifest:
+def read_manifest(disk: Disk) -> ArchiveManifest:
     """Return what an archive has now, whoever holds it.
 
     Raises:
@@ -177,13 +177,13 @@ def read_manifest(disk: Disk) -> Manifest:
     return manifest
 
 
-def _stored_manifest(disk: Disk) -> Manifest:
+def _stored_manifest(disk: Disk) -> ArchiveManifest:
     if not disk.exists(MANIFEST_PATH):
-        return Manifest()
+        return ArchiveManifest()
     return decode_manifest(decode_state(read_whole(disk, MANIFEST_PATH)))
 
 
-def _stored_change(disk: Disk) -> Change | None:
+def _stored_change(disk: Disk) -> ManifestChange | None:
     if not disk.exists(CHANGE_PATH):
         return None
     return decode_change(decode_state(read_whole(disk, CHANGE_PATH)))

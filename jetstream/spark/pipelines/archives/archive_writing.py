@@ -8,8 +8,8 @@ from envelope.errors import CorruptDataError
 from jetstream.log.disk.port import Disk
 from jetstream.spark.pipelines.archives.archive_files import (
     ArchivedFile,
-    StagedFile,
-    Writer,
+    ArchivedMicroBatch,
+    PendingFile,
     added_batch,
     merged_files,
 )
@@ -51,7 +51,7 @@ class StagedBatch:
     """
 
     staging: str
-    writer: Writer
+    writer: ArchivedMicroBatch
     before: Offsets
     ends: Offsets
     rows: int
@@ -88,7 +88,7 @@ def merge_small_files(store: ArchiveStore, plan: MergePlan, settings: FileSettin
     return len(merges)
 
 
-def _staged_files(disk: Disk, staging: str, depth: int) -> list[StagedFile]:
+def _staged_files(disk: Disk, staging: str, depth: int) -> list[PendingFile]:
     if not disk.exists(staging):
         return []
     return [

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from envelope.errors import CorruptDataError
 from jetstream.log.disk.port import Disk, File, parent_of
-from jetstream.spark.pipelines.archives.archive_files import ArchivedFile, Span, StagedFile, StreamPlace
+from jetstream.spark.pipelines.archives.archive_files import ArchivedFile, PendingFile, Span, StreamPlace
 
 Compression = Literal["zstd", "snappy", "gzip", "lz4", "none"]
 """By the names that Spark and pyarrow both know."""
@@ -80,7 +80,7 @@ class DiskStream(io.RawIOBase):
         return self._at
 
 
-def measured(disk: Disk, path: str, directory: str) -> StagedFile:
+def measured(disk: Disk, path: str, directory: str) -> PendingFile:
     """Return what a file of rows has, which belongs into ``directory``; reads three of its columns.
 
     Raises:
@@ -93,7 +93,7 @@ def measured(disk: Disk, path: str, directory: str) -> StagedFile:
                 seen = spans.get(place, Span(0, span.start, span.end))
                 both = (seen.rows + span.rows, min(seen.start, span.start), max(seen.end, span.end))
                 spans[place] = Span(*both)
-        return StagedFile(path, directory, file.size(), spans)
+        return PendingFile(path, directory, file.size(), spans)
 
 
 def merge_files(disk: Disk, files: Sequence[ArchivedFile], target: str, compression: Compression) -> None:

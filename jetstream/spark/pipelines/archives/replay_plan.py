@@ -14,7 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from envelope.errors import CorruptDataError, InvalidConfig
 from jetstream.log.disk.state_file import Json
-from jetstream.spark.pipelines.archives.archive_files import STATE_DIRECTORY, Manifest
+from jetstream.spark.pipelines.archives.archive_files import STATE_DIRECTORY, ArchiveManifest
 
 PIECE_OFFSETS: Final = 1 << 20
 """What one task sorts and publishes, between two looks at whether to stop."""
@@ -23,7 +23,7 @@ _INCARNATION_CHARACTERS: Final = 12
 """Of a life, in the name of a session, which has 128 at most."""
 
 
-class Piece(NamedTuple):
+class ReplayRange(NamedTuple):
     """Records of one stream, of offsets ``[start, end)``."""
 
     stream: str
@@ -61,7 +61,7 @@ class Replay:
         """Offsets that are to be published."""
         return sum(end - self.reached[name] for name, end in self.ends.items())
 
-    def resumed(self, stored: "Replay | None", manifest: Manifest) -> "Replay":
+    def resumed(self, stored: "Replay | None", manifest: ArchiveManifest) -> "Replay":
         """Return the replay to go on with: what was begun is finished first.
 
         Raises:
@@ -76,25 +76,25 @@ class Replay:
             )
         return stored if stored.left else stored.extended(manifest)
 
-    def extended(self, manifest: Manifest) -> "Replay":
+    def extended(self, manifest: ArchiveManifest) -> "Replay":
         """Return the replay with all that the archive has now."""
         ends = {name: kept.end for name, kept in manifest.streams.items()}
         starts = {name: kept.start for name, kept in manifest.streams.items()}
         return replace(self, ends=ends, reached=starts | self.reached)
 
-    def next_piece(self) -> Piece | None:
+    def next_piece(self) -> ReplayRange | None:
         """Return what is to be published next, None at the end."""
         for name in sorted(self.ends):
             start, end = self.reached[name], self.ends[name]
             if start < end:
-                return Piece(name, start, min(start + PIECE_OFFSETS, end))
+                return ReplayRange(name, start, min(start + PIECE_OFFSETS, end))
         return None
 
-    def session_of(self, piece: Piece, incarnation: str) -> str:
+    def session_of(self, piece: ReplayRange, incarnation: str) -> str:
         """Return the name of the session of a piece of a stream in that life."""
         return f"{self.session}/{piece.stream}/{incarnation[:_INCARNATION_CHARACTERS]}/{piece.start}"
 
-    def after(self, piece: Piece) -> "Replay":
+    def after(self, piece: ReplayRange) -> "Replay":
         """Return how far it is when ``piece`` is published."""
         return replace(self, reached=self.reached | {piece.stream: piece.end})
 

@@ -26,8 +26,8 @@ from jetstream.spark.pipelines.tables.table_version import (
     VERSION_PATH,
     Layout,
     MergedBucket,
+    MergedMicroBatch,
     TableVersion,
-    Writer,
     decode_version,
     encode_version,
 )
@@ -37,7 +37,13 @@ Merge = Callable[[TableVersion], Sequence[MergedBucket]]
 
 
 def bring_in(
-    disk: Disk, layout: Layout, writer: Writer, merge: Merge, *, now: Callable[[], TimestampUs], grace_us: int
+    disk: Disk,
+    layout: Layout,
+    writer: MergedMicroBatch,
+    merge: Merge,
+    *,
+    now: Callable[[], TimestampUs],
+    grace_us: int,
 ) -> TableVersion:
     """Bring a micro-batch into the table, unless it is in; return the version that has it, once durable.
 

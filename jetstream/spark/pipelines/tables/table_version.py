@@ -30,7 +30,7 @@ FILES_DIRECTORY: Final = "_files"
 """Begins with ``_``, which readers of directories pass over: they would also read what is replaced."""
 
 
-class Writer(NamedTuple):
+class MergedMicroBatch(NamedTuple):
     """A micro-batch: the query's id, which its checkpoint keeps, and the batch's number in it."""
 
     query: str
@@ -96,7 +96,7 @@ class TableVersion:
 
     layout: Layout
     version: int = 0
-    writer: Writer | None = None
+    writer: MergedMicroBatch | None = None
     files: tuple[BucketFile, ...] = ()
     replaced: tuple[ReplacedFile, ...] = ()
     format: int = FORMAT
@@ -120,7 +120,7 @@ class TableVersion:
         if self.version and layout != self.layout:
             raise InvalidConfig(f"the table has {_shown(self.layout)}, not {_shown(layout)}")
 
-    def takes(self, writer: Writer) -> bool:
+    def takes(self, writer: MergedMicroBatch) -> bool:
         """Tell whether a micro-batch is still to be merged: False if it is in.
 
         Raises:
@@ -137,7 +137,7 @@ class TableVersion:
         return writer.batch > last.batch
 
     def merged(
-        self, writer: Writer, buckets: Sequence[MergedBucket], now: TimestampUs, grace_us: int
+        self, writer: MergedMicroBatch, buckets: Sequence[MergedBucket], now: TimestampUs, grace_us: int
     ) -> "TableVersion":
         """Return the next version: with these buckets as they are now, without what the grace is over for."""
         touched = {bucket.bucket for bucket in buckets}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from envelope.types import LeaderEpoch, NodeId, StreamName
 from metadata.catalog.commands import ChangeLeader
 from metadata.catalog.events import Events, LeaderChanged
-from metadata.raft.messages.node_messages import LeaseAsked, NodeUnheard, StopAnnounced
+from metadata.raft.messages.node_messages import LeaseAsked, NodeUnheardReport, StopAnnounced
 from metadata.raft.proposals import ProposalId
 from tests.simulation.replica.metadata_service import is_wanted
 from tests.simulation.replica.swarm import LEASE
@@ -72,9 +72,9 @@ class Stewards:
         if wrong is not None and isinstance(events[0], LeaderChanged):
             raise Violation(wrong)
 
-    def told(self, message: LeaseAsked | NodeUnheard | StopAnnounced) -> None:
+    def told(self, message: LeaseAsked | NodeUnheardReport | StopAnnounced) -> None:
         """A metadata leader hears something that may be a reason to replace a living leader."""
-        if isinstance(message, NodeUnheard):
+        if isinstance(message, NodeUnheardReport):
             self._unheard_at[message.node] = self._world.timeline.now
         elif isinstance(message, StopAnnounced):
             self._world.replicas.checks.leases.stopping(message.source)

@@ -3,25 +3,33 @@
 from collections.abc import Sequence
 
 from envelope.types import Term
-from metadata.raft.events import Action, Apply, Event, LeaderChanged, Persist, ReadReady, Received
+from metadata.raft.events import (
+    Action,
+    Apply,
+    Event,
+    MessageReceived,
+    MetadataLeaderChanged,
+    Persist,
+    ReadReady,
+)
 from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendResponse,
-    HeartbeatResponse,
     PreVoteResponse,
     VoteRequest,
     VoteResponse,
+    VoterHeartbeatResponse,
 )
 from tests.simulation.raft.disk import LogImage
 from tests.simulation.violation import Violation
 
-_ANSWERS = (AppendResponse, AppendRejection, HeartbeatResponse, PreVoteResponse, VoteResponse)
-_DECISIONS = (Apply, ReadReady, LeaderChanged)
+_ANSWERS = (AppendResponse, AppendRejection, VoterHeartbeatResponse, PreVoteResponse, VoteResponse)
+_DECISIONS = (Apply, ReadReady, MetadataLeaderChanged)
 
 
 def check_answers(event: Event, actions: Sequence[Action], log: LogImage, term: Term) -> None:
     """A voter with ``log``, in ``term`` before the ``event``, wants ``actions``."""
-    if not isinstance(event, Received):
+    if not isinstance(event, MessageReceived):
         return
     message = event.message
     if isinstance(message, VoteRequest):

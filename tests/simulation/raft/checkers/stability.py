@@ -6,7 +6,16 @@ No entry is lost without them, so no other checker would miss them.
 from collections.abc import Iterable
 
 from envelope.types import NodeId, Term
-from metadata.raft.events import Action, Disconnected, Event, LeaderChanged, Persist, Received, Send, Tick
+from metadata.raft.events import (
+    Action,
+    Event,
+    MessageReceived,
+    MetadataLeaderChanged,
+    PeerDisconnected,
+    Persist,
+    Send,
+    Tick,
+)
 from metadata.raft.messages.voter_messages import (
     AppendRequest,
     Heartbeat,
@@ -36,25 +45,25 @@ class Stability:
 
     def handled(self, event: Event, actions: tuple[Action, ...], now: int) -> None:
         """The voter was given ``event`` and wants ``actions``."""
-        if isinstance(event, Received):
+        if isinstance(event, MessageReceived):
             self._received(event.message, now)
-        elif isinstance(event, Disconnected) and event.refused and event.peer == self._leader:
+        elif isinstance(event, PeerDisconnected) and event.refused and event.peer == self._leader:
             self._leader_heard_at = None
         self._wants(event, actions, now)
-        if isinstance(event, Received):
+        if isinstance(event, MessageReceived):
             self._heard_of_leader(event.message, now)
         elif isinstance(event, Tick) and self._leader == self._name:
             self._is_supported(now)
 
     def _wants(self, event: Event, actions: tuple[Action, ...], now: int) -> None:
-        changed: LeaderChanged | None = None
+        changed: MetadataLeaderChanged | None = None
         for action in actions:
             if isinstance(action, Send):
                 self._said(action.message, event, now)
             elif isinstance(action, Persist):
                 for send in action.then:
                     self._said(send.message, event, now)
-            elif isinstance(action, LeaderChanged):
+            elif isinstance(action, MetadataLeaderChanged):
                 changed = action
         if changed is not None:  # what was said is judged by what was known before
             self._follow(changed.leader, changed.term, now)
@@ -86,7 +95,7 @@ class Stability:
             self._is_free_to_vote(message, event, now)
 
     def _is_free_to_vote(self, message: Message, event: Event, now: int) -> None:
-        request = event.message if isinstance(event, Received) else None
+        request = event.message if isinstance(event, MessageReceived) else None
         # In the term of the leader itself no vote can depose it any more.
         if isinstance(request, VoteRequest) and (request.transferred or request.term == self._term):
             return

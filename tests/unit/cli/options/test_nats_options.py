@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from jetstream.cli.options.nats_options import NatsIdentity, NatsOptions, server_urls
+from jetstream.cli.options.nats_options import NatsAccess, NatsOptions, server_urls
 from jetstream.cli.options.option_groups import expanded
 
 SECRET = "correct-horse-battery"
@@ -44,30 +44,30 @@ def test_a_flag_wins_over_the_environment() -> None:
 def test_every_way_of_authenticating_reaches_nats_py(tmp_path: Path) -> None:
     seed = tmp_path / "seed"
     seed.write_text("S")
-    assert NatsIdentity(user="u", password="p").connect_arguments() == {"user": "u", "password": "p"}
-    assert NatsIdentity(token="t").connect_arguments() == {"token": "t"}
-    assert NatsIdentity(nkey=seed).connect_arguments() == {"nkeys_seed": str(seed)}
-    assert NatsIdentity(creds=seed).connect_arguments() == {"user_credentials": str(seed)}
+    assert NatsAccess(user="u", password="p").connect_arguments() == {"user": "u", "password": "p"}
+    assert NatsAccess(token="t").connect_arguments() == {"token": "t"}
+    assert NatsAccess(nkey=seed).connect_arguments() == {"nkeys_seed": str(seed)}
+    assert NatsAccess(creds=seed).connect_arguments() == {"user_credentials": str(seed)}
 
 
 def test_a_node_takes_the_same_identity_under_its_own_names(tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     authority.write_text("PEM")
-    identity = NatsIdentity(user="u", password="p", tls_ca=authority)
+    identity = NatsAccess(user="u", password="p", tls_ca=authority)
     assert identity.node_settings() == {"user": "u", "password": "p", "tls": {"ca": authority}}
 
 
 @pytest.mark.parametrize(
     "identity",
     [
-        NatsIdentity(user="u"),
-        NatsIdentity(password="p"),
-        NatsIdentity(user="u", password="p", token="t"),
-        NatsIdentity(nkey=Path("/no/such/file")),
-        NatsIdentity(tls_cert=Path("/no/such/file")),
+        NatsAccess(user="u"),
+        NatsAccess(password="p"),
+        NatsAccess(user="u", password="p", token="t"),
+        NatsAccess(nkey=Path("/no/such/file")),
+        NatsAccess(tls_cert=Path("/no/such/file")),
     ],
 )
-def test_an_identity_that_contradicts_itself_is_a_usage_error(identity: NatsIdentity) -> None:
+def test_an_identity_that_contradicts_itself_is_a_usage_error(identity: NatsAccess) -> None:
     with pytest.raises(typer.BadParameter):
         identity.connect_arguments()
 

@@ -16,8 +16,8 @@ from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.socket_options import SocketOptions
 from jetstream.cli.pipelines.command import AnswerOptions, QuestionOptions, TableOptions
 from jetstream.cli.pipelines.options import (
+    PipelineSource,
     QueryOptions,
-    SourceOptions,
     absolute_place,
     access_options,
     pairs_of,
@@ -49,7 +49,7 @@ def command(parsed: Parsed) -> typer.Typer:
 
     def job(
         nats: NatsOptions,
-        source: SourceOptions,
+        source: PipelineSource,
         wanted: TableOptions,
         query: QueryOptions,
     ) -> None:
@@ -135,7 +135,7 @@ def test_there_is_an_example_of_each_pipeline() -> None:
 
 def test_a_source_reads_all_of_its_stream_unless_it_is_told_more() -> None:
     nats, socket = NatsOptions(nats="nats://a:1,nats://b:2"), SocketOptions(socket_token="t")
-    options = SourceOptions(stream="orders").options(nats, socket)
+    options = PipelineSource(stream="orders").options(nats, socket)
     assert options == {
         "servers": "nats://a:1,nats://b:2",
         "token": "t",
@@ -143,7 +143,7 @@ def test_a_source_reads_all_of_its_stream_unless_it_is_told_more() -> None:
         "maxOffsetsPerTrigger": "1000000",
         "startingOffsets": "earliest",
     }
-    told = SourceOptions(stream="orders", option=["startingTimestamp=5", "maxOffsetsPerTrigger=9"])
+    told = PipelineSource(stream="orders", option=["startingTimestamp=5", "maxOffsetsPerTrigger=9"])
     assert told.options(nats, socket)["maxOffsetsPerTrigger"] == "9"
     assert "startingOffsets" not in told.options(nats, socket)
     for each in (options, told.options(nats, socket)):

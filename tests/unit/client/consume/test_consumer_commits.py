@@ -8,8 +8,8 @@ import pytest
 from envelope.group_errors import MemberFenced
 from envelope.types import Offset
 from jetstream.client.consume.consumer_commits import Committer, ConsumerCommits
-from jetstream.client.consume.lanes import Lane, Lanes
-from jetstream.client.consume.membership import GroupMember
+from jetstream.client.consume.lanes import PartitionBuffer, PartitionBuffers
+from jetstream.client.consume.membership import GroupMembership
 from jetstream.client.consume.options import consume_settings
 from tests.support.group_membership import claim
 
@@ -25,10 +25,10 @@ async def fulfilled(committer: Committer) -> None:
 
 def test_offsets_of_a_partition_that_is_gone_by_their_turn_are_not_said_to_be_stored() -> None:
     async def test() -> None:
-        lanes = Lanes()
-        committer = Committer("g", cast("GroupMember", None))  # asked only for what is due
+        lanes = PartitionBuffers()
+        committer = Committer("g", cast("GroupMembership", None))  # asked only for what is due
         commits = ConsumerCommits(consume_settings("orders", "g", {}), lanes, committer)
-        lane: Lane = lanes.open(claim(0, 1), "orders/0")
+        lane: PartitionBuffer = lanes.open(claim(0, 1), "orders/0")
         lane.has_read_to(Offset(0))
         commits.begin(lane, None)
         async with asyncio.TaskGroup() as tasks:

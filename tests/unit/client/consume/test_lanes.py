@@ -4,28 +4,28 @@ import pytest
 
 from envelope.errors import OffsetOutOfRange, RequestError
 from envelope.types import LeaderEpoch, Offset
-from jetstream.client.consume.lanes import Chunk, Delivery, Lane, Lanes
+from jetstream.client.consume.lanes import Delivery, PartitionBuffer, PartitionBuffers, RecordChunk
 from jetstream.client.read.records import RECORDS_AT_ONCE
 from tests.support.group_membership import claim
 from tests.support.sockets import records_batch
 
 
-def chunk(start: int, rows: int, end: int | None = None) -> Chunk:
+def chunk(start: int, rows: int, end: int | None = None) -> RecordChunk:
     """Return records ``start``, … of which those up to ``end`` that follow were left out."""
-    return Chunk(
+    return RecordChunk(
         records_batch(start, [b"v"] * rows),
         Offset(start + rows if end is None else end),
         LeaderEpoch(1),
     )
 
 
-def a_lane(lanes: Lanes, number: int = 0, start: int = 0) -> Lane:
+def a_lane(lanes: PartitionBuffers, number: int = 0, start: int = 0) -> PartitionBuffer:
     lane = lanes.open(claim(number, 1), f"orders/{number}")
     lane.has_read_to(Offset(start))
     return lane
 
 
-def taken(lanes: Lanes, rows_max: int | None = None) -> Delivery:
+def taken(lanes: PartitionBuffers, rows_max: int | None = None) -> Delivery:
     delivery = lanes.take(rows_max)
     assert delivery is not None
     return delivery
@@ -37,7 +37,7 @@ def offsets(delivery: Delivery, count: int) -> list[int]:
 
 
 def test_a_record_is_processed_when_the_next_one_is_asked_for() -> None:
-    lanes = Lanes()
+    lanes = PartitionBuffers()
     lane = a_lane(lanes)
     lanes.put(lane, chunk(0, 2, end=9))
     delivery = taken(lanes)
@@ -51,7 +51,7 @@ def test_a_record_is_processed_when_the_next_one_is_asked_for() -> None:
 
 
 def test_records_are_made_a_part_of_a_batch_at_a_time() -> None:
-    lanes = Lanes()
+    lanes = PartitionBuffers()
     count = 2 * RECORDS_AT_ONCE + 1
     lanes.put(a_lane(lanes), chunk(0, count))
     delivery = taken(lanes)
@@ -61,7 +61,7 @@ def test_records_are_made_a_part_of_a_batch_at_a_time() -> None:
 
 
 def test_a_record_that_counts_at_once_is_processed_when_it_is_handed_out() -> None:
-    lanes = Lanes(counts_at_once=True)
+    lanes = PartitionBuffers(counts_at_once=True)
     lane = a_lane(lanes)
     lanes.put(lane, chunk(0, 2))
     offsets(taken(lanes), 1)
@@ -69,7 +69,7 @@ def test_a_record_that_counts_at_once_is_processed_when_it_is_handed_out() -> No
 
 
 def test_a_batch_is_processed_when_the_next_one_is_asked_for() -> None:
-    lanes = Lanes()
+    lanes = PartitionBuffers()
     lane = a_lane(lanes)
     lanes.put(lane, chunk(0, 4))
     delivery = taken(lanes)
@@ -83,7 +83,7 @@ def test_a_batch_is_processed_when_the_next_one_is_asked_for() -> None:
 
 
 def test_pieces_of_a_batch_that_was_taken_back_stay_in_order() -> None:
-    lanes = Lanes()
+    lanes = PartitionBuffers()
     lane = a_lane(lanes)
     lanes.put(lane, chunk(0, 9))
     first = taken(lanes, 5)
@@ -100,7 +100,7 @@ def test_pieces_of_a_batch_that_was_taken_back_stay_in_order() -> None:
 
 
 def test_a_batch_that_is_taken_back_is_not_handed_out() -> None:
-    lanes = Lanes()
+    lanes = PartitionBuffers()
     lane = a_lane(lanes)
     lanes.put(lane, chunk(0, 4))
     delivery = taken(lanes)
@@ -109,7 +109,7 @@ def test_a_batch_that_is_taken_back_is_not_handed_out() -> None:
 
 
 def test_what_is_finished_hands_out_nothing_more_and_counts_once() -> None:
-    lanes = Lanes()
+    lanes = PartitionBuffers()
     lane = a_lane(lanes)
     lanes.put(lane, chunk(0, 4))
     delivery = taken(lanes)
@@ -122,7 +122,7 @@ def test_what_is_finished_hands_out_nothing_more_and_counts_once() -> None:
 
 
 def test_what_is_in_hand_of_a_partition_that_is_given_up_does_not_come_back() -> None:
-    lanes = Lanes()
+    lanes = PartitionBuffers()
     lane = a_lane(lanes)
     lanes.put(lane, chunk(0, 4))
     delivery = taken(lanes)
@@ -139,7 +139,7 @@ def test_what_is_in_hand_of_a_partition_that_is_given_up_does_not_come_back() ->
 
 
 def test_what_was_read_and_dropped_is_not_processed() -> None:
-    lanes = Lanes()
+    lanes = PartitionBuffers()
     lane = a_lane(lanes)
     lanes.put(lane, chunk(0, 4))
     lane.has_read_to(Offset(4))
@@ -149,7 +149,7 @@ def test_what_was_read_and_dropped_is_not_processed() -> None:
 
 
 def test_what_was_left_out_is_processed_once_nothing_waits_before_it() -> None:
-    lanes = Lanes()
+    lanes = PartitionBuffers()
     lane = a_lane(lanes)
     lanes.put(lane, chunk(0, 1))
     delivery = taken(lanes)
@@ -163,7 +163,7 @@ def test_what_was_left_out_is_processed_once_nothing_waits_before_it() -> None:
 
 
 def test_partitions_take_turns_batch_by_batch() -> None:
-    lanes = Lanes()
+    lanes = PartitionBuffers()
     several = [a_lane(lanes, number) for number in range(3)]
     for lane in several:
         lanes.put(lane, chunk(0, 3))
@@ -180,7 +180,7 @@ def test_partitions_take_turns_batch_by_batch() -> None:
 
 
 def test_a_failure_is_raised_behind_what_came_before_it_until_the_place_is_another() -> None:
-    lanes = Lanes()
+    lanes = PartitionBuffers()
     lane = a_lane(lanes)
     lanes.put(lane, chunk(0, 1))
     lanes.fail(lane, OffsetOutOfRange("gone"))
@@ -199,7 +199,7 @@ def test_a_failure_is_raised_behind_what_came_before_it_until_the_place_is_anoth
 
 
 def test_what_was_in_hand_when_another_place_was_sought_counts_for_nothing() -> None:
-    lanes = Lanes()
+    lanes = PartitionBuffers()
     lane = a_lane(lanes)
     lanes.put(lane, chunk(0, 4))
     delivery = taken(lanes)
@@ -212,11 +212,11 @@ def test_what_was_in_hand_when_another_place_was_sought_counts_for_nothing() -> 
 
 def test_a_partition_that_is_not_assigned_is_named() -> None:
     with pytest.raises(RequestError, match="orders/9"):
-        Lanes().assigned("orders/9")
+        PartitionBuffers().assigned("orders/9")
 
 
 def test_what_the_application_works_on_changes_with_every_record() -> None:
-    lanes = Lanes()
+    lanes = PartitionBuffers()
     assert lanes.worked_on() is None
     for number in range(2):
         lanes.put(a_lane(lanes, number), chunk(0, 2))

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envelope.limits import KIB, MIB
-from jetstream.client.nodes.socket_link import KEPT_BYTES_MAX, ReceiveRooms
+from jetstream.client.nodes.socket_link import KEPT_BYTES_MAX, BufferPool
 
 LENGTHS = st.sampled_from([1, 255 * KIB, 256 * KIB, 300 * KIB, 512 * KIB, MIB, MIB + 1, 3 * MIB])
 
 
 def test_a_room_comes_back_when_the_last_view_is_gone() -> None:
-    rooms = ReceiveRooms()
+    rooms = BufferPool()
     room = rooms.take(MIB)
     part = pa.py_buffer(room).slice(100, 10)
     del room
@@ -26,7 +26,7 @@ def test_a_room_comes_back_when_the_last_view_is_gone() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    rooms = ReceiveRooms()
+    rooms = BufferPool()
     lent = [rooms.take(4 * MIB) for _ in range(20)]
     lent.append(rooms.take(64 * MIB))
     lent.clear()
@@ -34,7 +34,7 @@ def test_what_is_kept_is_bounded() -> None:
 
 
 def test_a_room_may_come_back_from_another_thread() -> None:
-    rooms = ReceiveRooms()
+    rooms = BufferPool()
     lent = [rooms.take(MIB) for _ in range(8)]
     thread = threading.Thread(target=lent.clear)
     thread.start()
@@ -45,7 +45,7 @@ def test_a_room_may_come_back_from_another_thread() -> None:
 @settings(max_examples=50)
 @given(st.lists(st.tuples(LENGTHS, st.integers(0, 4)), max_size=30))
 def test_two_living_rooms_share_nothing(steps: list[tuple[int, int]]) -> None:
-    rooms = ReceiveRooms()
+    rooms = BufferPool()
     living: list[tuple[memoryview, int]] = []
     for number, (length, dropped) in enumerate(steps):
         room = rooms.take(length)

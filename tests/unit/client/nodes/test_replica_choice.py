@@ -8,12 +8,12 @@ import pytest
 
 from jetstream.client.nodes.replica_choice import (
     LOOK_AGAIN_MS,
+    Locality,
     Purpose,
     ReadFrom,
-    ReadWish,
+    ReadPreference,
+    RouteStep,
     StreamReplicas,
-    Visit,
-    Whereabouts,
     choose,
 )
 
@@ -31,14 +31,14 @@ def chosen(
     purpose: Purpose,
     read_from: ReadFrom = "auto",
     shunned: Collection[str] = (),
-    whereabouts: Whereabouts = Whereabouts(),  # noqa: B008 - a tuple
-) -> set[Visit | None]:
+    whereabouts: Locality = Locality(),  # noqa: B008 - a tuple
+) -> set[RouteStep | None]:
     """What readers with different turns choose."""
-    wish = ReadWish(read_from, whereabouts)
+    wish = ReadPreference(read_from, whereabouts)
     return {choose(known, purpose, wish, shunned, turn) for turn in range(12)}
 
 
-def nodes(visits: Collection[Visit | None]) -> set[str | None]:
+def nodes(visits: Collection[RouteStep | None]) -> set[str | None]:
     return {None if visit is None else visit.node for visit in visits}
 
 
@@ -61,11 +61,11 @@ def test_read_replicas_take_their_share_of_readers_that_catch_up_and_no_others()
 @pytest.mark.parametrize("purpose", Purpose)
 def test_the_same_reader_goes_to_the_same_node(purpose: Purpose, read_from: ReadFrom) -> None:
     for turn in range(6):
-        assert len({choose(WHOLE, purpose, ReadWish(read_from), (), turn) for _ in range(3)}) == 1
+        assert len({choose(WHOLE, purpose, ReadPreference(read_from), (), turn) for _ in range(3)}) == 1
 
 
 def test_the_nearest_replica_is_asked_where_several_would_do() -> None:
-    beside_c, in_r2 = Whereabouts("c", "r2"), Whereabouts(rack="r2")
+    beside_c, in_r2 = Locality("c", "r2"), Locality(rack="r2")
     assert nodes(chosen(RACKED, Purpose.CATCH_UP, whereabouts=beside_c)) == {"c"}
     assert nodes(chosen(RACKED, Purpose.CATCH_UP, whereabouts=in_r2)) == {"b", "c"}
     assert nodes(chosen(RACKED, Purpose.TAIL, "any", whereabouts=in_r2)) == {"b", "c"}
@@ -74,38 +74,38 @@ def test_the_nearest_replica_is_asked_where_several_would_do() -> None:
 
 
 def test_who_stands_nowhere_near_a_replica_asks_any() -> None:
-    for whereabouts in (Whereabouts(), Whereabouts("x", "r9"), Whereabouts("x")):
+    for whereabouts in (Locality(), Locality("x", "r9"), Locality("x")):
         assert nodes(chosen(RACKED, Purpose.CATCH_UP, whereabouts=whereabouts)) == {"a", "b", "c", "d"}
 
 
 def test_the_leader_is_asked_from_wherever_only_it_will_do() -> None:
-    beside_c = Whereabouts("c", "r2")
+    beside_c = Locality("c", "r2")
     assert nodes(chosen(RACKED, Purpose.TAIL, whereabouts=beside_c)) == {"a"}
     assert nodes(chosen(RACKED, Purpose.OFFSETS, "leader", whereabouts=beside_c)) == {"a"}
     assert nodes(chosen(RACKED, Purpose.CATCH_UP, "leader", whereabouts=beside_c)) == {"a"}
 
 
 def test_who_has_caught_up_goes_to_the_leader_and_waits_there() -> None:
-    assert chosen(WHOLE, Purpose.TAIL) == {Visit("a", leaves=True)}
+    assert chosen(WHOLE, Purpose.TAIL) == {RouteStep("a", leaves=True)}
 
 
 def test_where_the_stream_ends_only_the_leader_knows_whatever_has_failed() -> None:
     for shunned in ((), ALL):
-        assert chosen(WHOLE, Purpose.OFFSETS, "auto", shunned) == {Visit("a", leaves=True)}
+        assert chosen(WHOLE, Purpose.OFFSETS, "auto", shunned) == {RouteStep("a", leaves=True)}
     assert chosen(LEADERLESS, Purpose.OFFSETS) == {None}
 
 
 @pytest.mark.parametrize("purpose", Purpose)
 def test_who_wants_the_leader_gets_nobody_else(purpose: Purpose) -> None:
     for shunned in ((), ("a",), ALL):
-        assert chosen(WHOLE, purpose, "leader", shunned) == {Visit("a", leaves=True)}
+        assert chosen(WHOLE, purpose, "leader", shunned) == {RouteStep("a", leaves=True)}
     assert chosen(LEADERLESS, purpose, "leader") == {None}
 
 
 @pytest.mark.parametrize("purpose", Purpose)
 def test_who_reads_from_any_replica_stays_there_and_needs_no_leader(purpose: Purpose) -> None:
-    assert chosen(WHOLE, purpose, "any") == {Visit("a"), Visit("b"), Visit("c")}
-    assert chosen(LEADERLESS, purpose, "any") == {Visit("a"), Visit("b")}
+    assert chosen(WHOLE, purpose, "any") == {RouteStep("a"), RouteStep("b"), RouteStep("c")}
+    assert chosen(LEADERLESS, purpose, "any") == {RouteStep("a"), RouteStep("b")}
 
 
 def test_a_node_that_has_just_failed_is_asked_last() -> None:
@@ -116,17 +116,17 @@ def test_a_node_that_has_just_failed_is_asked_last() -> None:
 
 def test_while_the_leader_is_away_another_replica_serves_for_a_moment() -> None:
     assert chosen(WHOLE, Purpose.TAIL, "auto", ("a",)) == {
-        Visit("b", leaves=True, wait_ms_max=LOOK_AGAIN_MS),
-        Visit("c", leaves=True, wait_ms_max=LOOK_AGAIN_MS),
+        RouteStep("b", leaves=True, wait_ms_max=LOOK_AGAIN_MS),
+        RouteStep("c", leaves=True, wait_ms_max=LOOK_AGAIN_MS),
     }
     assert nodes(chosen(LEADERLESS, Purpose.TAIL)) == {"a", "b"}
 
 
 def test_who_catches_up_at_a_follower_does_not_wait_there() -> None:
     assert chosen(WHOLE, Purpose.CATCH_UP) == {
-        Visit("a", leaves=True),
-        Visit("b", leaves=True, wait_ms_max=0),
-        Visit("c", leaves=True, wait_ms_max=0),
+        RouteStep("a", leaves=True),
+        RouteStep("b", leaves=True, wait_ms_max=0),
+        RouteStep("c", leaves=True, wait_ms_max=0),
     }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from envelope.errors import RecordTooLarge
 from jetstream.client.publish.ack_inbox import ClaimedFuture
-from jetstream.client.publish.publisher import KeptFailures
+from jetstream.client.publish.publisher import UnobservedFailures
 
 KEPT_MAX = 100
 
@@ -26,7 +26,7 @@ def with_a_loop(scenario: Callable[[], None]) -> None:
     asyncio.run(run())
 
 
-def raised_by(failures: KeptFailures) -> tuple[str, list[str]]:
+def raised_by(failures: UnobservedFailures) -> tuple[str, list[str]]:
     with pytest.raises(RecordTooLarge) as caught:
         failures.raise_first()
     return str(caught.value), getattr(caught.value, "__notes__", [])
@@ -34,7 +34,7 @@ def raised_by(failures: KeptFailures) -> tuple[str, list[str]]:
 
 def test_the_first_failure_that_nobody_looked_at_is_raised_once() -> None:
     def scenario() -> None:
-        failures = KeptFailures()
+        failures = UnobservedFailures()
         futures = [failed(number) for number in range(3)]
         for future in futures:
             failures.keep(future)
@@ -47,7 +47,7 @@ def test_the_first_failure_that_nobody_looked_at_is_raised_once() -> None:
 
 def test_a_single_failure_is_raised_as_it_is() -> None:
     def scenario() -> None:
-        failures = KeptFailures()
+        failures = UnobservedFailures()
         failures.raise_first()
         failures.keep(failed(7))
         assert raised_by(failures) == ("7", [])
@@ -57,7 +57,7 @@ def test_a_single_failure_is_raised_as_it_is() -> None:
 
 def test_beyond_a_hundred_failures_are_only_counted() -> None:
     def scenario() -> None:
-        failures = KeptFailures()
+        failures = UnobservedFailures()
         for number in range(3 * KEPT_MAX):
             failures.keep(failed(number))
         assert len(failures) == KEPT_MAX
@@ -68,7 +68,7 @@ def test_beyond_a_hundred_failures_are_only_counted() -> None:
 
 def test_failures_that_were_looked_at_make_room() -> None:
     def scenario() -> None:
-        failures = KeptFailures()
+        failures = UnobservedFailures()
         for number in range(3 * KEPT_MAX):
             future = failed(number)
             failures.keep(future)

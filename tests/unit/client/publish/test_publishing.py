@@ -8,7 +8,13 @@ from envelope.acks import AckWriter, refusal_body
 from envelope.errors import InvalidHeader, JetstreamError, RequestError, UnavailableError, registry
 from envelope.headers import parse_header_block, publish_headers
 from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName
-from jetstream.client.publish.messages import PublishAck, PublishOptions, Refusal, encode_options, parse_ack
+from jetstream.client.publish.messages import (
+    PublishAck,
+    PublishOptions,
+    PublishRefusal,
+    encode_options,
+    parse_ack,
+)
 
 
 def test_a_plain_message_has_no_headers() -> None:
@@ -92,7 +98,7 @@ def test_the_answers_of_a_partition_are_those_of_its_stream_too() -> None:
 @pytest.mark.parametrize("kind", registry().values())
 def test_a_refusal_becomes_the_error_the_stream_raised(kind: type[JetstreamError]) -> None:
     refusal = parse_ack(refusal_body(StreamName("s"), kind("why")))
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, PublishRefusal)
     assert refusal.stream == "s"
     assert type(refusal.error) is kind
     assert refusal.error.description == "why"
@@ -103,7 +109,7 @@ def test_a_refusal_without_a_name_of_its_own_becomes_its_family() -> None:
         """Told to nobody by this name."""
 
     refusal = parse_ack(refusal_body(StreamName("s"), Passing("why")))
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, PublishRefusal)
     assert type(refusal.error) is UnavailableError
 
 
@@ -113,7 +119,7 @@ def test_a_refusal_without_a_name_of_its_own_becomes_its_family() -> None:
 )
 def test_an_unknown_refusal_still_says_whether_to_retry(code: object, kind: type[Exception]) -> None:
     refusal = parse_ack(json.dumps({"error": {"code": code, "err_code": 99_999}, "stream": "s"}).encode())
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, PublishRefusal)
     assert type(refusal.error) is kind
 
 

@@ -13,12 +13,12 @@ from envelope.errors import (
 )
 from jetstream.client.publish.session_rules import (
     AckTimeout,
-    Consequence,
+    RefusalEffect,
     consequence_of,
     derived_consequence,
 )
 
-SEND_AGAIN, LEAVE_OUT, GIVE_UP = Consequence.SEND_AGAIN, Consequence.LEAVE_OUT, Consequence.GIVE_UP
+SEND_AGAIN, LEAVE_OUT, GIVE_UP = RefusalEffect.SEND_AGAIN, RefusalEffect.LEAVE_OUT, RefusalEffect.GIVE_UP
 
 
 @pytest.mark.parametrize("names_last_acked", [False, True])
@@ -33,7 +33,7 @@ SEND_AGAIN, LEAVE_OUT, GIVE_UP = Consequence.SEND_AGAIN, Consequence.LEAVE_OUT, 
     ],
 )
 def test_most_refusals_mean_the_same_everywhere(
-    error: JetstreamError, consequence: Consequence, *, names_last_acked: bool, is_begun: bool
+    error: JetstreamError, consequence: RefusalEffect, *, names_last_acked: bool, is_begun: bool
 ) -> None:
     assert consequence_of(error, names_last_acked=names_last_acked, is_begun=is_begun) is consequence
 
@@ -55,21 +55,21 @@ def test_a_session_that_the_stream_has_known_is_never_begun_anew(*, names_last_a
 # --- derived sessions ----------------------------------------------------------------------------------
 
 
-def derived(error: JetstreamError, *, last_acked: int = 0, names_last_acked: bool = True) -> Consequence:
+def derived(error: JetstreamError, *, last_acked: int = 0, names_last_acked: bool = True) -> RefusalEffect:
     return derived_consequence(
         error, 10, last_acked, names_last_acked=names_last_acked, is_begun=last_acked > 0
     )
 
 
 def test_what_the_stream_has_passed_was_stored_by_whoever_derived_it() -> None:
-    assert derived(SequencePassed("passed")) is Consequence.IS_STORED
+    assert derived(SequencePassed("passed")) is RefusalEffect.IS_STORED
 
 
 @pytest.mark.parametrize(
     ("last_acked", "named", "consequence"),
     [
-        (0, 9, Consequence.FOLLOW),
-        (4, 9, Consequence.FOLLOW),
+        (0, 9, RefusalEffect.FOLLOW),
+        (4, 9, RefusalEffect.FOLLOW),
         (4, 3, GIVE_UP),
         (4, 4, GIVE_UP),
         (0, 10, GIVE_UP),
@@ -77,7 +77,7 @@ def test_what_the_stream_has_passed_was_stored_by_whoever_derived_it() -> None:
     ],
 )
 def test_it_goes_on_behind_what_others_have_derived_and_never_behind_a_loss(
-    last_acked: int, named: int, consequence: Consequence
+    last_acked: int, named: int, consequence: RefusalEffect
 ) -> None:
     gap = SequenceGap("gap", last_sequence=named)
     assert derived(gap, last_acked=last_acked) is consequence

@@ -9,8 +9,8 @@ from consumer_groups.coordinator.events import (
     Beat,
     CommitAllowed,
     CommitRefused,
-    Heartbeat,
     HeartbeatAnswered,
+    MemberHeartbeat,
 )
 from envelope import limits
 from envelope.errors import InvalidConfig, InvalidName, JetstreamError, LimitReached
@@ -156,7 +156,7 @@ def test_a_static_member_that_restarts_has_what_it_had_and_nothing_moves() -> No
 
 def test_the_older_of_two_with_one_instance_id_is_fenced_and_told_so() -> None:
     group = restarted()
-    beat = Heartbeat(join("a").connection, (Beat(MemberId("a.1"), group.state.generation, ONE),))
+    beat = MemberHeartbeat(join("a").connection, (Beat(MemberId("a.1"), group.state.generation, ONE),))
     (answered,) = of_type(HeartbeatAnswered, group.give(beat))
     assert [refusal.error for _, refusal in answered.refused] == [InstanceFenced]
     back = join("a", "orders", request=2, instance_id=ONE, member_id=MemberId("a.1"))

@@ -10,7 +10,7 @@ from consumer_groups.member.events import (
     CoordinatorLost,
     CoordinatorRefused,
     Ended,
-    FindCoordinator,
+    LocateCoordinator,
     Lost,
     Resumed,
     Stalled,
@@ -40,7 +40,7 @@ def a_member() -> Reader:
 
 def test_a_join_is_sent_once_there_is_a_coordinator_to_send_it_to() -> None:
     reader = Reader()
-    assert reader.subscribe("orders", "clicks") == [FindCoordinator()]
+    assert reader.subscribe("orders", "clicks") == [LocateCoordinator()]
     join, timer = reader.find()
     assert isinstance(join, Join)
     assert (join.client, join.request, join.member_id) == ("a", 1, None)
@@ -94,7 +94,7 @@ def test_a_coordinator_that_is_lost_is_looked_for_and_asked_what_the_other_did_n
     reader = Reader()
     reader.subscribe()
     join = reader.find()[0]
-    assert reader.give(CoordinatorLost(reader.connection)) == [FindCoordinator()]
+    assert reader.give(CoordinatorLost(reader.connection)) == [LocateCoordinator()]
     assert reader.give(CoordinatorLost(reader.connection)) == []
     assert reader.tick() == []
     assert reader.find()[0] == join
@@ -107,7 +107,7 @@ def test_the_end_of_an_earlier_connection_changes_nothing() -> None:
 
 def test_a_coordinator_is_looked_for_once_at_a_time() -> None:
     reader = Reader()
-    assert reader.subscribe() == [FindCoordinator()]
+    assert reader.subscribe() == [LocateCoordinator()]
     assert reader.subscribe("clicks") == []
 
 
@@ -270,7 +270,7 @@ def test_a_place_that_another_process_has_taken_is_the_end() -> None:
 
 def test_a_node_that_coordinates_no_more_is_lost_without_losing_what_is_read() -> None:
     reader = a_member()
-    assert reader.refused(NotLeader) == [FindCoordinator()]
+    assert reader.refused(NotLeader) == [LocateCoordinator()]
     assert reader.reads == {A, B}
 
 

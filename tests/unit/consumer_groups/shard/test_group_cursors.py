@@ -4,10 +4,10 @@ import pytest
 
 from consumer_groups.assignment.partitions import Generation, GroupName, Partition
 from consumer_groups.coordinator.group_state import GroupState
-from consumer_groups.cursors import CURSOR_OFFSET_MAX, Place
+from consumer_groups.cursors import CURSOR_OFFSET_MAX, CursorPosition
 from consumer_groups.shard.group_table import GroupTable
 from consumer_groups.shard.records import (
-    GroupCursor,
+    GroupCursorRecord,
     GroupKey,
     NewCursor,
     StoredGroup,
@@ -35,7 +35,7 @@ def partition(stream: str, number: int = 0) -> Partition:
 ORDERS = partition("orders", 2)
 
 
-def cursor(place: Place, where: Partition = ORDERS) -> NewCursor:
+def cursor(place: CursorPosition, where: Partition = ORDERS) -> NewCursor:
     return NewCursor(where, place)
 
 
@@ -111,26 +111,27 @@ def test_other_keys_are_of_no_group(key: bytes) -> None:
 
 
 def test_a_cursor_is_stored_as_its_format_says() -> None:
-    record = cursor_record(READERS, cursor(Place(42, "1f0c-9", "\u00e9")), Generation(7))
+    record = cursor_record(READERS, cursor(CursorPosition(42, "1f0c-9", "\u00e9")), Generation(7))
     assert record.key == b"group/readers/orders/2"
     expected = '{"v":1,"offset":42,"incarnation":"1f0c-9","metadata":"\u00e9","generation":7}'
     assert record.value == expected.encode()
     assert (
-        cursor_record(READERS, cursor(Place(0)), Generation(1)).value == b'{"v":1,"offset":0,"generation":1}'
+        cursor_record(READERS, cursor(CursorPosition(0)), Generation(1)).value
+        == b'{"v":1,"offset":0,"generation":1}'
     )
 
 
 @pytest.mark.parametrize(
     "place",
     [
-        Place(-1),
-        Place(CURSOR_OFFSET_MAX + 1),
-        Place(1, "a b"),
-        Place(1, metadata="x" * (CURSOR_METADATA_BYTES_MAX + 1)),
-        Place(1, metadata="\ud800"),
+        CursorPosition(-1),
+        CursorPosition(CURSOR_OFFSET_MAX + 1),
+        CursorPosition(1, "a b"),
+        CursorPosition(1, metadata="x" * (CURSOR_METADATA_BYTES_MAX + 1)),
+        CursorPosition(1, metadata="\ud800"),
     ],
 )
-def test_a_cursor_out_of_its_ranges_is_not_stored(place: Place) -> None:
+def test_a_cursor_out_of_its_ranges_is_not_stored(place: CursorPosition) -> None:
     with pytest.raises(InvalidCursor):
         cursor_record(READERS, cursor(place), Generation(1))
 
@@ -138,7 +139,7 @@ def test_a_cursor_out_of_its_ranges_is_not_stored(place: Place) -> None:
 def test_a_stored_cursor_says_when_it_was_taken_and_what_a_newer_version_added_is_passed_over() -> None:
     value = b'{"v":1,"offset":42,"generation":7,"colour":"red"}'
     found = read_group_record(b"group/readers/orders/2", value, Offset(5), NOW)
-    expected = GroupCursor(ORDERS, 42, None, None, Generation(7), NOW)
+    expected = GroupCursorRecord(ORDERS, 42, None, None, Generation(7), NOW)
     assert found == StoredGroupCursor(GroupKey(READERS, ORDERS), Offset(5), expected)
 
 
@@ -165,7 +166,7 @@ def test_a_cursor_that_cannot_be_read_hides_the_one_before_it_and_is_told(value:
     table = filled((key, value), (key, b'{"v":1,"offset":9,"generation":1}'))
     found = table.cursor(READERS, ORDERS)
     assert found is not None
-    assert (found.place, table.cursors, table.unreadable) == (Place(9), 1, 0)
+    assert (found.place, table.cursors, table.unreadable) == (CursorPosition(9), 1, 0)
 
 
 def test_a_group_is_read_under_its_own_key_only() -> None:
@@ -184,7 +185,10 @@ def test_a_group_is_read_under_its_own_key_only() -> None:
 
 
 def test_what_has_neither_state_nor_cursor_is_not_there_any_more() -> None:
-    state, place = state_record(two_members()), cursor_record(READERS, cursor(Place(1)), Generation(1))
+    state, place = (
+        state_record(two_members()),
+        cursor_record(READERS, cursor(CursorPosition(1)), Generation(1)),
+    )
     table = filled(state, place)
     assert (len(table), table.members, table.cursors) == (1, 2, 1)
     table = filled(state, place, (state.key, None))
@@ -199,7 +203,7 @@ def test_the_group_that_is_empty_for_longest_is_known() -> None:
     for name in ("a", "b"):
         table.put_state(GroupName(name), GroupState(GroupName(name)))
     assert list(table.empty()) == ["a", "b"]
-    kept = GroupCursor(ORDERS, 1, None, None, Generation(1), NOW)
+    kept = GroupCursorRecord(ORDERS, 1, None, None, Generation(1), NOW)
     table.put_cursor(GroupName("a"), ORDERS, kept)
     assert list(table.empty()) == ["b"]
     table.put_cursor(GroupName("a"), ORDERS, None)

@@ -14,9 +14,9 @@ from consumer_groups.shard.events import (
     Done,
     Expired,
     QuestionId,
+    ShardWritten,
     StreamsChanged,
     WriteNumber,
-    Written,
 )
 from consumer_groups.shard.group_json import from_json
 from consumer_groups.shard.shard import Shard
@@ -66,11 +66,11 @@ def test_writes_are_settled_in_order_and_once() -> None:
     question = work.ask(committing("a.1", *cursors(1)))
     number = work.writes[0].number
     with pytest.raises(AssertionError, match="H1"):
-        work.give(Written(WriteNumber(number + 1), TimestampUs(0)))
+        work.give(ShardWritten(WriteNumber(number + 1), TimestampUs(0)))
     work.commit()
     assert question in work.answers
     with pytest.raises(AssertionError, match="H1"):
-        work.give(Written(number, TimestampUs(0)))
+        work.give(ShardWritten(number, TimestampUs(0)))
 
 
 def test_a_refused_change_has_not_happened_and_all_who_wait_for_it_are_told() -> None:

@@ -8,16 +8,16 @@ from consumer_groups.coordinator.group_state import NO_GENERATION, GroupState
 from consumer_groups.shard import shard
 from consumer_groups.shard.events import (
     NO_NEWS,
-    Committed,
+    CursorsCommitted,
     DeleteGroup,
     DescribeGroup,
     Done,
     Expired,
-    FetchCursors,
     GroupDescription,
-    Groups,
-    GroupSummary,
+    GroupOverview,
+    GroupsFound,
     Listed,
+    LookUpCursors,
     QuestionId,
     ResetCursors,
 )
@@ -117,7 +117,7 @@ def test_a_deletion_takes_in_what_was_under_way() -> None:
     commit = work.ask(committing("a.1", *cursors(1), generation=3))
     question = work.ask(DeleteGroup(force=True))
     work.commit()
-    assert [work.answers[commit], work.answers[question]] == [Committed(), Done()]
+    assert [work.answers[commit], work.answers[question]] == [CursorsCommitted(), Done()]
     assert work.shard.cursors == 0
     audit(work)
 
@@ -138,13 +138,13 @@ def test_groups_are_listed_by_name_and_described() -> None:
     work.join("c", group="others")
     work.answer(Done, ResetCursors(cursors(9)), "orders/readers")
     everything = (
-        GroupSummary(GroupName("orders/readers"), 0, NO_GENERATION),
-        GroupSummary(GroupName("others"), 1, Generation(1)),
-        GroupSummary(READERS, 2, Generation(3)),
+        GroupOverview(GroupName("orders/readers"), 0, NO_GENERATION),
+        GroupOverview(GroupName("others"), 1, Generation(1)),
+        GroupOverview(READERS, 2, Generation(3)),
     )
     for number, (prefix, found) in enumerate((("", everything), ("o", everything[:2]), ("x", ()))):
         work.give(Listed(question := QuestionId(10**6 + number), prefix))
-        assert work.answers[question] == Groups(found)
+        assert work.answers[question] == GroupsFound(found)
     work.answer(object, committing("a.1", *cursors(5, 6), generation=3))
     described = work.answer(GroupDescription, DescribeGroup())
     assert described.state == work.state()
@@ -157,7 +157,7 @@ def test_groups_are_listed_by_name_and_described() -> None:
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "\ud800", "g" * 256, "a//b", ">"])
 def test_a_group_with_a_name_that_it_cannot_have_is_refused(name: str) -> None:
     work = ShardAtWork()
-    requests = (joining("a"), committing("a.1", *cursors(1)), FetchCursors((orders(),)), DescribeGroup())
+    requests = (joining("a"), committing("a.1", *cursors(1)), LookUpCursors((orders(),)), DescribeGroup())
     for request in (*requests, ResetCursors(cursors(1)), DeleteGroup()):
         assert type(work.error(request, name)) is InvalidName
     assert work.news(work.beat("a.1", generation=1, group=name)).refused[0][2].error is MemberFenced
@@ -205,7 +205,7 @@ def test_a_group_that_cannot_be_read_is_told_so_and_can_be_deleted_by_force() ->
     assert work.news(work.beat("a.1", generation=3)).refused[0][2].error is CorruptDataError
     assert work.fetched() == [5]
     work.give(Listed(QuestionId(10**6)))
-    assert work.answers[QuestionId(10**6)] == Groups((GroupSummary(READERS, 0, NO_GENERATION),))
+    assert work.answers[QuestionId(10**6)] == GroupsFound((GroupOverview(READERS, 0, NO_GENERATION),))
     question = work.ask(DeleteGroup(force=True))
     work.refuse()
     assert work.failure(question) is NotEnoughReplicas
@@ -220,7 +220,7 @@ def test_a_cursor_that_cannot_be_read_is_told_so_and_can_be_reset() -> None:
     work.answer(object, committing("a.1", *cursors(5, 6), generation=3))
     work.log.append(GroupRecord(b"group/readers/orders/0", b'{"v":2}'))
     work.take_over()
-    assert type(work.error(FetchCursors((orders(0),)))) is CorruptDataError
+    assert type(work.error(LookUpCursors((orders(0),)))) is CorruptDataError
     assert type(work.error(DescribeGroup())) is CorruptDataError
     assert work.fetched(orders(1)) == [6]
     assert type(work.error(committing("a.1", *cursors(9), generation=3))) is CorruptDataError

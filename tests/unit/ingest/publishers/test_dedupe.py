@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from envelope.limits import DEDUPE_IDS_MAX
 from envelope.types import Offset, TimestampUs
 from jetstream.ingest.publishers.dedupe import DIGEST_BYTES, GENERATION_NAMES, DedupeWindow, name_of
-from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.ingest.publishers.sessions import stored_names
 from jetstream.ingest.records import RecordFields, build_records
 from jetstream.log.format.plain_batch import arrow_records
@@ -95,7 +95,7 @@ def test_ids_are_read_from_stored_batches_slices_included() -> None:
 
 def test_recovery_rebuilds_the_window_from_batches() -> None:
     window = DedupeWindow(100, 10)
-    history = History(window)
+    history = PublisherHistory(window)
     for base, timestamp, message_id in ((0, 1000, b"a"), (2, 1050, b"b"), (4, 1120, b"c")):
         absorb(history, stored(base, timestamp, None, message_id))
         history.committed(Offset(base + 2), TimestampUs(timestamp))
@@ -106,7 +106,7 @@ def test_recovery_rebuilds_the_window_from_batches() -> None:
 
 
 def test_history_knows_the_last_record() -> None:
-    history = History(DedupeWindow(1_000, 10))
+    history = PublisherHistory(DedupeWindow(1_000, 10))
     absorb(history, stored(0, 50, b"a", None, txids={0: 4, 1: 9}))
     assert (history.last_timestamp, history.last_txid, history.id_before(history.end)) == (50, 9, None)
     absorb(history, stored(2, 60, None, b"z"))
@@ -289,8 +289,8 @@ def test_names_that_come_together_are_remembered_as_those_that_come_singly(
 def test_a_follower_learns_ids_that_stand_alone_as_it_learns_others(
     groups: list[tuple[int, list[str]]], window_us: int, ids_max: int
 ) -> None:
-    alone = History(DedupeWindow(window_us, ids_max))
-    with_others = History(DedupeWindow(window_us, ids_max))
+    alone = PublisherHistory(DedupeWindow(window_us, ids_max))
+    with_others = PublisherHistory(DedupeWindow(window_us, ids_max))
     base, now = 0, 1
     for later, texts in groups:
         now += later

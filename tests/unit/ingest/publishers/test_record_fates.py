@@ -8,7 +8,7 @@ from envelope.errors import Overloaded
 from envelope.types import TimestampUs
 from jetstream.ingest.publishers import dedupe
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
-from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.history import PublisherHistory
 from tests.support.ingest_machine import WINDOW, IngestHarness, outcomes
 from tests.support.messages import message
 
@@ -34,7 +34,7 @@ def test_uncommitted_names_do_not_leave_by_number_and_too_many_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dedupe, "UNCOMMITTED_NAMES_MAX", 6)
-    stream = IngestHarness(history=History(DedupeWindow(window_us(WINDOW), 2)))
+    stream = IngestHarness(history=PublisherHistory(DedupeWindow(window_us(WINDOW), 2)))
     for number in range(6):
         assert stream.receive(message(b"v", f"r{number}", Nats_Msg_Id=f"{number}")) == []
         stream.append()

@@ -6,11 +6,11 @@ from envelope.errors import InvalidHeader
 from envelope.headers import SessionPlace, publish_headers, session_place
 from envelope.types import Offset, TimestampUs
 from jetstream.ingest.publishers.dedupe import DedupeWindow
-from jetstream.ingest.publishers.history import History
+from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.ingest.publishers.sessions import (
     WINDOW_US_DEFAULT,
-    Session,
-    Sessions,
+    PublisherSession,
+    PublisherSessions,
     StoredPlace,
     name_in_window,
     stored_names,
@@ -38,28 +38,30 @@ def stored(session: bytes, sequence: int, after: int | None, offset: int, at: in
 def test_a_session_is_gapless_while_each_record_has_the_next_number_and_names_the_one_before_it(
     places: tuple[tuple[int, int | None, bool], ...],
 ) -> None:
-    sessions = Sessions(100)
+    sessions = PublisherSessions(100)
     for sequence, after, is_gapless in places:
         sessions.store(stored(b"p", sequence, after, sequence, sequence))
-        assert sessions.find(b"p") == Session(sequence, Offset(sequence), TimestampUs(sequence), is_gapless)
+        assert sessions.find(b"p") == PublisherSession(
+            sequence, Offset(sequence), TimestampUs(sequence), is_gapless
+        )
 
 
 def test_a_session_whose_beginning_is_not_known_is_not_taken_for_gapless() -> None:
-    sessions = Sessions(100)
+    sessions = PublisherSessions(100)
     sessions.store(stored(b"p", 5, 4, 0, 0))
-    assert sessions.find(b"p") == Session(5, Offset(0), TimestampUs(0), is_gapless=False)
+    assert sessions.find(b"p") == PublisherSession(5, Offset(0), TimestampUs(0), is_gapless=False)
 
 
 def test_a_lower_number_changes_nothing() -> None:
-    sessions = Sessions(100)
+    sessions = PublisherSessions(100)
     sessions.store(stored(b"p", 1, 0, 2, 0))
     sessions.store(stored(b"p", 2, 1, 3, 0))
     sessions.store(stored(b"p", 1, 0, 4, 1))
-    assert sessions.find(b"p") == Session(2, Offset(3), TimestampUs(0), is_gapless=True)
+    assert sessions.find(b"p") == PublisherSession(2, Offset(3), TimestampUs(0), is_gapless=True)
 
 
 def test_a_session_expires_by_log_time_and_a_clock_set_back_brings_none_back() -> None:
-    sessions = Sessions(100)
+    sessions = PublisherSessions(100)
     sessions.store(stored(b"p", 1, 0, 0, 50))
     sessions.expire(TimestampUs(149))
     assert sessions.find(b"p") is not None
@@ -69,7 +71,7 @@ def test_a_session_expires_by_log_time_and_a_clock_set_back_brings_none_back() -
 
 
 def test_beyond_the_count_the_session_idle_longest_is_pushed_out() -> None:
-    sessions = Sessions(1000, sessions_max=2)
+    sessions = PublisherSessions(1000, sessions_max=2)
     for at, session in enumerate((b"p", b"q", b"p", b"r"), 10):
         sessions.store(stored(session, at, None, at, at))
     assert sessions.effective_window_us(TimestampUs(20)) == 20 - 11, "when the next message comes"
@@ -79,10 +81,10 @@ def test_beyond_the_count_the_session_idle_longest_is_pushed_out() -> None:
 
 
 def test_a_session_that_was_taken_back_still_expires_in_time() -> None:
-    sessions = Sessions(100)
-    before = Session(1, Offset(0), TimestampUs(0), is_gapless=True)
+    sessions = PublisherSessions(100)
+    before = PublisherSession(1, Offset(0), TimestampUs(0), is_gapless=True)
     sessions.put(b"p", before)
-    sessions.put(b"q", Session(1, Offset(1), TimestampUs(50), is_gapless=True))
+    sessions.put(b"q", PublisherSession(1, Offset(1), TimestampUs(50), is_gapless=True))
     sessions.store(stored(b"p", 2, 1, 2, 60))
     sessions.put(b"p", before)
     sessions.expire(TimestampUs(100))
@@ -91,7 +93,7 @@ def test_a_session_that_was_taken_back_still_expires_in_time() -> None:
 
 
 def test_sessions_that_are_not_in_the_log_are_forgotten() -> None:
-    sessions = Sessions(100)
+    sessions = PublisherSessions(100)
     sessions.store(stored(b"p", 1, 0, 7, 1))
     sessions.store(stored(b"q", 1, 0, 8, 1))
     sessions.forget_from(Offset(8))
@@ -166,17 +168,17 @@ def test_headers_of_a_time_when_they_meant_nothing_mean_nothing() -> None:
     records = arrow_records(build_records(Offset(5), TimestampUs(3), [b"s"] * 3, [b""] * 3, fields))
     names = stored_names(records)
     assert (names.message_ids, names.places) == ([(1, b"a")], [(2, SessionPlace(b"p", 7, None))])
-    history = History(DedupeWindow(1000, 10))
+    history = PublisherHistory(DedupeWindow(1000, 10))
     assert absorb(history, records) == [stored(b"p", 7, None, 7, 3)]
-    assert history.sessions.find(b"p") == Session(7, Offset(7), TimestampUs(3), is_gapless=False)
+    assert history.sessions.find(b"p") == PublisherSession(7, Offset(7), TimestampUs(3), is_gapless=False)
 
 
 def test_what_is_known_of_a_session_is_not_learnt_again_from_records_of_its_former_life() -> None:
     """The record that began it anew may be gone by compaction, and one from before its end be kept."""
     fields = RecordFields(headers={0: [("Jetstream-Session", b"p"), ("Jetstream-Sequence", b"9")]})
     records = arrow_records(build_records(Offset(0), TimestampUs(3), [b"s"], [b""], fields))
-    history = History(DedupeWindow(1000, 10))
-    known = Session(1, Offset(5), TimestampUs(20), is_gapless=True)
+    history = PublisherHistory(DedupeWindow(1000, 10))
+    known = PublisherSession(1, Offset(5), TimestampUs(20), is_gapless=True)
     history.sessions.put(b"p", known)
     absorb(history, records, Offset(6))
     assert history.sessions.find(b"p") == known
@@ -207,7 +209,9 @@ def test_a_stream_that_is_not_asked_takes_what_comes() -> None:
 def test_a_session_that_was_pushed_out_is_known_by_the_ids_and_one_that_may_have_expired_begins_anew(
     window_us: int, outcome: object
 ) -> None:
-    history = History(DedupeWindow(10_000_000, IDS_MAX), Offset(0), sessions=Sessions(window_us, 2))
+    history = PublisherHistory(
+        DedupeWindow(10_000_000, IDS_MAX), Offset(0), sessions=PublisherSessions(window_us, 2)
+    )
     stream = IngestHarness(history=history)
     for session in "abcd":
         stream.store(messages.message(b"v", "r", Jetstream_Session=session, Jetstream_Sequence="1"))

@@ -7,7 +7,7 @@ import pytest
 
 from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, StorageError
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, Turns
+from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, CatchUpScheduler
 from jetstream.log.format.batch import BatchFlags, encode, verified_batches
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.appends import FollowerAppend, GroupAppend
@@ -15,7 +15,7 @@ from jetstream.node.disk.open_log import open_log
 from jetstream.node.disk.thread import DiskThread
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
-from jetstream.node.runtime.reader_turns import TurnQueue
+from jetstream.node.runtime.reader_turns import CatchUpQueue
 from tests.support.disk_threads import (
     CONFIG,
     OursError,
@@ -173,7 +173,7 @@ def test_readers_take_short_turns_while_something_is_stored() -> None:
     asyncio.run(scenario())
 
 
-class ToldTurns(Turns):
+class ToldTurns(CatchUpScheduler):
     """Notes what it learns of appends."""
 
     def __init__(self, told: list[str]) -> None:
@@ -192,7 +192,7 @@ class ToldTurns(Turns):
 def test_readers_turns_learn_of_each_append_and_behind_its_outcome_that_it_is_done() -> None:
     async def scenario() -> None:
         disk, told = MemoryDisk(), list[str]()
-        turns = TurnQueue(ToldTurns(told), SystemClock(), asyncio.get_running_loop())
+        turns = CatchUpQueue(ToldTurns(told), SystemClock(), asyncio.get_running_loop())
         thread = DiskThread(SyncScheduler(disk), Crash(), turns=turns)
         log = begun(disk)
         for fault, error in ((None, type(None)), (Fault(FaultKind.DISK_FULL), DiskFull)):

@@ -11,7 +11,7 @@ from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.stream_files import StreamFiles
 from jetstream.node.disk.thread import DiskThread
-from jetstream.node.replicas.mover import ReplicaMover
+from jetstream.node.replicas.mover import ReplicaController
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.crash import Crash
 from tests.support.clocks import ForwardClock
@@ -22,7 +22,7 @@ from tests.support.sockets import until
 
 
 @asynccontextmanager
-async def lone_replica(clock: ForwardClock, disk: MemoryDisk) -> AsyncIterator[ReplicaMover]:
+async def lone_replica(clock: ForwardClock, disk: MemoryDisk) -> AsyncIterator[ReplicaController]:
     """A replica of a stream without others, and what moves it."""
     crash = Crash()
     thread = DiskThread(SyncScheduler(disk), crash)
@@ -31,7 +31,7 @@ async def lone_replica(clock: ForwardClock, disk: MemoryDisk) -> AsyncIterator[R
         services = replace(services, tasks=tasks)
         timers = tasks.create_task(services.cluster.timers.run())
         replica = StreamReplica(LONE_ROW, services, StreamFiles(disk, clock, "tail"), lambda _: None)
-        mover = ReplicaMover(replica, services)
+        mover = ReplicaController(replica, services)
         yield mover
         await mover.end()
         timers.cancel()

@@ -10,12 +10,19 @@ from envelope.errors import CorruptDataError, JetstreamError, OutOfResources, St
 from envelope.headers import MESSAGE_ID, SEQUENCE, SEQUENCE_AFTER, SESSION
 from envelope.limits import SESSION_ID_BYTES_MAX, SESSIONS_MAX
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
-from jetstream.ingest.publishers.history import History
-from jetstream.ingest.publishers.sessions import Session, Sessions
+from jetstream.ingest.publishers.history import PublisherHistory
+from jetstream.ingest.publishers.sessions import PublisherSession, PublisherSessions
 from jetstream.log.format.batch import BatchFlags, encode, verified_batches
 from jetstream.log.format.message import record_batch_fields
 from jetstream.node.disk.appends import FollowerAppend
-from jetstream.node.disk.history_file import NOTE_FILE, LastTxid, Noted, decode_note, encode_note, sessions_of
+from jetstream.node.disk.history_file import (
+    NOTE_FILE,
+    LastTxid,
+    PublisherState,
+    decode_note,
+    encode_note,
+    sessions_of,
+)
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import OpenedLog, begin_reign, open_log
 from jetstream.node.runtime.clock import SystemClock
@@ -59,7 +66,7 @@ def follow(log: OpenedLog, *frames: bytes) -> None:
     log.absorb(verified_batches(data))
 
 
-def known(history: History, count: int = 40) -> dict[str, object]:
+def known(history: PublisherHistory, count: int = 40) -> dict[str, object]:
     """Return all that a sequencer could ask, if all was committed as soon as it was stored."""
     history.dedupe.fates.hold_from(history.end)
     history.dedupe.expire(history.last_timestamp)
@@ -188,8 +195,8 @@ def test_a_log_that_is_cut_behind_its_note_is_read_back() -> None:
 def test_what_a_leaders_note_says_outlives_a_cut() -> None:
     log = open_log(MemoryDisk(), DIRECTORY, LONG, NOW, "tail")
     follow(log, *FRAMES, frame(20, [record(20)]), *SESSION_FRAMES)
-    last = Session(9, Offset(20), TimestampUs(NOW + 1), is_gapless=True)
-    log.take_note(Noted(LastTxid(Offset(21), 40), ((b"p", last),)))
+    last = PublisherSession(9, Offset(20), TimestampUs(NOW + 1), is_gapless=True)
+    log.take_note(PublisherState(LastTxid(Offset(21), 40), ((b"p", last),)))
     log.log.truncate_to(Offset(21))
     log.settle()
     assert log.history.sessions.find(b"p") == last
@@ -340,8 +347,8 @@ def test_what_could_not_be_read_back_is_before_anything_is_stored() -> None:
 
 # --- what the leader knows ---------------------------------------------------------------------------------
 
-KNOWN_SESSION = Session(9, Offset(150), TimestampUs(NOW), is_gapless=True)
-NOTED = Noted(LastTxid(Offset(200), 70), ((b"p", KNOWN_SESSION),))
+KNOWN_SESSION = PublisherSession(9, Offset(150), TimestampUs(NOW), is_gapless=True)
+NOTED = PublisherState(LastTxid(Offset(200), 70), ((b"p", KNOWN_SESSION),))
 
 
 def test_what_the_leader_knows_is_taken_in_durably_before_more_is_stored() -> None:
@@ -428,11 +435,11 @@ def test_who_leads_uncleanly_forgets_sessions_whose_records_it_never_got() -> No
 
 
 def test_a_note_fits_an_answer_however_many_sessions_a_group_begins() -> None:
-    sessions = Sessions()
-    last = Session(1 << 62, Offset(1 << 62), TimestampUs(1 << 62), is_gapless=True)
+    sessions = PublisherSessions()
+    last = PublisherSession(1 << 62, Offset(1 << 62), TimestampUs(1 << 62), is_gapless=True)
     for number in range(SESSIONS_MAX * 5 // 2):
         sessions.put(number.to_bytes(3).rjust(SESSION_ID_BYTES_MAX, b"\xff"), last)
-    noted = Noted(LastTxid(Offset(1 << 62), 1 << 62), sessions_of(sessions))
+    noted = PublisherState(LastTxid(Offset(1 << 62), 1 << 62), sessions_of(sessions))
     newest = [session for session, _ in sessions.items()][-SESSIONS_MAX:]
     assert [session for session, _ in noted.sessions] == newest
     note = encode_note(noted)

@@ -11,7 +11,12 @@ from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, StorageErro
 from envelope.types import LeaderEpoch, SyncMode
 from jetstream.log.format.batch import encode
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.short_commits import ALONE_BYTES_MAX, FOLLOWED_BYTES_MAX, SYNC_SECONDS_MAX, ShortCommits
+from jetstream.log.short_commits import (
+    ALONE_BYTES_MAX,
+    FOLLOWED_BYTES_MAX,
+    SYNC_SECONDS_MAX,
+    InlineCommitPolicy,
+)
 from jetstream.log.sync_scheduler import SYNC_ALL_LOGS_MIN, SyncScheduler
 from jetstream.node.disk.appends import AnyAppend, FollowerAppend, GroupAppend
 from jetstream.node.disk.history_file import NOTHING_NOTED, encode_note
@@ -274,7 +279,7 @@ def test_two_groups_of_one_log_are_not_written_on_the_loop_together() -> None:
     asyncio.run(scenario())
 
 
-class ToldCommits(ShortCommits):
+class ToldCommits(InlineCommitPolicy):
     """Notes what it learns of commits."""
 
     def __init__(self) -> None:

@@ -11,15 +11,15 @@ import pytest
 from consumer_groups.assignment.partitions import Generation, GroupName, MemberId, Partition, StreamPartitions
 from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, Join
 from consumer_groups.coordinator.group_state import ClientId
-from consumer_groups.cursors import Place
+from consumer_groups.cursors import CursorPosition
 from consumer_groups.shard.events import (
     Answer,
-    CommitCursors,
-    Committed,
-    Cursors,
-    Failed,
-    FetchCursors,
+    CursorsCommitted,
+    CursorsFound,
     HeartbeatAnswer,
+    LookUpCursors,
+    RequestFailed,
+    StoreCursors,
 )
 from consumer_groups.shard.records import NewCursor
 from envelope.errors import DiskFull, NotEnoughReplicas, NotLeader
@@ -30,7 +30,7 @@ from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.thread import DiskThread
 from jetstream.node.groups.shard import GroupShard, ShardServices
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import StreamServices
+from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
 from metadata.stream_config import StreamConfig
@@ -50,7 +50,7 @@ JOIN = Join(CONNECTION, ClientId("c"), 1, MEMBER, frozenset({ORDERS}), 10_000_00
 class Lone:
     """A shard that nobody else has, reign after reign."""
 
-    services: StreamServices
+    services: NodeServices
     readers: ThreadPoolExecutor
     disk: MemoryDisk
     crash: Crash
@@ -103,15 +103,15 @@ async def joined(shard: GroupShard) -> Assignment:
     return answer
 
 
-def commit(number: int, offset: int) -> CommitCursors:
-    cursor = NewCursor(Partition(ORDERS, 0), Place(offset))
-    return CommitCursors(CONNECTION, MEMBER, number, Generation(1), (cursor,))
+def commit(number: int, offset: int) -> StoreCursors:
+    cursor = NewCursor(Partition(ORDERS, 0), CursorPosition(offset))
+    return StoreCursors(CONNECTION, MEMBER, number, Generation(1), (cursor,))
 
 
 async def cursor(shard: GroupShard) -> list[int]:
-    shard.ask(GROUP, FetchCursors((Partition(ORDERS, 0),)), heard := Heard())
+    shard.ask(GROUP, LookUpCursors((Partition(ORDERS, 0),)), heard := Heard())
     answer = await heard.answer
-    assert isinstance(answer, Cursors)
+    assert isinstance(answer, CursorsFound)
     return [each.place.offset for each in answer.cursors]
 
 
@@ -126,7 +126,7 @@ def test_a_reign_reads_first_what_others_have_written() -> None:
             assert isinstance(answer, Assignment)
             assert answer.keeps
             shard.ask(GROUP, commit(1, 42), heard := Heard())
-            assert await heard.answer == Committed()
+            assert await heard.answer == CursorsCommitted()
             leading.depose(LeaderEpoch(2))
             await leading.resign()
             again, _ = world.lead()
@@ -145,7 +145,7 @@ def test_who_asked_before_the_groups_were_read_is_told_when_they_never_are() -> 
             shard.join(GROUP, JOIN, early := Heard())
             leading.depose(LeaderEpoch(2))
             answer = early.answer.result()
-            assert isinstance(answer, Failed)
+            assert isinstance(answer, RequestFailed)
             assert isinstance(answer.error, NotLeader)
             await shard.load()
             assert shard.machine is None
@@ -163,7 +163,7 @@ def test_many_commits_at_once_are_all_answered_and_the_last_one_counts() -> None
             heard = [Heard() for _ in range(500)]
             for number, each in enumerate(heard):
                 shard.ask(GROUP, commit(number, number), each)
-            assert {type(await each.answer) for each in heard} == {Committed}
+            assert {type(await each.answer) for each in heard} == {CursorsCommitted}
             assert await cursor(shard) == [499]
 
     run(test())
@@ -183,7 +183,7 @@ def test_who_asks_again_while_being_answered_comes_after_what_waits() -> None:
             shard.join(GROUP, JOIN, answered)
             shard.ask(GROUP, commit(1, 10), behind)
             assert isinstance(await first.answer, Assignment)
-            assert (await behind.answer, await nested.answer) == (Committed(), Committed())
+            assert (await behind.answer, await nested.answer) == (CursorsCommitted(), CursorsCommitted())
             assert await cursor(shard) == [20]
 
     run(test())
@@ -214,7 +214,7 @@ def test_who_is_asked_while_the_reign_ends_says_that_nobody_knows() -> None:
             leading.depose(LeaderEpoch(2))
             for each in (outcome, parked):
                 answer = await each.answer
-                assert isinstance(answer, Failed)
+                assert isinstance(answer, RequestFailed)
                 assert not isinstance(answer.error, NotLeader), "it may have been stored"
                 assert answer.error.retriable
             with pytest.raises(NotLeader):
@@ -238,12 +238,12 @@ def test_without_replicas_what_must_be_written_is_refused_at_once() -> None:
                 shard.require_writable()
             shard.ask(GROUP, commit(1, 42), heard := Heard())
             answer = await heard.answer
-            assert isinstance(answer, Failed)
+            assert isinstance(answer, RequestFailed)
             assert isinstance(answer.error, NotEnoughReplicas)
             leading.path.suspend(None)
             shard.require_writable()
             shard.ask(GROUP, commit(2, 43), heard := Heard())
-            assert await heard.answer == Committed()
+            assert await heard.answer == CursorsCommitted()
 
     run(test())
 
@@ -257,11 +257,11 @@ def test_a_full_disk_refuses_and_the_next_commit_is_stored() -> None:
             world.disk.capacity_bytes = 0
             shard.ask(GROUP, commit(1, 42), heard := Heard())
             answer = await heard.answer
-            assert isinstance(answer, Failed)
+            assert isinstance(answer, RequestFailed)
             assert isinstance(answer.error, DiskFull)
             world.disk.capacity_bytes = None
             shard.ask(GROUP, commit(2, 43), heard := Heard())
-            assert await heard.answer == Committed()
+            assert await heard.answer == CursorsCommitted()
             assert await cursor(shard) == [43]
 
     run(test())

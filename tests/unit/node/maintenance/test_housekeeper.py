@@ -13,9 +13,9 @@ from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.stream_files import StreamFiles
 from jetstream.node.disk.thread import DiskThread
-from jetstream.node.disk.unsynced_marker import WITNESS_FILE, UnsyncedWitness
+from jetstream.node.disk.unsynced_marker import WITNESS_FILE, BootMarker
 from jetstream.node.maintenance.housekeeper import Housekeeper
-from jetstream.node.replicas.mover import ReplicaMover
+from jetstream.node.replicas.mover import ReplicaController
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
@@ -38,7 +38,7 @@ def test_a_closed_log_is_no_failed_one(
 
     async def test() -> None:
         crash, disk, clock = Crash(), MemoryDisk(), SystemClock()
-        thread, witness = DiskThread(SyncScheduler(disk), crash), UnsyncedWitness(disk, "boot")
+        thread, witness = DiskThread(SyncScheduler(disk), crash), BootMarker(disk, "boot")
         witness.registered()
         turns = 0
         async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
@@ -47,7 +47,7 @@ def test_a_closed_log_is_no_failed_one(
                 lone_services(clock, thread, group_commit, crash, lambda *_: None), tasks=tasks
             )
             replica = StreamReplica(LONE_ROW, services, StreamFiles(disk, clock, "tail"), lambda _: None)
-            mover = ReplicaMover(replica, services)
+            mover = ReplicaController(replica, services)
             mover.changed(LONE_ROW)
             await mover.settled()
             if failure is not None:

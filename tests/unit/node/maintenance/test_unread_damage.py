@@ -18,13 +18,13 @@ from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import open_log
 from jetstream.node.disk.thread import DiskThread
-from jetstream.node.replicas.follower_responses import Answers
-from jetstream.node.replicas.parts import ReplicaParts, StreamServices
+from jetstream.node.replicas.follower_responses import FollowerResponses
+from jetstream.node.replicas.parts import NodeServices, ReplicaContext
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.streams.repair_exchange import RepairExchange
-from jetstream.replica.leader_events import FetchRefusal, Serve
+from jetstream.replica.leader_events import FetchRefusal, ServeFollower
 from jetstream.replica.wire import BatchesMessage, RefusedMessage, RepairAnswer, RepairMessage
 from metadata.stream_config import StreamConfig
 from tests.support.logs import append, file_content, flipped, overwrite
@@ -43,8 +43,8 @@ END = Offset(3)
 class Scene:
     """A log of three batches of which the second one is damaged, and its node."""
 
-    parts: ReplicaParts
-    services: StreamServices
+    parts: ReplicaContext
+    services: NodeServices
     said: RecordedSessions
 
     def refused(self) -> tuple[tuple[int, int], ...]:
@@ -69,7 +69,7 @@ async def damaged() -> AsyncIterator[Scene]:
     index, path = segment.load_index(), segment_path("stream", Offset(0))
     overwrite(disk, path, flipped(file_content(disk, path), index[1].position + 300, 1))
     index.verified[:] = bytes(len(index))  # as a start leaves it
-    parts = ReplicaParts(CONFIG, INCARNATION, opened, Upkeep(log, clock, lambda: END, lambda: opened.note))
+    parts = ReplicaContext(CONFIG, INCARNATION, opened, Upkeep(log, clock, lambda: END, lambda: opened.note))
     try:
         async with asyncio.timeout(20):
             yield Scene(parts, services, said)
@@ -91,12 +91,12 @@ def asked_of(scene: Scene, replica: SimpleNamespace) -> RepairExchange:
 def test_a_leader_finds_its_damage_when_a_follower_is_to_have_it() -> None:
     async def test() -> None:
         async with damaged() as scene:
-            answers, said = Answers(scene.parts, EPOCH, scene.services), scene.said.answers
-            answers.serve(Serve(PEER, EPOCH, Offset(1), END, END), in_sync=True, joins=False)
+            answers, said = FollowerResponses(scene.parts, EPOCH, scene.services), scene.said.answers
+            answers.serve(ServeFollower(PEER, EPOCH, Offset(1), END, END), in_sync=True, joins=False)
             await until(partial(has, said, 1))
             assert said == [(PEER, RefusedMessage(0, EPOCH, FetchRefusal.CANNOT_READ), None)]
             assert scene.refused() == ((1, 2),)
-            answers.serve(Serve(PEER, EPOCH, Offset(0), END, END), in_sync=True, joins=False)
+            answers.serve(ServeFollower(PEER, EPOCH, Offset(0), END, END), in_sync=True, joins=False)
             await until(partial(has, said, 2))
             _, message, _ = said[1]
             assert isinstance(message, BatchesMessage)

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset
-from jetstream.ingest.own_writes import Committed, Outcome
-from jetstream.node.disk.history_file import LastTxid, Noted, encode_note, read_note
-from jetstream.node.replicas.internal_write_path import OwnPath
+from jetstream.ingest.own_writes import InternalWriteCommitted, Outcome
+from jetstream.node.disk.history_file import LastTxid, PublisherState, encode_note, read_note
+from jetstream.node.replicas.internal_write_path import InternalAppendPath
 from jetstream.node.replicas.led_stream import LeadingStream
 from jetstream.replica.leader_events import FetchArrived
 from jetstream.replica.wire import BatchesMessage
@@ -45,7 +45,7 @@ def test_what_the_leader_writes_itself_is_told_when_followers_have_it_and_its_en
             for follower in (B, C):
                 wait_for_more(own, leading, follower)
             path = leading.path
-            assert isinstance(path, OwnPath)
+            assert isinstance(path, InternalAppendPath)
             told: list[Outcome] = []
             path.settled = told.append
             path.write(1, [(b"key", b"value")])
@@ -57,7 +57,10 @@ def test_what_the_leader_writes_itself_is_told_when_followers_have_it_and_its_en
             assert told == []
             for follower in (B, C):
                 leading.reign.tell(fetch(follower, 2, 2))
-            assert [(type(outcome), outcome.number) for outcome in told] == [(Committed, 1), (Committed, 2)]
+            assert [(type(outcome), outcome.number) for outcome in told] == [
+                (InternalWriteCommitted, 1),
+                (InternalWriteCommitted, 2),
+            ]
 
     asyncio.run(test())
 
@@ -130,7 +133,7 @@ def test_a_follower_asks_again_when_it_has_a_note_without_batches_on_disk() -> N
     async def test() -> None:
         async with replica(B) as own:
             following, opened = own.follow(), own.parts.opened
-            nothing, note = Offset(0), encode_note(Noted(LastTxid(Offset(0), 7), ()))
+            nothing, note = Offset(0), encode_note(PublisherState(LastTxid(Offset(0), 7), ()))
             answer = BatchesMessage(
                 handle=0,
                 leader_epoch=EPOCH,

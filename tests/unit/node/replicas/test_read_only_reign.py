@@ -11,7 +11,7 @@ from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.stream_files import StreamFiles
 from jetstream.node.disk.thread import DiskThread
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import StreamServices
+from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
@@ -28,7 +28,7 @@ REFUSED = f"error {StreamReadOnly.ack_code}"
 
 
 @asynccontextmanager
-async def lone_stream() -> AsyncIterator[tuple[StreamServices, MemoryDisk, dict[str, object]]]:
+async def lone_stream() -> AsyncIterator[tuple[NodeServices, MemoryDisk, dict[str, object]]]:
     """What a stream of the only node needs, its disk, and where its answers go."""
     crash, disk = Crash(), MemoryDisk()
     heard: dict[str, object] = {}

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from jetstream.fetch.turns import Turns
+from jetstream.fetch.turns import CatchUpScheduler
 from jetstream.node.runtime.clock import SystemClock
-from jetstream.node.runtime.reader_turns import ReaderTurn, TurnQueue
+from jetstream.node.runtime.reader_turns import CatchUpQueue, ReaderTurn
 from tests.support.sockets import LOOPS, run, until
 
 pytestmark = pytest.mark.parametrize("loop", sorted(LOOPS))
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.parametrize("loop", sorted(LOOPS))
 LONG_S = 3600.0
 
 
-def queue_while_storing(share: float = 0.5) -> tuple[Turns, TurnQueue]:
+def queue_while_storing(share: float = 0.5) -> tuple[CatchUpScheduler, CatchUpQueue]:
     loop = asyncio.get_running_loop()
-    turns = Turns(share)
+    turns = CatchUpScheduler(share)
     turns.appending(loop.time() + LONG_S)
-    return turns, TurnQueue(turns, SystemClock(), loop)
+    return turns, CatchUpQueue(turns, SystemClock(), loop)
 
 
 def test_readers_have_their_turns_in_the_order_they_came(loop: str) -> None:

@@ -13,7 +13,7 @@ from envelope.errors import InvalidConfig, UnavailableError
 from envelope.types import NodeId
 from jetstream.node.settings.node_config import NodeConfig, load_config
 from jetstream.node.settings.peer_settings import PeerSettings, peer_settings
-from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.peers.dialling import Address
 from tests.support.memory_disk import MemoryDisk
 from tests.support.metadata_members import FAST
@@ -192,7 +192,7 @@ def test_nodes_with_certificates_of_one_authority_make_a_cluster_and_nobody_else
         both = [tls_settings(files, name, ports) for name in ("n1", "n2")]
         async with asyncio.TaskGroup() as tasks:
             groups = [
-                await MetadataGroup.open(
+                await MetadataQuorum.open(
                     MemoryDisk(), "metadata", settings.identity, settings.voters, FAST, create=True
                 )
                 for settings in both

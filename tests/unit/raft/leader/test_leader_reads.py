@@ -5,7 +5,7 @@ Source: Ongaro, "Consensus: Bridging Theory and Practice", section 6.4.
 
 from envelope.types import LogIndex
 from metadata.raft.events import Propose, Read, ReadReady, ReadRefused, Tick
-from metadata.raft.messages.voter_messages import AppendRequest, Heartbeat, HeartbeatResponse
+from metadata.raft.messages.voter_messages import AppendRequest, Heartbeat, VoterHeartbeatResponse
 from tests.support.raft_cluster import TIMEOUT, A, B, C, D, E, RaftCluster, Voter, disk_of
 from tests.support.raft_messages import alive, append, appended, heartbeat
 
@@ -160,6 +160,6 @@ def test_heartbeats_that_a_read_sends_are_answered_like_any_other() -> None:
     cluster = RaftCluster.led_by_a()
     cluster.give(A, Read(1))
     cluster.deliver(*cluster.under_way(Heartbeat))
-    assert [message.round for message in cluster.under_way(HeartbeatResponse)] == [1, 1]
+    assert [message.round for message in cluster.under_way(VoterHeartbeatResponse)] == [1, 1]
     cluster.run()
     assert answers(cluster[A]) == [ready(1, index=1)]

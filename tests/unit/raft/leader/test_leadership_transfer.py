@@ -6,7 +6,7 @@ Source: Ongaro, "Consensus: Bridging Theory and Practice", section 3.10.
 import pytest
 
 from envelope.types import LogIndex
-from metadata.raft.events import Compact, ProposalRefused, Propose, RefusalReason, Transfer
+from metadata.raft.events import CompactLog, ProposalRefused, Propose, RefusalReason, TransferLeadership
 from metadata.raft.messages.voter_messages import AppendRequest, ElectNow, VoteRequest
 from tests.support.raft_cluster import TIMEOUT, A, B, C, RaftCluster, Voter
 from tests.support.raft_messages import alive, appended, elect_now, heartbeat
@@ -26,7 +26,7 @@ def leader() -> Voter:
 def test_a_target_that_holds_everything_is_told_to_stand_at_once_and_wins() -> None:
     cluster = RaftCluster.led_by_a()
     began_at = cluster.clock.now
-    cluster.give(A, Transfer(B))
+    cluster.give(A, TransferLeadership(B))
     assert cluster.pool == [elect_now(A, B, 1)]
     cluster.run()
     assert cluster[B].leads
@@ -48,7 +48,7 @@ def test_a_lagging_target_first_gets_what_it_lacks() -> None:
     cluster.propose(A, b"unknown to B")
     cluster.run()
     cluster.cut.clear()
-    cluster.give(A, Transfer(B))
+    cluster.give(A, TransferLeadership(B))
     assert cluster.under_way(ElectNow) == []
     cluster.tick(A)
     cluster.run()
@@ -61,9 +61,9 @@ def test_a_target_that_needs_a_snapshot_gets_it_first() -> None:
     cluster.cut.add(B)
     cluster.propose(A, b"2", b"3")
     cluster.run()
-    cluster.give(A, Compact(LogIndex(3), b"state"))
+    cluster.give(A, CompactLog(LogIndex(3), b"state"))
     cluster.cut.clear()
-    cluster.give(A, Transfer(B))
+    cluster.give(A, TransferLeadership(B))
     cluster.tick(A)
     cluster.run()
     assert cluster[B].leads
@@ -72,7 +72,7 @@ def test_a_target_that_needs_a_snapshot_gets_it_first() -> None:
 
 def test_while_it_hands_over_a_leader_refuses_proposals() -> None:
     voter = leader()
-    voter.give(Transfer(C))
+    voter.give(TransferLeadership(C))
     assert voter.give(Propose((b"x",))) == []
     assert voter.news[-1] == HANDING_OVER
     assert voter.raft.last_index == 1
@@ -81,7 +81,7 @@ def test_while_it_hands_over_a_leader_refuses_proposals() -> None:
 def test_a_transfer_is_given_up_after_an_election_timeout() -> None:
     voter = leader()
     began_at = voter.clock.now
-    voter.give(Transfer(C))
+    voter.give(TransferLeadership(C))
     while voter.clock.now < began_at + TIMEOUT:
         voter.give(Propose((b"x",)))
         assert voter.news[-1] == HANDING_OVER
@@ -94,7 +94,7 @@ def test_a_transfer_is_given_up_after_an_election_timeout() -> None:
 
 def test_a_lost_wish_is_repeated_when_the_target_shows_that_it_is_alive() -> None:
     voter = leader()
-    assert voter.give(Transfer(B)) == [elect_now(A, B, 1)]
+    assert voter.give(TransferLeadership(B)) == [elect_now(A, B, 1)]
     voter.tick()
     assert voter.receive(alive(C, A, 1, number=1)) != [elect_now(A, B, 1)]
     assert voter.receive(alive(B, A, 1, number=1)) == [elect_now(A, B, 1)]
@@ -102,11 +102,11 @@ def test_a_lost_wish_is_repeated_when_the_target_shows_that_it_is_alive() -> Non
 
 def test_the_same_transfer_asked_again_does_not_take_longer() -> None:
     voter = leader()
-    voter.give(Transfer(C))
+    voter.give(TransferLeadership(C))
     gives_up_at = voter.clock.now + TIMEOUT
     voter.clock.advance(TIMEOUT // 2)
     voter.receive(alive(B, A, 1))
-    assert voter.give(Transfer(C)) == []
+    assert voter.give(TransferLeadership(C)) == []
     while voter.clock.now < gives_up_at:
         voter.tick()
         voter.receive(alive(B, A, 1))
@@ -117,8 +117,8 @@ def test_the_same_transfer_asked_again_does_not_take_longer() -> None:
 
 def test_a_transfer_to_another_target_replaces_the_first() -> None:
     voter = leader()
-    voter.give(Transfer(C))
-    assert voter.give(Transfer(B)) == [elect_now(A, B, 1)]
+    voter.give(TransferLeadership(C))
+    assert voter.give(TransferLeadership(B)) == [elect_now(A, B, 1)]
     sent = voter.receive(appended(C, A, 1, 1))
     assert [type(message) for message in sent] == [AppendRequest], (
         "C holds everything, and is not told to stand"
@@ -128,19 +128,19 @@ def test_a_transfer_to_another_target_replaces_the_first() -> None:
 def test_a_transfer_is_a_leaders_affair() -> None:
     voter = Voter(A, THREE)
     voter.receive(heartbeat(B, A, 1))
-    assert voter.give(Transfer(C)) == []
+    assert voter.give(TransferLeadership(C)) == []
 
 
 @pytest.mark.parametrize("target", [A, "nobody"])
 def test_a_transfer_to_no_other_voter_is_our_bug(target: str) -> None:
     voter = leader()
     with pytest.raises(AssertionError, match="no other voter"):
-        voter.give(Transfer(type(A)(target)))
+        voter.give(TransferLeadership(type(A)(target)))
 
 
 def test_a_wish_that_arrives_when_it_was_given_up_does_no_harm() -> None:
     cluster = RaftCluster.led_by_a()
-    cluster.give(A, Transfer(B))
+    cluster.give(A, TransferLeadership(B))
     late = cluster.drop(cluster.under_way(ElectNow))
     cluster.cut.add(B)
     cluster.let_pass(TIMEOUT)

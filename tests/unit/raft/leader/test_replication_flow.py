@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import pytest
 
 from envelope.types import LogIndex, NodeId
-from metadata.raft.events import Compact, Disconnected, ProposalRefused, Propose, RefusalReason, Tick
+from metadata.raft.events import CompactLog, PeerDisconnected, ProposalRefused, Propose, RefusalReason, Tick
 from metadata.raft.messages.voter_messages import (
     AppendRejection,
     AppendRequest,
     AppendResponse,
     Heartbeat,
-    HeartbeatResponse,
     Message,
     SnapshotRequest,
+    VoterHeartbeatResponse,
 )
 from metadata.raft.settings import RaftSettings
 from tests.support.raft_cluster import HEARTBEAT, TIMEOUT, A, B, C, RaftCluster, Voter, disk_of
@@ -206,7 +206,7 @@ def test_a_broken_connection_begins_again_behind_what_was_acknowledged() -> None
     voter = replicating()
     voter.give(Propose((b"2",)))
     voter.give(Propose((b"3",)))
-    assert indexes(voter.give(Disconnected(B, refused=True))) == [[2, 3]]
+    assert indexes(voter.give(PeerDisconnected(B, refused=True))) == [[2, 3]]
     assert voter.give(Propose((b"4",))) == [], "and once"
     assert indexes(voter.receive(appended(B, A, 1, 3))) == [[4]]
 
@@ -214,13 +214,13 @@ def test_a_broken_connection_begins_again_behind_what_was_acknowledged() -> None
 def test_what_a_broken_connection_lost_takes_no_room_in_the_window() -> None:
     voter = replicating(RaftSettings(appends_in_flight_max=2, append_bytes_max=1))
     assert indexes(voter.give(Propose((b"2", b"3", b"4", b"5")))) == [[2], [3]]
-    assert indexes(voter.give(Disconnected(B, refused=False))) == [[2]]
+    assert indexes(voter.give(PeerDisconnected(B, refused=False))) == [[2]]
     assert indexes(voter.receive(appended(B, A, 1, 2))) == [[3], [4]]
 
 
 def test_a_broken_connection_to_a_follower_that_has_everything_costs_nothing() -> None:
     voter = replicating()
-    assert voter.give(Disconnected(B, refused=False)) == []
+    assert voter.give(PeerDisconnected(B, refused=False)) == []
     assert indexes(voter.give(Propose((b"2",)))) == [[2]]
 
 
@@ -291,7 +291,7 @@ def compacted() -> RaftCluster:
     for number in range(5):
         cluster.propose(A, f"{number}".encode())
         cluster.run()
-    cluster.give(A, Compact(LogIndex(4), b"state after 4"))
+    cluster.give(A, CompactLog(LogIndex(4), b"state after 4"))
     cluster.cut.clear()
     cluster.drop()
     return cluster
@@ -309,7 +309,7 @@ def test_while_a_snapshot_is_on_its_way_nothing_else_is_sent() -> None:
     cluster = compacted()
     cluster.tick(A)
     cluster.deliver(*cluster.under_way(Heartbeat, A, C))
-    cluster.deliver(*cluster.under_way(HeartbeatResponse, C, A))
+    cluster.deliver(*cluster.under_way(VoterHeartbeatResponse, C, A))
     cluster.deliver(*cluster.under_way(AppendRequest, A, C))
     cluster.deliver(*cluster.under_way(AppendRejection, C, A))
     [snapshot] = cluster.under_way(SnapshotRequest, A, C)
@@ -344,7 +344,7 @@ def test_a_snapshot_is_sent_again_when_the_connection_broke() -> None:
     while not cluster.under_way(SnapshotRequest):
         cluster.deliver(*cluster.pool) if cluster.pool else cluster.tick(A)
     cluster.drop()
-    cluster.give(A, Disconnected(C, refused=False))
+    cluster.give(A, PeerDisconnected(C, refused=False))
     assert len(cluster.under_way(SnapshotRequest, A, C)) == 1
 
 
@@ -352,7 +352,7 @@ def test_a_log_that_was_compacted_again_while_a_snapshot_was_on_its_way_needs_an
     cluster = compacted()
     while not cluster.under_way(SnapshotRequest):
         cluster.deliver(*cluster.pool) if cluster.pool else cluster.tick(A)
-    cluster.give(A, Compact(LogIndex(6), b"state after 6"))
+    cluster.give(A, CompactLog(LogIndex(6), b"state after 6"))
     cluster.run()
     assert cluster[C].snapshot.payload == b"state after 6"
     cluster.propose(A, b"later")
@@ -384,7 +384,7 @@ def test_a_new_leader_whose_log_begins_behind_a_follower_sends_its_snapshot() ->
 def test_a_vote_is_for_who_has_the_entries_not_for_who_has_the_snapshot() -> None:
     cluster = compacted()
     cluster.let_pass(2 * HEARTBEAT)
-    cluster.give(A, Compact(LogIndex(6), b"state after 6"))
+    cluster.give(A, CompactLog(LogIndex(6), b"state after 6"))
     cluster.cut.add(A)
     cluster.elect(C)
     assert cluster[B].raft.leader == C

@@ -7,7 +7,7 @@ import pytest
 from envelope.spark_errors import InvalidOption
 from jetstream.spark.options import option_names
 from jetstream.spark.options.option_values import duration_s, size_bytes
-from jetstream.spark.options.places import EARLIEST, LATEST, Place
+from jetstream.spark.options.places import EARLIEST, LATEST, StreamPlace
 from jetstream.spark.options.source_options import (
     COLUMNS,
     HEADERS,
@@ -29,7 +29,7 @@ def batch(given: Mapping[str, str] | None = None) -> SourceOptions:
 
 def test_a_stream_has_the_defaults_of_kafkas_source() -> None:
     options = streaming()
-    assert options.starting == Place("startingOffsets", everywhere=LATEST)
+    assert options.starting == StreamPlace("startingOffsets", everywhere=LATEST)
     assert (options.max_offsets, options.min_offsets, options.max_delay_s) == (None, None, 15 * 60)
     assert (options.min_partitions, options.max_records_per_partition) == (None, None)
     assert options.fail_on_data_loss
@@ -41,8 +41,8 @@ def test_a_stream_has_the_defaults_of_kafkas_source() -> None:
 
 def test_a_batch_read_takes_all_that_is_there() -> None:
     options = batch()
-    assert options.starting == Place("startingOffsets", everywhere=EARLIEST)
-    assert options.ending == Place("endingOffsets", everywhere=LATEST)
+    assert options.starting == StreamPlace("startingOffsets", everywhere=EARLIEST)
+    assert options.ending == StreamPlace("endingOffsets", everywhere=LATEST)
 
 
 def test_what_is_kafkas_by_name_is_not_kafkas_by_default() -> None:

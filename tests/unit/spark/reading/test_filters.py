@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from envelope.subjects import matches
-from jetstream.spark.reading.filters import Bounds, Pushed, pushed
+from jetstream.spark.reading.filters import IntegerBounds, Pushed, pushed
 
 COMPARED: dict[Callable[..., Filter], Callable[[int, int], bool]] = {
     EqualTo: lambda one, other: one == other,
@@ -37,7 +37,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MOMENT = datetime(2026, 11, 23, 9, 0, 0, 1, tzinfo=UTC)
 
 
-def has(bounds: Bounds, value: int) -> bool:
+def has(bounds: IntegerBounds, value: int) -> bool:
     return (bounds.start is None or bounds.start <= value) and (bounds.end is None or value < bounds.end)
 
 

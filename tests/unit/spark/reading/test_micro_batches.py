@@ -4,8 +4,8 @@ from envelope.spark_errors import DataLoss
 from jetstream.spark.reading.offsets import Offsets, StreamOffset, decode_offsets, encode_offsets
 from jetstream.spark.reading.planning import (
     READ_ALL,
-    Admission,
     MicroBatches,
+    MicroBatchLimit,
     StreamBounds,
     byte_shares,
     checked_ranges,
@@ -105,12 +105,12 @@ def test_without_limits_all_is_read() -> None:
 def test_a_limit_is_shared_in_proportion_to_what_each_stream_has() -> None:
     now = bounds(big=(0, 900), small=(0, 100), none=(0, 5))
     start = at(big=0, small=0, none=5)
-    assert next_offsets(start, now, Admission(max_offsets=100)) == at(big=90, small=10, none=5)
+    assert next_offsets(start, now, MicroBatchLimit(max_offsets=100)) == at(big=90, small=10, none=5)
 
 
 def test_a_small_stream_is_not_starved() -> None:
     now = bounds(big=(0, 1_000_000), small=(0, 1))
-    assert next_offsets(at(big=0, small=0), now, Admission(max_offsets=10)) == at(big=9, small=1)
+    assert next_offsets(at(big=0, small=0), now, MicroBatchLimit(max_offsets=10)) == at(big=9, small=1)
 
 
 def test_with_a_limit_below_the_number_of_streams_all_have_their_turn() -> None:
@@ -118,12 +118,12 @@ def test_with_a_limit_below_the_number_of_streams_all_have_their_turn() -> None:
     place = at(a=0, b=0, c=0)
     for rounds in range(1, 6):
         for _ in range(3):
-            place = next_offsets(place, now, Admission(max_offsets=1))
+            place = next_offsets(place, now, MicroBatchLimit(max_offsets=1))
         assert place == at(a=rounds, b=rounds, c=rounds)
 
 
 def test_too_little_waits_until_there_is_enough_or_it_has_waited_long_enough() -> None:
-    limit = Admission(min_offsets=10, max_delay_s=60)
+    limit = MicroBatchLimit(min_offsets=10, max_delay_s=60)
     nine, ten = bounds(orders=(0, 5), shop=(0, 4)), bounds(orders=(0, 5), shop=(0, 5))
     start = at(orders=0, shop=0)
     assert next_offsets(start, nine, limit, waited_s=59.9) == start

@@ -3,11 +3,11 @@ import pytest
 from envelope.spark_errors import InvalidOption
 from jetstream.spark.options.source_options import PARTITIONS_MAX
 from jetstream.spark.reading.pieces import pieces_of
-from jetstream.spark.reading.planning import OffsetRange
+from jetstream.spark.reading.planning import IncarnationRange
 from tests.support.spark_plans import span
 
 
-def sizes(pieces: list[OffsetRange]) -> list[int]:
+def sizes(pieces: list[IncarnationRange]) -> list[int]:
     return [piece.size for piece in pieces]
 
 

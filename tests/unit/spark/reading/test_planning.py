@@ -7,7 +7,7 @@ from envelope.errors import RequestError, UnknownStream
 from envelope.spark_errors import DataLoss, InvalidOption
 from jetstream.spark.reading.offsets import StreamOffset
 from jetstream.spark.reading.planning import (
-    OffsetRange,
+    IncarnationRange,
     StreamBounds,
     batch_ranges,
     checked_ranges,
@@ -76,7 +76,7 @@ def test_a_stream_that_is_deleted_while_it_is_asked_is_named() -> None:
 
 
 def test_a_batch_read_takes_what_is_between_two_places() -> None:
-    def read(given: dict[str, str], timed: Mapping[str, int] | None = None) -> list[OffsetRange]:
+    def read(given: dict[str, str], timed: Mapping[str, int] | None = None) -> list[IncarnationRange]:
         asked = options(given, streaming=False)
         starts, ends = starting_offsets(asked, NOW, timed or {}), ending_offsets(asked, NOW, timed or {})
         ranges, warnings = batch_ranges(asked, NOW, starts, ends)
@@ -113,7 +113,7 @@ def test_a_batch_read_whose_end_is_before_its_start_is_refused() -> None:
     ],
 )
 def test_a_batch_read_of_what_is_not_there_fails_or_takes_the_rest(
-    start: int, end: int, problem: str, kept: list[OffsetRange]
+    start: int, end: int, problem: str, kept: list[IncarnationRange]
 ) -> None:
     given = {"startingOffsets": f'{{"orders": {start}}}', "endingOffsets": f'{{"orders": {end}}}'}
     now = bounds(orders=(10, 100))
@@ -202,7 +202,7 @@ LOSSES = [
 
 @pytest.mark.parametrize(("now", "kept", "problem", "numbers"), LOSSES)
 def test_a_loss_in_a_batch_fails_with_its_numbers_or_is_left_out(
-    now: dict[str, StreamBounds], kept: list[OffsetRange], problem: str, numbers: dict[str, int | str]
+    now: dict[str, StreamBounds], kept: list[IncarnationRange], problem: str, numbers: dict[str, int | str]
 ) -> None:
     start, end = at(orders=5), at(orders=50)
     with pytest.raises(DataLoss) as lost:

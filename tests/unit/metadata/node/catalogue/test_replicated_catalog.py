@@ -10,7 +10,7 @@ from envelope.types import LogIndex, NodeId, Term
 from metadata.catalog import snapshot as catalog_snapshot
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, encode_command
-from metadata.catalog.events import Events, NodeRegistered, Refused
+from metadata.catalog.events import CommandRefused, Events, NodeRegistered
 from metadata.node.catalogue.replicated_catalog import Applied, ReplicatedCatalog, last_registration
 from metadata.raft.proposals import ProposalId, encode_proposal
 from metadata.raft.state import Entry, Snapshot
@@ -54,7 +54,7 @@ def test_who_waits_is_told_what_became_of_it() -> None:
         assert (await first).events
         events = (await refused).events
         assert events is not None
-        assert isinstance(events[0], Refused)
+        assert isinstance(events[0], CommandRefused)
         again = state.outcome(proposal_id(1))
         state.apply([entry(3, 1, register())])
         assert await again == Applied(LogIndex(1), None)
@@ -105,7 +105,7 @@ def test_a_listener_hears_of_every_entry_that_said_something_and_before_the_prop
         late = create("x", subject="y", replicas=3)
         state.apply([noop(1), entry(2, 1, register()), entry(3, 2, late), entry(4, 1, register())])
         await asyncio.sleep(0)
-        assert heard.notes == [(2, [NodeRegistered]), (3, [Refused]), "proposer"]
+        assert heard.notes == [(2, [NodeRegistered]), (3, [CommandRefused]), "proposer"]
 
     run(test())
 

@@ -24,7 +24,7 @@ from metadata.catalog import snapshot
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import DeleteStream, RegisterNode, encode_command
 from metadata.catalog.events import NodeRegistered, StreamCreated, StreamFound
-from metadata.node.catalogue.group import MetadataGroup
+from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.storage.disk_port import MetadataDisk
 from metadata.node.storage.file_storage import FileStorage
@@ -200,7 +200,7 @@ def test_a_group_that_never_ran_can_be_closed() -> None:
 
     async def test() -> None:
         for create_it in (True, False):
-            group = await MetadataGroup.open(
+            group = await MetadataQuorum.open(
                 disk, DIRECTORY, PeerIdentity("test", N1), {N1: Address("", 0)}, create=create_it
             )
             await group.stop()
@@ -237,7 +237,7 @@ def test_a_snapshot_of_another_index_is_refused_and_the_files_are_closed(
 
     async def open_it() -> None:
         with pytest.raises(CorruptDataError, match="snapshot 7 holds the catalogue of 0"):
-            await MetadataGroup.open(
+            await MetadataQuorum.open(
                 disk, DIRECTORY, PeerIdentity("test", N1), {N1: Address("", 0)}, create=False
             )
 
@@ -253,7 +253,7 @@ def test_a_snapshot_of_another_index_is_refused_and_the_files_are_closed(
 def test_a_log_that_must_be_there_is_not_begun_anew() -> None:
     async def test() -> None:
         with pytest.raises(CorruptDataError, match="missing"):
-            await MetadataGroup.open(
+            await MetadataQuorum.open(
                 MemoryDisk(), DIRECTORY, PeerIdentity("test", N1), {N1: Address("", 0)}, create=False
             )
 
@@ -278,8 +278,8 @@ def test_a_node_that_was_alone_stays_alone_and_a_voter_of_a_cluster_a_voter(
         assert (stored(disk).snapshot.index > 0) == (snapshot_log_bytes_min == 1)
         good, bad = (alone_at, company) if was_alone else (company, alone_at)
         with pytest.raises(InvalidConfig, match="was alone" if was_alone else "without its peers"):
-            await MetadataGroup.open(disk, DIRECTORY, PeerIdentity("test", N1), bad, create=False)
-        group = await MetadataGroup.open(disk, DIRECTORY, PeerIdentity("test", N1), good, create=False)
+            await MetadataQuorum.open(disk, DIRECTORY, PeerIdentity("test", N1), bad, create=False)
+        group = await MetadataQuorum.open(disk, DIRECTORY, PeerIdentity("test", N1), good, create=False)
         await group.stop()
 
     run(test())

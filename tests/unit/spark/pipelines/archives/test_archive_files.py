@@ -7,13 +7,13 @@ import pytest
 from envelope.errors import CorruptDataError, Fenced, InvalidConfig, JetstreamError, StreamRecreated
 from jetstream.spark.pipelines.archives.archive_files import (
     ArchivedFile,
+    ArchivedMicroBatch,
     ArchivedStream,
-    Change,
-    Manifest,
-    Move,
+    ArchiveManifest,
+    ManifestChange,
+    PendingFile,
     Span,
-    StagedFile,
-    Writer,
+    StagedMove,
     added_batch,
     decode_change,
     decode_manifest,
@@ -24,7 +24,7 @@ from jetstream.spark.pipelines.archives.archive_files import (
 from jetstream.spark.reading.offsets import Offsets, StreamOffset
 
 LIFE = "c932c8bd567b9b11"
-BEGUN = Manifest().begun(("date",))
+BEGUN = ArchiveManifest().begun(("date",))
 
 
 def ends(start: int | None = None, **offsets: int) -> Offsets:
@@ -33,17 +33,17 @@ def ends(start: int | None = None, **offsets: int) -> Offsets:
 
 def staged(
     start: int, end: int, rows: int | None = None, stream: str = "orders", partition: int = 0
-) -> StagedFile:
+) -> PendingFile:
     span = Span(end - start if rows is None else rows, start, end)
-    return StagedFile(
+    return PendingFile(
         "_work/1/date=2026-01-01/part-0.parquet", "date=2026-01-01", 100, {(stream, partition): span}
     )
 
 
 def archived(
-    manifest: Manifest, number: int, before: Offsets, reached: Offsets, *files: StagedFile
-) -> Manifest:
-    found = manifest.after(added_batch(manifest, Writer("query", number), before, reached, files))
+    manifest: ArchiveManifest, number: int, before: Offsets, reached: Offsets, *files: PendingFile
+) -> ArchiveManifest:
+    found = manifest.after(added_batch(manifest, ArchivedMicroBatch("query", number), before, reached, files))
     assert decode_manifest(encode_manifest(found)) == found
     return found
 
@@ -59,10 +59,10 @@ def test_batches_follow_each_other_and_move_the_border() -> None:
         "date=2026-01-01/b0000000003-00001.parquet",
     ]
     assert second.rows == 7
-    assert second.has(Writer("query", 0))
-    assert second.has(Writer("query", 1))
-    assert not second.has(Writer("query", 2))
-    assert not second.has(Writer("another", 1))
+    assert second.has(ArchivedMicroBatch("query", 0))
+    assert second.has(ArchivedMicroBatch("query", 1))
+    assert not second.has(ArchivedMicroBatch("query", 2))
+    assert not second.has(ArchivedMicroBatch("another", 1))
 
 
 def test_partitions_are_told_by_their_number_and_plain_streams_by_none() -> None:
@@ -116,14 +116,14 @@ FIRST = archived(BEGUN, 0, {}, ends(0, orders=10), staged(0, 10))
     ],
 )
 def test_whatever_does_not_go_on_at_the_border_is_refused(
-    before: Offsets, reached: Offsets, files: list[StagedFile], error: type[JetstreamError]
+    before: Offsets, reached: Offsets, files: list[PendingFile], error: type[JetstreamError]
 ) -> None:
     with pytest.raises(error):
-        added_batch(FIRST, Writer("query", 1), before, reached, files)
+        added_batch(FIRST, ArchivedMicroBatch("query", 1), before, reached, files)
 
 
 def test_a_query_without_its_checkpoint_goes_on_at_the_border() -> None:
-    change = added_batch(FIRST, Writer("another", 0), {}, ends(10, orders=12), [staged(10, 12)])
+    change = added_batch(FIRST, ArchivedMicroBatch("another", 0), {}, ends(10, orders=12), [staged(10, 12)])
     assert decode_change(encode_change(change)) == change
     assert FIRST.after(change).streams["orders"] == ArchivedStream(LIFE, 0, 12, 12)
 
@@ -154,7 +154,7 @@ def test_the_levels_of_an_archive_stay() -> None:
         replace(FIRST, format=2),
     ],
 )
-def test_a_manifest_that_contradicts_itself_is_not_read(broken: Manifest) -> None:
+def test_a_manifest_that_contradicts_itself_is_not_read(broken: ArchiveManifest) -> None:
     content = encode_manifest(FIRST) | {
         "files": [{"path": file.path, "rows": file.rows, "bytes": file.bytes} for file in broken.files],
         "format": broken.format,
@@ -180,6 +180,10 @@ def test_state_that_is_something_else_is_not_read(content: dict[str, int | str])
 
 def test_only_the_next_change_and_files_that_are_there_make_a_version() -> None:
     with pytest.raises(AssertionError):
-        FIRST.after(Change(FIRST.version, ()))
+        FIRST.after(ManifestChange(FIRST.version, ()))
     with pytest.raises(AssertionError, match="A1"):
-        FIRST.after(Change(FIRST.version + 1, (Move("a", ArchivedFile("b", 0, 0)),), removed=("another",)))
+        FIRST.after(
+            ManifestChange(
+                FIRST.version + 1, (StagedMove("a", ArchivedFile("b", 0, 0)),), removed=("another",)
+            )
+        )

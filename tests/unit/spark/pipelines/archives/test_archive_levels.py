@@ -6,13 +6,13 @@ import pytest
 
 from envelope.errors import CorruptDataError, InvalidConfig, RequestError
 from jetstream.spark.pipelines.archive import source_options
-from jetstream.spark.pipelines.archives.archive_files import ArchivedStream, Manifest
+from jetstream.spark.pipelines.archives.archive_files import ArchivedStream, ArchiveManifest
 from jetstream.spark.pipelines.archives.archive_levels import checked_levels, column_of
 from jetstream.spark.pipelines.backfill import live_options
 from jetstream.spark.pipelines.query_log import batch_offsets, has_begun, query_id
 from jetstream.spark.reading.offsets import StreamOffset
 
-BORDER = Manifest(version=2, levels=("date",), streams={"orders": ArchivedStream("life", 0, 42, 42)})
+BORDER = ArchiveManifest(version=2, levels=("date",), streams={"orders": ArchivedStream("life", 0, 42, 42)})
 END = '{"v":1,"streams":{"orders":{"id":"life","offset":%d}}}'
 
 
@@ -67,9 +67,9 @@ def test_a_checkpoint_of_another_source_or_version_is_told(tmp_path: Path) -> No
 
 def test_a_new_archive_begins_with_the_earliest_records_unless_it_is_told_otherwise(tmp_path: Path) -> None:
     given = {"stream": "orders"}
-    assert source_options(given, Manifest(), tmp_path)["startingOffsets"] == "earliest"
+    assert source_options(given, ArchiveManifest(), tmp_path)["startingOffsets"] == "earliest"
     moment = given | {"startingTimestamp": "2026-11-23T09:00:00Z"}
-    assert source_options(moment, Manifest(), tmp_path) == moment | {"includeHeaders": "true"}
+    assert source_options(moment, ArchiveManifest(), tmp_path) == moment | {"includeHeaders": "true"}
 
 
 def test_an_archive_without_its_checkpoint_goes_on_at_its_border(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from envelope.errors import CorruptDataError, RequestError, StorageError
 from jetstream.log.disk.os_disk import OsDisk
-from jetstream.spark.pipelines.archives.archive_files import MANIFEST_PATH, Span, Writer
+from jetstream.spark.pipelines.archives.archive_files import MANIFEST_PATH, ArchivedMicroBatch, Span
 from jetstream.spark.pipelines.archives.archive_store import held_archive, read_manifest
 from jetstream.spark.pipelines.archives.archive_writing import StagedBatch, archive_staged
 from jetstream.spark.pipelines.archives.parquet_files import measured
@@ -50,7 +50,7 @@ def test_a_change_that_was_cut_short_is_finished_before_the_next_one() -> None:
     disk = MemoryDisk()
     with held_archive(disk) as store:
         store.begin(LEVELS)
-        writer, batch = Writer("query", 0), BATCHES[0]
+        writer, batch = ArchivedMicroBatch("query", 0), BATCHES[0]
         staged = StagedBatch(stage(store, batch.rows), writer, batch.before, batch.ends, len(batch.rows))
         disk.faults[disk.calls + 8] = Fault(FaultKind.IO_ERROR)
         with pytest.raises(StorageError):
@@ -85,7 +85,9 @@ def test_rows_that_were_written_and_are_not_there_are_noticed() -> None:
         store.begin(LEVELS)
         batch = BATCHES[0]
         for staging in (stage(store, batch.rows[1:]), store.staging()):
-            staged = StagedBatch(staging, Writer("query", 0), batch.before, batch.ends, len(batch.rows))
+            staged = StagedBatch(
+                staging, ArchivedMicroBatch("query", 0), batch.before, batch.ends, len(batch.rows)
+            )
             with pytest.raises(CorruptDataError, match="4 rows were written"):
                 archive_staged(store, staged)
         assert store.manifest.rows == 0

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envelope.errors import CorruptDataError, InvalidConfig
-from jetstream.spark.pipelines.archives.archive_files import ArchivedStream, Manifest
+from jetstream.spark.pipelines.archives.archive_files import ArchivedStream, ArchiveManifest
 from jetstream.spark.pipelines.archives.replay_plan import (
     PIECE_OFFSETS,
-    Piece,
     Replay,
+    ReplayRange,
     decode_replay,
     encode_replay,
 )
@@ -21,13 +21,13 @@ from jetstream.spark.pipelines.replay import ReplaySettings
 NEW = Replay("again", "{subject}", None)
 
 
-def manifest(**ranges: tuple[int, int]) -> Manifest:
-    return Manifest(
+def manifest(**ranges: tuple[int, int]) -> ArchiveManifest:
+    return ArchiveManifest(
         version=1, streams={name: ArchivedStream("life", *range_) for name, range_ in ranges.items()}
     )
 
 
-def pieces_of(replay: Replay) -> list[Piece]:
+def pieces_of(replay: Replay) -> list[ReplayRange]:
     found = []
     while (piece := replay.next_piece()) is not None:
         found.append(piece)
@@ -42,10 +42,10 @@ def test_each_stream_is_published_in_pieces_one_behind_the_other() -> None:
     replay = NEW.resumed(None, manifest(orders=(3, end), sales=(0, 4), empty=(7, 7)))
     found = pieces_of(replay)
     assert found == [
-        Piece("orders", 3, 3 + PIECE_OFFSETS),
-        Piece("orders", 3 + PIECE_OFFSETS, 3 + 2 * PIECE_OFFSETS),
-        Piece("orders", 3 + 2 * PIECE_OFFSETS, end),
-        Piece("sales", 0, 4),
+        ReplayRange("orders", 3, 3 + PIECE_OFFSETS),
+        ReplayRange("orders", 3 + PIECE_OFFSETS, 3 + 2 * PIECE_OFFSETS),
+        ReplayRange("orders", 3 + 2 * PIECE_OFFSETS, end),
+        ReplayRange("sales", 0, 4),
     ]
     assert len({replay.session_of(piece, life) for piece in found for life in ("1a2b", "3c4d")}) == 8
 

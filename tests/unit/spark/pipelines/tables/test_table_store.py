@@ -15,8 +15,8 @@ from jetstream.spark.pipelines.tables.table_version import (
     LOCK_PATH,
     VERSION_PATH,
     MergedBucket,
+    MergedMicroBatch,
     TableVersion,
-    Writer,
 )
 from tests.support.memory_disk import (
     Fault,
@@ -152,7 +152,7 @@ def test_what_an_attempt_has_left_is_removed_before_the_next_one_writes() -> Non
         seen.append(files_on(disk))
         return []
 
-    bring_in(disk, LAYOUT, Writer(QUERY, 1), merge, now=lambda: TimestampUs(0), grace_us=0)
+    bring_in(disk, LAYOUT, MergedMicroBatch(QUERY, 1), merge, now=lambda: TimestampUs(0), grace_us=0)
     assert seen == [needed]
 
 

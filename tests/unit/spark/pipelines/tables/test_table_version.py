@@ -11,9 +11,9 @@ from jetstream.spark.pipelines.tables.table_version import (
     BucketFile,
     Layout,
     MergedBucket,
+    MergedMicroBatch,
     ReplacedFile,
     TableVersion,
-    Writer,
     decode_version,
     encode_version,
 )
@@ -22,7 +22,7 @@ LAYOUT = Layout(buckets=4, schema="price DOUBLE")
 FIRST = TableVersion(
     LAYOUT,
     version=1,
-    writer=Writer("q", 0),
+    writer=MergedMicroBatch("q", 0),
     files=(BucketFile(0, "a", 2, 20), BucketFile(3, "b", 1, 10)),
 )
 
@@ -32,16 +32,16 @@ def at(us: int) -> TimestampUs:
 
 
 def test_a_batch_is_taken_once_however_often_it_comes() -> None:
-    assert TableVersion(LAYOUT).takes(Writer("q", 0))
-    assert not FIRST.takes(Writer("q", 0))
-    assert FIRST.takes(Writer("q", 1))
-    assert FIRST.takes(Writer("q", 7)), "batches without rows have numbers too"
+    assert TableVersion(LAYOUT).takes(MergedMicroBatch("q", 0))
+    assert not FIRST.takes(MergedMicroBatch("q", 0))
+    assert FIRST.takes(MergedMicroBatch("q", 1))
+    assert FIRST.takes(MergedMicroBatch("q", 7)), "batches without rows have numbers too"
 
 
 def test_a_query_with_another_checkpoint_is_refused_whatever_its_number() -> None:
     for batch in (0, 1):
         with pytest.raises(Fenced, match="checkpoint"):
-            FIRST.takes(Writer("other", batch))
+            FIRST.takes(MergedMicroBatch("other", batch))
 
 
 @pytest.mark.parametrize("layout", [Layout(8, "price DOUBLE"), Layout(4, None), Layout(4, "price INT")])
@@ -52,25 +52,25 @@ def test_a_table_keeps_its_layout(layout: Layout) -> None:
 
 def test_only_touched_buckets_have_other_files() -> None:
     buckets = [MergedBucket(1, "c", 5, 50), MergedBucket(3, None, 0, 0)]
-    second = FIRST.merged(Writer("q", 1), buckets, at(100), grace_us=10)
+    second = FIRST.merged(MergedMicroBatch("q", 1), buckets, at(100), grace_us=10)
     assert second.version == 2
-    assert second.writer == Writer("q", 1)
+    assert second.writer == MergedMicroBatch("q", 1)
     assert second.file_of == {0: "a", 1: "c"}
     assert second.rows == 7
     assert second.replaced == (ReplacedFile("b", at(100)),)
 
 
 def test_what_is_replaced_stays_for_the_grace_and_no_longer() -> None:
-    second = FIRST.merged(Writer("q", 1), [MergedBucket(3, "c", 1, 1)], at(100), grace_us=10)
-    third = second.merged(Writer("q", 2), [MergedBucket(3, "d", 1, 1)], at(109), grace_us=10)
+    second = FIRST.merged(MergedMicroBatch("q", 1), [MergedBucket(3, "c", 1, 1)], at(100), grace_us=10)
+    third = second.merged(MergedMicroBatch("q", 2), [MergedBucket(3, "d", 1, 1)], at(109), grace_us=10)
     assert [each.path for each in third.replaced] == ["b", "c"]
-    fourth = third.merged(Writer("q", 3), [], at(110), grace_us=10)
+    fourth = third.merged(MergedMicroBatch("q", 3), [], at(110), grace_us=10)
     assert [each.path for each in fourth.replaced] == ["c"]
     assert list(fourth.strays(["a", "b", "c", "d", "e"])) == ["b", "e"]
 
 
 def test_a_version_is_read_as_it_was_written() -> None:
-    second = FIRST.merged(Writer("q", 1), [MergedBucket(3, "c", 1, 1)], at(100), grace_us=10)
+    second = FIRST.merged(MergedMicroBatch("q", 1), [MergedBucket(3, "c", 1, 1)], at(100), grace_us=10)
     for version in (TableVersion(LAYOUT), FIRST, second):
         assert decode_version(decode_state(encode_state(encode_version(version)))) == version
 
