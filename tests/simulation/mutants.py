@@ -55,7 +55,7 @@ _VOTING: Final = (
         _LOG,
         "return (last_term, last_index) >= (self.last_term, self.last_index)",
         "return last_index >= self.last_index",
-        first=89,
+        first=120,
     ),
     Mutant(
         "up_to_date_by_term_only",
@@ -75,7 +75,7 @@ _VOTING: Final = (
         _ELECTION,
         "if self.role is not Role.PRE_CANDIDATE or message.candidate_term != self.term:",
         "if self.role is not Role.PRE_CANDIDATE:",
-        first=52,
+        first=128,
     ),
     Mutant(
         "no_pre_vote_lease",
@@ -112,7 +112,10 @@ _REPLICATION: Final = (
         _FOLLOWING,
         "match = LogIndex(message.previous_index + len(message.entries))",
         "match = log.last_index",
-        first=690,
+        scenario=(
+            "tests/unit/raft/test_replication_flow.py"
+            "::test_a_follower_acknowledges_what_it_was_sent_and_nothing_that_it_has_behind_that"
+        ),
     ),
     Mutant(
         "truncation_without_conflict",
@@ -186,7 +189,10 @@ _COMMITTING: Final = (
         _FOLLOWING,
         "log.commit_to(min(message.commit, match))",
         "log.commit_to(min(message.commit, log.last_index))",
-        first=690,
+        scenario=(
+            "tests/unit/raft/test_replication_flow.py"
+            "::test_a_follower_commits_of_what_it_was_sent_and_nothing_that_it_has_behind_that"
+        ),
     ),
     Mutant(
         "heartbeat_commits_beyond_match",
@@ -214,14 +220,14 @@ _READING: Final = (
         _LEADING,
         "self.reads.confirmed(self._replication.acked_by_majority(self._round))",
         "self.reads.confirmed(self._round)",
-        first=268,
+        first=304,
     ),
     Mutant(
         "read_in_the_round_before",
         _LEADING,
         "self.reads.join(self._round, self._log.commit)",
         "self.reads.join(self._round - 1, self._log.commit)",
-        first=268,
+        first=304,
     ),
     Mutant(
         "read_without_own_term_commit",

@@ -84,7 +84,7 @@ _STEWARDS: Final = (
         _TENURE,
         "MonotonicNs(grant.asked_at + usable_ns)",
         "MonotonicNs(now + usable_ns)",
-        first=125,
+        first=371,
     ),
 )
 _CATALOGUE: Final = (
@@ -93,9 +93,9 @@ _CATALOGUE: Final = (
         _LEADERSHIP,
         "if stream.isr_version != command.expected_isr_version:",
         "if False:",
-        first=22,
+        first=133,
     ),
-    _mutant("isr_with_another_start", _LEADERSHIP, "if current == node_epoch:", "if True:", first=100),
+    _mutant("isr_with_another_start", _LEADERSHIP, "if current == node_epoch:", "if True:", first=153),
     _mutant(
         "same_epoch_for_the_next_leader",
         _LEADERSHIP,

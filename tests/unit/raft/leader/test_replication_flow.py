@@ -281,6 +281,44 @@ def test_long_logs_of_other_terms_are_reconciled_in_one_question_a_term() -> Non
     assert cluster[B].raft.last_index == 2901
 
 
+def disagreeing() -> RaftCluster:
+    """C leads term 2 with an entry that nobody else has yet; A holds two others that only it has."""
+    disks = {A: disk_of(1, 1, 1), B: disk_of(1), C: disk_of(1)}
+    cluster = RaftCluster.of(A, B, C, disks=disks, settings=RaftSettings(append_bytes_max=1))
+    cluster.cut = {A}
+    cluster.win(C)
+    cluster.propose(C, b"3 of term 2")
+    return cluster
+
+
+def begin_far_back(cluster: RaftCluster) -> None:
+    """Let C send A its first entry, which A has, alone: A has acknowledged nothing of C's log so far."""
+    cluster.cut.clear()
+    cluster.drop()
+    cluster.give(C, Disconnected(A, refused=False))
+    [request] = cluster.under_way(AppendRequest, C, A)
+    assert [entry.index for entry in request.entries] == [1]
+    cluster.deliver(request)
+
+
+def test_a_follower_acknowledges_what_it_was_sent_and_nothing_that_it_has_behind_that() -> None:
+    cluster = disagreeing()
+    begin_far_back(cluster)
+    cluster.deliver(*cluster.under_way(AppendResponse, A, C))
+    assert cluster[A].terms == [1, 1, 1]
+    assert cluster[C].raft.commit == 0, "C alone holds its second and its third entry"
+
+
+def test_a_follower_commits_of_what_it_was_sent_and_nothing_that_it_has_behind_that() -> None:
+    cluster = disagreeing()
+    cluster.run()
+    assert cluster[C].raft.commit == 3, "B holds it, too"
+    begin_far_back(cluster)
+    assert [(entry.index, entry.term) for entry in cluster[A].applied] == [(1, 1)]
+    cluster.run()
+    assert cluster[A].terms == cluster[C].terms == [1, 2, 2]
+
+
 # --- snapshots ------------------------------------------------------------------------------------------
 
 
