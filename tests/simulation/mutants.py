@@ -113,7 +113,7 @@ _REPLICATION: Final = (
         "match = LogIndex(message.previous_index + len(message.entries))",
         "match = log.last_index",
         scenario=(
-            "tests/unit/raft/test_replication_flow.py"
+            "tests/unit/raft/leader/test_replication_flow.py"
             "::test_a_follower_acknowledges_what_it_was_sent_and_nothing_that_it_has_behind_that"
         ),
     ),
@@ -190,7 +190,7 @@ _COMMITTING: Final = (
         "log.commit_to(min(message.commit, match))",
         "log.commit_to(min(message.commit, log.last_index))",
         scenario=(
-            "tests/unit/raft/test_replication_flow.py"
+            "tests/unit/raft/leader/test_replication_flow.py"
             "::test_a_follower_commits_of_what_it_was_sent_and_nothing_that_it_has_behind_that"
         ),
     ),

@@ -1,5 +1,6 @@
 """The parts that no product code is in do what their worlds are built on."""
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from metadata.raft.state import HardState
 from tests.simulation import mutation
 from tests.simulation.__main__ import MUTANTS
 from tests.simulation.clock import DriftingClock
+from tests.simulation.mutant_runs import directed
 from tests.simulation.mutation import Mutant
 from tests.simulation.network import Network, Weather
 from tests.simulation.raft.swarm import draw
@@ -112,8 +114,15 @@ def test_a_mutant_whose_snippet_is_gone_or_not_unique_is_an_error() -> None:
             mutant.source()
 
 
-def test_the_snippet_of_every_mutant_occurs_once_in_its_module() -> None:
-    assert all(mutant.source() for mutant in MUTANTS.values())
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+def test_every_mutant_has_its_place_in_the_product(mutant: Mutant) -> None:
+    assert mutant.source() != mutant.path.read_text()
+
+
+@pytest.mark.parametrize("mutant", directed(MUTANTS).values(), ids=directed(MUTANTS))
+def test_the_directed_test_of_every_mutant_is_there(mutant: Mutant) -> None:
+    file, _, test = str(mutant.scenario).partition("::")
+    assert f"def {test.partition('[')[0]}(" in Path(file).read_text()
 
 
 def test_a_mutant_of_a_module_that_is_imported_already_is_an_error() -> None:

@@ -239,15 +239,15 @@ _FOLLOWING: Final = (
     _mutant(
         "answer_of_another_reign",
         _FOLLOWER,
-        "if self.leader is None or self._is_cutting or leader_epoch != self.leader_epoch:",
-        "if self.leader is None or self._is_cutting:",
+        "self._is_cutting or leader_epoch != self.leader_epoch:",
+        "self._is_cutting:",
         scenario="tests/unit/replica/test_follower.py::test_answers_of_another_reign_are_ignored",
     ),
     _mutant(
         "answer_while_cutting",
         _FOLLOWER,
-        "if self.leader is None or self._is_cutting or leader_epoch != self.leader_epoch:",
-        "if self.leader is None or leader_epoch != self.leader_epoch:",
+        "self._is_cutting or leader_epoch != self.leader_epoch:",
+        "leader_epoch != self.leader_epoch:",
     ),
     _mutant(
         "high_watermark_before_written",

@@ -295,7 +295,7 @@ def begin_far_back(cluster: RaftCluster) -> None:
     """Let C send A its first entry, which A has, alone: A has acknowledged nothing of C's log so far."""
     cluster.cut.clear()
     cluster.drop()
-    cluster.give(C, Disconnected(A, refused=False))
+    cluster.give(C, PeerDisconnected(A, refused=False))
     [request] = cluster.under_way(AppendRequest, C, A)
     assert [entry.index for entry in request.entries] == [1]
     cluster.deliver(request)
