@@ -51,7 +51,8 @@ class Repairing:
         """Look after what is damaged, if nothing is under way for it."""
         damage = self._image.damage
         if damage.is_none:
-            self._search, self._attempt = RepairSearch(), None
+            if not self._is_filling:  # a cut may take the damage while the disk fills it
+                self._search, self._attempt = RepairSearch(), None
             return
         if self._world.healing:
             damage.look()
