@@ -13,87 +13,61 @@ the subject too, as users of NATS expect; what is stored keeps the subject it wa
 Source: RFC 7396 (JSON Merge Patch).
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from envelope.errors import InvalidConfig
-from envelope.types import AckPolicy, Compact, Compression, PartitionBy, SyncMode
 from metadata.limits import LABELS_MAX
 from metadata.stream_config import (
-    DedupeIds,
-    DirtyRatio,
-    Duration,
-    DurationOrZero,
     LabelKey,
     LabelValue,
-    Name,
-    PartitionNumber,
     Partitions,
     ReadReplicas,
-    RecordBytes,
-    Replicas,
-    RetainedBytes,
-    RetainedMessages,
     Retention,
-    SegmentBytes,
     StreamConfig,
-    Subject,
     Switch,
 )
 
 IMMUTABLE_FIELDS: Final = ("name", "replicas", "partitions", "partition_by", "partition_of", "partition")
 
 
-class RetentionPatch(BaseModel):
+def _optional(config: type[BaseModel]) -> dict[str, Any]:
+    """Return what ``config`` declares as fields for `create_model` that may be null or absent."""
+    immutable = dict.fromkeys(IMMUTABLE_FIELDS, "immutable: its own value, or absent")
+    return {
+        name: (annotation | None, Field(default=None, description=immutable.get(name)))
+        for name, annotation in config.__annotations__.items()
+    }
+
+
+if TYPE_CHECKING:  # mypy knows the fields that are declared below, and refuses to read all others
+    _RetentionFields = BaseModel
+    _StreamFields = BaseModel
+else:
+    _RetentionFields = create_model("RetentionFields", **_optional(Retention))
+    _StreamFields = create_model("StreamFields", **_optional(StreamConfig))
+
+
+class RetentionPatch(_RetentionFields):
     """Changes of `Retention`; null switches a limit off."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    age: Duration | None = None
-    bytes: RetainedBytes | None = None
-    messages: RetainedMessages | None = None
 
-
-class StreamPatch(BaseModel):
+class StreamPatch(_StreamFields):
     """Changes of a `StreamConfig`; only the fields that were set count (``model_fields_set``)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Name | None = Field(default=None, description="immutable: the stream's own name, or absent")
-    subject: Subject | None = None
-    replicas: Replicas | None = Field(default=None, description="immutable: its own value, or absent")
-    min_insync_replicas: Replicas | None = None
+    # What differs from an optional setting, or is read by its name:
     read_replicas: ReadReplicas | None = None
-    unclean_election: Switch | None = None
-    read_only: Switch | None = None
-    ack: AckPolicy | None = None
-    sync: SyncMode | None = None
-    sync_interval: Duration | None = None
-    compression: Compression | None = None
-    segment_bytes: SegmentBytes | None = None
-    segment_age: Duration | None = None
-    record_bytes_max: RecordBytes | None = None
     retention: RetentionPatch | None = None
     tier: Switch | None = None
-    local_retention: Duration | None = None
-    local_retention_bytes: RetainedBytes | None = None
-    compact: Compact | None = None
-    compact_dirty_ratio: DirtyRatio | None = None
-    compact_age_max: Duration | None = None
-    tombstone_retention: Duration | None = None
-    rewrite_after: DurationOrZero | None = None
-    dedupe_window: DurationOrZero | None = None
-    dedupe_ids_max: DedupeIds | None = None
-    session_window: Duration | None = None
-    group: Name | None = None
     labels: dict[LabelKey, LabelValue | None] | None = Field(default=None, max_length=2 * LABELS_MAX)
     partitions: Partitions | None = Field(
         default=None, description="of a partitioned stream: as many as there are, or more, which are added"
     )
-    partition_by: PartitionBy | None = Field(default=None, description="immutable: its own value, or absent")
-    partition_of: Name | None = Field(default=None, description="immutable: its own value, or absent")
-    partition: PartitionNumber | None = Field(default=None, description="immutable: its own value, or absent")
 
 
 def patched(config: StreamConfig, patch: StreamPatch) -> StreamConfig:

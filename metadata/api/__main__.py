@@ -1,16 +1,25 @@
 """Write docs/api: ``python -m metadata.api docs/api``.
 
-Writes one JSON Schema per request and response into the directory, which exists, and the table of
-errors into the Markdown page beside it, between its two markers.
+Writes one JSON Schema per request and response into the directory, which exists, and the tables of
+errors and of a stream's settings into the Markdown page beside it, each between its two markers.
 """
 
 import json
 import sys
+from typing import Final
 
-from metadata.api.reference import error_table, schemas
+from metadata.api.reference import error_table, schemas, settings_table
 
-TABLE_BEGIN = "<!-- errors: begin (generated) -->\n"
-TABLE_END = "<!-- errors: end -->\n"
+TABLES: Final = {"errors": error_table, "settings": settings_table}
+"""By the word in their markers."""
+
+
+def cut_at_table(page: str, word: str) -> tuple[str, str, str]:
+    """Return what ``page`` has before a table, the table, and what it has after it, with the markers."""
+    begin, end = f"<!-- {word}: begin (generated) -->\n", f"<!-- {word}: end -->\n"
+    before, _, rest = page.partition(begin)
+    table, _, after = rest.partition(end)
+    return before + begin, table, end + after
 
 
 def main(directory: str) -> None:
@@ -20,10 +29,12 @@ def main(directory: str) -> None:
             file.write(json.dumps(schema, indent=2, sort_keys=True) + "\n")
     page_path = f"{directory.rstrip('/')}.md"
     with open(page_path, encoding="utf-8") as file:
-        before, _, rest = file.read().partition(TABLE_BEGIN)
-    _, _, after = rest.partition(TABLE_END)
+        page = file.read()
+    for word, table in TABLES.items():
+        before, _, after = cut_at_table(page, word)
+        page = before + table() + after
     with open(page_path, "w", encoding="utf-8") as file:
-        file.write(f"{before}{TABLE_BEGIN}{error_table()}{TABLE_END}{after}")
+        file.write(page)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,22 @@
 """What docs/ says about the request API, generated from the models it describes."""
 
-from typing import Final
+import json
+from typing import Any, Final
 
 from envelope.errors import registry
 from metadata.api.requests import REQUESTS
 from metadata.api.responses import PARTITIONED_RESPONSES, RESPONSES, ErrorResponse
+from metadata.stream_config import StreamConfig
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_LIMITS: Final = {
+    "minimum": "from",
+    "exclusiveMinimum": "above",
+    "maximum": "to",
+    "exclusiveMaximum": "below",
+    "maxLength": "up to",
+    "maxProperties": "up to",
+}
 
 
 def schemas() -> dict[str, dict[str, object]]:
@@ -31,3 +41,27 @@ def error_table() -> str:
         retriable = "yes" if error.retriable else "no"
         rows.append(f"| `{code}` | {error.status} | {error.ack_code} | {retriable} | {meaning} |")
     return "\n".join(rows) + "\n"
+
+
+def settings_table() -> str:
+    """Return the settings of a stream as a Markdown table, as `StreamConfig` declares them."""
+    schema = StreamConfig.model_json_schema()
+    rows = ["| field | values | default | meaning |", "|---|---|---|---|"]
+    for name, setting in schema["properties"].items():
+        default = "" if name in schema["required"] else f"`{json.dumps(setting.get('default', {}))}`"
+        values = _values(setting, schema["$defs"])
+        rows.append(f"| `{name}` | {values} | {default} | {setting['description']} |")
+    return "\n".join(rows) + "\n"
+
+
+def _values(setting: dict[str, Any], types: dict[str, Any]) -> str:
+    """Return which values a setting takes, null apart."""
+    schema = setting.get("anyOf", [setting])[0]
+    if "$ref" in schema:
+        schema = types[schema["$ref"].rpartition("/")[2]]
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if schema.get("format") == "duration":
+        return "duration"
+    limits = [f"{word} {schema[limit]:,}" for limit, word in _LIMITS.items() if limit in schema]
+    return " ".join([schema["type"], *limits])

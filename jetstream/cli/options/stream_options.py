@@ -1,197 +1,130 @@
-"""The configuration of a stream as options of ``stream create`` and ``stream update``."""
+"""The settings of a stream as options of ``stream create`` and ``stream update``.
+
+Name, type, least value and default of an option are those that `metadata.stream_config` declares; its help,
+and its place in the list of options, is here.
+"""
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from inspect import Parameter, Signature
+from typing import Annotated, Any, ClassVar, Final, get_type_hints
 
 import typer
 
-from envelope.types import AckPolicy, Compact, Compression, PartitionBy, SyncMode
 from jetstream.cli.options.quantities import parse_duration, parse_label, parse_size
+from metadata.stream_config import Retention, StreamConfig
 
-NO_LIMIT: Final = "0: no limit"
+_NO_LIMIT: Final = "0: no limit"
+
+_HELP: Final = {
+    "replicas": "Copies of the log, on as many nodes (default {}).",
+    "min_insync_replicas": "Copies that must hold a record before its ack (default: a majority).",
+    "ack": "When a publisher is answered (default {}).",
+    "read_replicas": "More copies that only serve reads (default {}).",
+    "unclean_election": (
+        "If all in sync are dead, let another replica lead: acked records may be lost (default {})."
+    ),
+    "read_only": "Refuse messages; what is stored is read, and goes, as ever (default {}).",
+    "sync": "When bytes are forced to disk (default {}).",
+    "sync_interval": "With --sync interval: how often (default {}).",
+    "compression": "Of stored batches (default {}).",
+    "segment_bytes": "A segment file is closed at this size (default {}).",
+    "segment_age": f"… and at this age ({_NO_LIMIT}).",
+    "record_bytes_max": "Larger messages are refused (default {}).",
+    "retention_age": f"Old segments go after this time ({_NO_LIMIT}).",
+    "retention_bytes": f"… beyond this size ({_NO_LIMIT}).",
+    "retention_messages": f"… beyond this many records ({_NO_LIMIT}).",
+    "tier": "Copy closed segment files to the nodes' object store (default {}).",
+    "local_retention": f"With --tier: copies leave the disks then ({_NO_LIMIT}).",
+    "local_retention_bytes": f"… beyond this size ({_NO_LIMIT}).",
+    "compact": "key: keep only the last record of each key (default {}).",
+    "compact_dirty_ratio": "… once so much of it has not been (default {}).",
+    "compact_age_max": "… and at this age (default {}).",
+    "tombstone_retention": "How long tombstones stay after that (default {}).",
+    "rewrite_after": "Small batches are merged at this age (default {}; 0: never).",
+    "dedupe_window": "How long message ids are remembered (default {}; 0: not).",
+    "dedupe_ids_max": "… and how many of them (default {}).",
+    "session_window": "A publisher's session is kept so long when idle (default {}).",
+    "group": "Share the subject with the streams of this group.",
+    "partitions": "So many streams, NAME/0 and so on, share the messages (default: one).",
+    "partition_by": "… by their key, their subject, or as NATS deals them out.",
+    "labels": "For people and tools; repeatable.",
+}
+_LIMITS: Final = {name for name, text in _HELP.items() if _NO_LIMIT in text}
+"""Options whose zero is null in a configuration."""
+
+_RETENTION: Final = {f"retention_{name}": name for name in Retention.model_fields}
+_TYPES: Final = get_type_hints(StreamConfig) | {
+    option: get_type_hints(Retention)[name] for option, name in _RETENTION.items()
+}
+_SCHEMA: Final = StreamConfig.model_json_schema()["properties"]
+_UNITS: Final = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
 
 
-def _size(*names: str, text: str) -> Any:  # noqa: ANN401  # typer.Option's own type
-    return typer.Option(*names, parser=parse_size, metavar="SIZE", help=text, show_default=False)
+def _default_text(name: str) -> str:
+    match StreamConfig.model_fields[name].default:
+        case bool(default):
+            return "yes" if default else "no"
+        case int(default) if default >= 1 << 20:
+            return f"{default >> 20}MiB"
+        case timedelta() as default:
+            whole = (f"{default // unit}{letter}" for letter, unit in _UNITS.items() if not default % unit)
+            return next(whole, f"{default.total_seconds():g}s")
+        case default:
+            return str(default)
 
 
-def _duration(*names: str, text: str) -> Any:  # noqa: ANN401  # typer.Option's own type
-    return typer.Option(*names, parser=parse_duration, metavar="DURATION", help=text, show_default=False)
+def _least(name: str) -> int | None:
+    """Return the smallest number that typer lets pass; None: any."""
+    if name in _LIMITS:
+        return 0
+    schema = _SCHEMA[name]
+    least: int | None = schema.get("anyOf", [schema])[0].get("minimum")
+    return least
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _parameter(name: str) -> Parameter:
+    type_, flag, help_text = _TYPES[name], "--" + name.replace("_", "-"), _HELP[name]
+    if "{}" in help_text:
+        help_text = help_text.format(_default_text(name))
+    if name == "labels":
+        type_, option = list[str], typer.Option("--label", metavar="KEY=VALUE", help=help_text)
+    elif type_ is bool:
+        option = typer.Option(f"{flag}/--no-{flag[2:]}", help=help_text, show_default=False)
+    elif "bytes" in name:
+        option = typer.Option(flag, parser=parse_size, metavar="SIZE", help=help_text, show_default=False)
+    elif type_ in (timedelta, timedelta | None):
+        option = typer.Option(
+            flag, parser=parse_duration, metavar="DURATION", help=help_text, show_default=False
+        )
+    else:
+        option = typer.Option(flag, min=_least(name), help=help_text)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[type_ | None, option])
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class StreamOptions:
-    """What is given is set, all else stays as it is (or at its default for a new stream)."""
+    """The options that are given; a setting without one stays as it is, or at its default."""
 
-    replicas: Annotated[
-        int | None, typer.Option("--replicas", min=1, help="Copies of the log, on as many nodes (default 1).")
-    ] = None
-    min_insync_replicas: Annotated[
-        int | None,
-        typer.Option(
-            "--min-insync-replicas",
-            min=1,
-            help="Copies that must hold a record before its ack (default: a majority).",
-        ),
-    ] = None
-    ack: Annotated[
-        AckPolicy | None, typer.Option("--ack", help="When a publisher is answered (default all).")
-    ] = None
-    read_replicas: Annotated[
-        int | None,
-        typer.Option("--read-replicas", min=0, help="More copies that only serve reads (default 0)."),
-    ] = None
-    unclean_election: Annotated[
-        bool | None,
-        typer.Option(
-            "--unclean-election/--no-unclean-election",
-            help="If all in sync are dead, let another replica lead: acked records may be lost (default no).",
-            show_default=False,
-        ),
-    ] = None
-    read_only: Annotated[
-        bool | None,
-        typer.Option(
-            "--read-only/--no-read-only",
-            help="Refuse messages; what is stored is read, and goes, as ever (default no).",
-            show_default=False,
-        ),
-    ] = None
-    sync: Annotated[
-        SyncMode | None, typer.Option("--sync", help="When bytes are forced to disk (default always).")
-    ] = None
-    sync_interval: Annotated[
-        timedelta | None, _duration("--sync-interval", text="With --sync interval: how often (default 1s).")
-    ] = None
-    compression: Annotated[
-        Compression | None, typer.Option("--compression", help="Of stored batches (default none).")
-    ] = None
-    segment_bytes: Annotated[
-        int | None, _size("--segment-bytes", text="A segment file is closed at this size (default 256MiB).")
-    ] = None
-    segment_age: Annotated[
-        timedelta | None, _duration("--segment-age", text=f"… and at this age ({NO_LIMIT}).")
-    ] = None
-    record_bytes_max: Annotated[
-        int | None, _size("--record-bytes-max", text="Larger messages are refused (default 64MiB).")
-    ] = None
-    retention_age: Annotated[
-        timedelta | None, _duration("--retention-age", text=f"Old segments go after this time ({NO_LIMIT}).")
-    ] = None
-    retention_bytes: Annotated[
-        int | None, _size("--retention-bytes", text=f"… beyond this size ({NO_LIMIT}).")
-    ] = None
-    retention_messages: Annotated[
-        int | None,
-        typer.Option("--retention-messages", min=0, help=f"… beyond this many records ({NO_LIMIT})."),
-    ] = None
-    tier: Annotated[
-        bool | None,
-        typer.Option(
-            "--tier/--no-tier",
-            help="Copy closed segment files to the nodes' object store (default no).",
-            show_default=False,
-        ),
-    ] = None
-    local_retention: Annotated[
-        timedelta | None,
-        _duration("--local-retention", text=f"With --tier: copies leave the disks then ({NO_LIMIT})."),
-    ] = None
-    local_retention_bytes: Annotated[
-        int | None, _size("--local-retention-bytes", text=f"… beyond this size ({NO_LIMIT}).")
-    ] = None
-    compact: Annotated[
-        Compact | None,
-        typer.Option("--compact", help="key: keep only the last record of each key (default none)."),
-    ] = None
-    compact_dirty_ratio: Annotated[
-        float | None,
-        typer.Option("--compact-dirty-ratio", help="… once so much of it has not been (default 0.5)."),
-    ] = None
-    compact_age_max: Annotated[
-        timedelta | None, _duration("--compact-age-max", text="… and at this age (default 1d).")
-    ] = None
-    tombstone_retention: Annotated[
-        timedelta | None,
-        _duration("--tombstone-retention", text="How long tombstones stay after that (default 1d)."),
-    ] = None
-    rewrite_after: Annotated[
-        timedelta | None,
-        _duration("--rewrite-after", text="Small batches are merged at this age (default 1h; 0: never)."),
-    ] = None
-    dedupe_window: Annotated[
-        timedelta | None,
-        _duration("--dedupe-window", text="How long message ids are remembered (default 2m; 0: not)."),
-    ] = None
-    dedupe_ids_max: Annotated[
-        int | None,
-        typer.Option("--dedupe-ids-max", min=1, help="… and how many of them (default 500000)."),
-    ] = None
-    session_window: Annotated[
-        timedelta | None,
-        _duration("--session-window", text="A publisher's session is kept so long when idle (default 7d)."),
-    ] = None
-    group: Annotated[
-        str | None, typer.Option("--group", help="Share the subject with the streams of this group.")
-    ] = None
-    partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions",
-            min=1,
-            help="So many streams, NAME/0 and so on, share the messages (default: one).",
-        ),
-    ] = None
-    partition_by: Annotated[
-        PartitionBy | None,
-        typer.Option("--partition-by", help="… by their key, their subject, or as NATS deals them out."),
-    ] = None
-    labels: Annotated[
-        list[str] | None,
-        typer.Option("--label", metavar="KEY=VALUE", help="For people and tools; repeatable."),
-    ] = None
+    values: dict[str, Any]
+
+    __signature__: ClassVar = Signature([_parameter(name) for name in _HELP])
+    """What `expanded` shows typer."""
+
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401  # typer has parsed them to the declared types
+        object.__setattr__(
+            self, "values", {name: value for name, value in values.items() if value is not None}
+        )
 
     def patch(self) -> dict[str, Any]:
-        """Return what is given as keys of a stream's configuration; None removes a limit."""
-        given: dict[str, Any] = {
-            "replicas": self.replicas,
-            "min_insync_replicas": self.min_insync_replicas,
-            "read_replicas": self.read_replicas,
-            "unclean_election": self.unclean_election,
-            "read_only": self.read_only,
-            "ack": self.ack,
-            "sync": self.sync,
-            "sync_interval": self.sync_interval,
-            "compression": self.compression,
-            "segment_bytes": self.segment_bytes,
-            "record_bytes_max": self.record_bytes_max,
-            "tier": self.tier,
-            "compact": self.compact,
-            "compact_dirty_ratio": self.compact_dirty_ratio,
-            "compact_age_max": self.compact_age_max,
-            "tombstone_retention": self.tombstone_retention,
-            "rewrite_after": self.rewrite_after,
-            "dedupe_window": self.dedupe_window,
-            "dedupe_ids_max": self.dedupe_ids_max,
-            "session_window": self.session_window,
-            "group": self.group,
-            "partitions": self.partitions,
-            "partition_by": self.partition_by,
-            "labels": dict(parse_label(label) for label in self.labels) if self.labels else None,
-        }
-        retention = _limits(
-            age=self.retention_age, bytes=self.retention_bytes, messages=self.retention_messages
-        )
-        patch = {name: value for name, value in given.items() if value is not None}
-        patch |= _limits(
-            segment_age=self.segment_age,
-            local_retention=self.local_retention,
-            local_retention_bytes=self.local_retention_bytes,
-        )
-        return patch | ({"retention": retention} if retention else {})
+        """Return what is given as keys of a stream's configuration; None removes a limit.
 
-
-def _limits(**given: timedelta | int | None) -> dict[str, Any]:
-    """Keep what is given; zero means no limit, which a configuration writes as None."""
-    return {name: value or None for name, value in given.items() if value is not None}
+        Raises:
+            typer.BadParameter: a label without a ``=``.
+        """
+        patch = {name: value or None if name in _LIMITS else value for name, value in self.values.items()}
+        if labels := patch.pop("labels", None):
+            patch["labels"] = dict(parse_label(label) for label in labels)
+        if retention := {_RETENTION[name]: patch.pop(name) for name in _RETENTION if name in patch}:
+            patch["retention"] = retention
+        return patch

@@ -1,4 +1,5 @@
 from datetime import timedelta
+from typing import get_type_hints
 
 import pytest
 from hypothesis import given
@@ -9,11 +10,13 @@ from envelope.errors import InvalidConfig, InvalidName, InvalidSubject
 from metadata.limits import DURATION_MAX
 from metadata.stream_config import (
     Duration,
+    Retention,
     StreamConfig,
     iso_duration,
     reaches_reserved,
     reserved_refusal,
 )
+from metadata.stream_patch import RetentionPatch, StreamPatch
 
 
 @pytest.mark.parametrize(
@@ -110,3 +113,13 @@ def test_patterns_that_reach_reserved_subjects(pattern: str, reaches: bool) -> N
     refused = reserved_refusal(StreamConfig(name="a", subject=pattern), "api.js")
     assert (refused is not None) is reaches
     assert reserved_refusal(StreamConfig(name="a", subject=pattern, ack="none"), "api.js") is None
+
+
+def test_a_patch_has_each_setting_with_its_type_and_nothing_else() -> None:
+    assert list(StreamPatch.model_fields) == list(StreamConfig.model_fields)
+    merged_by_key = {"retention", "labels"}
+    types = get_type_hints(StreamPatch, include_extras=True)
+    for name, declared in get_type_hints(StreamConfig, include_extras=True).items():
+        if name in StreamConfig.model_fields and name not in merged_by_key:
+            assert types[name] == declared | None, name
+    assert list(RetentionPatch.model_fields) == list(Retention.model_fields)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from metadata.api.__main__ import TABLE_BEGIN, TABLE_END, main
-from metadata.api.reference import error_table, schemas
+from metadata.api.__main__ import TABLES, cut_at_table, main
+from metadata.api.reference import schemas
 from metadata.api.requests import REQUESTS
 from metadata.api.wire import parse_request
 
@@ -22,9 +22,9 @@ def test_the_schemas_in_docs_are_the_models() -> None:
     assert written == schemas(), "run python -m metadata.api docs/api"
 
 
-def test_the_error_table_in_docs_is_the_registry() -> None:
-    table = PAGE.partition(TABLE_BEGIN)[2].partition(TABLE_END)[0]
-    assert table == error_table(), "run python -m metadata.api docs/api"
+@pytest.mark.parametrize("word", TABLES)
+def test_the_tables_in_docs_are_what_the_code_declares(word: str) -> None:
+    assert cut_at_table(PAGE, word)[1] == TABLES[word](), "run python -m metadata.api docs/api"
 
 
 def test_writing_the_docs_again_changes_nothing(tmp_path: Path) -> None:
