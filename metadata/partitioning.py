@@ -133,5 +133,5 @@ def _fields(config: StreamConfig) -> dict[str, object]:
     return {name: getattr(config, name) for name in StreamConfig.model_fields}
 
 
-def _differing(one: StreamConfig, other: StreamConfig) -> list[str]:
-    return [name for name in StreamConfig.model_fields if getattr(one, name) != getattr(other, name)]
+def _differing(config: StreamConfig, other: StreamConfig) -> list[str]:
+    return [name for name in StreamConfig.model_fields if getattr(config, name) != getattr(other, name)]

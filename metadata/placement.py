@@ -126,7 +126,7 @@ def read_replicas_beside(
     candidates: Sequence[PlacementCandidate],
     replicas: Sequence[NodeId],
     present: Sequence[NodeId],
-    wanted: int,
+    count: int,
 ) -> tuple[NodeId, ...]:
     """Return the nodes for so many read replicas: those of ``present`` that are candidates stay first.
 
@@ -134,19 +134,19 @@ def read_replicas_beside(
         candidates: nodes that can take one now; who is not among them is not alive.
         replicas: nodes that cannot be one.
         present: the read replicas that there are.
-        wanted: how many there are to be.
+        count: how many there are to be.
 
     Raises:
         InvalidConfig: there are fewer nodes than that.
     """
     known = {candidate.node_id: candidate for candidate in candidates}
-    chosen = sorted(present, key=lambda node: node not in known)[:wanted]
-    while len(chosen) < wanted:
+    chosen = sorted(present, key=lambda node: node not in known)[:count]
+    while len(chosen) < count:
         taken = {*replicas, *present, *chosen}
         others = [candidate for candidate in candidates if candidate.node_id not in taken]
         if not others:
             raise InvalidConfig(
-                f"read_replicas: {wanted} wanted, {len(chosen)} nodes to hold them", field="read_replicas"
+                f"read_replicas: {count} wanted, {len(chosen)} nodes to hold them", field="read_replicas"
             )
         beside = (known.get(node, PlacementCandidate(node)) for node in (*replicas, *chosen))
         chosen.append(best_beside(beside, others))

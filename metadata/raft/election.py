@@ -222,7 +222,14 @@ class Election:
         last_index, last_term = self._log.last_index, self._log.last_term
         for peer in self._group.peers:
             self._output.promise(
-                VoteRequest(self._node_id, peer, self.term, last_index, last_term, transferred)
+                VoteRequest(
+                    self._node_id,
+                    peer,
+                    self.term,
+                    last_index=last_index,
+                    last_term=last_term,
+                    transferred=transferred,
+                )
             )
 
     def count_votes(self, now: MonotonicNs) -> None:

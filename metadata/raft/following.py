@@ -103,6 +103,11 @@ class Following:
         hint_term = self._log.term_at(hint_index) or Term(0)
         self._output.promise(
             AppendRejection(
-                self._node_id, message.source, message.term, message.previous_index, hint_index, hint_term
+                self._node_id,
+                message.source,
+                message.term,
+                previous_index=message.previous_index,
+                hint_index=hint_index,
+                hint_term=hint_term,
             )
         )

@@ -276,7 +276,7 @@ class Raft:
             self._end_leadership()
         elif self._leadership is None:
             self._leadership = Leadership(
-                self._group, self.term, self._settings, self._log, self._output, now
+                self._group, self.term, self._settings, log=self._log, output=self._output, now=now
             )
         if self._leadership is not None:
             assert self._leadership.term == self.term, f"R2: a reign of {self._leadership.term}: {self}"

@@ -103,7 +103,14 @@ class ObserverMember:
                     for voter, address in self._addresses.items():
                         link = _VoterLink(voter, self._identity.node_id, self, self._outlets)
                         tasks.create_task(
-                            keep_link(self._identity, voter, address, OBSERVER, link, self.server.callers)
+                            keep_link(
+                                self._identity,
+                                voter,
+                                address,
+                                OBSERVER,
+                                link=link,
+                                callers=self.server.callers,
+                            )
                         )
                     self._look_for_voters()
         finally:
@@ -120,9 +127,9 @@ class ObserverMember:
         if leader is not None:
             self._outlets.send(Forwarded(self._identity.node_id, leader, payloads))
 
-    def attend(self, told: Callable[[NodeMessage], None]) -> None:
+    def attend(self, listener: Callable[[NodeMessage], None]) -> None:
         """See `MetadataMember.attend`."""
-        self._attendants.append(told)
+        self._attendants.append(listener)
 
     def tell(self, message: NodeMessage) -> None:
         """See `MetadataMember.tell`: only voters are spoken to."""
@@ -158,8 +165,8 @@ class ObserverMember:
 
     def told(self, message: NodeMessage) -> None:
         """Hand on what the metadata leader says to the node."""
-        for told in self._attendants:
-            told(message)
+        for listener in self._attendants:
+            listener(message)
 
     def _perform(self, action: ObserverAction) -> None:
         match action:

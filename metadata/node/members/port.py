@@ -57,8 +57,8 @@ class MetadataMember(Protocol):
     def forward(self, payloads: tuple[bytes, ...]) -> None:
         """Have payloads proposed by whoever leads, here or elsewhere; they may be lost on the way."""
 
-    def attend(self, told: Callable[[NodeMessage], None]) -> None:
-        """Have ``told`` called with everything that nodes say to this one, for as long as the member runs."""
+    def attend(self, listener: Callable[[NodeMessage], None]) -> None:
+        """Call ``listener`` with every message of a node to this one, for as long as the member runs."""
 
     def tell(self, message: NodeMessage) -> None:
         """Say something to a node; it may be lost on the way, to this node itself it is handed over."""

@@ -66,10 +66,17 @@ class VotingMember:
         self._attendants: list[Callable[[NodeMessage], None]] = []
         stored = storage.load()
         token = secrets.randbits(_TOKEN_BITS) if stored.is_blank else None
-        raft = Raft(identity.node_id, frozenset(voters), settings, stored, now(), token)
+        raft = Raft(identity.node_id, self.voters, settings, stored, now=now(), recovery_token=token)
         self._recovery = raft.recovery
         self.network = PeerNetwork(identity, others)
-        self.voter = Voter(raft, storage, machine, self.network.send, sorted(others), snapshot_log_bytes_min)
+        self.voter = Voter(
+            raft,
+            storage,
+            machine,
+            self.network.send,
+            transfer_targets=sorted(others),
+            snapshot_log_bytes_min=snapshot_log_bytes_min,
+        )
         self._observers = Observers(
             identity.node_id,
             self.voters,
@@ -135,9 +142,9 @@ class VotingMember:
         with contextlib.suppress(NotLeader, Overloaded):
             self.voter.propose(payloads)
 
-    def attend(self, told: Callable[[NodeMessage], None]) -> None:
+    def attend(self, listener: Callable[[NodeMessage], None]) -> None:
         """See `MetadataMember.attend`."""
-        self._attendants.append(told)
+        self._attendants.append(listener)
 
     def tell(self, message: NodeMessage) -> None:
         """See `MetadataMember.tell`."""
@@ -149,8 +156,8 @@ class VotingMember:
             self._observers.send(message)
 
     def _told(self, message: NodeMessage) -> None:
-        for told in self._attendants:
-            told(message)
+        for listener in self._attendants:
+            listener(message)
 
     # --- the network's Listener -------------------------------------------------------------------
 

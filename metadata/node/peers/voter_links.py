@@ -117,7 +117,9 @@ class PeerNetwork:
                 for peer, address in self._peers.items():
                     link = _MessageLink(peer, self._outlets, listener)
                     links.create_task(
-                        keep_link(self._identity, peer, address, METADATA, link, self.server.callers)
+                        keep_link(
+                            self._identity, peer, address, METADATA, link=link, callers=self.server.callers
+                        )
                     )
 
     def send(self, message: Sent) -> None:

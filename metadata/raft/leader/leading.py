@@ -53,7 +53,7 @@ class Leadership:
         self._settings = settings
         self._log = log
         self._output = output
-        self._replication = Replication(group, term, settings, log, output, now)
+        self._replication = Replication(group, term, settings, log=log, output=output, now=now)
         self._round = 0
         self._heartbeat_at = self._after(now, settings.heartbeat_interval_ns)
         self._transfer: _Transfer | None = None

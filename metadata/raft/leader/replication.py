@@ -140,6 +140,14 @@ class Replication:
         entries = self._log.within_bytes(progress.next, bytes_max) if bytes_max else ()
         commit = self._log.commit
         self._output.send(
-            AppendRequest(self._node_id, peer, self._term, previous, previous_term, entries, commit)
+            AppendRequest(
+                self._node_id,
+                peer,
+                self._term,
+                previous_index=previous,
+                previous_term=previous_term,
+                entries=entries,
+                commit=commit,
+            )
         )
         progress.sent(LogIndex(previous + len(entries)), commit)
