@@ -32,7 +32,7 @@ from metadata.catalog.commands import (
     RegisterNode,
     UpdateStream,
 )
-from metadata.catalog.events import Events
+from metadata.catalog.events import Events, StreamEvent
 from metadata.catalog.leadership import begin_stream, change_isr, change_leader, due_elections
 from metadata.catalog.nodes import forget_node, register_node
 from metadata.catalog.reassignment import reassign
@@ -64,6 +64,9 @@ class Catalog:
         self.pass_over(index)
         events = _decide(self._tables, command)
         assert events, f"every command has an answer: {command}"
+        for name in {event.stream.name for event in events if isinstance(event, StreamEvent)}:
+            problems = self._tables.problems_of(name)
+            assert not problems, f"{'; '.join(problems)} after {command}"
         return events
 
     def pass_over(self, index: LogIndex) -> None:

@@ -128,21 +128,19 @@ class CommandRefused:
         return self.error(self.description, **dict(self.detail))
 
 
-Event = (
-    NodeRegistered
-    | StreamCreated
+StreamEvent = (
+    StreamCreated
     | StreamFound
     | StreamUpdated
     | StreamDeleted
-    | PartitionCountChanged
-    | RemovalConfirmed
     | LeaderChanged
     | UncleanlyElected
     | IsrChanged
     | TierAdvanced
     | ReplicasReassigned
-    | NodeForgotten
-    | CommandRefused
+)
+Event = (
+    NodeRegistered | StreamEvent | PartitionCountChanged | RemovalConfirmed | NodeForgotten | CommandRefused
 )
 Events = tuple[Event, ...]
 

@@ -1,6 +1,7 @@
 """The rows of the catalogue and what must always hold between them.
 
-Invariants (checked by `Tables.problems`, after every command in tests and after every snapshot read):
+Invariants (checked by `Tables.problems` after every snapshot read and after every command in tests; of the
+rows that a command changes, by `Tables.put` and `Tables.problems_of` after every command):
     K1: a stream is stored under its own name; names are unique.
     K2: incarnations are unique among live streams, and a removal of a live stream waits for none of its
         holders; so no data directory is both in use and to be removed.
@@ -8,7 +9,8 @@ Invariants (checked by `Tables.problems`, after every command in tests and after
         nodes; while it is reassigned, behind the replicas those of its target that were none before.
     K4: the ISR is never empty, names distinct nodes, and only replicas; so no read replica.
     K5: a leader is in the ISR with the directory that is registered now, and is not blank.
-    K6: every leader_epoch, isr_version and node_epoch is at least 1.
+    K6: every leader_epoch, isr_version and node_epoch is at least 1 and never goes back; a leader_epoch has
+        one leader.
     K7: no directory is registered by two nodes.
     K8: a removal waits for at least one registered node.
     K10: a tier's mark begins at or below its end, and has a version of at least 1.
@@ -206,6 +208,16 @@ class Tables:
 
     def put(self, stream: Stream) -> None:
         """Store a new or changed stream under its name."""
+        name, before = stream.name, self.streams.get(stream.name)
+        if before is None:
+            assert stream.incarnation not in self.incarnations, f"K2: {stream.incarnation} of {name} is live"
+        else:
+            assert stream.incarnation == before.incarnation, f"K2: {before} is replaced by {stream}"
+            epoch, version = before.leader_epoch, before.isr_version
+            assert stream.leader_epoch >= epoch, f"K6: {name} goes back from leader_epoch {epoch}"
+            assert stream.isr_version >= version, f"K6: {name} goes back from isr_version {version}"
+            is_reign = stream.leader in (before.leader, None) or stream.leader_epoch > epoch
+            assert is_reign, f"K6: {before.leader} and {stream.leader} lead {name} at {epoch}"
         self.streams[stream.name] = stream
         self.incarnations.add(stream.incarnation)
         self.partitions.add(stream.config)
@@ -228,6 +240,7 @@ class Tables:
         """Have these nodes remove their files of a stream's life, beside those that already are to."""
         owed = self.removals.get(stream.incarnation)
         pending = (*(owed.pending if owed is not None else ()), *nodes)
+        assert pending, f"K8: no node has files of {stream.incarnation} to remove"
         is_tiered = stream.tier is not None and stream.incarnation not in self.incarnations
         removal = Removal(stream.name, stream.incarnation, pending, is_tiered)
         self.removals[stream.incarnation] = removal
@@ -251,6 +264,11 @@ class Tables:
             *self._removal_problems(),
             *self._partition_problems(),
         ]
+
+    def problems_of(self, name: StreamName) -> list[str]:
+        """Return the broken invariants of one stream, if there is one of that name; O(its holders)."""
+        stream = self.streams.get(name)
+        return [] if stream is None else [*self._replica_problems(stream)]
 
     def _node_problems(self) -> Iterator[str]:
         for node_id, node in self.nodes.items():

@@ -224,6 +224,7 @@ class Controller:
     def _find_dead(self, now: MonotonicNs) -> None:
         for node in self._catalog.nodes():
             if node.node_id not in self._dead and self._living.leases.is_dead(node.node_id, now):
+                assert not self._living.is_alive(node.node_id, now), f"J2: {node.node_id} is alive and dead"
                 self._dead.add(node.node_id)
                 self._open |= self._led.of(node.node_id)
 
@@ -243,6 +244,7 @@ class Controller:
             action = Finish(_finish(row)) if cause is _Cause.ARRIVED else self._election(row, cause, now)
             if action is None:
                 continue
+            assert asked is None or asked < (row.leader_epoch, now + 1), f"J3: {name} again, after {asked}"
             self._asked[name] = (row.leader_epoch, MonotonicNs(now + self._settings.retry_interval_ns))
             if cause is _Cause.SILENT and row.leader is not None:
                 self._reports.accuse(name, row.leader, now)
@@ -271,6 +273,9 @@ class Controller:
             leader = last_choice(row, self._living, now)
         if leader is None:
             return None
+        assert self._living.is_eligible(leader, now), f"J1: {leader} of {row.name} is not alive, or stops"
+        is_legitimate = self._living.is_isr_dead(row, now) if unclean else leader in row.isr_nodes
+        assert is_legitimate, f"J1: {leader} of {row.name}, in sync {row.isr_nodes}, unclean {unclean}"
         return Elect(
             ChangeLeader(
                 stream=row.name,

@@ -194,12 +194,14 @@ class Stewardship:
             self._first_question = None
             if not leads:
                 return ()
+            assert self._term is not None, f"J5: question {number} was answered in no term"
             self._controller = Controller(self._catalog, now, self._settings)
             waiting = tuple(self._said)
             self._said.clear()
             return tuple(action for message in waiting for action in self._told(message, now))
         if self._granting is None or self._granting[0] != number:
             return ()  # of a term that is over
+        assert self._controller is not None, f"J6: question {number} without a controller"
         granted = self._granting[1] if leads else []
         self._granting = None
         return (

@@ -41,6 +41,7 @@ class Tenure:
             return False
         had_lapsed = not self._lease.is_valid(now)
         usable_ns = grant.lease_ns - grant.lease_ns // CLOCK_MARGIN_DIVISOR
+        assert usable_ns <= grant.lease_ns, f"J4: {usable_ns} ns of {grant.lease_ns}"
         self._lease.until = max(self._lease.until, MonotonicNs(grant.asked_at + usable_ns))
         return had_lapsed and self._lease.is_valid(now)
 

@@ -156,6 +156,7 @@ class Formation:
         record = self._next_record()
         if record != self.record:
             assert record.promised == self.record.promised or not self.record.promised, f"F1: {self}"
+            assert self.own in record.promised or not record.promised, f"F1: without this node: {self}"
             self.record = record
             return (Persist(record, self.say()),)
         return (self.say(),) if isinstance(event, Tick) else ()
@@ -238,7 +239,8 @@ class Formation:
         if not promised:
             promised = self._due_promise()
         elif all(self._has_promised(one, promised) for one in promised):
-            return FormationRecord(promised, voters_of(promised))  # F2
+            assert self.own in promised, f"F2: formed without this node: {self}"
+            return FormationRecord(promised, voters_of(promised))
         return FormationRecord(promised)
 
     def _has_promised(self, candidate: VoterCandidate, promised: Candidates) -> bool:

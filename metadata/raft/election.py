@@ -151,7 +151,9 @@ class Election:
             case VoteRequest():
                 self._vote_asked(message, now)
             case VoteResponse():
-                self._vote_answered(message, now)
+                if self.role is Role.CANDIDATE and message.granted:
+                    self._granted.add(message.source)
+                    self.count_votes(now)
             case ElectNow():
                 if not self.recovery_term and self.role in (Role.FOLLOWER, Role.PRE_CANDIDATE):
                     self._campaign(now, transferred=True)
@@ -251,12 +253,6 @@ class Election:
         else:  # most likely because it has heard of a leader; if that one is dead, it will see so soon
             self.timer.refused(now)
 
-    def _vote_answered(self, message: VoteResponse, now: MonotonicNs) -> None:
-        """Count a vote of this term."""
-        if self.role is Role.CANDIDATE and message.granted:
-            self._granted.add(message.source)
-            self.count_votes(now)
-
     # --- being asked --------------------------------------------------------------------------------------
 
     def _pre_vote_asked(self, message: PreVoteRequest, now: MonotonicNs) -> None:
@@ -281,7 +277,15 @@ class Election:
             self.timer.restart(self.term, now)
         self._output.promise(VoteResponse(self._node_id, message.source, self.term, granted=granted))
 
+    def check(self) -> None:
+        """Assert what holds after every event."""
+        leads = self.role is Role.LEADER
+        assert leads == (self.leader == self._node_id), f"R2: {self.role} and {self.leader} leads {self.term}"
+        stands = leads or self.role is Role.CANDIDATE
+        assert not stands or self._vote == self._node_id, f"R1: {self.role} with a vote for {self._vote}"
+
     def _vote_for(self, candidate: NodeId) -> None:
+        assert not self.recovery_term, f"R14: a vote for {candidate} before term {self.recovery_term} is held"
         assert self._vote in (None, candidate), f"R1: {self._vote}, then {candidate} in term {self.term}"
         self._vote = candidate
 

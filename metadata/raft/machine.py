@@ -162,6 +162,7 @@ class Raft:
         Raises:
             CorruptDataError: a voter was put back to an earlier state, this one or another; it must stop.
         """
+        term, commit, applied = self.term, self.commit, self._applied
         match event:
             case Tick():
                 self._tick(now)
@@ -184,7 +185,13 @@ class Raft:
             case _:
                 assert_never(event)
         self._settle(now)
-        return (*self._output.flush(self._election.hard_state, self._log), *self._applicable())
+        actions = (*self._output.flush(self._election.hard_state, self._log), *self._applicable())
+        self._election.check()
+        assert max(term, self._log.last_term) <= self.term, f"R10: from term {term}: {self}"
+        assert max(commit, self._log.snapshot.index) <= self.commit <= self.last_index, f"R3: {self}"
+        assert applied <= self._applied, f"R12: back from {applied}: {self}"
+        assert self.recovery.has_vote or self.role is Role.FOLLOWER, f"R14: {self}"
+        return actions
 
     def answer(self, question: Observe) -> ObserverAnswer | None:
         """Return what an observer lacks of what was applied here; None while that is nothing.

@@ -150,6 +150,7 @@ class Observer:
                 more use: begun anew, it takes that history.
         """
         actions: list[ObserverAction] = []
+        applied = self._applied
         match event:
             case VoterConnected(voter):
                 assert voter in self._voters, f"{voter} is no voter"
@@ -164,6 +165,8 @@ class Observer:
         self._find_silent(now)
         actions += self._leader_news()
         actions += self._questions()
+        assert self._applied >= applied, f"O1: back from {applied}: {self}"
+        assert self._asked is not None or not self.hears_voters, f"O2: nobody is asked: {self}"
         return tuple(actions)
 
     # --- what is heard ------------------------------------------------------------------------------------

@@ -101,6 +101,8 @@ class ActionBuffer:
         changed = None if hard_state == self._begun_hard_state else hard_state
         is_empty = changed is None and self._snapshot is None and self._changed_from is None
         if is_empty and not (self._promises and self._writes):
+            is_durable = (self._durable_hard_state, self._durable_index) == (hard_state, log.last_index)
+            assert is_durable or not self._promises, f"R9: up to {self._durable_index} is durable: {log}"
             return [*self._promises]
         self._number += 1
         self._begun_hard_state = hard_state

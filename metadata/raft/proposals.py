@@ -87,6 +87,7 @@ class AppliedProposals:
         self._index_of[proposal_id] = index
         if len(self._index_of) > self._remembered_max:
             self._index_of.popitem(last=False)
+        assert len(self._index_of) <= self._remembered_max, f"R13: {len(self._index_of)} are remembered"
 
     def encode(self) -> bytes:
         """Return the remembered proposals as bytes, equal ones for equal logs."""

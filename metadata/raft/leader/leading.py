@@ -57,7 +57,7 @@ class Leadership:
         self._round = 0
         self._heartbeat_at = self._after(now, settings.heartbeat_interval_ns)
         self._transfer: _Transfer | None = None
-        self._appended = log.last_index
+        self._appended, self._committed = log.last_index, log.commit
         self.append((b"",))
 
     @property
@@ -124,6 +124,8 @@ class Leadership:
         held = self._replication.held_by_majority()
         if held > self._log.commit and self._log.term_at(held) == self.term:
             self._log.commit_to(held)
+        assert self._log.commit == self._committed or self._may_read, f"R8: in term {self.term}: {self._log}"
+        self._committed = self._log.commit
 
     def _begin_round(self, now: MonotonicNs) -> None:
         """Send heartbeats; they also confirm that this leader led when the reads came that wait for it."""

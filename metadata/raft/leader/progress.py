@@ -88,6 +88,7 @@ class PeerProgress:
         self.state = ProgressState.SNAPSHOT
         self._in_flight.clear()
         self._snapshot_index, self.snapshot_sent_at = index, now
+        assert index > self.match, f"R6: snapshot {index} of what it has: {self}"
 
     def acknowledged(self, match: LogIndex) -> None:
         """Note that the follower has the leader's log up to ``match``; a late answer only says less."""
