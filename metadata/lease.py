@@ -11,17 +11,17 @@ _NEVER: Final = MonotonicNs(2**63 - 1)
 
 @dataclass(slots=True)
 class Lease:
-    """One for all streams of a node, so that to renew it costs the same for one stream and for a thousand.
+    """The lease for all streams of a node: a renewal costs the same for one stream and for a thousand.
 
     Attributes:
-        until: by the node's own monotonic clock, nanoseconds; from then on the node may not speak as a
+        until: by the node's own monotonic clock, nanoseconds; from then on the node may not act as a
             leader. It counts from when the lease was asked for, not from when the answer came.
     """
 
     until: MonotonicNs = _LONG_AGO
 
     def is_valid(self, now: MonotonicNs) -> bool:
-        """Tell whether the node may speak as a leader."""
+        """Return whether the node may act as a leader."""
         return now < self.until
 
 

@@ -184,7 +184,7 @@ def _uneven_pairs(load: Mapping[NodeId, int], racks: Racks) -> Iterable[tuple[No
 
 
 def _spreads_as_well(plan: _Plan, old: NodeId, new: NodeId, racks: Racks) -> bool:
-    """Tell whether neither the replicas nor all holders come into fewer racks."""
+    """Return whether neither the replicas nor all holders come into fewer racks."""
     return all(
         _spread((new if node == old else node for node in nodes), racks) >= _spread(nodes, racks)
         for nodes in (plan.replicas, plan.holders)

@@ -296,7 +296,7 @@ def _check_partitions(config: StreamConfig) -> None:
 
 
 def reaches_reserved(pattern: str, api_prefix: str) -> bool:
-    """Tell whether ``pattern`` can match an inbox, a ``$`` subject or our request API.
+    """Return whether ``pattern`` can match an inbox, a ``$`` subject or our request API.
 
     A pattern that begins with a wildcard can: it takes in NATS's own ``$JS``, ``$SYS`` and ``$KV``.
     """

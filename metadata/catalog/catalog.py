@@ -75,7 +75,7 @@ class Catalog:
         self._applied = index
 
     def become(self, other: "Catalog") -> None:
-        """Be what ``other`` is, which is given up: whoever reads this catalogue goes on with that."""
+        """Take over the rows of ``other``, which is given up; readers of this catalogue go on with them."""
         self._tables, self._applied = other._tables, other._applied  # noqa: SLF001 - its own class
 
     def stream(self, name: StreamName) -> Stream | None:
@@ -93,12 +93,12 @@ class Catalog:
     def partitions_of(self, partitioned: str) -> int:
         """Return how many partitions share a partitioned stream's messages; 0 while they are not all there.
 
-        They are the first so many of `partition_rows`. One look-up: it is kept up to date.
+        They are the first so many of `partition_rows`. O(1).
         """
         return self._tables.partitions.count(partitioned)
 
     def is_partitioned(self, name: str) -> bool:
-        """Tell whether there is a partitioned stream of that name, be all its partitions there or not."""
+        """Return whether a partitioned stream of that name exists, with all or some of its partitions."""
         return name in self._tables.partitions
 
     def partition_rows(self, partitioned: str) -> tuple[Stream, ...]:
@@ -122,7 +122,7 @@ class Catalog:
         return tuple(sorted(self._tables.nodes.values(), key=lambda node: node.node_id))
 
     def has_log(self, stream: Stream, member: InSyncReplica) -> bool:
-        """Tell whether a member of the ISR has, where its node runs now, what was in sync."""
+        """Return whether a member of the ISR runs on the directory that was in sync, and has the log."""
         return self._tables.has_log(stream, member)
 
     @property

@@ -1,7 +1,7 @@
 """Commands of the catalogue, and their bytes in the metadata log.
 
 A command is JSON with sorted keys and no spaces, its ``kind`` beside its fields; equal commands are
-equal bytes. What cannot be read back exactly is corruption: a command is never guessed.
+equal bytes. Bytes that cannot be read back exactly are corruption: a command is never guessed.
 """
 
 import json
@@ -56,7 +56,7 @@ class CreateStream:
 
     config: StreamConfig
     incarnation: Incarnation
-    """Drawn by whoever proposes; used only if the stream is new."""
+    """Drawn by the proposer; used only if the stream is new."""
     created: TimestampUs
     replicas: tuple[NodeId, ...]
     leader: NodeId
@@ -74,7 +74,7 @@ class CreateStream:
 
 @dataclass(frozen=True, slots=True)
 class BeginStream:
-    """A stream's first leader has a log, and may store from now on: who has none is not a new replica."""
+    """A stream's first leader has a log, and may store from now on: a node without one is no new replica."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
@@ -136,14 +136,14 @@ class ChangeLeader:
     """Of the leader to be; refused if it has started anew since."""
     expected_leader_epoch: LeaderEpoch
     unclean: bool = False
-    """Anybody who holds the stream will do: committed records that it lacks are given up."""
+    """Any holder of the stream is elected: committed records that it lacks are given up."""
     unclean_at: TimestampUs | None = None
-    """When that was proposed; to be told, not reckoned with."""
+    """When that was proposed; shown, never compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAtEpoch:
-    """One start of one node, and so one directory: a node_epoch never outlives either."""
+    """A start of a node, and so a directory: a node_epoch never outlives either."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
@@ -184,7 +184,7 @@ class AdvanceTier:
 
 @dataclass(frozen=True, slots=True)
 class ReassignReplicas:
-    """Have other nodes hold the stream, or the same in another order; replaces a reassignment under way.
+    """Move the stream to other nodes, or put the same in another order; replaces a reassignment under way.
 
     Until it is finished the stream has its replicas of before and those of the target.
 

@@ -15,7 +15,7 @@ assert _READABLE_CHARS_MAX + len(_SEPARATOR) + INCARNATION_CHARS_MAX <= 255, "a 
 
 
 def is_incarnation(text: str) -> bool:
-    """Tell whether ``text`` can be an incarnation: lower-case letters, digits and '-', at most 64."""
+    """Return whether ``text`` can be an incarnation: lower-case letters, digits and '-', at most 64."""
     return _INCARNATION.fullmatch(text) is not None
 
 
@@ -31,7 +31,7 @@ def directory_of(name: StreamName, incarnation: Incarnation) -> str:
 
 
 def may_be_of(directory: str, name: StreamName) -> bool:
-    """Tell whether a directory can be that of a life of a stream; of very long names others look alike."""
+    """Return whether a directory can be that of a life of a stream; of very long names others look alike."""
     return incarnation_of(directory) is not None and directory.rpartition(_SEPARATOR)[0] == _readable(name)
 
 

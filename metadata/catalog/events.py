@@ -1,4 +1,4 @@
-"""What a command did; the first event of a command answers whoever proposed it."""
+"""The effects of a command; its first event answers the proposer."""
 
 from dataclasses import dataclass
 
@@ -74,7 +74,7 @@ class LeaderChanged:
 
 @dataclass(frozen=True, slots=True)
 class UncleanlyElected:
-    """The leader in ``stream`` was not in sync: committed records may be lost. To be told loudly."""
+    """The leader in ``stream`` was not in sync: committed records may be lost. To be logged and shown."""
 
     stream: Stream
     given_up: tuple[InSyncReplica, ...]

@@ -1,11 +1,11 @@
-"""Which nodes hold a stream: what may be asked for, and what follows when others do.
+"""Which nodes hold a stream: which requests are refused, and the effects of a change.
 
-Replicas join the ISR and lead; read replicas only follow. A node is one or the other. Who holds the stream no
-more owes the removal of its files, and leaves the ISR. Every change is a new version of the ISR, so that
-nothing that was proposed about other replicas is applied after it.
+Replicas join the ISR and lead; read replicas only follow. A node is one or the other. A node that
+holds the stream no more owes the removal of its files, and leaves the ISR. Every change is a new version of
+the ISR, so that nothing that was proposed about other replicas is applied after it.
 
 A node that comes back to a stream in the reign in which it has left begins another reign, of the same leader:
-leaders count what followers say by their reign.
+leaders count the answers of followers by their reign.
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Who leads and who is in sync: compare-and-set commands, and the elections that are due.
+"""Leaders and ISRs: compare-and-set commands, and the elections that are due.
 
 An election is clean unless it is expressly not: the leader comes from the ISR, with the directory that was in
 it.
@@ -51,10 +51,10 @@ def change_leader(tables: Tables, command: ChangeLeader) -> Events:
 
 
 def _elect_uncleanly(tables: Tables, stream: Stream, command: ChangeLeader) -> Events:
-    """Begin a reign on whatever the leader has.
+    """Begin a reign on the leader's log, whatever it holds.
 
-    It alone has what this stream holds from now on, and no member of the former ISR may come back as one. A
-    read replica changes places with the first of them, so that there are as many of each as before.
+    The leader alone has what this stream holds from now on, and no member of the former ISR may come back as
+    one. A read replica changes places with the first of them, so that there are as many of each as before.
     """
     leader, given_up = command.leader, stream.isr_nodes
     replicas, read_replicas = stream.replicas, stream.read_replicas
@@ -128,7 +128,7 @@ def change_isr(tables: Tables, command: ChangeIsr) -> Events:
 
 
 def deposed(stream: Stream, leader: NodeId, leader_epoch: LeaderEpoch) -> Events | None:
-    """Return the refusal of a command by who does not lead in that reign, None if it does."""
+    """Return the refusal of a command by a node that does not lead in that reign, None if it leads."""
     if (stream.leader, stream.leader_epoch) == (leader, leader_epoch):
         return None
     return refused(

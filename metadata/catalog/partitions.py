@@ -44,7 +44,7 @@ class PartitionSets:
         return tuple(sorted(self._sets.get(StreamName(partitioned), ())))
 
     def add(self, config: StreamConfig) -> None:
-        """Take in a stream, new or changed, if it is a partition."""
+        """Record a stream, new or changed, if it is a partition."""
         if config.partition_of is None:
             return
         assert config.partition is not None, "K11: a partition has a number"

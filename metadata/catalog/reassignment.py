@@ -4,10 +4,11 @@ A reassignment only adds replicas at first. Those of the target join the ISR as 
 them are in it and one of them leads, it is finished: the others leave, and owe the removal of their files.
 Until then it can be cancelled or given another target.
 
-Read replicas are exchanged at once: nothing depends on how much they hold. One that is in the target becomes
-a replica and keeps what it has; it must be said that it is a read replica no more, as it cannot be both.
+Read replicas are exchanged at once: nothing depends on how much they hold. A read replica in the target
+becomes a replica and keeps its log; the command must drop it from the read replicas, as a node cannot be
+both.
 
-Whoever stays in the ISR has all that is committed, so leaving it loses nothing.
+Every node that stays in the ISR has all that is committed, so leaving it loses nothing.
 
 Source: KIP-455.
 """
@@ -97,7 +98,7 @@ def _cancel(tables: Tables, stream: Stream) -> Events:
 
 
 def is_ready(stream: Stream) -> bool:
-    """Tell whether all of the target is in sync."""
+    """Return whether all of the target is in sync."""
     return stream.target is not None and set(stream.target) <= set(stream.isr_nodes)
 
 

@@ -103,7 +103,7 @@ def _creation_refusal(tables: Tables, command: CreateStream) -> Events | None:
 
 
 def _name_refusal(tables: Tables, config: StreamConfig) -> Events | None:
-    """Return why partitions and streams cannot be called so beside each other, None if they can (K11)."""
+    """Return why no stream or partition can have that name beside those that exist, None if it can (K11)."""
     if config.is_partitioned:
         return refused(InvalidConfig, "partitions: they are created one by one", field="partitions")
     numbers = tables.partitions.numbers(config.name)
@@ -220,7 +220,7 @@ def _reconfigured(tables: Tables, stream: Stream, command: UpdateStream, config:
 
 
 def _unsynced(stream: Stream, config: StreamConfig) -> tuple[NodeId, ...]:
-    """Return who may count what it has not forced to disk: whoever has written under another ``sync``."""
+    """Return the nodes that may count unsynced records: all that wrote under another ``sync``."""
     has_become_always = config.sync is SyncMode.ALWAYS is not stream.config.sync
     return stream.holders if has_become_always else stream.unsynced
 

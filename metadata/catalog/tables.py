@@ -75,7 +75,7 @@ class UncleanElection:
     leader: NodeId
     leader_epoch: LeaderEpoch
     at: TimestampUs | None
-    """By the clock of who proposed it."""
+    """By the clock of the proposer."""
     given_up: tuple[NodeId, ...]
     """The ISR before; its members have all that was committed, as far as their disks still do."""
 
@@ -99,7 +99,7 @@ class TierMark:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One stream: what it is told to be, where it lives and who leads it."""
+    """One stream: its configuration, its replicas and its leader."""
 
     config: StreamConfig
     incarnation: Incarnation
@@ -112,17 +112,17 @@ class Stream:
     isr: tuple[InSyncReplica, ...]
     isr_version: int
     target: tuple[NodeId, ...] | None = None
-    """What the replicas are to be once all of these are in sync; None: what they are."""
+    """The replicas once all of these are in sync; None: no reassignment is under way."""
     departed: tuple[NodeId, ...] = ()
-    """Who ceased to hold the stream since this reign began: what it said as one may still be under way."""
+    """Nodes that ceased to hold the stream in this reign; their messages may still be under way."""
     read_replicas: tuple[NodeId, ...] = ()
     """They follow and serve reads, but are never in the ISR, and lead only if an operator says so."""
     blank: tuple[NodeId, ...] = ()
-    """Replicas that were never in sync with what is on their disks now: they may hold nothing. One that is
-    the last in the ISR has lost what nobody else has for certain."""
+    """Replicas that were never in sync with what is on their disks now: they may hold nothing. The last
+    member of the ISR, if blank, has lost what no other node has for certain."""
     unsynced: tuple[NodeId, ...] = ()
-    """Who may count records that it has not forced to disk, though ``sync`` is ``always``: it was not when
-    the node started."""
+    """Nodes that may count records that they have not forced to disk, though ``sync`` is ``always``: it was
+    not when they started."""
     last_unclean: UncleanElection | None = None
     tier: TierMark | None = None
     """None: nothing of it was ever in the object store."""
@@ -151,27 +151,28 @@ class Stream:
         return self.replicas + self.read_replicas
 
     def is_lost_by(self, node: NodeId) -> bool:
-        """Tell whether a node in the ISR has lost its log, so that none is to be begun there."""
+        """Return whether a node in the ISR has lost its log, so that none is to be begun there."""
         return node in self.blank and node in self.isr_nodes
 
     @property
     def is_lost(self) -> bool:
-        """Whether all who were in sync have lost their logs."""
+        """Whether all members of the ISR have lost their logs."""
         return all(node in self.blank for node in self.isr_nodes)
 
     def may_lack_committed(self, last_epoch: LeaderEpoch) -> bool:
-        """Tell whether the leader may lack what was committed in a log that ends in ``last_epoch``.
+        """Return whether the leader may lack what was committed in a log that ends in ``last_epoch``.
 
-        One that was elected cleanly may only where records count that nobody has forced to disk.
+        A leader that was elected cleanly may, only where records count before they are forced to disk.
         """
         unclean = self.last_unclean
         is_parted = unclean is not None and last_epoch < unclean.leader_epoch
         return is_parted or self.config.sync is not SyncMode.ALWAYS or bool(self.unsynced)
 
     def is_unclean_from(self, last_epoch: LeaderEpoch) -> bool:
-        """Tell whether a leader whose log ends in ``last_epoch`` begins what an unclean election gave it.
+        """Return whether a leader whose log ends in ``last_epoch`` begins what an unclean election gave it.
 
-        One that died before it began is in sync with itself and elected again, cleanly: its log is the same.
+        A leader that died before it began is in sync with itself and elected again, cleanly: its log is the
+        same.
         """
         unclean = self.last_unclean
         return unclean is not None and unclean.leader == self.leader and last_epoch < unclean.leader_epoch
@@ -229,7 +230,7 @@ class Tables:
         self.partitions.remove(stream.config)
 
     def strike_off(self, removal: Removal, node_id: NodeId) -> None:
-        """Wait for this node's part of a removal no more; the last one ends it."""
+        """Strike a node off a removal; the last one ends it."""
         pending = tuple(node for node in removal.pending if node != node_id)
         if pending:
             self.removals[removal.incarnation] = replace(removal, pending=pending)
@@ -237,7 +238,7 @@ class Tables:
             del self.removals[removal.incarnation]
 
     def owe_removal(self, stream: Stream, nodes: tuple[NodeId, ...]) -> Removal:
-        """Have these nodes remove their files of a stream's life, beside those that already are to."""
+        """Order these nodes, too, to remove their files of a stream's life."""
         owed = self.removals.get(stream.incarnation)
         pending = (*(owed.pending if owed is not None else ()), *nodes)
         assert pending, f"K8: no node has files of {stream.incarnation} to remove"
@@ -247,11 +248,11 @@ class Tables:
         return removal
 
     def may_owe_removal(self, stream: Stream) -> bool:
-        """Tell whether there is room for another removal."""
+        """Return whether a removal can be owed: it exists, or there are fewer than `REMOVALS_MAX`."""
         return stream.incarnation in self.removals or len(self.removals) < REMOVALS_MAX
 
     def has_log(self, stream: Stream, member: InSyncReplica) -> bool:
-        """Tell whether the member's node runs on the member's directory now, with the stream's log in it."""
+        """Return whether the member's node runs on the member's directory now, and has the stream's log."""
         node = self.nodes.get(member.node_id)
         is_registered = node is not None and node.directory == member.directory
         return is_registered and member.node_id not in stream.blank

@@ -1,1 +1,1 @@
-"""Who is alive, and which elections are due: decided on the leader of the metadata group, pure."""
+"""The controller: decides which nodes are alive and which elections are due, on the metadata leader. Pure."""

@@ -1,4 +1,4 @@
-"""What the controller is told, and what it wants done."""
+"""Events and actions of the controller."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from metadata.catalog.events import Events
 
 @dataclass(frozen=True, slots=True)
 class NodeHeard:
-    """A node says that it is alive and asks for a lease."""
+    """A node has reported that it is alive and asks for a lease."""
 
     node: NodeId
     node_epoch: NodeEpoch

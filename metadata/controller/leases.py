@@ -24,12 +24,12 @@ class Leases:
         self._heard[node] = (node_epoch, now)
 
     def is_alive(self, node: NodeId, node_epoch: NodeEpoch, now: MonotonicNs) -> bool:
-        """Tell whether this start of the node was heard within a lease."""
+        """Return whether this start of the node was heard within a lease."""
         heard = self._heard.get(node)
         return heard is not None and heard[0] == node_epoch and now < heard[1] + self._lease_ns
 
     def is_dead(self, node: NodeId, now: MonotonicNs) -> bool:
-        """Tell whether no lease that the node was ever given can be valid."""
+        """Return whether no lease that the node was ever given can be valid."""
         heard = self._heard.get(node)
         last = self._unheard_until if heard is None else MonotonicNs(heard[1] + self._lease_ns)
         return now >= max(last, self._unheard_until)

@@ -17,7 +17,7 @@ class LedStreams:
             self.put(stream)
 
     def put(self, stream: Stream) -> None:
-        """Take in a row that is new, or has changed."""
+        """Record a row that is new, or has changed."""
         if self._leaders.get(stream.name) != stream.leader:
             self.remove(stream.name)
             if stream.leader is not None:

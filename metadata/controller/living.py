@@ -7,7 +7,7 @@ from metadata.controller.leases import Leases
 
 
 class Living:
-    """What one controller knows of the nodes.
+    """The nodes as one controller knows them.
 
     Attributes:
         leases: of the nodes that were heard in this term.
@@ -26,19 +26,19 @@ class Living:
         return row.node_epoch if row is not None else NodeEpoch(0)
 
     def is_alive(self, node: NodeId, now: MonotonicNs) -> bool:
-        """Tell whether the registered start of the node was heard within a lease."""
+        """Return whether the registered start of the node was heard within a lease."""
         return self.leases.is_alive(node, self.registered_epoch(node), now)
 
     def is_eligible(self, node: NodeId, now: MonotonicNs) -> bool:
-        """Tell whether the node can take a reign now."""
+        """Return whether the node can take a reign now."""
         return node not in self.stopping and self.is_alive(node, now)
 
     def has_log(self, row: Stream, member: InSyncReplica) -> bool:
-        """Tell whether the member's node runs on the directory that is in sync, and has the log there."""
+        """Return whether the member's node runs on the directory that is in sync, and has the log there."""
         return self._catalog.has_log(row, member)
 
     def is_isr_dead(self, row: Stream, now: MonotonicNs) -> bool:
-        """Tell whether nobody is left who has all that was committed."""
+        """Return whether no node is left that has all that was committed."""
         return all(
             self.leases.is_dead(member.node_id, now) or not self.has_log(row, member) for member in row.isr
         )

@@ -4,7 +4,7 @@ Theory of operation. A stream needs another leader when it has none, when the le
 a majority of the other living members of its ISR does not hear it, or when its node is about to stop. Such
 streams are *open*; only they are looked at, so that what is well costs nothing. The new leader comes from the
 ISR, is alive and has the directory that was in sync; of several the first in the order of the replicas, so
-that leaders stay where placement put them. The command is a compare-and-set: what was decided on an old view
+that leaders stay where placement put them. The command is a compare-and-set: a decision on an old view
 changes nothing.
 
 A stream that is being moved is finished here: once its new replicas are in sync, one of them is elected and
@@ -12,7 +12,8 @@ the others are let go. A stream that is whole, and has been for a while, goes ba
 one stream at a time, as each election holds up publishers for a moment.
 
 One report is enough for an ISR of two, as one is the majority of the others. So that two nodes that cannot
-reach each other do not take turns, who was replaced for its silence is not elected for another's for a while.
+reach each other do not take turns, a leader that was replaced for its silence is not elected for another's
+silence for a while.
 
 All of it may be forgotten: the next metadata leader begins afresh, after a lease at most.
 
@@ -82,7 +83,7 @@ class Controller:
     """See the module; there is one for every term that this node leads.
 
     Invariants:
-        J1: who is elected is alive, under the registered node_epoch, and in the ISR with its directory,
+        J1: an elected leader is alive, under the registered node_epoch, and in the ISR with its directory,
             unless all of the ISR is dead and the stream, or an operator, says so (`unclean`).
         J3: an election is proposed again only after the retry interval, or in another reign.
     """
@@ -113,7 +114,7 @@ class Controller:
         self._asked: dict[StreamName, tuple[LeaderEpoch, MonotonicNs]] = {}
 
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
-        """Take in one event; return what the shell must do, in that order."""
+        """Handle one event; return the actions of the shell, in order."""
         match event:
             case NodeHeard(node, node_epoch):
                 return self._heard(node, node_epoch, now)
@@ -149,7 +150,6 @@ class Controller:
         return ordered_election(row, node, self._living, now)
 
     def __str__(self) -> str:
-        """One line for logs."""
         return f"controller dead={','.join(sorted(self._dead))} open={len(self._open)}"
 
     # --- events -------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Controller:
         now: MonotonicNs,
         leader_epoch: LeaderEpoch | None = None,
     ) -> tuple[Action, ...]:
-        """Take in that a member of the ISR does not hear the leaders of these streams, of that reign."""
+        """Record that a member of the ISR does not hear the leaders of these streams, of that reign."""
         counted: set[StreamName] = set()
         for name in names:
             row = self._catalog.stream(name)
@@ -191,7 +191,7 @@ class Controller:
         return tuple(self._elect(self._open, now))
 
     def _changed(self, change: CatalogEvent, now: MonotonicNs) -> Collection[StreamName]:
-        """Take in what a command did; return the streams that it may have given reason or means to elect."""
+        """Record the effect of a command; return the streams that may need, or can now have, an election."""
         match change:
             case NodeRegistered(node):
                 self._living.leases.renew(node.node_id, node.node_epoch, now)

@@ -5,10 +5,10 @@ from metadata.catalog.tables import Stream
 
 
 class PreferredLeaders:
-    """Streams that are whole and led by another, the one that is so longest first.
+    """Streams that are whole and not led by their preferred leader, oldest first.
 
-    A stream is looked at when its row changes, and the first of them when time passes: what is led as it is
-    preferred costs nothing.
+    A stream is looked at when its row changes, and the first of them when time passes: a stream that its
+    preferred leader leads costs nothing.
     """
 
     def __init__(self, settle_ns: int, pause_ns: int) -> None:
@@ -24,7 +24,7 @@ class PreferredLeaders:
         self._pause_until = MonotonicNs(0)
 
     def put(self, row: Stream, now: MonotonicNs) -> None:
-        """Take in a row that is new, or has changed."""
+        """Record a row that is new, or has changed."""
         self.remove(row.name)
         if _could_return(row):
             self._since[row.name] = now

@@ -1,6 +1,6 @@
-"""A node's side of the conversation with the metadata leader: what it says of itself and others, and when.
+"""A node's messages to the metadata leader, about itself and others: their contents and times.
 
-Everything is said again until it has had its effect, and at once to a new metadata leader, which knows
+Every message is repeated until it has had its effect, and sent at once to a new metadata leader, which knows
 nothing.
 """
 
@@ -27,10 +27,10 @@ REPEAT_NS: Final = 100 * _MS
 
 
 class Presence:
-    """One start of a node; times are of its own clock."""
+    """The messages of one start of a node; times are of its own clock."""
 
     def __init__(self, node_id: NodeId, lease: Lease, settings: ControllerSettings) -> None:
-        """Have nothing to say until `begin`, but of nodes that are not heard.
+        """Report only nodes that are not heard, until `begin`.
 
         Args:
             node_id: this node.
@@ -44,7 +44,7 @@ class Presence:
         self._is_stopping = False
         self._said_to: tuple[NodeId | None, Term] | None = None
         self.say_at = MonotonicNs(0)
-        """When there will be something to say, if nothing happens before."""
+        """When the next message is due, if nothing happens before."""
 
     def begin(self, node_epoch: NodeEpoch) -> None:
         """Ask for a lease from now on, as the start of the node that is registered so."""
@@ -52,26 +52,26 @@ class Presence:
         self.say_at = MonotonicNs(0)
 
     def unheard(self, node: NodeId) -> None:
-        """Say that ``node`` is not heard here, until it is `heard`."""
+        """Report that ``node`` is not heard here, until it is `heard`."""
         if node not in self._unheard:
             self._unheard.add(node)
             self.say_at = MonotonicNs(0)
 
     def heard(self, node: NodeId) -> None:
-        """Say no more that ``node`` is not heard here."""
+        """Stop the report that ``node`` is not heard here."""
         self._unheard.discard(node)
 
     def stop(self) -> None:
-        """Say from now on that this node is about to stop."""
+        """Report from now on that this node is about to stop."""
         self._is_stopping = True
         self.say_at = MonotonicNs(0)
 
     def ask(self) -> None:
-        """Ask for a lease at once: the grant says what is to be applied to know of everything until now."""
+        """Ask for a lease at once: the grant carries the index at which everything up to now is applied."""
         self.say_at = MonotonicNs(0)
 
     def say(self, leader: NodeId | None, term: Term, now: MonotonicNs) -> tuple[NodeMessage, ...]:
-        """Return what is to be said now to ``leader``, who leads the metadata log in ``term``."""
+        """Return the messages due now to ``leader``, which leads the metadata log in ``term``."""
         if now < self.say_at and (leader, term) == self._said_to:
             return ()
         self._said_to = (leader, term)
@@ -95,5 +95,5 @@ class Presence:
         return self._tenure.granted(grant, now)
 
     def is_over(self, refusal: LeaseRefused) -> bool:
-        """Tell whether a newer start of the node has registered, so that this process is to stop."""
+        """Return whether a newer start of the node has registered, so that this process is to stop."""
         return self._tenure.is_over(refusal)

@@ -32,7 +32,7 @@ class SilenceReports:
             reign.reported[reporter] = now
 
     def reporters(self, stream: StreamName, leader_epoch: LeaderEpoch, now: MonotonicNs) -> set[NodeId]:
-        """Return who reports the leader of that reign as silent."""
+        """Return the nodes that report the leader of that reign as silent."""
         reign = self._reigns.get(stream)
         if reign is None or reign.leader_epoch != leader_epoch:
             return set()
@@ -43,7 +43,7 @@ class SilenceReports:
         self._accused[stream, leader] = now
 
     def is_accused(self, stream: StreamName, node: NodeId, now: MonotonicNs) -> bool:
-        """Tell whether the node was replaced for its silence lately."""
+        """Return whether the node was replaced for its silence lately."""
         at = self._accused.get((stream, node))
         return at is not None and now < at + self._accused_ns
 

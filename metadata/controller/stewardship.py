@@ -1,13 +1,13 @@
-"""When a voter is the controller, and what it may say as one: the steward's decisions, pure.
+"""The steward's decisions: when a voter is the controller, and when it grants leases. Pure.
 
 Theory of operation. A voter that leads the metadata log asks whether it still does (a *question*: a read that
 a majority has to confirm). The answer to the first question of a term says that the catalogue here has all
-that was committed before the term: only then is there a `Controller`. What nodes say meanwhile waits for it.
-A lease is granted only after a question that was asked later than the node asked for it; all nodes that wait
-share one.
+that was committed before the term: only then is there a `Controller`. Messages of nodes wait for it
+meanwhile. A lease is granted only after a question that was asked later than the node asked for it; all nodes
+that wait share one.
 
-That its term is over it learns from whoever runs it. Until then it can do no harm: its commands compare
-epochs, and nobody confirms it.
+The shell reports the end of the term. Until then a steward can do no harm: its commands compare epochs, and
+no majority confirms it.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ from metadata.raft.messages.node_messages import (
 )
 
 WAITING_MAX: Final = 4096
-"""Most messages that wait for the work to begin; the oldest are dropped, as nodes repeat what they say."""
+"""Most messages that wait for the work to begin; the oldest are dropped, as nodes repeat them."""
 
 Said = LeaseAsked | NodeUnheardReport | StopAnnounced
 
@@ -46,7 +46,7 @@ class Leads:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A node, perhaps this one, says something to the metadata leader."""
+    """A node, perhaps this one, has sent a message to the metadata leader."""
 
     message: Said
 
@@ -61,7 +61,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Another voter's snapshot has replaced the catalogue: what was derived from its rows is void."""
+    """Another voter's snapshot has replaced the catalogue: all that was derived from its rows is void."""
 
 
 Event = Leads | Told | Answered | Replaced | controlling.RowsChanged | controlling.Tick
@@ -78,7 +78,7 @@ class ConfirmLeadership:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Say this to its target."""
+    """Send this message to its target."""
 
     message: LeaseGranted | LeaseRefused
 
@@ -128,9 +128,9 @@ class Stewardship:
         self._first_question: int | None = None
         """Whose answer begins the work."""
         self._granting: tuple[int, list[_Grant]] | None = None
-        """What the answer to that question lets out."""
+        """The grants that the answer to that question lets out."""
         self._grants: list[_Grant] = []
-        """What waits for the next question."""
+        """The grants that wait for the next question."""
         self._said: deque[Said] = deque(maxlen=WAITING_MAX)
         self._asked_at: dict[NodeId, MonotonicNs] = {}
 
@@ -145,7 +145,7 @@ class Stewardship:
         return self._controller
 
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
-        """Take in one event; return what the shell must do, in that order."""
+        """Handle one event; return the actions of the shell, in order."""
         match event:
             case Leads(term):
                 return self._led(term)

@@ -1,4 +1,4 @@
-"""A node's side of its lease: what an answer of the metadata leader is worth to it."""
+"""A node's side of its lease: how far an answer of the metadata leader prolongs it."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ that counts it on the metadata leader. Clocks that are steered run apart by a tw
 
 
 class Tenure:
-    """One start of a node.
+    """The lease during one start of a node.
 
     Invariant:
         J4: the lease ends before the metadata leader that granted it, or its successor, can count the node as
@@ -31,7 +31,7 @@ class Tenure:
         return self._node_epoch
 
     def begin(self, node_epoch: NodeEpoch) -> None:
-        """Take in that the node has registered."""
+        """Record that the node has registered."""
         assert self._node_epoch is None, f"started as {self._node_epoch}, and again as {node_epoch}"
         self._node_epoch = node_epoch
 
@@ -46,7 +46,7 @@ class Tenure:
         return had_lapsed and self._lease.is_valid(now)
 
     def is_over(self, refusal: LeaseRefused) -> bool:
-        """Tell whether a newer start of the node has registered, so that this process is to stop."""
+        """Return whether a newer start of the node has registered, so that this process is to stop."""
         return self._node_epoch is not None and refusal.node_epoch > self._node_epoch
 
 

@@ -1,7 +1,7 @@
-"""Elections of who is not in sync: by the stream's configuration, or because an operator says so.
+"""Elections of leaders that are not in sync: by the stream's configuration, or by an operator's order.
 
 Both need all of the ISR to be dead: the lease of each has run out, or its node has come back with another
-disk, or without the stream's log. Whoever is left lacks what only the ISR had.
+disk, or without the stream's log. The nodes that are left lack what only the ISR had.
 
 By itself only a replica is elected that has once been in sync with the directory that it has now. A read
 replica, or one that may hold nothing, must be named by the operator.
@@ -18,7 +18,7 @@ from metadata.controller.living import Living
 
 
 def last_choice(row: Stream, living: Living, now: MonotonicNs) -> NodeId | None:
-    """Return who is to lead a stream without a living ISR; None if that is nobody, or the ISR lives."""
+    """Return the leader to be of a stream without a living ISR; None if there is none, or the ISR lives."""
     if not row.config.unclean_election or not living.is_isr_dead(row, now):
         return None
     passed_over = {*row.blank, *row.isr_nodes}  # a member that is alive has lost its log

@@ -1,1 +1,1 @@
-"""How nodes that nobody has told of each other agree, once, on who the voters are. Pure."""
+"""Formation: nodes that are not configured with each other agree, once, on the voters. Pure."""

@@ -1,20 +1,20 @@
 """The machine by which nodes agree on the voters of a new cluster, or find the cluster that is there.
 
-Theory of operation. Every node says at short intervals all that it has to say (`Notice`): whom it hears, what
-it has promised, which cluster it belongs to. From what it hears it forms a *view*: the first N candidates by
-id that are heard and have promised nothing. When all of a view have the same view, the first of them promises
-it; the others follow a promise that they are part of. A promise is durable before it is said, and there is
-never a second one. A set is *formed* when all N of it have promised it: as every node promises one set only,
-two formed sets have no node in common.
+Theory of operation. Every node sends at short intervals all that it knows (`Notice`): the nodes that it
+hears, its promise, its cluster. From the notices that it receives it forms a *view*: the first N candidates
+by id that are heard and have promised nothing. When all of a view have the same view, the first of them
+promises it; the others follow a promise that they are part of. A promise is durable before it is sent, and
+there is never a second one. A set is *formed* when all N of it have promised it: as every node promises one
+set only, two formed sets have no node in common.
 
-Who hears of a formed cluster does not form another: it belongs to that one, without a vote if it is not among
-the voters; with one if it is, though its directory was lost (`metadata.raft.recovery`). Only one that has
-promised a set that may yet be formed does not; it stops and says so, as two clusters may be about to form
-under one name.
+A node that hears of a formed cluster does not form another: it belongs to that one, without a vote if it is
+not among the voters; with one if it is, though its directory was lost (`metadata.raft.recovery`). Only a node
+that has promised a set that may yet be formed does not; it stops with an error, as two clusters may be about
+to form under one name.
 
-That all of a view must agree before anybody promises keeps nodes that start and stop meanwhile from promising
-sets that nobody can complete. Where that happens all the same, it is an error with the names of those whose
-promise has to be removed by hand; nothing was ever decided by such a set.
+That all of a view must agree before any node promises keeps nodes that start and stop meanwhile from
+promising sets that can never be completed. Where that happens all the same, it is an error with the names of
+the nodes whose promise has to be removed by hand; nothing was ever decided by such a set.
 """
 
 from dataclasses import dataclass, field
@@ -33,9 +33,9 @@ from metadata.formation.notices import (
 
 _MS: Final = 1_000_000
 SAY_INTERVAL_NS: Final = 200 * _MS
-"""How often a node says what it has to say."""
+"""How often a node sends its notice."""
 HEARD_NS: Final = 2_000 * _MS
-"""How long a candidate that says nothing more counts as there; many notices may be lost in it."""
+"""How long a silent candidate counts as present; many notices may be lost in it."""
 _REMEDY: Final = (
     "that can never be; stop the nodes of both, remove their file `formation`, and start them again"
 )
@@ -43,7 +43,7 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FormationRecord:
-    """What a node must not forget."""
+    """Promise and cluster of a node; durable."""
 
     promised: Candidates = ()
     formed: FormedVoters = ()
@@ -51,7 +51,7 @@ class FormationRecord:
 
 @dataclass(frozen=True, slots=True)
 class NoticeReceived:
-    """Somebody, perhaps this node itself, has said this."""
+    """A notice has arrived, perhaps of this node itself."""
 
     notice: Notice
 
@@ -63,7 +63,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Tell everybody."""
+    """Send this to all nodes."""
 
     notice: Notice
 
@@ -90,7 +90,7 @@ class _Other:
 
 @dataclass(slots=True)
 class Formation:
-    """One node's part; see the module.
+    """The part of one node; see the module.
 
     Invariants:
         F1: a node promises at most one set, of which it is part, ever.
@@ -126,22 +126,22 @@ class Formation:
 
     @property
     def heard(self) -> tuple[NodeId, ...]:
-        """The nodes that say something, and this one."""
+        """The nodes whose notices arrive, and this one."""
         return tuple(sorted((self.own.node_id, *self._others)))
 
     def say(self) -> Say:
-        """Return what it has to say now."""
+        """Return the notice to send now."""
         view = () if self.record.promised or self.formed else self._view()
         return Say(Notice(self.own, self.expected, view, self.record.promised, self.formed))
 
     def handle(self, event: FormationEvent, now: MonotonicNs) -> tuple[FormationAction, ...]:
-        """Take in one event; return what the shell must do, in that order.
+        """Handle one event; return the actions of the shell, in order.
 
         A node that belongs to a cluster only answers those that do not.
 
         Raises:
             InvalidConfig: nodes contradict each other about who they are, how many they wait for or what is
-                being formed: somebody has to look. Nothing has changed.
+                being formed: an operator has to look. Nothing has changed.
         """
         if self.formed:
             is_asked = isinstance(event, NoticeReceived) and not event.notice.formed
@@ -169,10 +169,10 @@ class Formation:
     # --- what contradicts ---------------------------------------------------------------------------------
 
     def _is_own(self, notice: Notice) -> bool:
-        """Tell whether this node said it; NATS gives back what one says.
+        """Return whether this node sent it; NATS delivers a node's own messages to it.
 
         Raises:
-            InvalidConfig: another node says that it is this one.
+            InvalidConfig: another node claims to be this one.
         """
         source, own = notice.source, self.own
         if source == own:
@@ -231,7 +231,7 @@ class Formation:
     # --- what follows -------------------------------------------------------------------------------------
 
     def _next_record(self) -> FormationRecord:
-        """Return what is to be remembered now: promises and clusters follow from what was heard."""
+        """Return the record that follows from the notices so far."""
         promised = self.record.promised
         for other in self._others.values():
             if other.notice.formed:

@@ -1,7 +1,7 @@
-"""What a node says of itself while a cluster forms, and its bytes.
+"""The notice of a node while a cluster forms, and its bytes.
 
-A notice is everything that its node has to say, said again and again: it may be lost, repeated or overtaken.
-It travels over NATS as JSON; where the nodes have a token, with a proof that whoever made it knows that:
+A notice holds all that its node reports, and is sent again and again: it may be lost, repeated or overtaken.
+It travels over NATS as JSON; where the nodes have a token, with a proof that its sender knows the token:
 HMAC-SHA-256 of the notice without the proof, as canonical JSON.
 """
 
@@ -30,7 +30,7 @@ _Port = Annotated[int, Field(ge=1, le=65_535)]
 
 @dataclass(frozen=True, slots=True, order=True)
 class FormedVoter:
-    """One voter of a cluster that is there, and where other nodes dial it; ordered by id."""
+    """A voter of a formed cluster, and where other nodes dial it; ordered by id."""
 
     node_id: _Name
     host: _Text
@@ -67,15 +67,15 @@ def voters_of(candidates: Candidates) -> FormedVoters:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What ``source`` says now."""
+    """The state of ``source`` now."""
 
     source: VoterCandidate
     expected: Annotated[int, Field(ge=0)]
-    """Voters that it waits for; 0 if it was told who they are."""
+    """Voters that it waits for; 0 if they are configured."""
     view: Candidates = ()
-    """Whom it would promise itself to: the first of those that it hears."""
+    """The set that it would promise: the first of the candidates that it hears."""
     promised: Candidates = ()
-    """What it has promised, durably and for ever; empty if nothing."""
+    """The set that it has promised, durably and for ever; empty if none."""
     formed: FormedVoters = ()
     """The voters of the cluster that it belongs to; empty if there is none yet."""
 
@@ -98,7 +98,7 @@ def encode_notice(notice: Notice, cluster: str, token: str | None) -> bytes:
 
 
 def decode_notice(data: bytes, cluster: str, token: str | None) -> Notice | None:
-    """Return what a node of ``cluster`` says; None if it is one of another cluster.
+    """Return the notice of a node of ``cluster``; None if it is of another cluster.
 
     Raises:
         RemoteProtocolError: it is no notice.

@@ -1,4 +1,4 @@
-"""Which term it is, who leads it, and this voter's part in choosing that leader.
+"""Term, leader and vote of a voter, and its part in elections.
 
     FOLLOWER       knows a leader, or waits for one
         -> PRE_CANDIDATE  the election timeout passed in silence
@@ -16,7 +16,8 @@
 A voter whose disk was lost has no part in this until it has recovered (`metadata.raft.recovery`).
 
 Two rules keep a voter that was cut off, or is started again, from deposing a leader that others hear well: it
-asks before it raises its term (pre-vote), and whoever has lately heard of a leader helps nobody else (lease).
+asks before it raises its term (pre-vote), and a voter that has lately heard of a leader helps no candidate
+(lease).
 
 Sources: Ongaro and Ousterhout, section 5.2 and figure 2; Ongaro, "Consensus: Bridging Theory and Practice",
 sections 4.2.3 (disruptive servers), 3.10 (transfer) and 9.6 (pre-vote).
@@ -49,7 +50,7 @@ from metadata.raft.state import HardState
 ElectionMessage = PreVoteRequest | PreVoteResponse | VoteRequest | VoteResponse | ElectNow
 
 NO_ROUND: Final = 0
-"""What an answer from a later term says of heartbeats: nothing."""
+"""The round in an answer from a later term, which confirms no heartbeats."""
 
 
 class Role(StrEnum):
@@ -98,7 +99,7 @@ class Election:
 
     @property
     def hard_state(self) -> HardState:
-        """What must be durable before anything is promised."""
+        """The hard state that must be durable before anything is promised."""
         return HardState(self.term, self._vote, self.recovery_term)
 
     # --- terms ------------------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ class Election:
         self._leader_heard_at = None
 
     def _answer_earlier_term(self, message: Message) -> None:
-        """Let a deposed leader or a late candidate learn of this term; late answers mean nothing."""
+        """Answer a deposed leader or a late candidate with this term; ignore late answers."""
         match message:
             case VoteRequest():
                 self._output.promise(VoteResponse(self._node_id, message.source, self.term, granted=False))
@@ -142,7 +143,7 @@ class Election:
                 pass
 
     def receive(self, message: ElectionMessage, now: MonotonicNs) -> None:
-        """Take in a message that was admitted."""
+        """Handle a message that was admitted."""
         match message:
             case PreVoteRequest():
                 self._pre_vote_asked(message, now)
@@ -256,7 +257,7 @@ class Election:
     # --- being asked --------------------------------------------------------------------------------------
 
     def _pre_vote_asked(self, message: PreVoteRequest, now: MonotonicNs) -> None:
-        """Say whether this voter would vote for that candidate in the term after the candidate's."""
+        """Answer whether this voter would vote for that candidate in the term after the candidate's."""
         granted = (
             not self.recovery_term
             and message.term + 1 > self.term
@@ -294,7 +295,7 @@ class Election:
         return self._output.durable_hard_state == HardState(self.term, self._node_id)
 
     def _has_lease(self, now: MonotonicNs) -> bool:
-        """Tell whether there is a leader that must not be deposed; a leader itself knows of one."""
+        """Return whether there is a leader that must not be deposed; a leader itself knows of one."""
         if self.role is Role.LEADER:
             return True
         heard_at = self._leader_heard_at

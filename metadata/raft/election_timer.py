@@ -1,7 +1,7 @@
 """How long a voter waits for a leader before it asks for an election.
 
 Every voter waits another time, so that one is first and wins before the others ask. The times come from a
-checksum of who waits, in which term, for how many times in a row: they look like chance, and are the same
+checksum of the voter, its term and how many times in a row it waits: they look like chance, and are the same
 in every replay.
 
 Source: Ongaro and Ousterhout, section 5.2.
@@ -46,7 +46,7 @@ class ElectionTimer:
         self.at = self._after(now, self._settings.heartbeat_interval_ns * self._fraction(term))
 
     def refused(self, now: MonotonicNs) -> None:
-        """Wait for a heartbeat interval at most: whoever refused may soon think otherwise."""
+        """Wait for a heartbeat interval at most: the voter that refused may soon grant."""
         self.at = min(self.at, self._after(now, self._settings.heartbeat_interval_ns))
 
     def _fraction(self, term: Term) -> float:

@@ -1,4 +1,4 @@
-"""What a voter is told, and what it wants done.
+"""Events and actions of a voter.
 
 The shell performs actions in the order they come. ``Persist`` is its whole contract with the disk: write,
 sync, send what waited for that, then report `Persisted`; writes of several are made in their order.
@@ -42,7 +42,7 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Tell when the state machine is as new as anything that was committed before now."""
+    """Report when the state machine has all that was committed before now."""
 
     token: int
     """Names the read in its answer."""
@@ -50,7 +50,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class TransferLeadership:
-    """Hand leadership over to ``target``, another voter; who does not lead ignores it.
+    """Hand leadership over to ``target``, another voter; ignored by a voter that does not lead.
 
     It may come to nothing; that it succeeded shows in `MetadataLeaderChanged`.
     """
@@ -122,7 +122,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class MetadataLeaderChanged:
-    """Who leads, as far as this voter knows; itself only once it does."""
+    """The leader, as far as this voter knows; itself only once it leads."""
 
     leader: NodeId | None
     term: Term

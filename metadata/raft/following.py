@@ -1,9 +1,9 @@
-"""What a follower does with what the leader of its term sends.
+"""The follower's part: messages of the leader of its term.
 
-Every answer is a promise: it leaves when what it speaks of is durable.
+Every answer is a promise: it leaves when all that it acknowledges is durable.
 
-What cannot be said to a voter that has forgotten nothing is an error: its directory, or that of the other
-side, was put back to an earlier state.
+A message that no voter that has forgotten nothing can receive is an error: its directory, or that of the
+other side, was put back to an earlier state.
 
 Source: Ongaro and Ousterhout, figures 2 (AppendEntries) and 13 (InstallSnapshot).
 """
@@ -33,7 +33,7 @@ class Following:
         self._output = output
 
     def receive(self, message: LeaderMessage) -> None:
-        """Take in a message of the leader of this term.
+        """Handle a message of the leader of this term.
 
         Raises:
             CorruptDataError: the two logs cannot both be what they were.
@@ -47,7 +47,7 @@ class Following:
                 self._heartbeat(message)
 
     def _append(self, message: AppendRequest) -> None:
-        """Take in entries that continue the log; else say how far back the two logs may agree."""
+        """Merge entries that continue the log; else answer how far back the two logs may agree."""
         log = self._log
         if message.previous_index < log.commit:  # late: what is committed is the leader's, whatever it says
             self._acknowledge(message, log.commit)
@@ -62,7 +62,7 @@ class Following:
             self._acknowledge(message, match)
 
     def _install(self, message: SnapshotRequest) -> None:
-        """Take in a snapshot, but never in place of entries that it is a part of.
+        """Install a snapshot, but never in place of entries that it is a part of.
 
         Those may have been acknowledged: a late snapshot that wiped them would lose what is committed.
         """
@@ -81,9 +81,9 @@ class Following:
         self._acknowledge(message, log.commit)
 
     def _heartbeat(self, message: Heartbeat) -> None:
-        """Learn what is committed. The answer rests on nothing: not even that this term is durable.
+        """Commit up to the leader's index. The answer rests on nothing durable, not even on this term.
 
-        Whoever leads a later term has votes of a majority in it, durable before they were given, and none of
+        The leader of a later term has votes of a majority in it, durable before they were given, and none of
         those voters can be found in this term afterwards.
         """
         if message.commit > self._log.last_index:

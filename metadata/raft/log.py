@@ -1,6 +1,6 @@
 """The replicated log of one voter: a snapshot, the entries behind it, and how far they are committed.
 
-Pure list work; what of it is durable is known elsewhere (`metadata.raft.output`).
+Pure list work; how much of it is durable is recorded in `metadata.raft.output`.
 
 Source: Ongaro and Ousterhout, sections 5.3 (merging), 5.4.1 (which log is newer) and 7 (snapshots).
 """
@@ -28,7 +28,7 @@ class RaftLog:
     __slots__ = ("_commit", "_entries", "_snapshot")
 
     def __init__(self, snapshot: Snapshot, entries: Sequence[Entry]) -> None:
-        """Take over what was stored; what a snapshot holds was committed, of the rest nothing is known."""
+        """Begin with the stored log; the snapshot was committed, of the entries that is not known."""
         self._snapshot = snapshot
         self._commit = snapshot.index
         self._entries: list[Entry] = []
@@ -39,7 +39,7 @@ class RaftLog:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What precedes the entries; of index 0 if nothing does."""
+        """The snapshot before the entries; of index 0 if there is none."""
         return self._snapshot
 
     @property
@@ -65,7 +65,7 @@ class RaftLog:
         return self._entries[slot].term if 0 <= slot < len(self._entries) else None
 
     def is_no_newer_than(self, last_index: LogIndex, last_term: Term) -> bool:
-        """Tell whether a log that ends like this is "at least as up-to-date" as this one (section 5.4.1)."""
+        """Return whether a log that ends so is "at least as up-to-date" as this one (section 5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
     def last_agreement(self, index: LogIndex, term: Term) -> LogIndex:
@@ -107,7 +107,7 @@ class RaftLog:
             self._entries.append(entry)
 
     def merge(self, entries: Sequence[Entry]) -> LogIndex | None:
-        """Take in a leader's entries, which follow one that this log has.
+        """Merge a leader's entries, which follow an entry of this log.
 
         Only an entry of another term is replaced, and all behind it with it: a delayed message must not
         truncate what later ones have brought.
@@ -123,7 +123,7 @@ class RaftLog:
         return None
 
     def commit_to(self, index: LogIndex) -> None:
-        """Note that everything up to ``index`` is committed; an earlier index changes nothing."""
+        """Record that everything up to ``index`` is committed; an earlier index changes nothing."""
         assert index <= self.last_index, (
             f"R3: {index} is committed and the log ends at {self.last_index}: was what it held lost?"
         )

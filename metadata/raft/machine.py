@@ -7,15 +7,15 @@ module is where an event finds its part:
     `metadata.raft.log`        entries, the snapshot before them, how far they are committed
     `metadata.raft.following`  what the leader sends
     `metadata.raft.leader.leading`    replication, heartbeats, reads, transfer; there only while this voter
-    leads `metadata.raft.recovery`   what a voter with an empty disk asks before it says anything
+    leads `metadata.raft.recovery`   what a voter with an empty disk asks before it speaks
     `metadata.raft.output`     what one event makes the voter do, and what of its state is durable
 
-What follows from any event is done in one place after it: a reign begins or ends, the commit index moves,
-followers get what they lack, the state machine gets what is committed and durable.
+The consequences of any event are handled in one place after it: a reign begins or ends, the commit index
+moves, followers get what they lack, the state machine gets what is committed and durable.
 
 Nothing in here waits. While the disk writes, further events come in and may replace what is being written:
 promises leave with the write that makes them true (`Persist.then`), so an observer sees a voter that writes
-before it speaks, whatever the order in which things were decided.
+before it speaks, in whatever order things were decided.
 
 Sources: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm"; Ongaro, "Consensus:
 Bridging Theory and Practice"; the shape of the interface is that of etcd-io/raft with asynchronous storage.
@@ -70,7 +70,7 @@ class Raft:
     """One voter; see the module.
 
     Attributes:
-        recovery: whether it has a vote, which it has not after the loss of its disk.
+        recovery: whether the voter has a vote, which it has not after the loss of its disk.
 
     Invariant:
         R12: what is applied is committed and durable; a snapshot is of what is applied, unless it was
@@ -95,7 +95,7 @@ class Raft:
             stored: all of it durable. The state machine must be that of its snapshot.
             now: the time.
             recovery_token: a number that no other start of a voter has, if nothing was ever stored on this
-                disk: the voter may have voted with another. None: it knows all that it ever said.
+                disk: the voter may have voted with another. None: its disk has all that it ever promised.
         """
         assert node_id in voters, f"{node_id} is none of the voters {sorted(voters)}"
         self._group = VoterGroup(node_id, tuple(sorted(voters - {node_id})))
@@ -119,7 +119,7 @@ class Raft:
 
     @property
     def role(self) -> Role:
-        """What it is in this term."""
+        """Role in this term."""
         return self._election.role
 
     @property
@@ -129,7 +129,7 @@ class Raft:
 
     @property
     def leader(self) -> NodeId | None:
-        """Who leads this term, as far as it knows; itself only once it does."""
+        """The leader of this term, as far as this voter knows; itself only once it leads."""
         return self._election.leader
 
     @property
@@ -155,9 +155,9 @@ class Raft:
         return self._election.timer.at if self._leadership is None else self._leadership.wake_at
 
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
-        """Take in one event; return what the shell must do, in that order.
+        """Handle one event; return the actions of the shell, in order.
 
-        What is not meant for this voter, or of a term that is over, is ignored.
+        A message for another voter, or of a term that is over, is ignored.
 
         Raises:
             CorruptDataError: a voter was put back to an earlier state, this one or another; it must stop.
@@ -229,7 +229,7 @@ class Raft:
             self.recovery.receive(message, now)
             return
         if self.recovery.unanswered:
-            return  # it may have said otherwise before
+            return  # it may have promised otherwise before
         if not self._election.admits(message, now):
             return
         match message:
@@ -288,7 +288,7 @@ class Raft:
         if self._leadership is not None:
             assert self._leadership.term == self.term, f"R2: a reign of {self._leadership.term}: {self}"
             self._leadership.proceed(now)
-        # Who leads is told if that is news; a term without a known leader is none.
+        # A leader is reported if it is news; a term without a known leader is none.
         now_known = MetadataLeaderChanged(self.leader, self.term)
         if now_known != self._told and (now_known.leader, self._told.leader) != (None, None):
             self._output.tell(now_known)

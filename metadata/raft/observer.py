@@ -6,11 +6,11 @@ committed and applied on their side, so nothing that an observer has is ever tak
 other voter when one falls silent, and what comes twice is passed over. The state machine of an observer so is
 that of the voters, at most a message behind.
 
-Nothing here needs to be durable. An observer promises nothing to anybody, so that one that starts begins with
-nothing and is given the state; what it has forgotten no quorum has counted.
+Nothing here needs to be durable. An observer promises nothing, so that it starts with nothing and is
+given the state; no quorum has counted what it has forgotten.
 
-Every voter says at short intervals who leads. The newest term that is heard of a voter that is not silent
-counts.
+Every voter sends the leader that it knows at short intervals. The newest term counts that a voter that is not
+silent has sent.
 
 Source: Ongaro, "Consensus: Bridging Theory and Practice", section 4.2.1 (servers without a vote); the
 observers of ZooKeeper. docs/adr/0010 says why these are none that the leader replicates to.
@@ -37,21 +37,21 @@ _NO_TERM = Term(0)
 
 @dataclass(frozen=True, slots=True)
 class VoterConnected:
-    """``voter`` can be spoken to; what was said to it before is lost."""
+    """``voter`` is connected; messages that were sent to it before are lost."""
 
     voter: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class VoterDisconnected:
-    """``voter`` cannot be spoken to any more."""
+    """``voter`` is not connected any more."""
 
     voter: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedFromVoter:
-    """A voter has said this."""
+    """A message of a voter has arrived."""
 
     message: ObserverMessage
 
@@ -63,7 +63,7 @@ class TimePassed:
 
 @dataclass(frozen=True, slots=True)
 class SendToVoter:
-    """Say this to its target; lost only with the connection."""
+    """Send this to its target; lost only with the connection."""
 
     question: Observe
 
@@ -96,7 +96,7 @@ class Observer:
         Args:
             node_id: this observer, none of ``voters``.
             voters: all voters of the group.
-            settings: of the voters; one that says nothing for an election timeout is silent.
+            settings: of the voters; a voter without a message for an election timeout is silent.
         """
         assert node_id not in voters, f"{node_id} is a voter"
         self._node_id = node_id
@@ -121,12 +121,12 @@ class Observer:
 
     @property
     def leader(self) -> NodeId | None:
-        """Who leads, as far as the voters that are heard know."""
+        """The leader, as far as the voters that are heard know."""
         return self._told.leader
 
     @property
     def term(self) -> Term:
-        """The term of that leader; without one the newest that was told of."""
+        """The term of that leader; without one the newest that was received."""
         return self._told.term
 
     @property
@@ -142,10 +142,10 @@ class Observer:
         return NEVER if first is None else MonotonicNs(first + self._silence_ns)
 
     def handle(self, event: ObserverEvent, now: MonotonicNs) -> tuple[ObserverAction, ...]:
-        """Take in one event; return what the shell must do, in that order.
+        """Handle one event; return the actions of the shell, in order.
 
         Raises:
-            RemoteProtocolError: a voter says what answers nothing; nothing has changed.
+            RemoteProtocolError: a voter's message answers nothing; nothing has changed.
             CorruptDataError: a voter has another history than what was applied here. The observer is of no
                 more use: begun anew, it takes that history.
         """
@@ -218,7 +218,7 @@ class Observer:
     # --- what follows from any event ----------------------------------------------------------------------
 
     def _expect_nothing_of(self, voter: NodeId) -> None:
-        """Take in that this voter owes no answer: it has given it, or the question was lost."""
+        """Record that this voter owes no answer: it has given it, or the question was lost."""
         if self._asked == voter:
             self._asked = None
 
@@ -227,7 +227,7 @@ class Observer:
             voter.is_silent = voter.is_silent or now >= voter.heard_at + self._silence_ns
 
     def _leader_news(self) -> list[ObserverAction]:
-        """Tell who leads if that is news; as for a voter, a term without a known leader is none."""
+        """Report the leader if it is news; as for a voter, a term without a known leader is none."""
         heard = [voter for voter in self._links.values() if not voter.is_silent]
         newest = max((voter for voter in heard if voter.leader), key=lambda voter: voter.term, default=None)
         if newest is None:
@@ -239,7 +239,7 @@ class Observer:
         return [known] if is_news else []
 
     def _questions(self) -> list[ObserverAction]:
-        """Ask whoever is best asked, unless that one owes an answer already (O2)."""
+        """Ask the best voter, unless it owes an answer already (O2)."""
         live = sorted(name for name, voter in self._links.items() if not voter.is_silent)
         best = next((name for name in (self.leader, self._asked) if name in live), live[0] if live else None)
         if best is None or best == self._asked:

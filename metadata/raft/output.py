@@ -1,4 +1,4 @@
-"""What one event makes a voter do, gathered so that all it must not forget leaves in one write.
+"""The actions of one event, gathered so that all that must be durable leaves in one write.
 
 Also knows what of the voter's state is durable. The shell writes in order, but takes its time, and the voter
 goes on meanwhile: a later event may replace entries that are still being written. So every write remembers
@@ -17,7 +17,7 @@ from metadata.raft.state import HardState, Snapshot
 
 @dataclass(slots=True)
 class _Write:
-    """One write that was not reported yet, and what is durable once it is."""
+    """A write that was not reported yet, and what is durable once it is."""
 
     number: int
     hard_state: HardState
@@ -54,11 +54,11 @@ class ActionBuffer:
         return self._durable_index
 
     def tell(self, action: Action) -> None:
-        """Have the shell do this."""
+        """Add an action for the shell."""
         self._actions.append(action)
 
     def send(self, message: Message) -> None:
-        """Send what rests on nothing that may yet be forgotten."""
+        """Send a message that rests on nothing that a crash could undo."""
         self._actions.append(Send(message))
 
     def promise(self, message: Message) -> None:
@@ -81,7 +81,7 @@ class ActionBuffer:
         self._snapshot, self._changed_from = snapshot, None
 
     def persisted(self, number: int) -> None:
-        """Note that the writes up to that number are durable."""
+        """Record that the writes up to that number are durable."""
         assert number <= self._number, f"write {number} was never begun, the last one is {self._number}"
         while self._writes and self._writes[0].number <= number:
             write = self._writes.popleft()

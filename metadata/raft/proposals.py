@@ -27,7 +27,7 @@ from envelope.errors import CorruptDataError
 from envelope.types import LogIndex
 
 ProposalId = NewType("ProposalId", bytes)
-"""16 bytes that nobody else ever uses, drawn at random by whoever proposes."""
+"""16 bytes, unique for ever, drawn at random by the proposer."""
 
 PROPOSAL_ID_BYTES: Final = 16
 
@@ -73,7 +73,7 @@ class AppliedProposals:
         return len(self._index_of)
 
     def is_new(self, proposal_id: ProposalId) -> bool:
-        """Tell whether a proposal is to be applied: nothing is remembered of it."""
+        """Return whether a proposal is to be applied: nothing is remembered of it."""
         return proposal_id not in self._index_of
 
     def index_of(self, proposal_id: ProposalId) -> LogIndex | None:

@@ -1,4 +1,4 @@
-"""Who votes, and what a majority says."""
+"""Voters and majorities."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class VoterGroup:
 
     @property
     def voters(self) -> tuple[NodeId, ...]:
-        """Everybody."""
+        """All voters."""
         return (self.node_id, *self.peers)
 
 
@@ -36,5 +36,5 @@ def reached_by_majority(values: Iterable[OrderedT]) -> OrderedT:
 
 
 def is_majority(some: Collection[NodeId], voters: Collection[NodeId]) -> bool:
-    """Tell whether ``some``, all of them voters, are more than half."""
+    """Return whether ``some``, all of them voters, are more than half."""
     return len(some) >= majority(len(voters))

@@ -1,8 +1,8 @@
 """How a voter that starts with an empty disk becomes a voter again, or one of a new group.
 
-It may have voted and acknowledged entries with a disk that was lost, and what it said then may still be under
-way. So it says nothing until each of the other voters has told it its term, after this start. Nothing that
-it said before can count in a term above the highest of these, T:
+It may have voted and acknowledged entries with a disk that was lost, and those messages may still be under
+way. So it sends nothing until each of the other voters has answered with its term, after this start. No
+earlier message of it can count in a term above the highest of these, T:
 
     a vote counts for a candidate only, which is in the term of the vote itself
     an acknowledgement counts for a leader only, which is in its term, too
@@ -10,8 +10,8 @@ it said before can count in a term above the highest of these, T:
 
 The voter goes to term T + 1 and has no vote until its log holds an entry of that term or a later one. The
 leader of such a term was elected without it, by voters that keep what they acknowledged; so its log holds all
-that was committed with the help of the lost disk, and the voter holds it then, too. What it acknowledges of
-that leader counts at once: a leader begins its term with nothing acknowledged.
+that was committed with the help of the lost disk, and the voter holds it then, too. Its acknowledgements to
+that leader count at once: a leader begins its term with nothing acknowledged.
 
 If no voter has any entry, nothing was ever committed: the group is new, and it votes from term T + 1 on.
 
@@ -92,7 +92,7 @@ class VoterRecovery:
                 self._output.send(RecoveryRequest(self._group.node_id, peer, Term(0), self._token))
 
     def receive(self, message: RecoveryRequest | RecoveryResponse, now: MonotonicNs) -> None:
-        """Answer a question, or note an answer; one to another start says nothing."""
+        """Answer a question, or record an answer; an answer to another start is ignored."""
         if isinstance(message, RecoveryRequest):
             is_empty = self._log.last_index == 0
             self._output.send(

@@ -29,7 +29,7 @@ class RaftSettings:
     """
 
     heartbeat_interval_ns: int = 100 * _MS
-    """How often an idle leader says that it is alive; at most a third of the election timeout.
+    """How often an idle leader sends heartbeats; at most a third of the election timeout.
 
     A lost append is found, and an idle follower learns a commit it was not told of, within this time.
     """

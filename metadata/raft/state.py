@@ -1,4 +1,4 @@
-"""What every Raft voter keeps: term, vote, entries and a snapshot of what came before them."""
+"""The stored state of a Raft voter: term, vote, entries and a snapshot of what came before them."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -10,7 +10,7 @@ _NO_TERM: Final = Term(0)
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What Raft must not forget: the newest term it has seen, and its vote in that term."""
+    """The durable term and vote: the newest term that the voter has seen, and its vote in it."""
 
     term: Term
     vote: NodeId | None
@@ -23,7 +23,7 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the replicated log; ``index`` is 1-based."""
+    """An entry of the replicated log; ``index`` is 1-based."""
 
     index: LogIndex
     term: Term
@@ -41,7 +41,7 @@ class Snapshot:
 
 
 class StoredState(Protocol):
-    """What a voter finds on its disk when it starts."""
+    """The state on a voter's disk when it starts."""
 
     @property
     def hard_state(self) -> HardState:
@@ -49,7 +49,7 @@ class StoredState(Protocol):
 
     @property
     def snapshot(self) -> Snapshot:
-        """What the entries follow; of index 0 if there is none."""
+        """The snapshot before the entries; of index 0 if there is none."""
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -57,7 +57,7 @@ def budget() -> DescriptorBudget:
 
 
 def may_keep(share: DescriptorShare, newest: int) -> bool:
-    """Tell whether ``share`` may keep the descriptor ``newest``, which was taken a moment ago.
+    """Return whether ``share`` may keep the descriptor ``newest``, which was taken a moment ago.
 
     Where the kernel does not say how many there are (before Linux 6.2), the number of the newest stands for
     that: the kernel gives the lowest that is free.
@@ -67,7 +67,7 @@ def may_keep(share: DescriptorShare, newest: int) -> bool:
 
 
 def has_room(share: DescriptorShare) -> bool:
-    """Tell whether ``share`` may take one more."""
+    """Return whether ``share`` may take one more."""
     end = budget().end_of(share)
     return (_counted() or len(os.listdir(_DESCRIPTORS))) < end
 

@@ -222,7 +222,7 @@ def _command_in(payload: bytes) -> bytes:
 
 
 def _is_nameless(payload: bytes) -> bool:
-    """Tell whether an entry is from before proposals had names: JSON from its first byte on.
+    """Return whether an entry is from before proposals had names: JSON from its first byte on.
 
     A name is 16 random bytes before the JSON, so one that begins like an object is told by what follows it.
     """

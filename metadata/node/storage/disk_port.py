@@ -40,7 +40,7 @@ class MetadataDisk(Protocol):
         """Create a file that must not exist; its entry is durable only after `sync_dir`."""
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file or directory is there."""
+        """Return whether a file or directory is there."""
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory."""

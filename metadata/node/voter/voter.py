@@ -60,7 +60,7 @@ class StateMachine(Protocol):
     """What the committed entries are for; every call is made on the loop's thread, in log order."""
 
     def can_apply(self, payload: bytes) -> bool:
-        """Tell whether it knows such a payload: what peers send is asked before it is in the log."""
+        """Return whether it knows such a payload: what peers send is asked before it is in the log."""
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Take in entries that follow what was applied; one with an empty payload means nothing."""

@@ -1,4 +1,4 @@
-"""What exists only while a voter leads: replication, heartbeats, waiting reads, a transfer.
+"""The state of one leadership: replication, heartbeats, waiting reads, a transfer.
 
 Sources: Ongaro and Ousterhout, section 5.4.2; Ongaro, "Consensus: Bridging Theory and Practice", sections
 3.10 (transfer), 6.2 (stepping down without a majority) and 6.4 (reads).
@@ -26,11 +26,11 @@ class _Transfer:
     target: NodeId
     give_up_at: MonotonicNs
     is_asked: bool = False
-    """The target holds every entry and was told to stand for election; it may not have heard."""
+    """The target holds every entry and was asked to stand for election; the message may be lost."""
 
 
 class Leadership:
-    """One reign; see the module.
+    """The leadership of one term; see the module.
 
     Invariants:
         R7: a leader only appends to its own log.
@@ -62,7 +62,7 @@ class Leadership:
 
     @property
     def is_handing_over(self) -> bool:
-        """Tell whether a transfer is under way, and so nothing may be proposed."""
+        """Whether a transfer is under way, so that nothing may be proposed."""
         return self._transfer is not None
 
     @property
@@ -74,7 +74,7 @@ class Leadership:
         return min(self._heartbeat_at, self._replication.majority_lost_at, give_up_at)
 
     def has_lost_majority(self, now: MonotonicNs) -> bool:
-        """Tell whether too few were heard from lately to go on leading."""
+        """Return whether no majority was heard from within an election timeout."""
         return now >= self._replication.majority_lost_at
 
     def pass_time(self, now: MonotonicNs) -> None:
@@ -94,14 +94,14 @@ class Leadership:
         return first
 
     def receive(self, message: FollowerMessage, now: MonotonicNs) -> None:
-        """Take in a follower's answer of this term."""
+        """Handle a follower's answer of this term."""
         self._replication.receive(message, now)
         transfer = self._transfer
         if isinstance(message, VoterHeartbeatResponse) and transfer and message.source == transfer.target:
             transfer.is_asked = False  # alive and still a follower: it may not have heard
 
     def disconnected(self, peer: NodeId) -> None:
-        """Take in that what is under way to ``peer`` may be lost."""
+        """Record that messages under way to ``peer`` may be lost."""
         self._replication.disconnected(peer)
 
     def transfer(self, target: NodeId, now: MonotonicNs) -> None:

@@ -1,4 +1,4 @@
-"""What a leader knows of one follower, and what may be sent to it now.
+"""Progress of one follower as its leader knows it, and what may be sent to it now.
 
     PROBE      where the logs agree is not known: one append, then one for each answered heartbeat
         -> REPLICATE  an append was acknowledged
@@ -50,7 +50,7 @@ class PeerProgress:
     acked_round: int = 0
     """Last round of heartbeats that it has answered."""
     commit_told: LogIndex = _NOTHING
-    """What it was told to be committed, if nothing was lost."""
+    """The commit index that was sent to it, if nothing was lost."""
     snapshot_sent_at: MonotonicNs = _LONG_AGO
     """When a snapshot was last sent to it."""
     _snapshot_index: LogIndex = _NOTHING
@@ -59,7 +59,7 @@ class PeerProgress:
     """Last index of every append under way; in REPLICATE only."""
 
     def may_send(self, in_flight_max: int) -> bool:
-        """Tell whether an append with entries may be sent."""
+        """Return whether an append with entries may be sent."""
         match self.state:
             case ProgressState.PROBE:
                 return not self._probe_sent
@@ -70,11 +70,11 @@ class PeerProgress:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether it follows and everything sent to it was acknowledged."""
+        """Whether it follows and everything sent to it was acknowledged."""
         return self.state is ProgressState.REPLICATE and not self._in_flight
 
     def sent(self, last: LogIndex, commit: LogIndex) -> None:
-        """Note that an append with entries up to ``last``, none if that is before ``next``, was sent."""
+        """Record that an append with entries up to ``last``, none if that is before ``next``, was sent."""
         self.commit_told = max(self.commit_told, min(commit, last))
         if self.state is ProgressState.PROBE:
             self._probe_sent = True
@@ -84,14 +84,14 @@ class PeerProgress:
         self._check()
 
     def sent_snapshot(self, index: LogIndex, now: MonotonicNs) -> None:
-        """Note that the snapshot of ``index`` was sent."""
+        """Record that the snapshot of ``index`` was sent."""
         self.state = ProgressState.SNAPSHOT
         self._in_flight.clear()
         self._snapshot_index, self.snapshot_sent_at = index, now
         assert index > self.match, f"R6: snapshot {index} of what it has: {self}"
 
     def acknowledged(self, match: LogIndex) -> None:
-        """Note that the follower has the leader's log up to ``match``; a late answer only says less."""
+        """Record that the follower has the leader's log up to ``match``; a late answer changes nothing."""
         self.match = max(self.match, match)
         self.next = max(self.next, LogIndex(self.match + 1))
         while self._in_flight and self._in_flight[0] <= self.match:
@@ -106,7 +106,7 @@ class PeerProgress:
     def rejected(self, previous: LogIndex, agreement: LogIndex) -> None:
         """Go back after the append that followed ``previous`` was rejected.
 
-        The logs agree up to ``agreement`` at most. The answer to an earlier append is late and says nothing.
+        The logs agree up to ``agreement`` at most. The answer to an earlier append is late and ignored.
         """
         if self.state is ProgressState.REPLICATE and previous > self.match:
             self.probe()

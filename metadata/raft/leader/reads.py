@@ -21,7 +21,7 @@ class ReadRound:
 class Reads:
     """Waiting reads, and those that a round of heartbeats is to confirm.
 
-    While a round is under way, new reads gather and share the next one; whoever asks bounds their number.
+    While a round is under way, new reads gather and share the next one; the caller bounds their number.
 
     Invariant:
         R11: a read is answered by a round that began after it came.
@@ -33,7 +33,7 @@ class Reads:
 
     @property
     def want_a_round(self) -> bool:
-        """Tell whether reads wait, and for no round that is under way."""
+        """Whether reads wait, and for no round that is under way."""
         return bool(self._waiting) and not self._rounds
 
     def add(self, token: int) -> None:

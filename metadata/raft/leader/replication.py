@@ -1,4 +1,4 @@
-"""How a leader brings the followers' logs to its own, and learns what a majority holds.
+"""Replication: a leader brings the followers' logs to its own, and counts what a majority holds.
 
 A leader replicates while its own disk writes (Ongaro, "Consensus: Bridging Theory and Practice", section
 10.2.1): appends leave at once, and its own log counts towards a majority like any follower's, up to what is
@@ -68,11 +68,11 @@ class Replication:
         return reached_by_majority([current_round, *rounds])
 
     def holds_everything(self, peer: NodeId) -> bool:
-        """Tell whether a follower's log is known to be equal to the leader's."""
+        """Return whether a follower's log is known to be equal to the leader's."""
         return self._followers[peer].match == self._log.last_index
 
     def receive(self, message: FollowerMessage, now: MonotonicNs) -> None:
-        """Take in a follower's answer.
+        """Handle a follower's answer.
 
         Raises:
             CorruptDataError: it has more than a leader can have sent.
@@ -101,7 +101,7 @@ class Replication:
         self._followers[peer].probe()
 
     def send_heartbeats(self, current_round: int) -> None:
-        """Tell every follower that the leader is alive, and what is committed of what it has."""
+        """Send every follower a heartbeat with the commit index, as far as its log is known to reach."""
         for peer, progress in self._followers.items():
             commit = min(progress.match, self._log.commit)
             self._output.send(Heartbeat(self._node_id, peer, self._term, commit, current_round))

@@ -1,7 +1,7 @@
-"""What nodes and the leader of the metadata group say to each other about who is alive.
+"""Messages between nodes and the metadata leader: leases and reports about nodes that are alive.
 
 None of it is Raft's; it goes over the connections of voters and observers, and may be lost as their messages
-may. Who said what is repeated until it has had its effect.
+may. A message is repeated until it has had its effect.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What observers and voters of the metadata group say to each other.
+"""Messages between observers and voters of the metadata group.
 
 An observer keeps up with the log and has no vote (`metadata.raft.observer`). It asks for what follows the
 entry that it applied last, and is answered once, as soon as there is something; then it asks again. So a
@@ -43,7 +43,7 @@ class CommittedState:
 
 @dataclass(frozen=True, slots=True)
 class VoterStatus:
-    """To an observer: the voter is alive, and this is who leads as far as it knows."""
+    """To an observer: the voter is alive; its term, and the leader that it knows."""
 
     source: NodeId
     target: NodeId

@@ -1,6 +1,6 @@
-"""What voters say to each other.
+"""Messages between voters.
 
-Every message, a reply too, carries the term its sender was in: a reply of an earlier term says nothing about
+Every message, a reply too, carries the term its sender was in: a reply of an earlier term means nothing in
 this one (a late reply that is counted has lost committed entries in other implementations).
 
 Sources: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm", figures 2 and 13;
@@ -16,7 +16,7 @@ from metadata.raft.state import Entry, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class MessageHeader:
-    """Who says it, to whom, in which term."""
+    """Sender, target and the sender's term."""
 
     source: NodeId
     target: NodeId
@@ -86,7 +86,7 @@ class AppendRejection(MessageHeader):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest(MessageHeader):
-    """What the follower lacks is no longer in the log: take the state instead. Answered by AppendResponse."""
+    """The state, because the log no longer has what the follower lacks. Answered by AppendResponse."""
 
     snapshot: Snapshot
 
@@ -115,7 +115,7 @@ class ElectNow(MessageHeader):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRequest(MessageHeader):
-    """The sender starts with an empty disk: in which term are you? Its own term says nothing."""
+    """The sender starts with an empty disk: in which term are you? Its own term means nothing."""
 
     token: int
     """No other start of a voter has it; the answer repeats it."""

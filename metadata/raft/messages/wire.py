@@ -1,6 +1,6 @@
 """The bytes of a message between two voters, or a voter and an observer.
 
-Who speaks to whom is agreed once for a connection and not repeated. All numbers are little-endian:
+Sender and target are agreed once for a connection and not repeated. All numbers are little-endian:
 
     offset size field
     0      4    length of what follows the checksum, u32
@@ -11,14 +11,14 @@ Who speaks to whom is agreed once for a connection and not repeated. All numbers
     -      -    the entries up to the end, each: index u64, term u64, length u32, bytes
     -      -    or a snapshot up to the end: index u64, term u64, bytes
 
-The kinds from 12 to 21 are no messages of Raft's and have no term: payloads that somebody would like to be
-proposed (`Forwarded`), each length u32, bytes; and what nodes say about who is alive
+The kinds from 12 to 21 are no messages of Raft's and have no term: forwarded payloads
+(`Forwarded`), each length u32, bytes; and the messages between nodes and the metadata leader
 (`metadata.raft.messages.node_messages`), where a node that is named, in UTF-8, takes what is left. The kinds
 from 18 to 21 are between voters and observers (`metadata.raft.messages.observer_messages`), with entries or a
 snapshot as above.
 
-`encode` and `MessageReader` are each other's inverse. What arrives damaged, or is no message, is an error:
-nothing that follows on that connection can be told apart any more.
+`encode` and `MessageReader` are each other's inverse. Bytes that are damaged, or are no message, are an
+error: nothing that follows on that connection can be told apart any more.
 """
 
 import struct
@@ -161,7 +161,7 @@ class MessageReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Sent]:
-        """Take in what has arrived; yield the messages that are complete now.
+        """Add bytes that have arrived; yield the messages that are complete now.
 
         Raises:
             RemoteProtocolError: a frame is damaged, or is no message; the reader is of no more use.
@@ -201,7 +201,7 @@ class MessageReader:
 
 
 def _follow_each_other(message: AppendRequest | CommittedEntries) -> bool:
-    """Tell whether a log can have such entries: without a gap, under terms that never decrease."""
+    """Return whether a log can have such entries: without a gap, under terms that never decrease."""
     index, term = message.previous_index, message.previous_term
     for entry in message.entries:
         if entry.index != index + 1 or entry.term < term:
