@@ -1,1 +1,1 @@
-"""The replicated catalogue: which streams and nodes exist, and who leads what."""
+"""The replicated catalogue: the streams, the nodes, and the leaders."""

@@ -15,7 +15,7 @@ PARTITIONS_MAX: Final = 256
 """Partitions of one stream; each is a stream with files and replicas of its own."""
 
 DEDUPE_IDS_CEILING: Final = 20_000_000
-"""Message ids that one stream may be told to remember: some 3 GB."""
+"""The most message ids that one stream may be configured to remember: some 3 GB."""
 
 DURATION_MAX: Final = timedelta(days=36_525)
 """A hundred years: every duration fits 64-bit microseconds with room to add it to any date."""

@@ -1,7 +1,7 @@
-"""Partitioned streams as a whole: what they are told to be, which partitions that makes, and what is missing.
+"""Partitioned streams as a whole: their configuration, the partitions that follow from it, and those missing.
 
-A partition has the configuration of its stream, and says besides which of how many it is. Partitions that
-were added later say a larger number.
+A partition has the configuration of its stream, and its number and the count of partitions besides.
+Partitions that were added later have a larger count.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from metadata.stream_config import StreamConfig, partition_name
 from metadata.stream_patch import StreamPatch
 
 OF_THE_WHOLE: Final = frozenset(("name", "partitions", "partition_by", "partition_of", "partition"))
-"""Fields of a change that say of which stream it is, and are no change of its partitions."""
+"""Fields of a change that name its stream, and are no change of its partitions."""
 OF_ALL_PARTITIONS: Final = frozenset(("subject", "group"))
 """Fields that a partition has in common with the others, always."""
 

@@ -28,7 +28,7 @@ class PlacementCandidate:
     """What fails together; None is a rack of its own."""
     replicas: int = 0
     leaders: int = 0
-    """Streams that prefer it as their leader, whoever leads them now."""
+    """Streams of which it is the preferred leader, whatever node leads them now."""
     siblings: int = 0
     """Of the replicas, those of partitions of the very stream that a partition is placed for."""
     sibling_leaders: int = 0
@@ -131,7 +131,7 @@ def read_replicas_beside(
     """Return the nodes for so many read replicas: those of ``present`` that are candidates stay first.
 
     Args:
-        candidates: nodes that can take one now; who is not among them is not alive.
+        candidates: nodes that can take one now; a node that is not among them is not alive.
         replicas: nodes that cannot be one.
         present: the read replicas that there are.
         count: how many there are to be.
@@ -164,5 +164,5 @@ def loads(streams: Iterable[Stream]) -> tuple[Counter[NodeId], Counter[NodeId]]:
 
 
 def _rack(candidate: PlacementCandidate) -> tuple[bool, str]:
-    """Return what names its rack; a node without one is told from a rack of the same name."""
+    """Return what names its rack; a node without a rack differs from a rack of the same name."""
     return (True, candidate.node_id) if candidate.rack is None else (False, candidate.rack)

@@ -108,7 +108,7 @@ def evened_out(streams: Iterable[Stream], racks: Racks) -> list[PlannedMove]:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What one stream is to have."""
+    """The planned replicas of one stream."""
 
     replicas: list[NodeId]
     read_replicas: list[NodeId]

@@ -1,4 +1,4 @@
-"""What a stream is told to be: one model for the request API, the catalogue and the node.
+"""The configuration of a stream: one model for the request API, the catalogue and the node.
 
 Durations are accepted as ISO 8601 (``"P7D"``, ``"PT2M"``) or seconds (``120``, ``0.5``), kept as
 `datetime.timedelta` and written as ISO 8601; sizes are bytes. Unknown keys are errors, and so is a
@@ -120,7 +120,7 @@ DedupeIds = Annotated[int, Strict(), Field(ge=1, le=DEDUPE_IDS_CEILING)]
 DirtyRatio = Annotated[float, Strict(), Field(gt=0, le=1)]
 RetainedBytes = Annotated[int, Strict(), Field(ge=SEGMENT_BYTES_MIN, le=1 << 62)]
 RetainedMessages = Annotated[int, Strict(), Field(ge=1, le=1 << 62)]
-# Lengths of names and subjects are checked with their grammar, so that one typed error tells both.
+# Lengths of names and subjects are checked with their grammar, so that one typed error reports both.
 Subject = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": SUBJECT_BYTES_MAX})]
 Name = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": STREAM_NAME_CHARS_MAX})]
 LabelKey = Annotated[str, Field(min_length=1, max_length=LABEL_KEY_CHARS_MAX)]
@@ -298,7 +298,7 @@ def _check_partitions(config: StreamConfig) -> None:
 def reaches_reserved(pattern: str, api_prefix: str) -> bool:
     """Return whether ``pattern`` can match an inbox, a ``$`` subject or our request API.
 
-    A pattern that begins with a wildcard can: it takes in NATS's own ``$JS``, ``$SYS`` and ``$KV``.
+    A pattern that begins with a wildcard can: it matches NATS's own ``$JS``, ``$SYS`` and ``$KV``.
     """
     first = pattern.split(".", 1)[0]
     return (
@@ -312,8 +312,8 @@ def reaches_reserved(pattern: str, api_prefix: str) -> bool:
 def reserved_refusal(config: StreamConfig, api_prefix: str) -> str | None:
     """Return why ``config`` may not bind its subject, or None if it may.
 
-    An ack on somebody's inbox or request would be taken for the answer, so such a stream must be one
-    that answers nobody who did not ask for it (``ack: none``). Internal streams bind subjects that are the
+    An ack on an inbox or a request would be taken for the answer, so such a stream must be one that answers
+    only on request (``ack: none``). Internal streams bind subjects that are the
     system's own to answer on.
     """
     if is_internal(config.name) or config.answers_only_on_request:

@@ -1,4 +1,4 @@
-"""What ``stream.update`` changes: a JSON Merge Patch of a stream's configuration.
+"""The changes of ``stream.update``: a JSON Merge Patch of a stream's configuration.
 
 The rules are those of the standard: a key that is absent stays as it is, a value replaces, an object
 (``retention``, ``labels``) is merged key by key, ``null`` takes a label away and puts any other field

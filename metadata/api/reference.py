@@ -1,4 +1,4 @@
-"""What docs/ says about the request API, generated from the models it describes."""
+"""The reference pages of the request API in docs/, generated from the models."""
 
 import json
 from typing import Any, Final

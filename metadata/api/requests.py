@@ -70,7 +70,7 @@ class RestoreStreamRequest(_Request):
 class UpdateStreamRequest(StreamPatch):
     """Change a stream's configuration: a JSON Merge Patch (RFC 7396) beside the name."""
 
-    # Narrower than the patch's own optional name: a request must say which stream.
+    # Narrower than the patch's own optional name: a request must name its stream.
     name: StreamNameField = Field(description="the stream to change")
 
     @property
@@ -189,7 +189,7 @@ class ListCursorsRequest(_Request):
 
 
 CursorQuestion = GetCursorRequest | ListCursorsRequest
-"""Answered by who leads the stream of cursors, which the first of them makes."""
+"""Answered by the leader of the stream of cursors, which the first of them makes."""
 
 
 class FindCoordinatorRequest(_Request):
@@ -263,10 +263,10 @@ class DeleteGroupRequest(_Request):
 GroupQuestion = ListGroupsRequest | GroupInfoRequest
 
 StoredQuestion = CursorQuestion | GroupQuestion
-"""What internal streams say; none of them does harm if it is asked again."""
+"""Questions about internal streams; none of them does harm if it is repeated."""
 
 GroupRequest = GroupQuestion | ResetGroupRequest | DeleteGroupRequest | FindCoordinatorRequest
-"""Answered by who leads the stream that has the group."""
+"""Answered by the leader of the stream that has the group."""
 
 Request = (
     CreateStreamRequest
@@ -294,7 +294,7 @@ StreamChange = (
     | DeleteStreamRequest
     | TruncateStreamRequest
 )
-"""What makes, changes or ends a stream or its records: not for users where the stream is internal."""
+"""Requests that make, change or end a stream or its records: not for users where the stream is internal."""
 
 REQUESTS: Final[dict[str, type[Request]]] = {
     "stream.create": CreateStreamRequest,

@@ -1,4 +1,4 @@
-"""What all responses of the request API share."""
+"""The base of all responses of the request API."""
 
 from collections.abc import Iterable
 from typing import TypeVar

@@ -30,7 +30,7 @@ def utc(timestamp: TimestampUs) -> datetime:
 
 
 def _known_keys(value: object) -> object:
-    """Drop what a newer node says of a configuration and this version does not know."""
+    """Drop the settings of a newer node that this version does not know."""
     if not isinstance(value, dict):
         return value
     known = {key: part for key, part in value.items() if key in StreamConfig.model_fields}

@@ -1,6 +1,6 @@
 """Which node answers a request best; any node takes it.
 
-Who leads a stream knows its live state and is where its changes take effect; who leads the metadata log knows
+The leader of a stream knows its live state and is where its changes take effect; the metadata leader knows
 which nodes are alive, and so which can hold or lead a stream. Everything else is in the catalogue, which
 every node has.
 """
@@ -32,7 +32,7 @@ from metadata.api.requests import (
 from metadata.catalog.catalog import Catalog
 
 _DECIDED_WITH_THE_LIVING: Final = frozenset(("read_replicas", "unclean_election"))
-"""Settings that depend on who is alive, or are changed when the stream's leader is not."""
+"""Settings that depend on which nodes are alive, or are changed when the stream's leader is not."""
 
 
 _NODE_WORD: Final = "node"
@@ -47,7 +47,7 @@ def node_subject(api_prefix: str, node: NodeId, suffix: str) -> str:
 
 
 def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) -> NodeId | None:
-    """Return the node that is to answer ``request``; None if it makes no difference, or nobody can say."""
+    """Return the node that is to answer ``request``; None if it makes no difference, or is not known."""
     if isinstance(request, CursorQuestion | GroupRequest):
         return _home_of_stored(request, catalog, metadata_leader)
     match request:
@@ -81,14 +81,14 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
 def _home_of_stored(
     request: CursorQuestion | GroupRequest, catalog: Catalog, metadata_leader: NodeId | None
 ) -> NodeId | None:
-    """Return who answers what is stored in internal streams: the leader of the one that has it."""
+    """Return the node that answers what internal streams store: the leader of the stream that has it."""
     match request:
         case GetCursorRequest() | ListCursorsRequest():
             return _leader_of(CURSORS, catalog, metadata_leader)
         case ListGroupsRequest(shard=shard):
             if shard is not None:
                 return _leader_of(StreamName(shard), catalog, metadata_leader)
-            # Any node asks all who lead a shard, once it knows every one that there can be.
+            # Any node asks all leaders of shards, once it knows every one that there can be.
             knows_all = all(catalog.stream(name) for name in INTERNAL_STREAMS if is_group_shard(name))
             return None if knows_all else metadata_leader
         case FindCoordinatorRequest(group=group):
@@ -98,6 +98,6 @@ def _home_of_stored(
 
 
 def _leader_of(internal: StreamName, catalog: Catalog, metadata_leader: NodeId | None) -> NodeId | None:
-    """Return who leads an internal stream; where there is none yet, who can make it, or say so."""
+    """Return the leader of an internal stream; without one, the node that can make it, or refuse."""
     row = catalog.stream(internal)
     return metadata_leader if row is None else row.leader

@@ -1,4 +1,4 @@
-"""Pure state machine of metadata commands: nodes, streams, and who leads what.
+"""Pure state machine of metadata commands: nodes, streams and leaders.
 
 Same commands in the same order, same state and same snapshot bytes, in every process and every version
 that reads the same catalogue format. A command carries all that it needs of chance or clock (an incarnation,

@@ -99,7 +99,7 @@ class TierMark:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One stream: its configuration, its replicas and its leader."""
+    """A stream: its configuration, its replicas and its leader."""
 
     config: StreamConfig
     incarnation: Incarnation

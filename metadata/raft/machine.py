@@ -1,4 +1,4 @@
-"""One voter of the metadata group: events in, actions out.
+"""A voter of the metadata group: events in, actions out.
 
 Theory of operation. A voter is a term, a log and a role. The parts that keep them are separate, and this
 module is where an event finds its part:
@@ -67,7 +67,7 @@ from metadata.raft.state import Snapshot, StoredState
 
 
 class Raft:
-    """One voter; see the module.
+    """A voter; see the module.
 
     Attributes:
         recovery: whether the voter has a vote, which it has not after the loss of its disk.

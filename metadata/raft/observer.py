@@ -83,7 +83,7 @@ class _Voter:
 
 
 class Observer:
-    """One observer; see the module.
+    """An observer; see the module.
 
     Invariants:
         O1: entries are applied in the order of their indexes, without a gap, each once.

@@ -1,8 +1,9 @@
-"""How many files and connections this process may have open, and who may take which part of them.
+"""The file descriptors of this process, and the share that each use may take.
 
-Whoever lets strangers in, or opens a file for one, asks first whether its share has room. What is left above
-all shares belongs to what must go on: the files of logs that roll, of checkpoints, of the metadata log, and
-the connections that the node makes itself. So a flood of connections refuses connections, and nothing else.
+Code that lets strangers in, or opens a file for one, asks first whether its share has room. The descriptors
+above all shares belong to what must go on: the files of logs that roll, of checkpoints, of the metadata log,
+and the connections that the node makes itself. So a flood of connections refuses connections, and nothing
+else.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ _FEW: Final = 4096
 
 
 class DescriptorShare(Enum):
-    """Whose descriptors they are."""
+    """The uses of descriptors."""
 
     READERS = auto()
     """Connections of readers, and the segments that are sent to them."""
@@ -27,7 +28,7 @@ class DescriptorShare(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DescriptorBudget:
-    """What may be done with so many descriptors.
+    """The limits of a process with so many descriptors.
 
     Attributes:
         limit: of the process.
@@ -42,7 +43,7 @@ class DescriptorBudget:
 
     @property
     def strangers(self) -> int:
-        """How many connections to one port may be of peers that have not said who they are."""
+        """How many connections to one port may be of peers that have not introduced themselves."""
         return max(self.limit // 16, 1)
 
     @property
@@ -73,7 +74,7 @@ def has_room(share: DescriptorShare) -> bool:
 
 
 def _counted() -> int:
-    """Return how many descriptors this process has open; 0 where the kernel does not say."""
+    """Return how many descriptors this process has open; 0 where the kernel does not report it."""
     with contextlib.suppress(OSError):
         return os.stat(_DESCRIPTORS).st_size
     return 0

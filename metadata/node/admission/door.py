@@ -1,7 +1,7 @@
-"""Who is let in at one port: so many connections, so many of them of strangers, and not the last descriptor.
+"""Admission at one port: so many connections, so many of them of strangers, and never the last descriptor.
 
-A stranger is a peer that has not said yet who it is, or what it wants. When one too many comes, the one that
-has been silent for longest goes: those who have something to say are heard, however many say nothing.
+A stranger is a peer that has not sent its greeting yet. When one too many comes, the stranger that has been
+silent for longest is cut off: peers that greet are served, however many stay silent.
 """
 
 import logging
@@ -21,7 +21,7 @@ _TELL_SECONDS: Final = 60.0
 
 
 class AdmissionVerdict(Enum):
-    """What becomes of who has come."""
+    """The decision about a new connection."""
 
     LET_IN = auto()
     DISPLACE = auto()
@@ -58,7 +58,7 @@ class Door:
         port: for the log.
         share: whose descriptors the connections are.
         connections: how many there may be.
-        refused: who was sent away.
+        refused: connections that were closed at once.
         displaced: strangers that were cut off for others.
     """
 

@@ -1,8 +1,8 @@
-"""The replicated catalogue as a node uses it: any member takes commands and tells what became of them.
+"""The replicated catalogue as a node uses it: any member takes commands and returns their outcome.
 
 A member is a voter or an observer (`metadata.node.members.port`), which makes no difference here.
 
-A command is named, sent to whoever leads, and sent again under the same name until it is seen in the log,
+A command is named, sent to the leader, and sent again under the same name until it is seen in the log,
 which this member applies like every other: there is no answer that could be lost. The leader may die, or the
 command arrive twice; it is applied once.
 
@@ -163,7 +163,7 @@ class MetadataQuorum:
 
     @property
     def leader(self) -> NodeId | None:
-        """Who leads the metadata log, as far as this member knows."""
+        """The leader of the metadata log, as far as this member knows."""
         return self.member.leader
 
     @property
@@ -182,9 +182,9 @@ class MetadataQuorum:
         return isinstance(self.member, VotingMember)
 
     def subscribe(self, listener: CatalogListener) -> None:
-        """Tell ``listener`` of everything that is applied here from now on; for as long as the group runs.
+        """Call ``listener`` for every entry that is applied here from now on, for as long as the group runs.
 
-        After a start, entries behind the last snapshot are applied again, and so told again.
+        After a start, entries behind the last snapshot are applied again, and so reported again.
         """
         self._state.subscribe(listener)
 
@@ -213,7 +213,7 @@ class MetadataQuorum:
         await self.member.stop()
 
     async def led(self) -> NodeId:
-        """Return who leads, once this member knows."""
+        """Return the leader, once this member knows it."""
         while (leader := self.leader) is None:
             await asyncio.shield(self._state.next_leader())  # others wait for it as well
         return leader
@@ -223,9 +223,9 @@ class MetadataQuorum:
         return self._state.next_leader()
 
     async def propose(self, command: Command, deadline_seconds: float | None = DEADLINE_SECONDS) -> Applied:
-        """Have a command applied, once; return what the catalogue said when it is applied here.
+        """Propose a command, applied once; return its outcome when it is applied here.
 
-        That it is durable on a majority comes before that. Cancelled or late, it may be applied all the same.
+        It is durable on a majority then. Cancelled or late, it may be applied all the same.
         `Applied.answer` gives the answer, or raises the refusal.
 
         Args:

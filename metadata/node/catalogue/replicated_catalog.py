@@ -1,4 +1,4 @@
-"""The catalogue as the state machine of a Raft group, and who is told what was applied.
+"""The catalogue as the state machine of a Raft group, and its listeners.
 
 A snapshot holds the applied proposals beside the catalogue, so that a retry is known on every voter:
 
@@ -41,7 +41,7 @@ _HEADER: Final = struct.Struct("<4sII")
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of a proposal."""
+    """The outcome of a proposal."""
 
     index: LogIndex
     """Where it was applied."""
@@ -67,16 +67,16 @@ class Applied:
 
 
 class CatalogListener(Protocol):
-    """Who is told of every change, on the loop's thread and in log order, before any proposer is.
+    """Listener to every change, on the loop's thread and in log order, before any proposer is answered.
 
-    What raises in here stops the voter. Nothing may be proposed before the call has returned.
+    An error in here stops the voter. Nothing may be proposed before the call has returned.
     """
 
     def applied(self, events: Events) -> None:
-        """Take in what an entry did, the catalogue being as of that entry; a refusal changes nothing."""
+        """Handle the events of an entry; the catalogue is as of that entry, and a refusal changes nothing."""
 
     def restored(self) -> None:
-        """Take in that everything may have changed: another voter's snapshot replaced the catalogue."""
+        """Handle that everything may have changed: another voter's snapshot replaced the catalogue."""
 
 
 class ReplicatedCatalog:
@@ -100,7 +100,7 @@ class ReplicatedCatalog:
         return self._catalog
 
     def subscribe(self, listener: CatalogListener) -> None:
-        """Tell ``listener`` of everything that is applied from now on."""
+        """Call ``listener`` for every entry that is applied from now on."""
         self._listeners.append(listener)
 
     def outcome(self, proposal_id: ProposalId) -> "asyncio.Future[Applied]":
@@ -204,7 +204,7 @@ class ReplicatedCatalog:
 def last_registration(
     snapshot: Snapshot, entries: Sequence[Entry], node_id: NodeId
 ) -> RegisteredNode | RegisterNode | None:
-    """Return what a node last said of itself, as far as this log knows, committed or not.
+    """Return a node's last registration in this log, committed or not.
 
     Raises:
         CorruptDataError: snapshot or entry is damaged.
@@ -224,7 +224,8 @@ def _command_in(payload: bytes) -> bytes:
 def _is_nameless(payload: bytes) -> bool:
     """Return whether an entry is from before proposals had names: JSON from its first byte on.
 
-    A name is 16 random bytes before the JSON, so one that begins like an object is told by what follows it.
+    A name is 16 random bytes before the JSON, so a name that begins like an object is recognised by the byte
+    behind it.
     """
     return payload[:1] == b"{" and payload[PROPOSAL_ID_BYTES : PROPOSAL_ID_BYTES + 1] != b"{"
 

@@ -1,7 +1,7 @@
-"""A node as a member of the cluster: keeps its lease, says whom it does not hear, and says when it stops.
+"""A node as a member of the cluster: keeps its lease, reports nodes that it does not hear, and its own stop.
 
-What is said when, and what an answer is worth, is decided elsewhere (`metadata.controller.presence`); here
-are timers and messages.
+`metadata.controller.presence` decides when a message is due and what an answer is worth; here are timers and
+connections.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Membership:
     def __init__(
         self, group: MetadataQuorum, node_id: NodeId, settings: ControllerSettings = _DEFAULT_SETTINGS
     ) -> None:
-        """Listen to ``group``; `run` speaks, and `begin` lets it speak of leases.
+        """Listen to ``group``; `run` sends, and `begin` lets it ask for leases.
 
         Args:
             group: this node's; made, and not stopped before this.
@@ -100,7 +100,7 @@ class Membership:
             self._waiting.discard(waiting)
 
     async def stop(self, deadline_seconds: float) -> bool:
-        """Have others lead the streams that are led here; this node is elected for none any more.
+        """Hand the streams that are led here to other leaders; this node is elected for none any more.
 
         `run`, the group, and the steward if it is here, are to go on until this returns. It returns as soon
         as nothing is led here that another could lead, or at the deadline.
@@ -123,7 +123,7 @@ class Membership:
         return True
 
     async def run(self) -> None:
-        """Speak until cancelled.
+        """Send what is due until cancelled.
 
         Raises:
             Fenced: a newer start of this node has registered; this process is to stop.
@@ -168,7 +168,7 @@ class Membership:
                         )
 
     def _confirm(self, grant: LeaseGranted) -> None:
-        """Tell those who wait what the catalogue has to have, if it was asked for after they came."""
+        """Set the index that those who wait need, if the lease was asked for after they came."""
         for since, waiter in self._waiting:
             if since <= grant.asked_at and not waiter.done():
                 waiter.set_result(grant.index)

@@ -1,7 +1,7 @@
 """The steward (`metadata.controller.stewardship`) as it runs: on the voter that leads the metadata log.
 
 Theory of operation. Every voter has a steward; it is idle unless its voter leads. Here are timers, reads of
-the metadata log and messages; what they mean is decided elsewhere. What is decided is proposed in this term
+the metadata log and messages; what they mean is decided elsewhere. A decision is proposed in this term
 or not at all, and the answer is the row that changes.
 """
 
@@ -81,10 +81,10 @@ class Steward:
         return None if controller is None or not self._leads else controller.alive(now())
 
     def ordered_election(self, stream: StreamName, node: NodeId) -> ChangeLeader:
-        """Return the command that has ``node`` lead a stream that is offline, whatever it holds.
+        """Return the command by which ``node`` leads a stream that is offline, whatever it holds.
 
         Raises:
-            NotLeader: this voter does not lead, or cannot know yet who is dead.
+            NotLeader: this voter does not lead, or cannot know yet which nodes are dead.
             JetstreamError: the typed refusal.
         """
         controller = self._stewardship.controller
@@ -96,7 +96,7 @@ class Steward:
         return _dated(found)
 
     async def run(self) -> None:
-        """Be the controller whenever this voter leads, until cancelled."""
+        """Run the controller whenever this voter leads, until cancelled."""
         tick_at = MonotonicNs(0)
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -114,7 +114,7 @@ class Steward:
         return self._group.leader == self._node_id
 
     def _look(self) -> None:
-        """Take in whether this voter leads now; what a term that is over wants is not done any more."""
+        """Record whether this voter leads now; drop the actions of a term that is over."""
         before = self._stewardship.term
         term = self._group.term if self._leads else None
         if before not in (None, term):
@@ -158,7 +158,7 @@ class Steward:
             self._bell.ring()
 
     def _do(self, actions: Iterable[Action]) -> None:
-        """Note what is to be done by `run`, in order: nothing may be proposed while entries are applied."""
+        """Queue actions for `run`, in order: nothing may be proposed while entries are applied."""
         self._actions.extend(actions)
         if self._actions:
             self._bell.ring()
@@ -195,8 +195,8 @@ class Steward:
     def _propose(self, command: ChangeLeader | FinishReassignment) -> None:
         """Propose what the controller has decided, here or not at all; it decides again if that is lost.
 
-        Forwarded to another metadata leader, it would be the decision of one that is none any more: on an old
-        view of who is alive.
+        Forwarded to another metadata leader, it would be the decision of a former leader: on an old view of
+        which nodes are alive.
         """
         if self._leads:
             proposal_id = ProposalId(secrets.token_bytes(PROPOSAL_ID_BYTES))
@@ -204,5 +204,5 @@ class Steward:
 
 
 def _dated(election: ChangeLeader) -> ChangeLeader:
-    """Note when an unclean election is proposed; people are told, and nothing is reckoned with it."""
+    """Add the time of an unclean election, which is shown and never compared."""
     return replace(election, unclean_at=TimestampUs(time.time_ns() // 1000))

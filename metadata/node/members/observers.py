@@ -1,10 +1,9 @@
-"""The observers that are connected to a voter: told who leads, and given what was applied here.
+"""The observers that are connected to a voter: they get its leader, and what was applied here.
 
-An observer dials, and both sides speak on its connection (`metadata.raft.messages.observer_messages`). What
-is kept of
-one is its last question; an answer leaves only where the one before it has been taken, so that an observer
-that is slow, or does not read, costs one answer and a few messages about who leads. What observers say to the
-metadata leader, of leases and commands, is handed on like what voters say.
+An observer dials, and both sides speak on its connection (`metadata.raft.messages.observer_messages`). Of
+each its last question is kept; an answer leaves only where the one before it has been read, so that an
+observer that is slow, or does not read, costs one answer and a few messages about the leader. Messages of
+observers to the metadata leader, about leases and commands, are handed on like those of voters.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ from metadata.raft.messages.wire import Forwarded, MessageReader, Sent
 
 _NS_PER_SECOND: Final = 1_000_000_000
 _MESSAGE_BYTES_MAX: Final = ENTRY_BYTES_MAX + MIB
-"""Observers say nothing larger than a command."""
+"""Observers send nothing larger than a command."""
 
 _HandedOn = Forwarded | LeaseAsked | NodeUnheardReport | StopAnnounced
 
@@ -42,14 +41,14 @@ class Observers:
         led: Callable[[], tuple[NodeId | None, Term]],
         status_interval_ns: int,
     ) -> None:
-        """Know of none.
+        """Begin without observers.
 
         Args:
             node_id: this voter.
             voters: all voters, none of which observes.
-            answer: gives what an observer lacks, None while that is nothing.
-            led: tells who leads, and the term.
-            status_interval_ns: how often observers are told so, while nothing changes.
+            answer: returns what an observer lacks, None while that is nothing.
+            led: returns leader and term.
+            status_interval_ns: how often observers get these, while nothing changes.
         """
         self._node_id = node_id
         self._voters = frozenset(voters)
@@ -67,20 +66,20 @@ class Observers:
 
         Args:
             server: where they come.
-            listener: is told what is not for this class.
+            listener: gets the messages that are not for this class.
         """
         with server.serve(OBSERVER, partial(self._talk, listener), self._objection):
             yield
 
     async def run(self) -> None:
-        """Say who leads at short intervals, until cancelled."""
+        """Send the leader to all observers at short intervals, until cancelled."""
         while True:
             await asyncio.sleep(self._status_seconds)
             self._tell_all()
             self._answer_all()
 
     def moved(self) -> None:
-        """Learn that something was applied, or who leads has changed."""
+        """Handle that something was applied, or that the leader has changed."""
         if not self._is_due and len(self._outlets):
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._tell_news)

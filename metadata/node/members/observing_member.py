@@ -1,8 +1,8 @@
 """A node without a vote as a member of the metadata group: an observer, and its connections to the voters.
 
-It needs nothing on disk: what it knows was given to it by voters, and is given again at every start
-(`metadata.raft.observer`). Commands, and what the node says of leases, go to the metadata leader; as commands
-have names, a repeated one is applied once.
+It needs nothing on disk: voters give it all that it has, again at every start
+(`metadata.raft.observer`). Commands, and the node's messages about leases, go to the metadata leader; as
+commands have names, a repeated one is applied once.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class ObserverMember:
         machine: StateMachine,
         settings: RaftSettings,
     ) -> None:
-        """Know of nothing; `run` connects it.
+        """Begin with nothing; `run` connects it.
 
         Args:
             identity: this member's; none of ``voters``.
@@ -132,7 +132,7 @@ class ObserverMember:
         self._attendants.append(listener)
 
     def tell(self, message: NodeMessage) -> None:
-        """See `MetadataMember.tell`: only voters are spoken to."""
+        """See `MetadataMember.tell`: only voters are connected."""
         self._outlets.send(message)
 
     async def read(self) -> LogIndex:
@@ -143,13 +143,13 @@ class ObserverMember:
         """
         raise not_leader(self.leader)
 
-    # --- what voters say --------------------------------------------------------------------------
+    # --- messages of voters -----------------------------------------------------------------------
 
     def handle(self, event: ObserverEvent) -> None:
-        """Take in what has happened on a connection, or that time has passed.
+        """Handle an event of a connection, or that time has passed.
 
         Raises:
-            RemoteProtocolError: a voter says what makes no sense; its connection is to be closed.
+            RemoteProtocolError: a voter's message makes no sense; its connection is to be closed.
         """
         if self._failure.done():
             return
@@ -164,7 +164,7 @@ class ObserverMember:
         self._look_for_voters()
 
     def told(self, message: NodeMessage) -> None:
-        """Hand on what the metadata leader says to the node."""
+        """Hand a message of the metadata leader to the node."""
         for listener in self._attendants:
             listener(message)
 
@@ -201,7 +201,7 @@ class ObserverMember:
 async def _converse_with_nobody(
     source: NodeId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Whoever comes to observe an observer is refused."""
+    """Refuse a node that comes to observe an observer."""
     del source, reader, writer
 
 
@@ -239,5 +239,5 @@ class _VoterLink:
         self._member.handle(VoterDisconnected(self._voter))
 
     def unreached(self, *, refused: bool) -> None:
-        """See `Link.unreached`: who was never reached is not heard."""
+        """See `Link.unreached`: a voter that was never reached is not heard."""
         del refused

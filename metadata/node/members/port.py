@@ -15,11 +15,11 @@ class MetadataMember(Protocol):
 
     @property
     def server(self) -> PeerServer:
-        """Lets other nodes in, for whatever purpose is served."""
+        """Server that lets other nodes in, for the purposes that are served."""
 
     @property
     def voters(self) -> frozenset[NodeId]:
-        """All who have a vote."""
+        """All nodes with a vote."""
 
     @property
     def is_alone(self) -> bool:
@@ -27,7 +27,7 @@ class MetadataMember(Protocol):
 
     @property
     def leader(self) -> NodeId | None:
-        """Who leads the metadata log, as far as is known here."""
+        """The leader of the metadata log, as far as is known here."""
 
     @property
     def term(self) -> Term:
@@ -55,17 +55,17 @@ class MetadataMember(Protocol):
         """Finish and close what is kept; `run` does so too, this is for a member that may never have run."""
 
     def forward(self, payloads: tuple[bytes, ...]) -> None:
-        """Have payloads proposed by whoever leads, here or elsewhere; they may be lost on the way."""
+        """Send payloads to the leader, here or elsewhere, to propose; they may be lost on the way."""
 
     def attend(self, listener: Callable[[NodeMessage], None]) -> None:
         """Call ``listener`` with every message of a node to this one, for as long as the member runs."""
 
     def tell(self, message: NodeMessage) -> None:
-        """Say something to a node; it may be lost on the way, to this node itself it is handed over."""
+        """Send a message to a node; it may be lost on the way, to this node itself it is handed over."""
 
     async def read(self) -> LogIndex:
         """Return the index that must be applied to see everything that was committed before this call.
 
         Raises:
-            NotLeader: this member does not lead; ask who does.
+            NotLeader: this member does not lead; ask the leader.
         """

@@ -1,4 +1,4 @@
-"""One voter of the metadata group as it runs: with its connections to the others, and to observers."""
+"""A voter of the metadata group as it runs: with its connections to the others, and to observers."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ class VotingMember:
     """A `MetadataMember` with a vote. Made on the event loop it runs on.
 
     Attributes:
-        voter: what may be asked of the leader, and of this member.
+        voter: the running voter.
         network: the connections to the other voters.
         voters: all of them.
         is_alone: whether the group has no other voter, and so no other can ever lead.

@@ -30,7 +30,7 @@ _OF_THE_CONNECTION: Final = frozenset(
         *(errno.EOPNOTSUPP, errno.ENETUNREACH, errno.EPERM, errno.ECONNABORTED, errno.ETIMEDOUT),
     )
 )
-"""What accept(2) says of a connection that is gone, or that a firewall forbids: the next may be good."""
+"""Errors of accept(2) for a connection that is gone, or that a firewall forbids: the next may be good."""
 _BACKLOG: Final = 1024
 HANDSHAKE_SECONDS: Final = 5.0
 """For TLS, before anything is heard of a peer."""
@@ -78,7 +78,7 @@ def _listener(sock: socket.socket, address: tuple[Any, ...]) -> socket.socket:
 
 
 class Acceptor:
-    """Takes connections in at one socket; on one event loop's thread."""
+    """Accepts connections at one socket; on one event loop's thread."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Acceptor:
         accepted: Callable[[socket.socket, str], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """Take them in from now on.
+        """Accept them from now on.
 
         Args:
             listener: listens; belongs to the acceptor now.
@@ -133,7 +133,7 @@ class Acceptor:
 
 
 class StreamServer:
-    """Talks over asyncio's streams with whoever comes, from `start` to `stop`; on one event loop's thread."""
+    """Talks to peers over asyncio's streams, from `start` to `stop`; on one event loop's thread."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class StreamServer:
             talk: gets each connection, which is cut when it returns, and ends when the connection does.
             limit: bytes of a line, and half the bytes that wait to be read.
             tls: the server's side of TLS; None speaks none.
-            door: decides who is let in; None: one that lets many in.
+            door: decides about admission; None: one that lets many in.
         """
         self.door = Door("any", DescriptorShare.NODE, _CONNECTIONS_MAX) if door is None else door
         self._talk = talk
@@ -182,7 +182,7 @@ class StreamServer:
             await asyncio.wait(tuple(self._connections))
 
     def introduced(self) -> None:
-        """Note that the peer of the task that runs has said who it is, or what it wants."""
+        """Record that the peer of the running task has introduced itself."""
         task = asyncio.current_task()
         assert task is not None, "a connection has a task"
         self._strangers.pop(task, None)

@@ -1,11 +1,11 @@
 """How nodes know each other and dial each other: each all others, once for every purpose, at one port.
 
-A connection begins with one line of JSON each way: who dials whom, in which cluster, with which token, what
-for. What follows is the purpose's own. A connection that breaks is dialled again at once. If that is refused,
+A connection begins with one line of JSON each way: source and target, cluster, token and
+purpose. The rest is the purpose's own. A connection that breaks is dialled again at once. If that is refused,
 nothing listens there any more: the peer's process is dead, which is news that a timeout would bring much
 later.
 
-Who is dialled lets peers in by `metadata.node.peers.listening`.
+The dialled side lets peers in by `metadata.node.peers.listening`.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _UNANSWERED_MS: Final = 2_000
 
 
 _NO_PEER: Final = (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError)
-"""What dialling ends with where nobody is, or somebody who speaks something else."""
+"""Errors of dialling where nothing listens, or something that speaks another protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """Who this node is to others, and what they must know to be let in."""
+    """Identity of this node to others, and the secrets by which they are let in."""
 
     cluster: str
     node_id: NodeId
@@ -77,7 +77,7 @@ class Greeting(BaseModel):
 
 
 class Welcome(BaseModel):
-    """The answer: ``error`` says why the connection is closed, ``later`` that this may change by itself."""
+    """The answer: ``error`` is why the connection is closed, ``later`` that this may change by itself."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -93,20 +93,20 @@ An `OSError`, or a `RemoteProtocolError` that is logged, ends it too; whoever ca
 
 
 class Link(Protocol):
-    """What one purpose does with the connection to one peer; called on the loop's thread."""
+    """The part of one purpose on the connection to one peer; called on the loop's thread."""
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Use a new connection until it breaks; see `Conversation`."""
 
     def broken(self) -> None:
-        """Learn that the connection is gone."""
+        """Handle that the connection is gone."""
 
     def unreached(self, *, refused: bool) -> None:
-        """Learn that no connection could be made; ``refused`` if nothing listens there."""
+        """Handle that no connection could be made; ``refused`` if nothing listens there."""
 
 
 class Callers:
-    """Peers that have just been let in: whoever waits to dial one of them again need not wait longer.
+    """Peers that have just been let in: a task that waits to dial one of them again need not wait longer.
 
     A node that starts dials all others, and would else seem dead to them until their next attempt.
     """
@@ -116,7 +116,7 @@ class Callers:
         self._waited_for: dict[NodeId, asyncio.Event] = {}
 
     def came(self, peer: NodeId) -> None:
-        """Wake those who wait to dial ``peer``."""
+        """Wake the tasks that wait to dial ``peer``."""
         event = self._waited_for.pop(peer, None)
         if event is not None:
             event.set()
@@ -178,7 +178,7 @@ async def _dial(
     """Connect and be let in.
 
     Raises:
-        _NO_PEER: nobody is there who speaks this protocol.
+        _NO_PEER: nothing there speaks this protocol.
         Unauthorized: the peer does not want us.
     """
     async with asyncio.timeout(_DIAL_SECONDS):

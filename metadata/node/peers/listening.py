@@ -1,6 +1,6 @@
-"""The one port at which a node lets other nodes in, by what they come for.
+"""The one port at which a node lets other nodes in, by their purpose.
 
-Each purpose says for itself who may come: voters for the messages of the group, whoever has no vote to
+Each purpose decides which peers may come: voters for the messages of the group, nodes without a vote to
 observe it, the nodes of the catalogue for replication. Cluster, token and certificate are the same for all.
 """
 
@@ -61,8 +61,8 @@ class PeerServer:
     """Lets peers in; see the module.
 
     Attributes:
-        callers: are told who was let in.
-        door: has decided who may try.
+        callers: get the peers that were let in.
+        door: decides about admission before the greeting.
 
     Invariant:
         V1: a connection is handed on only if its greeting named this node, this cluster and the token, and a
@@ -81,10 +81,10 @@ class PeerServer:
 
     @contextlib.contextmanager
     def serve(self, purpose: str, conversation: Conversation, objection: Objection) -> Iterator[None]:
-        """Let peers in that come for ``purpose``, for the block; else they are told to come again later.
+        """Let peers in for ``purpose``, for the block; before and after it they are asked to come later.
 
         Args:
-            purpose: what a greeting says.
+            purpose: as in the greeting.
             conversation: gets the connections.
             objection: is asked about every peer that comes.
         """
@@ -124,7 +124,7 @@ class PeerServer:
             _log.warning("an incoming connection is closed: %s", error)
 
     async def _greeted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Greeting | None:
-        """Return the greeting of who dials, None if it was turned away."""
+        """Return the greeting of the dialling peer, None if it was turned away."""
         async with asyncio.timeout(GREETING_SECONDS):
             line = await reader.readuntil(b"\n")
         try:
@@ -142,7 +142,7 @@ class PeerServer:
         return None
 
     def _refusal(self, greeting: Greeting) -> PeerRefusal | None:
-        """Return why the one who greets so is not let in; the token is looked at first (V1)."""
+        """Return why a peer with this greeting is not let in; the token is checked first (V1)."""
         identity = self._identity
         if identity.token is not None:
             wanted = identity.token.get_secret_value().encode()

@@ -1,7 +1,7 @@
 """The connections of a voter: the messages of the metadata group, which go from the dialling side alone.
 
-They may be lost, as Raft allows: what cannot leave at once, because there is no connection or the peer does
-not read, is dropped and not queued.
+They may be lost, as Raft allows: a message that cannot leave at once, because there is no connection or the
+peer does not read, is dropped and not queued.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ RECEIVE_BYTES: Final = 256 * KIB
 
 
 class Listener(Protocol):
-    """Who is told what the network hears; called on the loop's thread."""
+    """Listener to the network; called on the loop's thread."""
 
     def received(self, message: Sent) -> None:
-        """Take in a message that arrived."""
+        """Handle a message that arrived."""
 
     def disconnected(self, peer: NodeId, *, refused: bool) -> None:
-        """Learn that a connection to ``peer`` broke; again, ``refused``, if nothing listens there now."""
+        """Handle that a connection to ``peer`` broke; again, ``refused``, if nothing listens there now."""
 
 
 class Outlets:
@@ -39,7 +39,7 @@ class Outlets:
     """
 
     def __init__(self) -> None:
-        """Nobody is connected."""
+        """Begin without connections."""
         self.dropped = 0
         self._writers: dict[NodeId, asyncio.StreamWriter] = {}
 
@@ -51,7 +51,7 @@ class Outlets:
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """Who is connected."""
+        """The nodes that are connected."""
         return tuple(self._writers)
 
     def put(self, node: NodeId, writer: asyncio.StreamWriter) -> None:
@@ -70,7 +70,7 @@ class Outlets:
     def send(self, message: Sent) -> bool:
         """Send now or never; return whether it is on its way."""
         writer = self._writers.get(message.target)
-        # A transport may be closed before whoever reads from it has heard: uvloop's refuses to be written to.
+        # A transport may be closed before its reader has noticed: uvloop's refuses to be written to.
         if (
             writer is None
             or writer.transport.is_closing()
@@ -107,7 +107,7 @@ class PeerNetwork:
 
         Args:
             listening: bound to this voter's address.
-            listener: is told what arrives and what breaks.
+            listener: gets what arrives and what breaks.
 
         Raises:
             OSError: the socket cannot be listened on.

@@ -1,4 +1,4 @@
-"""What the metadata log asks of a disk; `jetstream.log.disk.port` satisfies it without being imported.
+"""The disk as the metadata log needs it; `jetstream.log.disk.port` satisfies it without being imported.
 
 Paths are relative and "/"-separated. Errors are typed and raised by the implementation: `DiskFull` (the
 caller may undo and go on), `FsyncFailed` (what is on disk is unknown), `StorageError` for the rest.

@@ -5,11 +5,11 @@ and renames it into being, so a snapshot and the log that continues it can never
 is ever cleared in order to be written again. Suffixes are not cut from the file either: an entry
 replaces all from its index on, when it is written and when it is read back.
 
-Opening is recovery: the torn last append is cut, any other damage raises and changes nothing. What was
+Opening is recovery: the torn last append is cut, any other damage raises and changes nothing. All that was
 read is written as the next generation, for the bytes found may owe their place in the page cache to a
 process whose sync failed, and only written anew are they sure to reach the disk.
 
-What can be told apart:
+Damage and its meaning:
 
     damage                                            is
     in the first frame, or before an intact frame     corruption, always
@@ -47,7 +47,7 @@ MARK_NAME: Final = "synced"
 
 @dataclass(frozen=True, slots=True)
 class StorageReport:
-    """What opening found and did."""
+    """The result of opening."""
 
     generation: int
     appends: int

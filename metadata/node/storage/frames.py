@@ -56,7 +56,7 @@ _COUNT: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class FrameContents:
-    """What one frame adds."""
+    """The contents of one frame."""
 
     entries: tuple[Entry, ...]
     hard_state: HardState | None = None
@@ -65,7 +65,7 @@ class FrameContents:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a log file holds, up to ``end``; bytes from there on are the torn last append."""
+    """The contents of a log file up to ``end``; bytes from there on are the torn last append."""
 
     frames: tuple[FrameContents, ...]
     end: int

@@ -1,8 +1,8 @@
 """The durable half of consensus: term, vote, log and snapshot behind one port.
 
-`Storage` is what a Raft core, or a single voter, asks of its disk; `metadata.node.storage.file_storage` is
-the real one. What returned is durable; what raised is unknown, and after any error but a full disk the
-storage refuses all further use, because a failed sync says nothing about what a second one would mean
+`Storage` is the disk of a Raft core, or of a single voter; `metadata.node.storage.file_storage` is
+the real one. A call that returned is durable; one that raised is unknown, and after any error but a full disk
+the storage refuses all further use, because a failed sync says nothing about what a second one would mean
 (Rebello et al., ATC'20).
 
 Invariants, asserted of what is given and checked of what is read:
@@ -27,7 +27,7 @@ INITIAL_SNAPSHOT: Final = Snapshot(LogIndex(0), Term(0), b"")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Everything a node knew when it stopped."""
+    """The stored state of a voter."""
 
     hard_state: HardState
     snapshot: Snapshot
@@ -41,12 +41,12 @@ class Stored:
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing was ever stored: no voter that has said anything finds this."""
+        """Whether nothing was ever stored: no voter that has sent a promise finds this."""
         return self.hard_state == INITIAL_HARD_STATE and self.last_index == 0
 
 
 class Storage(Protocol):
-    """What must survive; calls block.
+    """The durable state of a voter; calls block.
 
     Arguments that break an invariant are the caller's bug and asserted. Every call may raise `DiskFull`
     (nothing changed, the storage stays usable) and `StorageError` (the outcome is unknown, every later
@@ -96,7 +96,7 @@ class StoredLog:
         return next(_contradictions(self.hard_state, self.snapshot, self._entries, added), None)
 
     def add(self, contents: FrameContents) -> None:
-        """Take in what does not contradict; entries replace all from the first one's index on."""
+        """Add what does not contradict; entries replace all from the first one's index on."""
         if contents.hard_state is not None:
             self.hard_state = contents.hard_state
         if contents.snapshot is not None:

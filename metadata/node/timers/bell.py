@@ -1,4 +1,4 @@
-"""What wakes a task that waits for several things at once."""
+"""An event that wakes a task that waits for several things at once."""
 
 import asyncio
 from typing import Any, Final
@@ -14,12 +14,12 @@ class WakeEvent:
     """For one task that waits; made on its event loop."""
 
     def __init__(self) -> None:
-        """Nobody has rung."""
+        """Begin unset."""
         self._loop = asyncio.get_running_loop()
         self._rung: asyncio.Future[None] = self._loop.create_future()
 
     def ring(self) -> None:
-        """Wake who waits, or who waits next."""
+        """Wake the task that waits, or the next that will."""
         if not self._rung.done():
             self._rung.set_result(None)
 

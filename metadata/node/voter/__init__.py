@@ -1,1 +1,1 @@
-"""One voter: its Raft machine, its disk thread and the reads that wait for it."""
+"""A voter: its Raft machine, its disk thread and the reads that wait for it."""

@@ -24,17 +24,17 @@ class PendingReads:
         return token, future
 
     def answer(self, tokens: Sequence[int], index: LogIndex) -> None:
-        """Tell whoever still waits that its read is answered by the state at ``index``."""
+        """Answer the reads that still wait with ``index``, at which the state answers them."""
         for future in self._waiting(tokens):
             future.set_result(index)
 
     def refuse(self, tokens: Sequence[int], leader: NodeId | None) -> None:
-        """Tell whoever still waits to ask ``leader``."""
+        """Refuse the reads that still wait; the error names ``leader``."""
         for future in self._waiting(tokens):
             future.set_exception(not_leader(leader))
 
     def refuse_all(self) -> None:
-        """Tell everybody that there is no leader here."""
+        """Refuse all reads: there is no leader here."""
         self.refuse(tuple(self._futures), None)
 
     def _waiting(self, tokens: Sequence[int]) -> "list[asyncio.Future[LogIndex]]":
@@ -43,7 +43,7 @@ class PendingReads:
 
 
 def not_leader(leader: NodeId | None) -> NotLeader:
-    """Return the error that says who leads."""
+    """Return the error that names the leader."""
     if leader is None:
         return NotLeader("the metadata log has no leader now")
     return NotLeader(f"{leader} leads the metadata log", leader=leader)

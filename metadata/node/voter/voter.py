@@ -1,12 +1,12 @@
-"""One running voter: its machine, its disk and its timer; whoever owns it connects it to its peers.
+"""A running voter: its machine, its disk and its timer; the owner connects it to its peers.
 
 Theory of operation. Everything happens on the event loop's thread, one event after another: it is given to
 the machine (`metadata.raft.machine`), and the actions that come out are performed in their order before the
-next event. What the machine must not forget goes to the disk's thread (`metadata.node.voter.voter_disk`),
-what may be said only then leaves when that thread has reported it. Nothing is decided here.
+next event. All that the machine must not forget goes to the disk's thread (`metadata.node.voter.voter_disk`);
+messages that rest on it leave when that thread has reported it. Nothing is decided here.
 
 After an error of the disk, or one of ours, nothing is written, sent or applied any more: the voter is as
-silent as a dead one, and `Voter.failure` tells its owner.
+silent as a dead one, and `Voter.failure` has the error.
 
 Invariants:
     V2: messages of ``Persist.then`` leave only after the storage has returned from that write.
@@ -57,22 +57,22 @@ _log = logging.getLogger(__name__)
 
 
 class StateMachine(Protocol):
-    """What the committed entries are for; every call is made on the loop's thread, in log order."""
+    """The user of the committed entries; every call is made on the loop's thread, in log order."""
 
     def can_apply(self, payload: bytes) -> bool:
-        """Return whether it knows such a payload: what peers send is asked before it is in the log."""
+        """Return whether it knows such a payload: asked for payloads of peers before they are in the log."""
 
     def apply(self, entries: Sequence[Entry]) -> None:
-        """Take in entries that follow what was applied; one with an empty payload means nothing."""
+        """Apply entries that follow the last applied one; one with an empty payload means nothing."""
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become what another voter's `snapshot` said."""
+        """Replace the state by another voter's `snapshot`."""
 
     def snapshot(self) -> bytes:
         """Return all that was applied."""
 
     def leader_changed(self, leader: NodeId | None, term: Term) -> None:
-        """Learn who leads; what was proposed before may or may not be applied some day."""
+        """Handle a new leader; proposals before it may or may not be applied some day."""
 
 
 class Voter:
@@ -94,7 +94,7 @@ class Voter:
             storage: belongs to the voter from now on.
             machine: holds what the storage's snapshot says.
             send: takes a message to its target, or loses it.
-            transfer_targets: whom a leader asks to take over while its disk is full, in turn.
+            transfer_targets: voters that a leader asks to take over while its disk is full, in turn.
             snapshot_log_bytes_min: bytes of log below which no snapshot is taken.
         """
         self._loop = asyncio.get_running_loop()
@@ -113,7 +113,7 @@ class Voter:
         self.failure: asyncio.Future[None] = self._loop.create_future()
         """Raises the error that stopped the voter; cancelled when it is stopped."""
         self.on_moved: Callable[[], None] = lambda: None
-        """Called when something was applied, or who leads has changed."""
+        """Called when something was applied, or the leader has changed."""
         self.disk_full: DiskFull | None = None
         """Why a write waits, while one waits for space."""
         self._disk = VoterDisk(storage, self._persisted, self._stalled, self._fail)
@@ -126,7 +126,7 @@ class Voter:
 
     @property
     def leader(self) -> NodeId | None:
-        """Who leads, as far as this voter knows."""
+        """The leader, as far as this voter knows."""
         return self._raft.leader
 
     @property
@@ -150,11 +150,11 @@ class Voter:
     # --- what may be asked ------------------------------------------------------------------------
 
     def received(self, message: Message) -> None:
-        """Take in a peer's message."""
+        """Handle a peer's message."""
         self._handle(MessageReceived(message))
 
     def disconnected(self, peer: NodeId, *, refused: bool) -> None:
-        """Take in that a connection broke; ``refused``: nothing listens there any more."""
+        """Handle that a connection broke; ``refused``: nothing listens there any more."""
         self._handle(PeerDisconnected(peer, refused))
 
     def propose(self, payloads: tuple[bytes, ...]) -> Proposed:
@@ -247,7 +247,7 @@ class Voter:
                 assert_never(action)
 
     def _persisted(self, writes: Sequence[Persist], log_bytes: int) -> None:
-        """Take in that writes are durable; what each promised leaves now (V2)."""
+        """Handle that writes are durable; the promises of each leave now (V2)."""
         self._log_bytes = log_bytes
         self.disk_full = None
         for write in writes:

@@ -1,8 +1,8 @@
 """The thread that makes a voter's writes durable, in their order, several with one sync where they allow it.
 
 While one sync runs further writes gather; entries that a later write replaces are then never written at all.
-A full disk makes the thread wait and try again, as a slow disk would: nothing that was asked for may be left
-out, and what follows must not overtake it. Any other error is the last thing the thread says.
+A full disk makes the thread wait and try again, as a slow disk would: no write may be left
+out or overtaken. Any other error is the last report of the thread.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class VoterDisk:
 
 
 class _StoppedWhileFull(Exception):
-    """The thread was told to stop while it waited for space."""
+    """The thread was stopped while it waited for space."""
 
 
 def _batches(persists: Sequence[Persist]) -> list[list[Persist]]:
