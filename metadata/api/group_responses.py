@@ -8,7 +8,7 @@ from metadata.api.response_base import ApiResponse
 
 
 class GroupSummary(ApiResponse):
-    """One line of a list of consumer groups."""
+    """A line in a list of consumer groups."""
 
     group: str
     shard: str = Field(description="the internal stream that has it")
@@ -29,14 +29,14 @@ Claim = tuple[int, int]
 
 
 class OwnedPartitions(ApiResponse):
-    """What a member owns of one stream."""
+    """The partitions of one stream that a member owns."""
 
     stream: str
     partitions: list[Claim] = Field(description="pairs: a number, and the generation since which it is owned")
 
 
 class GroupMember(ApiResponse):
-    """One member of a consumer group."""
+    """A member of a consumer group."""
 
     member: str = Field(description="its id; another one after every join")
     client: str = Field(description="what the consumer calls itself")

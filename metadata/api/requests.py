@@ -141,7 +141,7 @@ class ReassignStreamRequest(_Request):
 
 
 class ElectLeaderRequest(_Request):
-    """Have a node lead a stream that is offline, whatever it holds: what only others have is lost."""
+    """Let a node lead a stream that is offline, whatever it holds: records that only others have are lost."""
 
     name: StreamNameField
     node: NodeName = Field(description="has a replica or a read replica, and is alive")

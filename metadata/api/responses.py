@@ -73,7 +73,7 @@ class PossibleGap(ApiResponse):
 
 
 class DedupeInfo(ApiResponse):
-    """What the stream remembers of message ids and of publishers' sessions."""
+    """The message ids and publishers' sessions that the stream remembers."""
 
     ids: int = Field(description="message ids, and messages of sessions, that are remembered now")
     effective_window: DurationOrZero = Field(
@@ -94,7 +94,7 @@ class StreamState(StrEnum):
 
 
 class ReplicaInfo(ApiResponse):
-    """One replica as its leader knows it; null: not heard of in this reign."""
+    """A replica as its leader knows it; null: not heard of in this reign."""
 
     node: str
     in_sync: bool
@@ -127,7 +127,7 @@ class CompactionInfo(ApiResponse):
 
 
 class TierInfo(ApiResponse):
-    """What of a stream is in the object store, as the node that was asked has heard."""
+    """The part of a stream in the object store, as far as the answering node knows."""
 
     start: int | None = Field(description="first offset of the stream; null: nothing was uploaded yet")
     end: int | None = Field(description="what is below it is in the object store, read back and verified")
@@ -212,7 +212,7 @@ class DeletePartitionedStreamResponse(ApiResponse):
 
 
 class StreamSummary(ApiResponse):
-    """One line of a list; offsets and bytes are null where the answering node does not hold the stream."""
+    """A line in a list; offsets and bytes are null where the answering node does not hold the stream."""
 
     name: str
     subject: str
@@ -331,7 +331,7 @@ class NodeInfo(ApiResponse):
 
 
 class ClusterInfo(ApiResponse):
-    """Who is there and how to reach it."""
+    """The nodes of the cluster and how to reach them."""
 
     name: str
     nodes: list[NodeInfo]
@@ -341,7 +341,7 @@ class ClusterInfo(ApiResponse):
 
 
 class ReplicaMove(ApiResponse):
-    """One stream's replicas, as they were and as they are to be; the first is the preferred leader."""
+    """The replicas of a stream before and after a move; the first is the preferred leader."""
 
     stream: str
     before: list[str]
@@ -351,7 +351,7 @@ class ReplicaMove(ApiResponse):
 
 
 class MovesResponse(ApiResponse):
-    """What is being moved; ``stream.info`` tells how far a stream is: it has a target until it is there."""
+    """The moves under way; a stream has a target in ``stream.info`` until it is moved."""
 
     moves: list[ReplicaMove] = Field(
         description="at most 1024, in the order of names; those that are not listed are made too"
@@ -375,7 +375,7 @@ class RemoveNodeResponse(ApiResponse):
 
 
 class ErrorBody(ApiResponse):
-    """What went wrong, for people and for machines."""
+    """An error, for people and for machines."""
 
     code: int = Field(description="as in HTTP")
     err_code: str = Field(description="stable word; see the table in docs/api.md")

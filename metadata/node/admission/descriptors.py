@@ -60,8 +60,8 @@ def budget() -> DescriptorBudget:
 def may_keep(share: DescriptorShare, newest: int) -> bool:
     """Return whether ``share`` may keep the descriptor ``newest``, which was taken a moment ago.
 
-    Where the kernel does not say how many there are (before Linux 6.2), the number of the newest stands for
-    that: the kernel gives the lowest that is free.
+    Where the kernel does not report how many there are (before Linux 6.2), the number of the newest stands
+    for that: the kernel gives the lowest that is free.
     """
     end = budget().end_of(share)
     return newest < end and _counted() <= end
