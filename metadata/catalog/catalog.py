@@ -70,7 +70,7 @@ class Catalog:
         return events
 
     def pass_over(self, index: LogIndex) -> None:
-        """Note that entry ``index`` changes nothing: a leader's first of a term, or a repeated command."""
+        """Record that entry ``index`` changes nothing: a leader's first of a term, or a repeated command."""
         assert index == self._applied + 1, f"K9: entry {index} after {self._applied}"
         self._applied = index
 

@@ -86,7 +86,7 @@ def _elect_uncleanly(tables: Tables, stream: Stream, command: ChangeLeader) -> E
 
 
 def begin_stream(tables: Tables, command: BeginStream) -> Events:
-    """Note that records may be stored from now on, in that reign; repeats are harmless."""
+    """Let the stream store records from now on, in that reign; repeats are harmless."""
     stream = living(tables, command.stream, command.incarnation)
     if stream is None:
         return unknown_stream(command.stream)

@@ -20,7 +20,7 @@ class Leases:
         self._heard: dict[NodeId, tuple[NodeEpoch, MonotonicNs]] = {}
 
     def renew(self, node: NodeId, node_epoch: NodeEpoch, now: MonotonicNs) -> None:
-        """Note that this start of the node was heard."""
+        """Record that this start of the node was heard."""
         self._heard[node] = (node_epoch, now)
 
     def is_alive(self, node: NodeId, node_epoch: NodeEpoch, now: MonotonicNs) -> bool:

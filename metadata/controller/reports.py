@@ -24,7 +24,7 @@ class SilenceReports:
         self._accused: dict[tuple[StreamName, NodeId], MonotonicNs] = {}
 
     def add(self, stream: StreamName, leader_epoch: LeaderEpoch, reporter: NodeId, now: MonotonicNs) -> None:
-        """Note that ``reporter`` does not hear the leader of that reign."""
+        """Record that ``reporter`` does not hear the leader of that reign."""
         reign = self._reigns.get(stream)
         if reign is None or reign.leader_epoch < leader_epoch:
             reign = self._reigns[stream] = _Reign(leader_epoch)
@@ -39,7 +39,7 @@ class SilenceReports:
         return {node for node, at in reign.reported.items() if now < at + self._valid_ns}
 
     def accuse(self, stream: StreamName, leader: NodeId, now: MonotonicNs) -> None:
-        """Note that this leader is replaced because its followers did not hear it."""
+        """Record that this leader is replaced because its followers did not hear it."""
         self._accused[stream, leader] = now
 
     def is_accused(self, stream: StreamName, node: NodeId, now: MonotonicNs) -> bool:
