@@ -25,7 +25,7 @@ def partition_config(whole: StreamConfig, number: int, partitions: int) -> Strea
     """Return the configuration of one of so many partitions."""
     name = partition_name(whole.name, number)
     own = {"name": name, "partitions": partitions, "partition_of": whole.name, "partition": number}
-    return StreamConfig.model_validate(_fields(whole) | own)
+    return StreamConfig.model_validate(whole.settings() | own)
 
 
 def whole_config(rows: Sequence[Stream]) -> StreamConfig:
@@ -36,7 +36,7 @@ def whole_config(rows: Sequence[Stream]) -> StreamConfig:
     assert rows, "a partitioned stream is its partitions"
     config = rows[0].config
     own = {"name": config.partition_of, "partitions": wanted(rows), "partition_of": None, "partition": None}
-    return StreamConfig.model_validate(_fields(config) | own)
+    return StreamConfig.model_validate(config.settings() | own)
 
 
 def wanted(rows: Sequence[Stream]) -> int:
@@ -62,7 +62,7 @@ def to_create(whole: StreamConfig, catalog: Catalog) -> list[StreamConfig]:
     rows = catalog.partition_rows(whole.name)
     if rows:
         found = [whole_config((row,)) for row in rows]
-        differing = {name for config in found for name in _differing(whole, config) if name != "partitions"}
+        differing = {name for config in found for name in whole.differing(config) if name != "partitions"}
         if wanted(rows) != whole.partitions:
             differing.add("partitions")
         if differing:
@@ -127,11 +127,3 @@ def is_partitioned(name: str, catalog: Catalog) -> StreamIsPartitioned:
     names = [row.name for row in catalog.partition_rows(name)]
     listed = " … ".join([*names[:1], *names[1:][-1:]])
     return StreamIsPartitioned(f"stream {name!r} is partitioned: ask {listed}", partitions=len(names))
-
-
-def _fields(config: StreamConfig) -> dict[str, object]:
-    return {name: getattr(config, name) for name in StreamConfig.model_fields}
-
-
-def _differing(config: StreamConfig, other: StreamConfig) -> list[str]:
-    return [name for name in StreamConfig.model_fields if getattr(config, name) != getattr(other, name)]

@@ -238,6 +238,14 @@ class StreamConfig(BaseModel):
         _check_partitions(self)
         return self
 
+    def settings(self) -> dict[str, object]:
+        """Return the value of every setting by its name."""
+        return {name: getattr(self, name) for name in StreamConfig.model_fields}
+
+    def differing(self, other: "StreamConfig") -> list[str]:
+        """Return the names of the settings that have another value in ``other``, as declared."""
+        return [name for name, value in self.settings().items() if value != getattr(other, name)]
+
     @property
     def is_partitioned(self) -> bool:
         """Whether this is a partitioned stream as a whole, and so no stream by itself."""

@@ -78,7 +78,7 @@ def patched(config: StreamConfig, patch: StreamPatch) -> StreamConfig:
         JetstreamError: the result contradicts itself (as `StreamConfig`).
         pydantic.ValidationError: the result is outside a limit.
     """
-    fields = {name: getattr(config, name) for name in StreamConfig.model_fields}
+    fields = config.settings()
     for name in patch.model_fields_set:
         value = getattr(patch, name)
         if value is None:

@@ -51,12 +51,12 @@ class CreateStreamRequest(StreamConfig):
     @classmethod
     def of(cls, config: StreamConfig) -> "CreateStreamRequest":
         """Return the request that asks for ``config``, every field written out."""
-        return cls.model_validate({name: getattr(config, name) for name in StreamConfig.model_fields})
+        return cls.model_validate(config.settings())
 
     @property
     def config(self) -> StreamConfig:
         """The configuration that is asked for."""
-        return StreamConfig.model_validate({name: getattr(self, name) for name in StreamConfig.model_fields})
+        return StreamConfig.model_validate(self.settings())
 
 
 class RestoreStreamRequest(_Request):

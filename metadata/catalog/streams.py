@@ -65,9 +65,7 @@ def create_stream(tables: Tables, command: CreateStream) -> Events:
 def _found(existing: Stream, config: StreamConfig) -> Events:
     if existing.config == config:
         return (StreamFound(existing),)
-    differing = ", ".join(
-        name for name in StreamConfig.model_fields if getattr(existing.config, name) != getattr(config, name)
-    )
+    differing = ", ".join(existing.config.differing(config))
     return refused(
         StreamExists,
         f"stream {config.name!r} exists with another {differing}",
