@@ -48,7 +48,7 @@ class RegisterNode:
     does not know yet that it is blank names none, and stays so."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateStream:
     """Create a stream, or find it if it exists with an equal configuration."""
 
@@ -84,7 +84,7 @@ class BeginStream:
     leader_epoch: LeaderEpoch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateStream:
     """Merge changes into a stream's configuration."""
 

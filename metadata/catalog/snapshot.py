@@ -38,7 +38,7 @@ _CRC: Final = struct.Struct("<I")
 HEADER_BYTES: Final = _PREFIX.size + _CRC.size
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Body:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -57,11 +57,11 @@ def encode(catalog: Catalog) -> bytes:
     body = canonical_json(
         _BODY.dump_python(
             _Body(
-                catalog.applied,
-                catalog.nodes(),
-                catalog.streams(),
-                catalog.removals(),
-                catalog.forgotten_epoch,
+                applied=catalog.applied,
+                nodes=catalog.nodes(),
+                streams=catalog.streams(),
+                removals=catalog.removals(),
+                forgotten_epoch=catalog.forgotten_epoch,
             ),
             mode="json",
         )

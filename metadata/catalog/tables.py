@@ -37,7 +37,7 @@ from metadata.limits import REMOVALS_MAX
 from metadata.stream_config import StreamConfig
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredNode:
     """A node as it last registered; ``host`` and ``port`` serve the socket protocol."""
 
@@ -97,7 +97,7 @@ class TierMark:
     """The object that lists the segments; None: there are none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
     """A stream: its configuration, its replicas and its leader."""
 
@@ -192,7 +192,7 @@ class Removal:
     """The stream is gone and had objects in the object store, which go first."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Tables:
     """All rows; changed by the functions of this package only."""
 

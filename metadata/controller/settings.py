@@ -6,7 +6,7 @@ from typing import Final
 _MS: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
     """Checked against each other when made: what does not fit is the caller's bug."""
 

@@ -15,7 +15,7 @@ HEARTBEATS_PER_ELECTION_TIMEOUT_MIN: Final = 3
 """Fewer, and two lost messages look like a dead leader."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RaftSettings:
     """Checked against each other when made: what does not fit is the caller's bug."""
 

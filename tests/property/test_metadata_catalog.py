@@ -142,11 +142,11 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         self.lives += 1
         event = self._apply(
             CreateStream(
-                StreamConfig(name=name, subject=subject, replicas=len(replicas)),
-                Incarnation(f"life-{self.lives}"),
-                CREATED,
-                tuple(NodeId(node) for node in replicas),
-                NodeId(replicas[-1]),
+                config=StreamConfig(name=name, subject=subject, replicas=len(replicas)),
+                incarnation=Incarnation(f"life-{self.lives}"),
+                created=CREATED,
+                replicas=tuple(NodeId(node) for node in replicas),
+                leader=NodeId(replicas[-1]),
             )
         )
         known = self.streams.get(name)

@@ -56,7 +56,11 @@ def test_the_catalogue_counts_what_its_streams_say(commands: list[Command]) -> N
     for life, command in enumerate(commands):
         if isinstance(command, CreateStream):
             command = CreateStream(  # noqa: PLW2901 - with a life of its own, as whoever proposes draws one
-                command.config, Incarnation(f"l{life}"), command.created, command.replicas, command.leader
+                config=command.config,
+                incarnation=Incarnation(f"l{life}"),
+                created=command.created,
+                replicas=command.replicas,
+                leader=command.leader,
             )
         events = apply(catalog, command)
         catalog.audit()

@@ -40,7 +40,16 @@ def _row(leader: NodeId, epoch: int) -> Stream:
     config = StreamConfig.model_validate({"name": "orders", "subject": "orders.>", "replicas": 2})
     members = tuple(InSyncReplica(node, f"disk-of-{node}") for node in (A, B))
     life = Incarnation("life-1")
-    return Stream(config, life, TimestampUs(0), (A, B), leader, LeaderEpoch(epoch), members, 1)
+    return Stream(
+        config=config,
+        incarnation=life,
+        created=TimestampUs(0),
+        replicas=(A, B),
+        leader=leader,
+        leader_epoch=LeaderEpoch(epoch),
+        isr=members,
+        isr_version=1,
+    )
 
 
 def _reigns(*led: tuple[NodeId, int]) -> None:

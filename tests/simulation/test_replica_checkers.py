@@ -60,7 +60,16 @@ def _row(*isr: NodeId, leader: NodeId | None = A, minimum: int = 1, **changed: o
     )
     members = tuple(InSyncReplica(node, f"disk-of-{node}") for node in isr)
     incarnation = Incarnation("life-1")
-    return Stream(config, incarnation, TimestampUs(0), (A, B), leader, LeaderEpoch(1), members, 1)
+    return Stream(
+        config=config,
+        incarnation=incarnation,
+        created=TimestampUs(0),
+        replicas=(A, B),
+        leader=leader,
+        leader_epoch=LeaderEpoch(1),
+        isr=members,
+        isr_version=1,
+    )
 
 
 def _committed(*batches: Batch) -> Committed:

@@ -103,7 +103,7 @@ def partition(
 
 def update(name: str = "orders", /, **changes: object) -> UpdateStream:
     """A merge patch of the named fields."""
-    return UpdateStream(StreamName(name), StreamPatch.model_validate(changes))
+    return UpdateStream(stream=StreamName(name), patch=StreamPatch.model_validate(changes))
 
 
 def catalog_of(*commands: Command) -> Catalog:

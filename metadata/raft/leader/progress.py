@@ -32,7 +32,7 @@ class ProgressState(StrEnum):
     SNAPSHOT = "snapshot"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class PeerProgress:
     """See the module.
 

@@ -59,7 +59,9 @@ class ReaderFaults:
         if moves:
             return ReassignReplicas(stream.name, stream.incarnation, target, readers)
         patch = StreamPatch.model_validate({"read_replicas": len(readers)})
-        return UpdateStream(stream.name, patch, stream.incarnation, read_replicas=readers)
+        return UpdateStream(
+            stream=stream.name, patch=patch, incarnation=stream.incarnation, read_replicas=readers
+        )
 
     def leave_and_return(self) -> None:
         """Let a node remove its log and have the stream again, while what it said before comes late."""

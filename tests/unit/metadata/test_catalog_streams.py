@@ -85,11 +85,11 @@ def test_the_reserved_prefix_is_the_one_of_the_node_that_took_the_request() -> N
     catalog = catalog_of(register())
     wanted = create("orders", subject="house.>")
     elsewhere = CreateStream(
-        wanted.config,
-        wanted.incarnation,
-        wanted.created,
-        wanted.replicas,
-        wanted.leader,
+        config=wanted.config,
+        incarnation=wanted.incarnation,
+        created=wanted.created,
+        replicas=wanted.replicas,
+        leader=wanted.leader,
         api_prefix="house.js",
     )
     assert isinstance(refusal(apply(catalog, elsewhere)), InvalidConfig)
@@ -127,7 +127,11 @@ def test_an_incarnation_that_could_not_be_a_directory_is_refused(incarnation: st
     catalog = catalog_of(register())
     command = create("orders")
     bad = CreateStream(
-        command.config, Incarnation(incarnation), command.created, command.replicas, command.leader
+        config=command.config,
+        incarnation=Incarnation(incarnation),
+        created=command.created,
+        replicas=command.replicas,
+        leader=command.leader,
     )
     assert isinstance(refusal(apply(catalog, bad)), InvalidName)
 

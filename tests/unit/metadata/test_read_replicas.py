@@ -44,7 +44,7 @@ def ids(nodes: Sequence[str]) -> tuple[NodeId, ...]:
 
 def resize(nodes: str, count: int | None = None) -> UpdateStream:
     patch = StreamPatch(read_replicas=len(nodes) if count is None else count)
-    return UpdateStream(ORDERS, patch, read_replicas=ids(nodes))
+    return UpdateStream(stream=ORDERS, patch=patch, read_replicas=ids(nodes))
 
 
 def reassign(catalog: Catalog, target: str, read: str | None = None) -> ReassignReplicas:

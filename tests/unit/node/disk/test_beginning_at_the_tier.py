@@ -26,14 +26,14 @@ ME, OTHER = NodeId("sole"), NodeId("c")
 CONFIG = StreamConfig(name="orders", subject="orders.>", tier=True, replicas=2)
 TIER_END = Offset(4)
 FOLLOWED = Stream(
-    CONFIG,
-    Incarnation("one"),
-    NOW,
-    (ME, OTHER),
-    OTHER,
-    LeaderEpoch(2),
-    (InSyncReplica(OTHER, "e"),),
-    2,
+    config=CONFIG,
+    incarnation=Incarnation("one"),
+    created=NOW,
+    replicas=(ME, OTHER),
+    leader=OTHER,
+    leader_epoch=LeaderEpoch(2),
+    isr=(InSyncReplica(OTHER, "e"),),
+    isr_version=2,
     tier=TierMark(2, Offset(0), TIER_END, LeaderEpoch(2), None, "m"),
 )
 ELECTED = replace(

@@ -49,7 +49,16 @@ async def lone_stream() -> AsyncIterator[tuple[NodeServices, MemoryDisk, dict[st
 def row_of(config: StreamConfig) -> Stream:
     me = NodeId("sole")
     isr = (InSyncReplica(me, "disk"),)
-    return Stream(config, Incarnation("one"), TimestampUs(0), (me,), me, EPOCH, isr, 1)
+    return Stream(
+        config=config,
+        incarnation=Incarnation("one"),
+        created=TimestampUs(0),
+        replicas=(me,),
+        leader=me,
+        leader_epoch=EPOCH,
+        isr=isr,
+        isr_version=1,
+    )
 
 
 async def told(leading: LeadingStream, heard: dict[str, object]) -> object:
