@@ -31,7 +31,7 @@ def partition_config(whole: StreamConfig, number: int, partitions: int) -> Strea
 def whole_config(rows: Sequence[Stream]) -> StreamConfig:
     """Return the configuration of the stream whose partitions these are, by number: that of the first.
 
-    With as many partitions as there are to be, be they there or not.
+    Its ``partitions`` is the configured number, whether or not all exist.
     """
     assert rows, "a partitioned stream is its partitions"
     config = rows[0].config
@@ -40,7 +40,7 @@ def whole_config(rows: Sequence[Stream]) -> StreamConfig:
 
 
 def wanted(rows: Sequence[Stream]) -> int:
-    """Return how many partitions there are to be."""
+    """Return the configured number of partitions."""
     return max(row.config.partitions or 0 for row in rows)
 
 
@@ -51,7 +51,7 @@ def missing(rows: Sequence[Stream], partitions: int) -> list[int]:
 
 
 def to_create(whole: StreamConfig, catalog: Catalog) -> list[StreamConfig]:
-    """Return the partitions that a creation is to make; none if all are there, as is asked.
+    """Return the configurations of the partitions to create; none if all are there as requested.
 
     Raises:
         StreamExists: a name is taken, or the stream is there with another configuration.
@@ -72,7 +72,7 @@ def to_create(whole: StreamConfig, catalog: Catalog) -> list[StreamConfig]:
 
 
 def partitions_to_add(whole: StreamConfig, catalog: Catalog) -> list[StreamConfig]:
-    """Return the partitions that are not there yet.
+    """Return the configurations of the partitions that do not exist yet.
 
     Raises:
         StreamExists: a stream that is none of them has such a name.
@@ -87,7 +87,7 @@ def partitions_to_add(whole: StreamConfig, catalog: Catalog) -> list[StreamConfi
 
 
 def updated_partitions(patch: StreamPatch, whole: StreamConfig) -> int:
-    """Return how many partitions there are to be after a change of a partitioned stream.
+    """Return the number of partitions after a change of a partitioned stream.
 
     Raises:
         InvalidConfig: fewer than there are, or the change would make it something else.
@@ -115,7 +115,7 @@ def refuse_lone_change(row: Stream, patch: StreamPatch) -> None:
 
 
 def is_partition(row: Stream, reason: str, **detail: str) -> StreamIsPartition:
-    """Return the refusal of what is asked of a whole stream, and was asked of one partition."""
+    """Return the refusal of a request for one partition that is possible for the whole stream only."""
     whole = row.config.partition_of or ""
     return StreamIsPartition(
         f"{reason}: {row.name!r} is a partition of {whole!r}", partition_of=whole, **detail
@@ -123,7 +123,7 @@ def is_partition(row: Stream, reason: str, **detail: str) -> StreamIsPartition:
 
 
 def is_partitioned(name: str, catalog: Catalog) -> StreamIsPartitioned:
-    """Return the refusal of what is asked of a partitioned stream, and is to be asked of its partitions."""
+    """Return the refusal of a request for a partitioned stream that is possible for its partitions only."""
     names = [row.name for row in catalog.partition_rows(name)]
     listed = " … ".join([*names[:1], *names[1:][-1:]])
     return StreamIsPartitioned(f"stream {name!r} is partitioned: ask {listed}", partitions=len(names))

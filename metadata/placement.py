@@ -21,7 +21,7 @@ from metadata.stream_config import StreamConfig
 
 @dataclass(frozen=True, slots=True)
 class PlacementCandidate:
-    """A node that can take a replica, and what it has already."""
+    """A node that can take a replica, and its load."""
 
     node_id: NodeId
     rack: str | None = None

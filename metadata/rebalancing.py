@@ -1,6 +1,6 @@
-"""Which replicas move to other nodes when a node is to be emptied, or the load to be evened out.
+"""Moves of replicas that empty a node, or even out the load.
 
-Pure plans: of a stream that is being moved already, what it is moved to counts. A plan moves as little as it
+Pure plans: of a stream that is being moved already, its target counts. A plan moves as little as it
 can: a replica is exchanged for another, and the others of its stream stay where they are. Read replicas count
 and move like replicas.
 """

@@ -1,4 +1,4 @@
-"""The request API as pure models: what is asked, what is answered, and their JSON.
+"""The request API as pure models: requests, responses, and their JSON.
 
 Subjects are ``{prefix}.stream.create`` and so on; docs/api.md shows every request.
 """

@@ -15,7 +15,7 @@ TABLES: Final = {"errors": error_table, "settings": settings_table}
 
 
 def cut_at_table(page: str, word: str) -> tuple[str, str, str]:
-    """Return what ``page`` has before a table, the table, and what it has after it, with the markers."""
+    """Return the parts of ``page``: before a table, with its first marker, the table, and after it."""
     begin, end = f"<!-- {word}: begin (generated) -->\n", f"<!-- {word}: end -->\n"
     before, _, rest = page.partition(begin)
     table, _, after = rest.partition(end)

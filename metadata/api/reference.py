@@ -55,7 +55,7 @@ def settings_table() -> str:
 
 
 def _values(setting: dict[str, Any], types: dict[str, Any]) -> str:
-    """Return which values a setting takes, null apart."""
+    """Return the type and the limits of a setting, or its values; null is left out."""
     schema = setting.get("anyOf", [setting])[0]
     if "$ref" in schema:
         schema = types[schema["$ref"].rpartition("/")[2]]

@@ -1,4 +1,4 @@
-"""Which node answers a request best; any node takes it.
+"""The node that answers a request best; any node accepts it.
 
 The leader of a stream knows its live state and is where its changes take effect; the metadata leader knows
 which nodes are alive, and so which can hold or lead a stream. Everything else is in the catalogue, which

@@ -225,7 +225,7 @@ class CancelReassignment:
 
 @dataclass(frozen=True, slots=True)
 class ForgetNode:
-    """Drop a node that holds nothing and does not come back; what it had to remove is not waited for."""
+    """Drop a node that holds nothing and does not come back; the removals that it owes are struck off."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 

@@ -1,4 +1,4 @@
-"""Which nodes hold a stream: which requests are refused, and the effects of a change.
+"""The holders of a stream: the refusals of requests, and the effects of a change.
 
 Replicas join the ISR and lead; read replicas only follow. A node is one or the other. A node that
 holds the stream no more owes the removal of its files, and leaves the ISR. Every change is a new version of

@@ -58,7 +58,7 @@ def register_node(tables: Tables, command: RegisterNode) -> Events:
 def _with_what_is_there(
     tables: Tables, stream: Stream, node: RegisteredNode, *, is_kept: bool, is_lost: bool
 ) -> Stream:
-    """Note whether a replica may hold nothing: what was in sync with this directory is there, or is back."""
+    """Record whether a replica is blank: without the log that was in sync with this directory."""
     is_there = is_kept and InSyncReplica(node.node_id, node.directory) in stream.isr
     was_blank = node.node_id in stream.blank
     may_hold_nothing = not is_there and (was_blank or is_lost)
@@ -133,14 +133,14 @@ def _malformed(command: RegisterNode) -> Events | None:
 
 
 def _start_anew(tables: Tables, stream: Stream, node: RegisteredNode, *, unsynced_kept: bool) -> Events:
-    """Take the consequences of a node's new start for one stream.
+    """Apply a node's new start to one stream.
 
     Its reign ends, because a process never leads under an epoch granted to an earlier start. A member of the
     ISR that came back with another directory, or without the stream's log, lost what it held, and leaves;
     unless it is the last: then the stream stays without a leader until what was lost is back. A member that
     may have lost what it counted as stored without a sync leaves too, unless nobody has more (KIP-966).
 
-    From now on it counts only what it syncs, if the stream says so.
+    From now on it counts only synced records, with ``sync: always``.
     """
     events: list[Event] = []
     after = stream
@@ -165,7 +165,7 @@ def _is_lost(member: InSyncReplica, node: RegisteredNode, *, keeps_all: bool) ->
 
 
 def forget_node(tables: Tables, command: ForgetNode) -> Events:
-    """Drop a node without replicas, and what was owed by it; only its node_epochs are not given again."""
+    """Drop a node without replicas, and the removals that it owed; its node_epochs are not given again."""
     node = tables.nodes.get(command.node_id)
     if node is None:
         return refused(UnknownNode, f"node {command.node_id!r} is not registered", node_id=command.node_id)

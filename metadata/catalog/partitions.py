@@ -1,7 +1,7 @@
-"""Which partitions there are of each partitioned stream, and how many of them share its messages.
+"""The partitions of each partitioned stream, and how many of them share its messages.
 
-A partitioned stream is no row of its own: it is what the streams say that are its partitions, each of which
-says how many there were to be when it was created. Of these numbers the largest counts for which all
+A partitioned stream is no row of its own: it follows from the streams that are its partitions, each of which
+has the number that there were to be when it was created. Of these numbers the largest counts for which all
 partitions are there. So a stream whose creation is under way counts none, and takes no messages; one to which
 partitions are being added counts as many as before until the last of them is there.
 """

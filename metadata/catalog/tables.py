@@ -82,7 +82,7 @@ class UncleanElection:
 
 @dataclass(frozen=True, slots=True)
 class TierMark:
-    """How far a stream is in the object store: what is below ``end`` was read back from there, verified."""
+    """How far a stream is in the object store: records below ``end`` were read back from there, verified."""
 
     version: int
     """One more with every change, which names it: compare-and-set."""
@@ -160,7 +160,7 @@ class Stream:
         return all(node in self.blank for node in self.isr_nodes)
 
     def may_lack_committed(self, last_epoch: LeaderEpoch) -> bool:
-        """Return whether the leader may lack what was committed in a log that ends in ``last_epoch``.
+        """Return whether the leader may lack committed records of a log that ends in ``last_epoch``.
 
         A leader that was elected cleanly may, only where records count before they are forced to disk.
         """

@@ -44,7 +44,7 @@ class NodeStopping:
 
 @dataclass(frozen=True, slots=True)
 class RowsChanged:
-    """A command was applied to the catalogue, and this is what it did."""
+    """A command was applied to the catalogue, with these events."""
 
     events: Events
 

@@ -1,4 +1,4 @@
-"""Which nodes are alive, as far as this metadata leader has heard since its term began."""
+"""Leases of nodes, as far as this metadata leader has heard them since its term began."""
 
 from envelope.types import MonotonicNs, NodeEpoch, NodeId
 

@@ -1,4 +1,4 @@
-"""Which streams a node leads, so that what concerns one node looks at no other's streams."""
+"""The streams that each node leads, so that an event of one node looks at no other's streams."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Which nodes are alive and could lead: leases, held against what is registered."""
+"""Nodes that are alive and could lead: their leases, compared with the registered starts."""
 
 from envelope.types import MonotonicNs, NodeEpoch, NodeId
 from metadata.catalog.catalog import Catalog

@@ -1,4 +1,4 @@
-"""Which streams are led by another than their preferred leader, the first of their replicas."""
+"""Streams that another than their preferred leader, the first of their replicas, leads."""
 
 from envelope.types import MonotonicNs, StreamName
 from metadata.catalog.tables import Stream

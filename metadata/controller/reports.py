@@ -1,4 +1,4 @@
-"""Which followers do not hear their leaders, and which leaders were replaced for it."""
+"""Reports of followers that do not hear their leaders, and the leaders that were replaced for it."""
 
 from dataclasses import dataclass, field
 
@@ -54,7 +54,7 @@ class SilenceReports:
             del self._accused[key]
 
     def expire(self, now: MonotonicNs) -> None:
-        """Forget what counts no more, so that memory follows what is wrong now."""
+        """Forget reports that count no more, which bounds the memory."""
         self._accused = {key: at for key, at in self._accused.items() if now < at + self._accused_ns}
         self._reigns = {
             stream: reign

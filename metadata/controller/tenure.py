@@ -8,7 +8,7 @@ from metadata.lease import Lease
 from metadata.raft.messages.node_messages import LeaseGranted, LeaseRefused
 
 CLOCK_MARGIN_DIVISOR: Final = 16
-"""A sixteenth of what was granted is not used: the clock that counts it here may run slower than the one
+"""A sixteenth of the granted time is not used: the clock that counts it here may run slower than the one
 that counts it on the metadata leader. Clocks that are steered run apart by a two-thousandth."""
 
 

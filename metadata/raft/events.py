@@ -68,7 +68,7 @@ class CompactLog:
 
 @dataclass(frozen=True, slots=True)
 class PeerDisconnected:
-    """The connection to ``peer`` broke: what was under way may be lost."""
+    """The connection to ``peer`` broke: messages under way may be lost."""
 
     peer: NodeId
     refused: bool
@@ -130,7 +130,7 @@ class MetadataLeaderChanged:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """The payloads were appended from ``first`` on; what is committed of them shows in `Apply`."""
+    """The payloads were appended from ``first`` on; `Apply` shows those that are committed."""
 
     first: LogIndex
     term: Term

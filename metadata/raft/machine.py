@@ -86,7 +86,7 @@ class Raft:
         now: MonotonicNs,
         recovery_token: int | None = None,
     ) -> None:
-        """Go on with what is stored, as a follower.
+        """Go on with the stored state, as a follower.
 
         Args:
             node_id: this voter.
@@ -194,7 +194,7 @@ class Raft:
         return actions
 
     def answer(self, question: Observe) -> ObserverAnswer | None:
-        """Return what an observer lacks of what was applied here; None while that is nothing.
+        """Return entries or the state that were applied here and an observer lacks; None if there are none.
 
         That is committed, so that no later leader has another history, whether or not this voter leads.
         """
@@ -303,7 +303,7 @@ class Raft:
         self._leadership = None
 
     def _applicable(self) -> list[Action]:
-        """Return what the state machine may have now: what is committed, and durable here."""
+        """Return the actions that apply what is committed, and durable here."""
         actions: list[Action] = []
         snapshot, durable = self._log.snapshot, self._output.durable_index
         if self._applied < snapshot.index <= durable:

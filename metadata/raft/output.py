@@ -17,7 +17,7 @@ from metadata.raft.state import HardState, Snapshot
 
 @dataclass(slots=True)
 class _Write:
-    """A write that was not reported yet, and what is durable once it is."""
+    """A write that was not reported yet, and the state that is durable once it is."""
 
     number: int
     hard_state: HardState
@@ -32,7 +32,7 @@ class ActionBuffer:
     """
 
     def __init__(self, hard_state: HardState, last_index: LogIndex) -> None:
-        """Begin with what was stored."""
+        """Begin with the stored state."""
         self._durable_hard_state = hard_state
         self._durable_index = last_index
         self._begun_hard_state = hard_state
@@ -66,12 +66,12 @@ class ActionBuffer:
         self._promises.append(Send(message))
 
     def changed_from(self, first: LogIndex) -> None:
-        """Write the log's entries from ``first`` on; what was durable of them is replaced."""
+        """Write the log's entries from ``first`` on; durable ones of them are replaced."""
         self._lower(LogIndex(first - 1))
         self._changed_from = first if self._changed_from is None else min(self._changed_from, first)
 
     def compacted(self, snapshot: Snapshot) -> None:
-        """Write a snapshot of what is durable already."""
+        """Write a snapshot of entries that are durable already."""
         assert snapshot.index <= self._durable_index, f"R9: snapshot {snapshot.index} of what is not durable"
         self._snapshot = snapshot
 
@@ -89,7 +89,7 @@ class ActionBuffer:
             self._durable_index = max(self._durable_index, write.durable_index)
 
     def flush(self, hard_state: HardState, log: RaftLog) -> list[Action]:
-        """Return what was gathered, the write last; the voter now has this state and this log."""
+        """Return the gathered actions, the write last, for a voter with this state and this log."""
         actions = self._actions
         actions += self._written(hard_state, log)
         self._actions, self._promises = [], []

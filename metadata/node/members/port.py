@@ -52,7 +52,7 @@ class MetadataMember(Protocol):
         """
 
     async def stop(self) -> None:
-        """Finish and close what is kept; `run` does so too, this is for a member that may never have run."""
+        """Finish the writes and close the storage, as `run` does; for a member that may never have run."""
 
     def forward(self, payloads: tuple[bytes, ...]) -> None:
         """Send payloads to the leader, here or elsewhere, to propose; they may be lost on the way."""

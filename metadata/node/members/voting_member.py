@@ -138,7 +138,7 @@ class VotingMember:
             self.network.send(Forwarded(self._node_id, leader, payloads))
 
     def _propose(self, payloads: tuple[bytes, ...]) -> None:
-        """Propose what is then lost if this member does not lead, or cannot take more."""
+        """Propose payloads, which are lost if this member does not lead, or is overloaded."""
         with contextlib.suppress(NotLeader, Overloaded):
             self.voter.propose(payloads)
 

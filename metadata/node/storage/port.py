@@ -5,7 +5,7 @@ the real one. A call that returned is durable; one that raised is unknown, and a
 the storage refuses all further use, because a failed sync says nothing about what a second one would mean
 (Rebello et al., ATC'20).
 
-Invariants, asserted of what is given and checked of what is read:
+Invariants, asserted of arguments and checked of bytes that are read:
     S1: entries follow each other without a gap, from the snapshot on.
     S2: terms never decrease along the log, from the snapshot's on, and none exceeds the hard state's.
     S3: the hard state's term never decreases, and a vote in a term is never changed or taken back.
@@ -54,7 +54,7 @@ class Storage(Protocol):
     """
 
     def load(self) -> Stored:
-        """Return what is stored now."""
+        """Return the stored state."""
 
     def append(self, entries: Sequence[Entry], hard_state: HardState | None = None) -> None:
         """Store entries, replacing all from the first one's index on, and the hard state, in one sync.
@@ -78,7 +78,7 @@ class Storage(Protocol):
 
 
 class StoredLog:
-    """The image in memory of what a storage holds; what is added to it was, or is about to be, durable."""
+    """The image of a storage in memory; all that is added to it was, or is about to be, durable."""
 
     __slots__ = ("_entries", "hard_state", "snapshot")
 

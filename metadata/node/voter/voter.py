@@ -274,7 +274,7 @@ class Voter:
             self._reads.refuse_all()
 
     def _compact_if_due(self) -> None:
-        """Replace a long log by a snapshot, once what is being performed is done."""
+        """Replace a long log by a snapshot, once the actions under way are performed."""
         if self._log_bytes > self._compact_at:
             self._compact_at = 2 * self._log_bytes  # until the snapshot is durable
             compact = CompactLog(self._raft.applied, self._state.snapshot())

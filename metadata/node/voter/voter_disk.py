@@ -60,7 +60,7 @@ class VoterDisk:
         self._queue.put(persist)
 
     async def stop(self) -> None:
-        """Finish what is queued, unless the disk is full; then end the thread and close the storage."""
+        """Finish the queued writes, unless the disk is full; then end the thread and close the storage."""
         self._stopping.set()
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)

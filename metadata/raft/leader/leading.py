@@ -78,7 +78,7 @@ class Leadership:
         return now >= self._replication.majority_lost_at
 
     def pass_time(self, now: MonotonicNs) -> None:
-        """Do what is due."""
+        """Do what is due: a heartbeat, the end of a transfer."""
         if self._transfer is not None and now >= self._transfer.give_up_at:
             self._transfer = None
         if now >= self._heartbeat_at:

@@ -116,7 +116,7 @@ class PeerProgress:
         self._check()
 
     def probe(self) -> None:
-        """Begin again behind what was acknowledged: what is under way may be lost."""
+        """Begin again behind ``match``: messages under way may be lost."""
         self.state = ProgressState.PROBE
         self.next = LogIndex(self.match + 1)
         self._in_flight.clear()

@@ -34,7 +34,7 @@ class CommittedEntries:
 
 @dataclass(frozen=True, slots=True)
 class CommittedState:
-    """To an observer: the state machine, as the log does not reach back to what was asked for."""
+    """To an observer: the state machine, as the log does not reach back to the entry in question."""
 
     source: NodeId
     target: NodeId

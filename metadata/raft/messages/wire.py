@@ -71,7 +71,7 @@ MESSAGE_BYTES_MAX: Final = SNAPSHOT_BYTES_MAX + MIB
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """Propose this if you lead. There is no answer: what was applied shows in the log, on every voter."""
+    """Propose this if you lead. There is no answer: an applied payload shows in the log, on every voter."""
 
     source: NodeId
     target: NodeId
@@ -154,7 +154,7 @@ class MessageReader:
     """Puts the messages of one connection together from whatever pieces arrive."""
 
     def __init__(self, source: NodeId, target: NodeId, bytes_max: int = MESSAGE_BYTES_MAX) -> None:
-        """Read what ``source`` sends to ``target``; what is longer than ``bytes_max`` is no message."""
+        """Read the messages of ``source`` to ``target``; a frame above ``bytes_max`` is no message."""
         self._bytes_max = bytes_max
         self._source = source
         self._target = target
