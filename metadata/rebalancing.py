@@ -52,7 +52,7 @@ def emptied(node: NodeId, streams: Iterable[Stream], racks: Racks) -> list[Plann
         before, read_before = planned(row), row.read_replicas
         if node not in (*before, *read_before):
             continue
-        # Of a stream that is being moved, who is about to leave cannot become a read replica yet.
+        # A replica that is about to leave a stream that is being moved cannot become a read replica yet.
         taken = {*before, *read_before, *(row.replicas if node in read_before else ())}
         others = [
             PlacementCandidate(name, rack, held[name], leaders[name])

@@ -43,7 +43,7 @@ def ordered_election(
         name = well[0].node_id
         reason = f"{name!r} is in sync and alive: it is elected by itself, and nothing is lost"
         return CommandRefused(StreamHasLeader, reason, (("leader", name),))
-    # A leader that nobody has heard in this term may still be one.
+    # A leader that was not heard in this term may still lead.
     if not living.is_isr_dead(row, now):
         return CommandRefused(UnavailableError, "the lease of who was in sync has not run out yet")
     if not living.is_eligible(node, now):

@@ -94,7 +94,7 @@ class Election:
         self._granted: set[NodeId] = set()
         self._leader_heard_at: MonotonicNs | None = None
         self.timer = ElectionTimer(group.node_id, settings, now)
-        if group.peers:  # alone there is nobody to wait for
+        if group.peers:  # alone there is no leader to wait for
             self.timer.restart(self.term, now)
 
     @property
