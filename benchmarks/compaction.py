@@ -93,16 +93,16 @@ def _one_pass(shape: Shape, size: int, directory: Path) -> tuple[float, float]:
     """Fill a log and compact it; return MiB of input for each second of CPU, and how much is left."""
     disk = OsDisk(directory)
     log = Log.open(disk, "log", LogConfig(segment_bytes=SEGMENT_BYTES, compaction=_EAGER), _FAR)
-    log.begin_epoch(LeaderEpoch(1), _FAR)
+    log.writer.begin_epoch(LeaderEpoch(1), _FAR)
     for records in _batches(shape, size):
-        log.append(encode(records, log.log_end_offset, log.last_epoch), _FAR)
-    log.sync()
+        log.writer.append_group((encode(records, log.log_end_offset, log.reader.last_epoch),), _FAR)
+    log.writer.sync()
     bounds = CompactionBounds(log.log_end_offset, log.log_end_offset, _FAR)
-    plan = plan_compaction(log.all_segments, log.compaction, bounds, _EAGER)
+    plan = plan_compaction(log.reader.segments, log.compaction, bounds, _EAGER)
     assert plan is not None, "all of it is dirty"
     before = sum(segment.size for segment in plan.segments)
     begun = time.process_time()
-    work = CompactionPass(log, disk, plan, Compression.NONE, _no_rest)
+    work = CompactionPass(log.reader, disk, plan, Compression.NONE, _no_rest)
     work.gather()
     freed = 0
     for segment in plan.segments:

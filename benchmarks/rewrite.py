@@ -131,16 +131,16 @@ def rewrite_singles(values: Sequence[bytes], directory: Path) -> Outcome:
         log = _begun(disk, "single")
         for number, value in enumerate(values):
             records = PlainRecords(Offset(number), _time_of(number), _SUBJECT, (value,))
-            log.append(encode_plain(records, log.last_epoch), _NOW)
+            log.writer.append_group((encode_plain(records, log.reader.last_epoch),), _NOW)
         _seal(log)
-        single = log.bytes - log.all_segments[-1].size
+        single = log.reader.size - log.reader.segments[-1].size
         begun = time.process_time()
-        for segment in log.all_segments[:-1]:
-            found = rewritten(log, disk, segment, _no_rest)
+        for segment in log.reader.segments[:-1]:
+            found = rewritten(log.reader, disk, segment, _no_rest)
             if found is not None:
                 log.replace_segment(found)
         spent = time.process_time() - begun
-        merged = log.bytes - log.all_segments[-1].size
+        merged = log.reader.size - log.reader.segments[-1].size
         log.close()
         return Outcome(single, merged, _in_large_batches(disk, values), spent)
     finally:
@@ -156,25 +156,25 @@ def _in_large_batches(disk: OsDisk, values: Sequence[bytes]) -> int:
         timed = records.set_column(
             1, records.schema.field(1), pa.array(times).cast(records.schema.field(1).type)
         )
-        for batch in encode_group(timed, Offset(start), log.last_epoch, Compression.ZSTD):
-            log.append(batch, _NOW)
+        for batch in encode_group(timed, Offset(start), log.reader.last_epoch, Compression.ZSTD):
+            log.writer.append_group((batch,), _NOW)
     _seal(log)
-    size = log.bytes - log.all_segments[-1].size
+    size = log.reader.size - log.reader.segments[-1].size
     log.close()
     return size
 
 
 def _begun(disk: OsDisk, name: str) -> Log:
     log = Log.open(disk, name, LogConfig(segment_age_us=1), _NOW)
-    log.begin_epoch(LeaderEpoch(1), _NOW)
+    log.writer.begin_epoch(LeaderEpoch(1), _NOW)
     return log
 
 
 def _seal(log: Log) -> None:
     """Begin a new segment, as a record does that comes later."""
     records = PlainRecords(log.log_end_offset, _time_of(log.log_end_offset), _SUBJECT, (b"",))
-    log.append(encode_plain(records, log.last_epoch), _LATER)
-    log.sync()
+    log.writer.append_group((encode_plain(records, log.reader.last_epoch),), _LATER)
+    log.writer.sync()
 
 
 def _time_of(number: int) -> TimestampUs:

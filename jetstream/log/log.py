@@ -1,20 +1,20 @@
-"""The log of one stream: segments, and the one writer's half of them.
+"""The log of one stream: a reader, a writer, and what concerns both.
 
-`WritableLog` appends; here a log is opened and closed, says what an append will ask of the disk, and what it
-holds is removed: from its start by retention and truncation, from its end for a follower whose leader never
-had it.
+`LogReader` plans reads and `LogWriter` appends. Here a log is opened and closed, and what it holds is removed
+(from its start by retention and truncation, from its end for a follower whose leader never had it), written
+anew or repaired.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from envelope.errors import DiskFull, OffsetOutOfRange, StorageError, StreamOffline
-from envelope.types import FilePosition, Offset, TimestampUs
+from envelope.errors import DiskFull, JetstreamError, OffsetOutOfRange, StorageError, StreamOffline
+from envelope.types import Offset, TimestampUs
 from jetstream.log.disk.port import Disk, parent_of
 from jetstream.log.disk.state_file import write_state
-from jetstream.log.format.batch import BatchFlags, SealedBatch, UnsealedBatch
-from jetstream.log.readable_log import FileRange, Location
+from jetstream.log.format.batch import SealedBatch
+from jetstream.log.reader import FileRange, Location, LogReader, segment_at
 from jetstream.log.recovery import Recovery, RecoveryReport, Verify
 from jetstream.log.rewriting.repair import Hole, check_fits, entries_of, holes, publish, put_back
 from jetstream.log.rewriting.replacement import RewrittenSegment
@@ -22,15 +22,14 @@ from jetstream.log.segments.corrupt_ranges import above, below
 from jetstream.log.segments.index_file import remove_index
 from jetstream.log.segments.log_config import LogConfig
 from jetstream.log.segments.retention import retained_start
-from jetstream.log.segments.scan import FOLLOWED_GROUPS_MAX
 from jetstream.log.segments.segment import PlanAgain, Segment
 from jetstream.log.segments.segment_writer import SegmentWriter, remove
-from jetstream.log.state.checkpoint import Checkpoint, DurabilityMarkers
+from jetstream.log.state.checkpoint import DurabilityMarkers
 from jetstream.log.state.compaction_state import COMPACTION_FILE, CompactionState
 from jetstream.log.state.epochs import EpochHistory
 from jetstream.log.state.reset import begin_reset, finish_reset
 from jetstream.log.state.rewrite_state import write_rewritten_end
-from jetstream.log.writable_log import WritableLog
+from jetstream.log.writer import LogWriter
 
 __all__ = ["FileRange", "Location", "Log", "LogConfig", "RecoveryReport", "Segment"]
 
@@ -38,10 +37,33 @@ _DELETED_SUFFIX = ".deleted"
 _NOTHING = Offset(0)
 
 
-class Log(WritableLog):
-    """One stream's log, opened for appending; all methods are for the one disk thread."""
+class Log:
+    """One stream's log, opened for appending; all methods are for the one disk thread.
 
-    __slots__ = ()
+    Attributes:
+        directory: path on the log's disk.
+        reader: for any thread.
+        writer: for the disk thread.
+        compaction: how far the log is compacted, as it is on record; another object after every cut.
+        rewritten_end: below it all segments have been looked at by the sealed rewrite.
+        recovery: what opening found and did.
+    """
+
+    __slots__ = ("_disk", "compaction", "directory", "reader", "recovery", "rewritten_end", "writer")
+
+    def __init__(self, disk: Disk, directory: str, config: LogConfig, recovery: Recovery) -> None:
+        """Begin with what ``recovery`` found; use `open`."""
+        self._disk = disk
+        self.directory = directory
+        self.reader = reader = LogReader(directory, recovery.segments)
+        reader.log_start_offset = recovery.log_start_offset
+        reader.log_end_offset = recovery.log_end_offset
+        reader.corrupt_ranges = recovery.corrupt_ranges
+        reader.epochs = recovery.epochs
+        self.writer = LogWriter(disk, reader, config, recovery)
+        self.compaction = recovery.compaction
+        self.rewritten_end = recovery.rewritten_end
+        self.recovery = recovery.report
 
     @classmethod
     def open(
@@ -82,6 +104,25 @@ class Log(WritableLog):
             disk.remove_tree(deleted)
             disk.sync_dir(parent_of(directory))
 
+    @property
+    def log_start_offset(self) -> Offset:
+        """First kept offset."""
+        return self.reader.log_start_offset
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Next offset to be written."""
+        return self.reader.log_end_offset
+
+    @property
+    def failed(self) -> JetstreamError | None:
+        """Why nothing more can be appended; None if it can."""
+        return self.writer.failed
+
+    def note_committed(self, high_watermark: Offset) -> None:
+        """Take note that records below are committed; on record with the next checkpoint."""
+        self.writer.committed = max(self.writer.committed, min(high_watermark, self.log_end_offset))
+
     def checkpoint(self, *, clean: bool = False) -> None:
         """Write down what is known to be durable, and the active segment's index; does not sync the log.
 
@@ -91,14 +132,15 @@ class Log(WritableLog):
             DiskFull: the older checkpoint is still in place.
             StorageError, FsyncFailed, StreamOffline: the log has failed.
         """
-        with self._writing():
-            for segment in self._segments:
+        reader, writer = self.reader, self.writer
+        with writer.writing():
+            for segment in reader.segments:
                 if segment.index_doubtful:
                     remove_index(self._disk, segment.index_path)
-            segment, index = self._segment_with(self.durable_end)
-            segment.save_index(index.find(self.durable_end))
-            checkpoint = self._checkpoint_at(self.durable_end)
-            self._witnesses.write_checkpoint(replace(checkpoint, clean=clean))
+            segment = segment_at(reader.segments, writer.durable_end)
+            segment.save_index(reader.indexes.of(segment).find(writer.durable_end))
+            checkpoint = writer.checkpoint_at(writer.durable_end)
+            writer.markers.write_checkpoint(replace(checkpoint, clean=clean))
 
     def close(self, clean: bool = True) -> None:
         """Sync, write a clean checkpoint, and close; a failed log, or with ``clean`` off, is only closed.
@@ -110,33 +152,13 @@ class Log(WritableLog):
         """
         try:
             if clean and self.failed is None:
-                self.sync()
+                self.writer.sync()
                 self.checkpoint(clean=True)
         finally:
-            self.fail(StreamOffline(f"the log {self.directory} is closed"))
-            for segment in self._segments:
+            self.writer.fail(StreamOffline(f"the log {self.directory} is closed"))
+            for segment in self.reader.segments:
                 segment.retire()
-            self._writer.close()
-
-    # --- foreseeing -------------------------------------------------------------------------------
-
-    def only_writes(self, batches: Sequence[UnsealedBatch], now: TimestampUs) -> bool:
-        """Tell whether `append_group` would write once at most: sync nothing, begin or replace no file."""
-        size = sum(batch.size for batch in batches)
-        goes_on = self._writer.goes_on and not self._witnesses.says_clean
-        return goes_on and not self._writer.roll_due(size, now, self.config)
-
-    def only_writes_sealed(self, batches: Sequence[SealedBatch]) -> bool:
-        """As `only_writes`, of `append_sealed`."""
-        groups = sum(BatchFlags.GROUP_START in header.flags for header, _ in batches)
-        return (
-            self._writer.goes_on
-            and not self._witnesses.says_clean
-            and self._witnesses.followed
-            and self._followed_groups + groups <= FOLLOWED_GROUPS_MAX
-            and not any(BatchFlags.ROLL in header.flags for header, _ in batches)
-            and all(header.leader_epoch == self.last_epoch for header, _ in batches)
-        )
+            self.writer.tail.close()
 
     # --- removing ---------------------------------------------------------------------------------
 
@@ -153,34 +175,35 @@ class Log(WritableLog):
             DiskFull: nothing was removed.
             StorageError, FsyncFailed, StreamOffline: the log has failed.
         """
-        assert high_watermark <= self.log_end_offset, f"{high_watermark} > {self.log_end_offset}"
+        reader, writer = self.reader, self.writer
+        assert high_watermark <= reader.log_end_offset, f"{high_watermark} > {reader.log_end_offset}"
         if offset > high_watermark:
             raise OffsetOutOfRange(
                 f"cannot truncate before {offset}: the high watermark is {high_watermark}",
                 offset=offset,
                 high_watermark=high_watermark,
             )
-        if offset <= self.log_start_offset:
+        if offset <= reader.log_start_offset:
             return
         about_to()
-        if offset > self.durable_end:
-            self.sync()
-        with self._writing():
-            if offset == self.log_end_offset and not self._writer.is_empty:
+        if offset > writer.durable_end:
+            writer.sync()
+        with writer.writing():
+            if offset == reader.log_end_offset and not writer.tail.is_empty:
                 self._begin_segment()
-            gone = [segment for segment in self._segments[:-1] if segment.next <= offset]
+            gone = [segment for segment in reader.segments[:-1] if segment.next <= offset]
             for segment in gone:
                 # They are derived, and first: even a full disk has space for the checkpoint then.
                 remove_index(self._disk, segment.index_path)
-            checkpoint = self._checkpoint_at(self.durable_end)
-            self._witnesses.write_checkpoint(replace(checkpoint, log_start_offset=offset))
-            self.log_start_offset = offset
-            self._segments = self._segments[len(gone) :]
-            self.epochs = self.epochs.pruned(offset)
-            self.corrupt_ranges = above(self.corrupt_ranges, offset)
+            checkpoint = writer.checkpoint_at(writer.durable_end)
+            writer.markers.write_checkpoint(replace(checkpoint, log_start_offset=offset))
+            reader.log_start_offset = offset
+            reader.segments = reader.segments[len(gone) :]
+            reader.epochs = reader.epochs.pruned(offset)
+            reader.corrupt_ranges = above(reader.corrupt_ranges, offset)
             for segment in gone:
                 remove(self._disk, segment)
-            self._disk.sync_dir(self.directory)
+            self._disk.sync_dir(reader.directory)
 
     def apply_retention(
         self,
@@ -198,21 +221,22 @@ class Log(WritableLog):
         Raises:
             As `truncate_before`.
         """
-        with self._writing():
-            expired = self._writer.expired(now, self.config) and self.log_end_offset <= high_watermark
+        config = self.writer.config
+        with self.writer.writing():
+            expired = self.writer.tail.expired(now, config) and self.log_end_offset <= high_watermark
             if expired:
                 self._begin_segment()
             end = high_watermark if droppable_end is None else min(high_watermark, droppable_end)
-            start = retained_start(self._segments, end, now, self.config)
+            start = retained_start(self.reader.segments, end, now, config)
         if start > self.log_start_offset:
             self.truncate_before(start, high_watermark, about_to)
 
     def _begin_segment(self) -> None:
         """Seal the active segment, so that it can be removed; a follower rolls where its leader does."""
-        if not self._witnesses.followed:
+        if not self.writer.markers.followed:
             # On a full disk the older segments still go; this one follows when there is space.
             with contextlib.suppress(DiskFull):
-                self._roll()
+                self.writer.roll()
 
     def truncate_to(self, offset: Offset) -> None:
         """Cut the log at the last batch boundary not above ``offset``; returns when that is durable.
@@ -227,31 +251,31 @@ class Log(WritableLog):
             DiskFull: nothing was cut.
             StorageError, FsyncFailed, StreamOffline: the log has failed.
         """
-        log_end_offset = self.log_end_offset
+        reader, writer, log_end_offset = self.reader, self.writer, self.log_end_offset
         if offset != log_end_offset:
-            offset = self._boundary_below(offset)
-        epochs = self.epochs.cut(offset)
-        if offset == log_end_offset and epochs.starts == self.epochs.starts:
+            offset = reader.boundary_below(offset)
+        epochs = reader.epochs.cut(offset)
+        if offset == log_end_offset and epochs.starts == reader.epochs.starts:
             return
-        self.sync()
-        self.committed = min(self.committed, offset)
+        writer.sync()
+        writer.committed = min(writer.committed, offset)
 
         def step_back() -> None:
-            self._witnesses.write_checkpoint(self._checkpoint_at(offset))
-            self._witnesses.write_epochs(epochs, followed=self._witnesses.followed)
-            self.epochs = epochs
+            writer.markers.write_checkpoint(writer.checkpoint_at(offset))
+            writer.markers.write_epochs(epochs, followed=writer.markers.followed)
+            reader.epochs = epochs
 
-        with self._writing():
+        with writer.writing():
             # The witnesses of synced bytes step back first: a crash in between must not read as damage.
             if offset < log_end_offset:
-                self._cut(offset, step_back)
+                writer.cut(offset, step_back)
             else:
                 step_back()
-        self.corrupt_ranges = below(self.corrupt_ranges, offset)
+        reader.corrupt_ranges = below(reader.corrupt_ranges, offset)
         was, self.compaction = self.compaction, self.compaction.cut(offset)
         if self.compaction != was:
             self.note_compaction(self.compaction)
-        self._look_again_from(offset)
+        self.note_rewritten(min(self.rewritten_end, offset))
 
     def reset_to(self, offset: Offset, purged_end: Offset = _NOTHING) -> None:
         """Remove everything and begin an empty log without epochs at ``offset``; durable on return.
@@ -263,30 +287,31 @@ class Log(WritableLog):
             DiskFull: nothing has changed.
             StorageError, FsyncFailed, StreamOffline: the log has failed; the next opening finds either.
         """
-        with self._writing():
-            begin_reset(self._disk, self.directory, offset, purged_end)
-            self._writer.close()
-            for segment in self._segments:
+        reader, writer, directory = self.reader, self.writer, self.directory
+        with writer.writing():
+            begin_reset(self._disk, directory, offset, purged_end)
+            writer.tail.close()
+            for segment in reader.segments:
                 segment.retire()
             try:
-                checkpoint = finish_reset(self._disk, self.directory)
-                segment = Segment(self._disk, self.directory, offset)
+                checkpoint = finish_reset(self._disk, directory)
+                segment = Segment(self._disk, directory, offset)
                 file = self._disk.open(segment.path)
             except DiskFull as error:
-                raise StorageError(f"{self.directory} does not begin anew: {error.description}") from error
-        self._writer = SegmentWriter(self._disk, self.directory, segment, file)
-        self._witnesses = DurabilityMarkers(self._disk, self.directory, checkpoint, followed=False)
-        self.epochs = EpochHistory()
+                raise StorageError(f"{directory} does not begin anew: {error.description}") from error
+        writer.tail = SegmentWriter(self._disk, directory, segment, file)
+        writer.markers = DurabilityMarkers(self._disk, directory, checkpoint, followed=False)
+        reader.epochs = EpochHistory()
         self.compaction = CompactionState(purged_end=purged_end)
-        self.rewritten_end = self.committed = _NOTHING
+        self.rewritten_end = writer.committed = _NOTHING
         # In this order: whoever plans a read meanwhile finds nothing to read, in the old log or the new.
-        if offset > self.log_end_offset:
-            self.log_start_offset = offset
-        self.log_end_offset = offset
-        self.log_start_offset = offset
-        self._segments = (segment,)
-        self.mark_synced()
-        self.corrupt_ranges = ()
+        if offset > reader.log_end_offset:
+            reader.log_start_offset = offset
+        reader.log_end_offset = offset
+        reader.log_start_offset = offset
+        reader.segments = (segment,)
+        writer.mark_synced()
+        reader.corrupt_ranges = ()
 
     # --- writing anew -----------------------------------------------------------------------------
 
@@ -297,15 +322,16 @@ class Log(WritableLog):
             DiskFull: what was on record still is.
             StorageError, FsyncFailed, StreamOffline: the log has failed.
         """
-        with self._writing():
+        with self.writer.writing():
             write_state(self._disk, f"{self.directory}/{COMPACTION_FILE}", state.encode())
         self.compaction = state
 
     def note_rewritten(self, end: Offset) -> None:
         """Put on record how far the sealed rewrite has looked at the log; raises as `note_compaction`."""
-        with self._writing():
-            write_rewritten_end(self._disk, self.directory, end)
-        self.rewritten_end = end
+        if end != self.rewritten_end:
+            with self.writer.writing():
+                write_rewritten_end(self._disk, self.directory, end)
+            self.rewritten_end = end
 
     def replace_segment(
         self,
@@ -336,29 +362,29 @@ class Log(WritableLog):
         temporary = new.temporary_path
         assert temporary is not None, "it has no place yet"
         was_cut = since is not None and since is not self.compaction
-        if was_cut or old not in self._segments or not old.sealed:
+        if was_cut or old not in self.reader.segments or not old.sealed:
             rewritten.discard(self._disk)
             return False
         try:
             about_to()
             if rewritten.records:  # what is left of the batches may be small
-                self._look_again_from(old.base)
+                self.note_rewritten(min(self.rewritten_end, old.base))
         except DiskFull:
             rewritten.discard(self._disk)
             raise
-        with self._writing():
+        with self.writer.writing():
             # First, and durably: the old entries must not be taken for those of the new file.
             remove_index(self._disk, old.index_path)
             self._disk.sync_dir(self.directory)
-            segments = self._segments
+            segments = self.reader.segments
             # Found at its temporary path at once, so that whoever plans a read meanwhile can read.
-            self._segments = tuple(new if segment is old else segment for segment in segments)
+            self.reader.segments = tuple(new if segment is old else segment for segment in segments)
             old.retire(is_replaced=True)
             try:
                 self._disk.rename(temporary, new.path)
             except DiskFull:
                 old.come_back()
-                self._segments = segments
+                self.reader.segments = segments
                 new.retire(is_replaced=True)  # whoever has planned to read it plans again
                 rewritten.discard(self._disk)
                 raise
@@ -366,7 +392,7 @@ class Log(WritableLog):
             self._disk.sync_dir(self.directory)
             assert new.index is not None, "it was written a moment ago"
             new.save_index(len(new.index))
-        self.indexes.count(new)
+        self.reader.indexes.count(new)
         return True
 
     # --- repair -----------------------------------------------------------------------------------
@@ -379,12 +405,12 @@ class Log(WritableLog):
         """
         if self.failed is not None:
             return
-        segments = self._segments
+        segments = self.reader.segments
         bounds = (*(segment.base for segment in segments[1:]), self.log_end_offset)
-        for start, stop in self.corrupt_ranges:
+        for start, stop in self.reader.corrupt_ranges:
             for segment, following in zip(segments, bounds, strict=True):
                 if segment.base < stop and start < following:
-                    yield from holes(segment, following, self.indexes.of(segment), (start, stop))
+                    yield from holes(segment, following, self.reader.indexes.of(segment), (start, stop))
 
     def fill(self, hole: Hole, batches: Sequence[SealedBatch]) -> None:
         """Put back what was in a hole; returns when it is durable and was read from the medium as it is.
@@ -405,56 +431,15 @@ class Log(WritableLog):
         segment = hole.segment
         if self.failed is not None:
             raise StreamOffline(f"nothing can be written to {self.directory}: {self.failed}")
-        if segment not in self._segments or hole not in self.holes():
+        if segment not in self.reader.segments or hole not in self.holes():
             raise PlanAgain(f"[{hole.base}, {hole.next}) of {self.directory} is not damaged as it was")
-        check_fits(hole, self.indexes.of(segment), self.epochs, batches)
-        if segment is self._writer.segment:
-            with self._writing():
-                segment.size = put_back(self._writer.file, hole, batches)
+        check_fits(hole, self.reader.indexes.of(segment), self.reader.epochs, batches)
+        if segment is self.writer.tail.segment:
+            with self.writer.writing():
+                segment.size = put_back(self.writer.tail.file, hole, batches)
         else:
             with contextlib.closing(self._disk.open(segment.path)) as file:
                 segment.size = put_back(file, hole, batches)
         if not hole.rows:
             publish(hole, entries_of(hole, batches))
-        self._corrupt.repaired(hole.base, hole.next)
-
-    # --- inside -----------------------------------------------------------------------------------
-
-    def _look_again_from(self, offset: Offset) -> None:
-        """Have the sealed rewrite look at what is above ``offset``, durably."""
-        if self.rewritten_end > offset:
-            self.note_rewritten(offset)
-
-    def _boundary_below(self, offset: Offset) -> Offset:
-        """Return the base of the batch that holds ``offset``; ``offset`` itself if a batch ends there."""
-        base = offset if self._is_boundary(offset) else self.locate(offset).entry.base
-        if base < self.log_start_offset:
-            raise OffsetOutOfRange(
-                f"the log cannot be cut at {base}, it begins at {self.log_start_offset}",
-                offset=offset,
-                log_start_offset=self.log_start_offset,
-            )
-        return base
-
-    def _is_boundary(self, offset: Offset) -> bool:
-        """Tell whether the index knows that a batch begins or ends at ``offset``; it may be a damaged one."""
-        segment, index = self._segment_with(offset)
-        row = index.find(offset)
-        begins = row < len(index) and index.bases[row] == offset
-        return begins or (row > 0 and index.nexts[row - 1] == offset) or segment.base == offset
-
-    def _checkpoint_at(self, synced_end: Offset) -> Checkpoint:
-        """Return the checkpoint of a log that is known to be durable up to ``synced_end``."""
-        segment, index = self._segment_with(synced_end)
-        row = index.find(synced_end)
-        # The schema message counts as synced with the first batch, not before.
-        position = index[row - 1].end if row > 0 else FilePosition(0)
-        return Checkpoint(
-            log_start_offset=self.log_start_offset,
-            synced_end=synced_end,
-            segment_base=segment.base,
-            synced_position=position,
-            last_epoch=self.last_epoch,
-            clean=False,
-            committed=min(self.committed, synced_end),
-        )
+        self.reader.corrupt.repaired(hole.base, hole.next)

@@ -9,7 +9,6 @@ A sealed segment that is taken whole counts by its length. So the indexes of two
 most, and no batch is read.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,10 +18,10 @@ import pyarrow.compute as pc
 from envelope.errors import CorruptDataError, OffsetOutOfRange, UnavailableError
 from envelope.types import Offset
 from jetstream.log.format.batch import decode
-from jetstream.log.readable_log import ReadableLog
+from jetstream.log.reader import LogReader, segment_at
 from jetstream.log.segments.index import NO_TXID, IndexEntry, StoredBatches
 from jetstream.log.segments.scan import FIRST_BATCH
-from jetstream.log.segments.segment import PlanAgain, Segment
+from jetstream.log.segments.segment import PlanAgain
 
 
 def joined(
@@ -45,7 +44,7 @@ def joined(
     return taken
 
 
-def batches_within(log: ReadableLog, offset: Offset, max_bytes: int, end: Offset) -> StoredBatches:
+def batches_within(log: LogReader, offset: Offset, max_bytes: int, end: Offset) -> StoredBatches:
     """Return the batches from the one that holds ``offset`` on that take ``max_bytes`` at most.
 
     At least one, however long, but none that reaches beyond ``end`` or lies behind a corrupt range. Any
@@ -72,7 +71,7 @@ def batches_within(log: ReadableLog, offset: Offset, max_bytes: int, end: Offset
                 raise
 
 
-def _piece(log: ReadableLog, taken: StoredBatches, max_bytes: int, end: Offset) -> StoredBatches:
+def _piece(log: LogReader, taken: StoredBatches, max_bytes: int, end: Offset) -> StoredBatches:
     """Return what of one segment, or of one epoch in it, follows ``taken``."""
     offset, left = taken.next, max_bytes - taken.bytes
     whole = _whole(log, offset, end)
@@ -89,10 +88,9 @@ def _piece(log: ReadableLog, taken: StoredBatches, max_bytes: int, end: Offset) 
     return found.index.within(found.row, left, stop) or nothing
 
 
-def _whole(log: ReadableLog, offset: Offset, end: Offset) -> StoredBatches | None:
+def _whole(log: LogReader, offset: Offset, end: Offset) -> StoredBatches | None:
     """Return the sealed, intact segment that begins at ``offset`` and ends by ``end``, if there is one."""
-    segments = log.all_segments
-    segment = segments[bisect_right(segments, offset, key=_base) - 1]
+    segment = segment_at(log.segments, offset)
     # Of the segment that is being written the length is told before the end that belongs to it.
     is_kept = log.log_start_offset <= offset == segment.base
     is_hurt = any(low < segment.next and high > segment.base for low, high in log.corrupt_ranges)
@@ -101,15 +99,11 @@ def _whole(log: ReadableLog, offset: Offset, end: Offset) -> StoredBatches | Non
     return StoredBatches(segment.next, segment.data_end - FIRST_BATCH)
 
 
-def _base(segment: Segment) -> Offset:
-    return segment.base
-
-
 _ANY = NO_TXID + 1
 """No stored transaction id counts as less."""
 
 
-def offset_for_txid(log: ReadableLog, txid: int) -> Offset:
+def offset_for_txid(log: LogReader, txid: int) -> Offset:
     """Return the first kept offset whose transaction id is at least ``txid``; the log end if none is.
 
     Raises:
@@ -120,7 +114,7 @@ def offset_for_txid(log: ReadableLog, txid: int) -> Offset:
     return end if found is None else found
 
 
-def first_with_txid(log: ReadableLog, txid: int, start: Offset, end: Offset) -> Offset | None:
+def first_with_txid(log: LogReader, txid: int, start: Offset, end: Offset) -> Offset | None:
     """Return the first kept offset of ``[start, end)`` whose transaction id is at least ``txid``, if any.
 
     Any thread that may wait for the disk can ask, whatever is appended, removed or rewritten meanwhile.
@@ -151,7 +145,7 @@ class _Found:
     clear_from: Offset
 
 
-def _found(log: ReadableLog, txid: int, start: Offset, end: Offset) -> _Found | None:
+def _found(log: LogReader, txid: int, start: Offset, end: Offset) -> _Found | None:
     offset = start
     while (entry := _first_reaching(log, txid, offset, end)) is not None:
         # Whole, whatever its end: it may have been merged with others meanwhile.
@@ -168,10 +162,10 @@ def _found(log: ReadableLog, txid: int, start: Offset, end: Offset) -> _Found | 
     return None
 
 
-def _first_reaching(log: ReadableLog, txid: int, offset: Offset, end: Offset) -> IndexEntry | None:
+def _first_reaching(log: LogReader, txid: int, offset: Offset, end: Offset) -> IndexEntry | None:
     """Return the first batch of ``[offset, end)`` that has a transaction id of at least ``txid``."""
     wanted = max(txid, _ANY)
-    for segment in log.all_segments:
+    for segment in log.segments:
         if segment.base >= end:
             break
         if segment.next <= offset or segment.last_txid is None or segment.last_txid < wanted:
@@ -183,7 +177,7 @@ def _first_reaching(log: ReadableLog, txid: int, offset: Offset, end: Offset) ->
     return None
 
 
-def _refuse_damage(log: ReadableLog, start: Offset, end: Offset) -> None:
+def _refuse_damage(log: LogReader, start: Offset, end: Offset) -> None:
     """Raise if damage in ``[start, end)`` may have held the wanted record.
 
     It cannot if a smaller transaction id lies between: they never decrease (S2).

@@ -44,10 +44,10 @@ class SyncScheduler:
         After an error the log is failed. An error of a sync of the whole disk fails every log it covered:
         which of them lost bytes cannot be known.
         """
-        dirty = [log for log in logs if log.dirty and log.failed is None]
+        dirty = [log for log in logs if log.writer.dirty and log.writer.failed is None]
         if not self._prefers_all(len(dirty)) or not self._sync_all(dirty):
             self._sync_each(dirty)
-        return {log: log.failed if log.dirty else None for log in logs}
+        return {log: log.writer.failed if log.writer.dirty else None for log in logs}
 
     def expected_seconds(self, count: int) -> float:
         """Return how long it is expected to take to sync so many logs, one by one."""
@@ -69,10 +69,10 @@ class SyncScheduler:
                 return False
         except FsyncFailed as error:
             for log in dirty:
-                log.fail(error)
+                log.writer.fail(error)
         else:
             for log in dirty:
-                log.mark_synced()
+                log.writer.mark_synced()
         self._all_seconds += _WEIGHT * (self._clock() - started - self._all_seconds)
         return True
 
@@ -81,7 +81,7 @@ class SyncScheduler:
         for log in dirty:
             # The log keeps the error as its `failed`, from where it is reported.
             with contextlib.suppress(FsyncFailed):
-                log.sync()
+                log.writer.sync()
         if dirty:
             mean = (self._clock() - started) / len(dirty)
             self._file_seconds += _WEIGHT * (mean - self._file_seconds)

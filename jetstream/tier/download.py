@@ -8,7 +8,7 @@ from typing import Final
 from envelope.errors import CorruptDataError, JetstreamError, OutOfResources, TierUnavailable
 from envelope.types import FilePosition
 from jetstream.log.disk.port import Disk, make_directories
-from jetstream.log.readable_log import ReadableLog
+from jetstream.log.reader import LogReader
 from jetstream.log.segments.scan import scan_segment
 from jetstream.log.segments.segment import Segment
 from jetstream.log.state.epochs import EpochHistory
@@ -26,7 +26,7 @@ def download_segment(
     wanted: TieredSegment,
     progressed: Callable[[], None] = lambda: None,
     root: Path | None = None,
-) -> ReadableLog:
+) -> LogReader:
     """Bring a segment into an empty ``directory`` of a disk, and return a log of it alone; blocks.
 
     Nothing is synced: what a crash leaves of it is removed at the next start. What is copied is checked by
@@ -63,7 +63,7 @@ def download_segment(
     if not is_whole:
         disk.remove_tree(directory)
         raise _unavailable(wanted, "its bytes are no segment")
-    log = ReadableLog(directory, (segment,))
+    log = LogReader(directory, (segment,))
     log.log_start_offset, log.log_end_offset = wanted.base, wanted.next
     log.epochs = EpochHistory()
     return log

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from envelope.errors import OffsetOutOfRange, TierUnavailable, UnavailableError
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.log.readable_log import FileRange, ReadableLog
+from jetstream.log.reader import FileRange, LogReader
 from jetstream.log.search import batches_within, first_with_txid, joined, offset_for_txid
 from jetstream.log.segments.index import StoredBatches
 from jetstream.tier.manifest import TieredSegment, TierManifest
@@ -50,11 +50,11 @@ class TieredLog:
         used: told of each tiered segment that was read.
     """
 
-    log: ReadableLog
+    log: LogReader
     mark: TierMark | None
     manifest: TierManifest | None
     leads: bool
-    held: Callable[[TieredSegment], ReadableLog | None]
+    held: Callable[[TieredSegment], LogReader | None]
     used: Callable[[TierManifest, TieredSegment], None]
 
     @property
@@ -92,7 +92,7 @@ class TieredLog:
         max_records: int | None = None,
         load: bool = True,
     ) -> FileRange:
-        """Return whole batches from the one that holds ``offset``, as `ReadableLog.plan_read`.
+        """Return whole batches from the one that holds ``offset``, as `LogReader.plan_read`.
 
         Raises:
             SegmentAway: it has to be brought in first.
@@ -123,7 +123,7 @@ class TieredLog:
         return joined(offset, max_bytes, end, lambda taken: self._piece(taken, max_bytes, end))
 
     def verify_range(self, file_range: FileRange) -> None:
-        """Check what has not been, as `ReadableLog.verify_range`; what was brought in has been."""
+        """Check what has not been, as `LogReader.verify_range`; what was brought in has been."""
         self.log.verify_range(file_range)
 
     def read_range(self, file_range: FileRange) -> bytes:
@@ -131,7 +131,7 @@ class TieredLog:
         return self.log.read_range(file_range)
 
     def offset_for_timestamp(self, timestamp: TimestampUs) -> Offset:
-        """Return the first offset from that time on, as `ReadableLog.offset_for_timestamp`.
+        """Return the first offset from that time on, as `LogReader.offset_for_timestamp`.
 
         Raises:
             SegmentAway: a segment has to be brought in first.
@@ -200,7 +200,7 @@ class TieredLog:
             raise SegmentAway(None)  # a follower has yet to hear of it
         return manifest.at(offset)
 
-    def _held(self, segment: TieredSegment) -> ReadableLog:
+    def _held(self, segment: TieredSegment) -> LogReader:
         held = self.held(segment)
         if held is None:
             raise SegmentAway(segment)

@@ -68,7 +68,7 @@ class Life:
         self.opened: OpenedLog = open_led(disk, DIRECTORY, CONFIG, LeaderEpoch(epoch), NOW)
         self.acked = acked
         log = self.opened.log
-        self.opened.history.high_watermark = log.synced_end
+        self.opened.history.high_watermark = log.writer.synced_end
         self.epoch = LeaderEpoch(epoch)
         self.ingest = StreamIngest(
             StreamName("orders"),
@@ -88,13 +88,13 @@ class Life:
     def _append(self, append: AppendRecords) -> None:
         log = self.opened.log
         try:
-            log.append_group(encode_records(append.records, append.base, self.epoch), NOW)
+            log.writer.append_group(encode_records(append.records, append.base, self.epoch), NOW)
         except DiskFull as error:
             self._hear(self.ingest.handle(AppendRefused(error), NOW))
             return
-        log.sync()
+        log.writer.sync()
         self._hear(self.ingest.handle(Appended(log.log_end_offset), NOW))
-        self._hear(self.ingest.handle(HighWatermarkAdvanced(log.synced_end), NOW))
+        self._hear(self.ingest.handle(HighWatermarkAdvanced(log.writer.synced_end), NOW))
 
     def _hear(self, actions: object) -> None:
         for answer in published(actions):  # type: ignore[arg-type]  # what the machine returns

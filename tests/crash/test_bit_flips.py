@@ -60,8 +60,8 @@ def filled(disk: MemoryDisk) -> Log:
     log = begun(disk, CONFIG)
     for values in ([b"zero", b"one"], [b"two"], [b"three", b"four"], [b"five"]):
         append(log, values)
-        log.sync()
-    assert log.segments == 2
+        log.writer.sync()
+    assert len(log.reader.segments) == 2
     return log
 
 
@@ -70,7 +70,7 @@ def read_every_offset(log: Log) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     for offset, value in VALUES.items():
         try:
-            log.read(Offset(offset), 1, log.log_end_offset)
+            log.reader.read(Offset(offset), 1, log.log_end_offset)
         except CorruptDataError:
             continue
         except OffsetOutOfRange:
@@ -98,7 +98,9 @@ def check_flip(pristine: MemoryDisk, path: str, position: int, *, full: bool, bi
         read_every_offset(log)
     served = stored_values(log)
     assert served.items() <= VALUES.items(), "nothing wrong is served"
-    refused = {offset for offset in VALUES for start, end in log.corrupt_ranges if start <= offset < end}
+    refused = {
+        offset for offset in VALUES for start, end in log.reader.corrupt_ranges if start <= offset < end
+    }
     assert served.keys() | refused == VALUES.keys(), "nothing is cut away"
     assert len(refused) <= 2, "what is refused is one batch"
     assert file_content(disk, path) == damaged, "the bytes are kept"
@@ -133,17 +135,17 @@ def test_damage_that_opening_does_not_look_at_is_found_by_the_first_read() -> No
     for offset in (0, 3):
         fresh = opened(disk.power_loss(everything_survives), CONFIG)
         assert fresh.recovery.problems == (), "it is in front of what the indexes cover"
-        file_range = fresh.plan_read(Offset(offset), 1 << 20, Offset(6))
+        file_range = fresh.reader.plan_read(Offset(offset), 1 << 20, Offset(6))
         with pytest.raises(CorruptDataError):
-            fresh.verify_range(file_range)
-        assert fresh.corrupt_ranges == ((offset, offset + 2),)
+            fresh.reader.verify_range(file_range)
+        assert fresh.reader.corrupt_ranges == ((offset, offset + 2),)
         with pytest.raises(CorruptDataError):
-            fresh.plan_read(Offset(offset), 1 << 20, Offset(6))
+            fresh.reader.plan_read(Offset(offset), 1 << 20, Offset(6))
     log = opened(disk.power_loss(everything_survives), CONFIG)
     assert read_every_offset(log).keys() == {2, 5}
     log.close()
     again = opened(log._disk, CONFIG)
-    assert again.corrupt_ranges == ((0, 2), (3, 5)), "what was found is found again at the next start"
+    assert again.reader.corrupt_ranges == ((0, 2), (3, 5)), "what was found is found again at the next start"
 
 
 @pytest.mark.deep
@@ -160,7 +162,7 @@ def test_a_flip_of_any_bit_is_found(bit: int) -> None:
 
 def damaged_at_batch(disk: MemoryDisk, log: Log, segment: int, row: int) -> None:
     """Overwrite the middle of a batch with zeros."""
-    found = log._segments[segment]
+    found = log.reader.segments[segment]
     entry = found.load_index()[row]
     content = bytearray(file_content(disk, found.path))
     content[entry.position + 200 : entry.position + 300] = bytes(100)
@@ -172,7 +174,7 @@ def test_a_later_group_start_proves_that_damage_was_synced() -> None:
     log = filled(disk)  # no checkpoint since
     damaged_at_batch(disk, log, 1, 0)
     again = opened(disk.power_loss(nothing_survives), CONFIG)
-    assert again.corrupt_ranges == ((3, 5),)
+    assert again.reader.corrupt_ranges == ((3, 5),)
     assert again.failed is None, "the end is certain: a good batch follows the damage"
     assert stored_values(again).keys() == {0, 1, 2, 5}
 
@@ -182,17 +184,17 @@ def test_without_a_witness_the_last_group_counts_as_torn() -> None:
     log = filled(disk)  # no checkpoint since
     damaged_at_batch(disk, log, 1, 1)
     again = opened(disk.power_loss(nothing_survives), CONFIG)
-    assert again.corrupt_ranges == ()
+    assert again.reader.corrupt_ranges == ()
     assert stored_values(again).keys() == {0, 1, 2, 3, 4}
 
 
 def test_the_start_of_the_newest_epoch_is_a_witness() -> None:
     disk = MemoryDisk()
     log = filled(disk)
-    log.begin_epoch(LeaderEpoch(2), NOW)
+    log.writer.begin_epoch(LeaderEpoch(2), NOW)
     damaged_at_batch(disk, log, 1, 1)
     again = opened(disk.power_loss(nothing_survives), CONFIG)
-    assert again.corrupt_ranges == ((5, 6),)
+    assert again.reader.corrupt_ranges == ((5, 6),)
     assert isinstance(again.failed, CorruptDataError), "whether more had followed is not known"
 
 
@@ -202,13 +204,13 @@ def test_damage_in_the_last_batch_after_a_clean_close_leaves_the_end_certain() -
     log.close()
     damaged_at_batch(disk, log, 1, 1)
     again = opened(disk, CONFIG, full=True)
-    assert again.corrupt_ranges == ((5, 6),)
+    assert again.reader.corrupt_ranges == ((5, 6),)
     assert again.failed is None
-    again.begin_epoch(LeaderEpoch(2), NOW)
+    again.writer.begin_epoch(LeaderEpoch(2), NOW)
     append(again, [b"six"])
-    again.sync()
+    again.writer.sync()
     found = opened(disk.power_loss(nothing_survives), CONFIG)
-    assert found.corrupt_ranges == ((5, 6),), "the damage is still there, and still refused"
+    assert found.reader.corrupt_ranges == ((5, 6),), "the damage is still there, and still refused"
     assert stored_values(found) == {**{offset: VALUES[offset] for offset in range(5)}, 6: b"six"}
 
 
@@ -217,12 +219,12 @@ def test_a_log_that_lost_its_tail_after_a_clean_close_goes_on_behind_the_loss(le
     disk = closed_cleanly()
     overwrite(disk, SECOND, file_content(disk, SECOND)[:length])
     again = opened(disk, CONFIG)
-    assert (again.failed, again.corrupt_ranges) == (None, ((3, 6),))
-    again.begin_epoch(LeaderEpoch(2), NOW)
+    assert (again.failed, again.reader.corrupt_ranges) == (None, ((3, 6),))
+    again.writer.begin_epoch(LeaderEpoch(2), NOW)
     append(again, [b"six"])
     again.close()
     found = opened(disk, CONFIG, full=True)
-    assert found.corrupt_ranges == ((3, 6),)
+    assert found.reader.corrupt_ranges == ((3, 6),)
     assert stored_values(found) == {**{offset: VALUES[offset] for offset in range(3)}, 6: b"six"}
 
 
@@ -233,8 +235,8 @@ def test_a_sealed_segment_that_is_cut_short_under_a_running_log_is_corrupt(row: 
     _, index = decode_index(file_content(disk, FIRST.replace(".arrows", ".index")))
     overwrite(disk, FIRST, file_content(disk, FIRST)[: index[row].position])
     with pytest.raises(CorruptDataError):
-        log.read(Offset(2), 1 << 20, Offset(6))
-    assert log.corrupt_ranges == ((index[row].base, 3),)
+        log.reader.read(Offset(2), 1 << 20, Offset(6))
+    assert log.reader.corrupt_ranges == ((index[row].base, 3),)
 
 
 def test_an_index_does_not_outlive_the_batches_that_were_cut_off() -> None:
@@ -257,9 +259,9 @@ def test_a_log_with_a_damaged_end_serves_the_rest_and_takes_nothing() -> None:
     again = opened(disk.power_loss(nothing_survives), CONFIG, full=True)
     assert stored_values(again).keys() == {0, 1, 2, 3, 4}
     with pytest.raises(CorruptDataError, match=r"\[5, 6\)"):
-        again.read(Offset(5), 1, Offset(6))
+        again.reader.read(Offset(5), 1, Offset(6))
     with pytest.raises(StreamOffline):
-        again.begin_epoch(LeaderEpoch(2), NOW)
+        again.writer.begin_epoch(LeaderEpoch(2), NOW)
     again.close()
 
 
@@ -269,7 +271,7 @@ def test_a_missing_or_zeroed_tail_below_the_checkpoint_is_corruption(tail: bytes
     whole = file_content(disk, SECOND)
     overwrite(disk, SECOND, whole[:600] + tail)
     again = opened(disk, CONFIG)
-    assert again.corrupt_ranges == ((3, 6),)
+    assert again.reader.corrupt_ranges == ((3, 6),)
     assert again.log_end_offset == 6
     assert isinstance(again.failed, CorruptDataError)
     assert stored_values(again).keys() == {0, 1, 2}
@@ -287,7 +289,7 @@ def test_missing_segment_files_are_corruption(
         disk.unlink(name)
     assert not inspect_stream(disk, DIRECTORY).healthy
     again = opened(disk, CONFIG)
-    assert again.corrupt_ranges == corrupt
+    assert again.reader.corrupt_ranges == corrupt
     assert (again.failed is not None) is failed
     assert (again.log_start_offset, again.log_end_offset) == (0, 6)
 
@@ -301,7 +303,7 @@ def test_a_hole_between_segments_is_refused_and_the_rest_served() -> None:
     for path in (segment_path(DIRECTORY, Offset(2)), segment_path(DIRECTORY, Offset(3))):
         disk.unlink(path)
     again = opened(disk, CONFIG)
-    assert again.corrupt_ranges == ((2, 4),)
+    assert again.reader.corrupt_ranges == ((2, 4),)
     assert stored_values(again).keys() == {0, 1, 4, 5}
     assert again.failed is None
 
@@ -310,7 +312,7 @@ def test_a_hole_between_segments_is_refused_and_the_rest_served() -> None:
 def test_a_good_batch_at_the_wrong_place_is_corruption(row: int) -> None:
     disk = crashed_after_checkpoint()
     log = opened(disk, CONFIG)
-    index = log._segments[1].load_index()
+    index = log.reader.segments[1].load_index()
     whole = file_content(disk, SECOND)
     stray = whole[index[row].position : index[row].end]
     other = index[1 - row]
@@ -320,7 +322,7 @@ def test_a_good_batch_at_the_wrong_place_is_corruption(row: int) -> None:
     assert again.log_end_offset == 6
     served = stored_values(again)
     assert served.items() <= VALUES.items()
-    refused = {offset for start, end in again.corrupt_ranges for offset in range(start, end)}
+    refused = {offset for start, end in again.reader.corrupt_ranges for offset in range(start, end)}
     assert served.keys() | refused == VALUES.keys()
     assert refused == set(range(other.base, other.next))
 
@@ -342,13 +344,13 @@ def test_a_batch_inside_a_value_is_not_taken_for_one_when_its_carrier_is_damaged
     log = begun(disk)
     for value in (inner, b"one", b"two"):
         append(log, [value])
-        log.sync()
-    found = log._segments[0]
+        log.writer.sync()
+    found = log.reader.segments[0]
     content = bytearray(file_content(disk, found.path))
     content[found.load_index()[0].position + 790] ^= 1
     overwrite(disk, found.path, bytes(content))
     again = opened(disk.power_loss(nothing_survives))
-    assert again.corrupt_ranges == ((0, 1),)
+    assert again.reader.corrupt_ranges == ((0, 1),)
     assert stored_values(again) == {1: b"one", 2: b"two"}
 
 
@@ -358,13 +360,13 @@ def test_a_batch_inside_a_value_does_not_take_the_place_of_its_carrier() -> None
     log = begun(disk)
     for value in (inner, b"one", b"two"):
         append(log, [value])
-        log.sync()
-    found = log._segments[0]
+        log.writer.sync()
+    found = log.reader.segments[0]
     content = bytearray(file_content(disk, found.path))
     content[found.load_index()[0].position] ^= 1
     overwrite(disk, found.path, bytes(content))
     again = opened(disk.power_loss(nothing_survives))
-    assert again.corrupt_ranges == ((0, 1),)
+    assert again.reader.corrupt_ranges == ((0, 1),)
     assert stored_values(again) == {1: b"one", 2: b"two"}
 
 
@@ -376,10 +378,10 @@ def test_a_read_stops_before_damage() -> None:
     log.close()
     damaged_at_batch(disk, log, 0, 2)
     again = opened(disk, full=True)
-    assert again.corrupt_ranges == ((2, 3),)
-    file_range = again.plan_read(Offset(0), 1 << 20, Offset(6))
+    assert again.reader.corrupt_ranges == ((2, 3),)
+    file_range = again.reader.plan_read(Offset(0), 1 << 20, Offset(6))
     assert (file_range.base, file_range.next) == (0, 2)
-    assert again.plan_read(Offset(3), 1 << 20, Offset(6)).next == 6
+    assert again.reader.plan_read(Offset(3), 1 << 20, Offset(6)).next == 6
     assert stored_values(again).keys() == {0, 1, 3, 4, 5}
 
 
@@ -425,9 +427,9 @@ def check_all_there(disk: MemoryDisk, *, full: bool) -> None:
     log = opened(disk, CONFIG, full=full)
     assert stored_values(log) == VALUES
     assert log.failed is None
-    assert log.corrupt_ranges == ()
-    assert log.last_epoch == 1
-    log.begin_epoch(LeaderEpoch(2), NOW)
+    assert log.reader.corrupt_ranges == ()
+    assert log.reader.last_epoch == 1
+    log.writer.begin_epoch(LeaderEpoch(2), NOW)
     append(log, [b"six"])
     log.close()
     assert stored_values(opened(disk, CONFIG)) == {**VALUES, 6: b"six"}
@@ -440,7 +442,7 @@ def test_a_checkpoint_rolled_back_to_any_earlier_one_loses_no_data() -> None:
     checkpoints: list[bytes] = []
     for values in ([b"zero", b"one"], [b"two"], [b"three", b"four"], [b"five"]):
         append(log, values)
-        log.sync()
+        log.writer.sync()
         log.checkpoint()
         checkpoints.append(file_content(disk, path))
     pristine = disk.power_loss(nothing_survives)
@@ -470,5 +472,5 @@ def test_an_index_whose_last_entry_is_not_in_the_segment_is_not_believed() -> No
     overwrite(disk, path, index.encode(len(index)))
     log = opened(disk, CONFIG)
     assert log.recovery.scanned_bytes > 0
-    assert log.last_timestamp == last.max_timestamp
+    assert log.reader.last_timestamp == last.max_timestamp
     assert stored_values(log) == VALUES

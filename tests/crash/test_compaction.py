@@ -57,7 +57,7 @@ class Publisher:
     def truncate(self, log: Log, offset: int) -> None:
         """Move the log's start."""
         self.start_max = max(self.start_max, offset)
-        log.truncate_before(Offset(offset), log.synced_end)
+        log.truncate_before(Offset(offset), log.writer.synced_end)
 
     def check(self, log: Log) -> dict[int, tuple[bytes | None, bytes | None]]:
         """Compare a log that was opened again with what the publisher knows."""
@@ -130,7 +130,7 @@ def calls_of_merging() -> list[str]:
     merging_workload(disk, publisher)
     log = opened(disk, CONFIG)
     publisher.check(log)
-    assert log.rewritten_end == log.all_segments[-1].base > 4
+    assert log.rewritten_end == log.reader.segments[-1].base > 4
     assert max(batches_of(log)) > 1, "batches were merged"
     assert sum(call.startswith("rename") and call.endswith(".arrows") for call in disk.trace) > 2
     return disk.trace
@@ -138,7 +138,7 @@ def calls_of_merging() -> list[str]:
 
 def batches_of(log: Log) -> list[int]:
     """How many offsets each batch of the sealed segments has."""
-    indexes = [segment.load_index() for segment in log.all_segments[:-1]]
+    indexes = [segment.load_index() for segment in log.reader.segments[:-1]]
     return [end - base for index in indexes for base, end in zip(index.bases, index.nexts, strict=True)]
 
 
@@ -180,13 +180,13 @@ def check_restart(disk: MemoryDisk, publisher: Publisher) -> None:
         )
     log = opened(disk, CONFIG)
     assert log.failed is None, log.recovery
-    assert log.corrupt_ranges == ()
+    assert log.reader.corrupt_ranges == ()
     check_files_owned(log, is_just_opened=True)
     kept = publisher.check(log)
     again_disk = disk.power_loss(nothing_survives)
     again = opened(again_disk, CONFIG)
     assert publisher.check(again) == kept, "opening makes durable what it finds"
-    again.begin_epoch(LeaderEpoch(again.last_epoch + 1), NOW)
+    again.writer.begin_epoch(LeaderEpoch(again.reader.last_epoch + 1), NOW)
     publisher.send(again, b"a")
     compact(again_disk, again, NOW + 100 * RETENTION)
     rewrite(again_disk, again)

@@ -78,14 +78,14 @@ def test_no_batch_of_a_refused_group_comes_back() -> None:
     disk = MemoryDisk()
     log = begun(disk)
     append(log, [b"kept"])
-    log.sync()
+    log.writer.sync()
     batches = [
-        encode(values_batch([value], offset), Offset(offset), log.last_epoch)
+        encode(values_batch([value], offset), Offset(offset), log.reader.last_epoch)
         for offset, value in ((1, b"whole"), (2, b"torn"))
     ]
     disk.faults[disk.calls + 1] = Fault(FaultKind.SHORT_WRITE, batches[0].size + 100)
     with pytest.raises(DiskFull):
-        log.append_group(batches, NOW)
+        log.writer.append_group(batches, NOW)
 
     def all_but_truncations(length: int) -> int:
         return 0 if length == 1 else length
@@ -106,7 +106,7 @@ def test_nothing_of_a_write_whose_sync_failed_is_built_upon(batches: int, checkp
         log.checkpoint()
     disk.faults[disk.calls + 1] = Fault(FaultKind.SYNC_ERROR)
     with pytest.raises(StorageError):
-        log.sync()
+        log.writer.sync()
     disk.process_loss()
     again = begun(disk)
     oracle.group(again, 2)
@@ -130,10 +130,10 @@ def test_a_failed_log_stays_failed() -> None:
     append(log, [b"one"])
     disk.faults[disk.calls + 1] = Fault(FaultKind.SYNC_ERROR)
     with pytest.raises(StorageError):
-        log.sync()
+        log.writer.sync()
     assert log.failed is not None
-    assert log.synced_end == 0
-    steps: list[Callable[[], None]] = [lambda: append(log, [b"two"]), log.sync, log.checkpoint]
+    assert log.writer.synced_end == 0
+    steps: list[Callable[[], None]] = [lambda: append(log, [b"two"]), log.writer.sync, log.checkpoint]
     for step in steps:
         with pytest.raises(JetstreamError, match="nothing can be written"):
             step()

@@ -46,7 +46,7 @@ class Leader:
 
     @classmethod
     def of(cls, log: Log) -> "Leader":
-        log.sync()
+        log.writer.sync()
         frames = [bytes(frame) for frame in _read(log)]
         return cls(log, tuple((read_header(frame), frame) for frame in frames))
 
@@ -62,7 +62,7 @@ class Leader:
 def _read(log: Log) -> Iterator[memoryview]:
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        for frame in iter_frames(log.read(offset, 1 << 20, log.log_end_offset)):
+        for frame in iter_frames(log.reader.read(offset, 1 << 20, log.log_end_offset)):
             yield frame
             offset = decode(frame)[0].next
 
@@ -74,20 +74,20 @@ def leaders() -> tuple[Leader, Leader, Offset]:
     for number in range(13):
         append(first, [b"one%d" % number] * (1 + number % 3), NOW + number)
         if number % 4 != 1:
-            first.sync()  # so that groups have one batch or two
+            first.writer.sync()  # so that groups have one batch or two
         if number == 5:
-            first.begin_epoch(LeaderEpoch(2), NOW)
+            first.writer.begin_epoch(LeaderEpoch(2), NOW)
     one = Leader.of(first)
     shared = one.frames[8][0].next
     second = opened(MemoryDisk(), CONFIG)
-    second.append_sealed(
+    second.writer.append_sealed(
         verified_batches(b"".join(frame for header, frame in one.frames if header.next <= shared)), NOW
     )
-    second.begin_epoch(LeaderEpoch(4), NOW)
+    second.writer.begin_epoch(LeaderEpoch(4), NOW)
     for number in range(14):
         append(second, [b"two%d" % number] * (1 + number % 2), NOW + 100 + number)
         if number % 3:
-            second.sync()
+            second.writer.sync()
     return one, Leader.of(second), shared
 
 
@@ -106,22 +106,24 @@ class Copy:
         number = 0
         while log.log_end_offset < leader.log.log_end_offset:
             count = chunks[number % len(chunks)]
-            log.append_sealed(verified_batches(b"".join(leader.after(log.log_end_offset)[:count])), NOW)
+            log.writer.append_sealed(
+                verified_batches(b"".join(leader.after(log.log_end_offset)[:count])), NOW
+            )
             if number % len(chunks) != 1:
                 self.sync(log)
             number += 1
         self.sync(log)
 
     def sync(self, log: Log) -> None:
-        log.sync()
-        self.synced_end = log.durable_end
+        log.writer.sync()
+        self.synced_end = log.writer.durable_end
 
     def cut(self, log: Log, offset: Offset, leader: Leader) -> None:
         """Cut back to what is shared with another leader."""
         self.of = (*self.of, leader)
         self.synced_end = min(self.synced_end, offset)
         log.truncate_to(offset)
-        assert log.durable_end == log.log_end_offset <= offset
+        assert log.writer.durable_end == log.log_end_offset <= offset
 
     def reset(self, log: Log, offset: Offset) -> None:
         """Begin anew."""
@@ -138,14 +140,16 @@ class Copy:
     def check(self, log: Log) -> None:
         """Compare a log that was opened again with what was told."""
         assert log.failed is None, log.recovery
-        assert log.corrupt_ranges == ()
+        assert log.reader.corrupt_ranges == ()
         start, end = log.log_start_offset, log.log_end_offset
         assert start in self.starts
         assert end >= self.synced_end, "what was reported as synced is there"
         stored, copied = stored_values(log), self.of or leaders()[:1]
         assert stored in [leader.values(start, end) for leader in copied]
-        known = {(begins.epoch, begins.start) for leader in copied for begins in leader.log.epochs.starts}
-        assert {(begins.epoch, max(begins.start, start)) for begins in log.epochs.starts} <= {
+        known = {
+            (begins.epoch, begins.start) for leader in copied for begins in leader.log.reader.epochs.starts
+        }
+        assert {(begins.epoch, max(begins.start, start)) for begins in log.reader.epochs.starts} <= {
             (epoch, max(begin, start)) for epoch, begin in known
         }
 
@@ -221,31 +225,31 @@ def go_on(log: Log) -> None:
     """Copy the rest of the second leader's log, and have the same files."""
     two, shared = leaders()[1:]
     start, end = log.log_start_offset, log.log_end_offset
-    if stored_values(log) != two.values(start, end) or log.last_epoch not in (0, *_epochs(two)):
+    if stored_values(log) != two.values(start, end) or log.reader.last_epoch not in (0, *_epochs(two)):
         log.truncate_to(shared)
     Copy().follow(log, two)
     log.close()
     check_files_owned(log)
     problems = inspect_stream(log._disk, DIRECTORY).problems
     assert {problem.kind for problem in problems} <= {ProblemKind.DERIVED}, problems
-    leader_files = {segment.path: segment for segment in two.log._segments}
-    for segment in log._segments:
+    leader_files = {segment.path: segment for segment in two.log.reader.segments}
+    for segment in log.reader.segments:
         if segment.base > log.log_start_offset or segment.base == 0:
             content = file_content(two.log._disk, leader_files[segment.path].path)
             assert file_content(log._disk, segment.path) == content, "the files are the leader's"
-    assert (log.last_epoch, log.log_end_offset) == (two.log.last_epoch, two.log.log_end_offset)
+    assert (log.reader.last_epoch, log.log_end_offset) == (two.log.reader.last_epoch, two.log.log_end_offset)
 
 
 def _epochs(leader: Leader) -> list[LeaderEpoch]:
-    return [begins.epoch for begins in leader.log.epochs.starts]
+    return [begins.epoch for begins in leader.log.reader.epochs.starts]
 
 
 def test_the_life_has_every_kind_of_call_and_of_batch() -> None:
     operations = {call.split()[0] for call in calls()}
     assert operations >= {"create", "write", "truncate", "unlink", "rename", "sync"}
     one, two, shared = leaders()
-    assert one.log.segments > 2
-    assert two.log.segments > 3
+    assert len(one.log.reader.segments) > 2
+    assert len(two.log.reader.segments) > 3
     assert 0 < shared < one.log.log_end_offset
     assert len(_epochs(one)) == 2
 
@@ -338,7 +342,7 @@ def truncated_leader() -> tuple[Leader, Offset]:
     for number in range(4):
         append(log, [b"one%d" % number] * 2, NOW + number)
     end = log.log_end_offset
-    log.sync()
+    log.writer.sync()
     before = Leader.of(log)
     log.truncate_before(end, end)
     for number in range(4, 7):
@@ -351,7 +355,7 @@ def truncated_life(disk: MemoryDisk, copy: Copy) -> None:
     """Copy, drop all of that, and copy what comes behind it, which begins a segment."""
     leader, end = truncated_leader()
     log = opened(disk, CONFIG)
-    log.append_sealed(
+    log.writer.append_sealed(
         verified_batches(b"".join(frame for header, frame in leader.frames if header.next <= end)), NOW
     )
     copy.sync(log)
@@ -374,7 +378,7 @@ def test_what_was_truncated_at_the_end_goes_without_what_comes_after_it(kind: Fa
         for survival in (everything_survives, nothing_survives, random_survival(number)):
             found = disk.power_loss(survival)
             log = opened(found, CONFIG)
-            assert (log.failed, log.corrupt_ranges) == (None, ())
+            assert (log.failed, log.reader.corrupt_ranges) == (None, ())
             assert log.log_start_offset in copy.starts
             assert log.log_end_offset >= copy.synced_end, "what was reported as synced is there"
             log.truncate_before(min(end, log.log_end_offset), log.log_end_offset)

@@ -58,17 +58,17 @@ class Life:
         self.opened = opened
         self.last_txid = opened.history.last_txid
         self.note = opened.note
-        self.upkeep = Upkeep(self.log, SystemClock(), lambda: self.log.synced_end, lambda: opened.note)
+        self.upkeep = Upkeep(self.log, SystemClock(), lambda: self.log.writer.synced_end, lambda: opened.note)
 
     def append(self, *txids: int | None, size: int = 1) -> None:
         """Append one batch of records with these txids, and have it synced if the mode says so."""
         base = self.log.log_end_offset
         now = TimestampUs(NOW + base)
         rows = [Record(value=b"v" * size, txid=txid, timestamp=now) for txid in txids]
-        batch = encode(records_batch(rows, base), base, self.log.last_epoch)
-        self.log.append(batch, now)
-        if self.log.config.sync is SyncMode.ALWAYS:
-            self.log.sync()
+        batch = encode(records_batch(rows, base), base, self.log.reader.last_epoch)
+        self.log.writer.append_group((batch,), now)
+        if self.log.writer.config.sync is SyncMode.ALWAYS:
+            self.log.writer.sync()
         self.note.appended([batch])
         self.upkeep.appended()
 
@@ -78,10 +78,10 @@ class Life:
         now = TimestampUs(NOW + base)
         headers = [(SESSION, b"p"), (SEQUENCE, b"%d" % sequence), (SEQUENCE_AFTER, b"%d" % (sequence - 1))]
         rows = [Record(value=b"v" * size, headers=headers, timestamp=now)]
-        batch = encode(records_batch(rows, base), base, self.log.last_epoch)
-        self.log.append(batch, now)
-        if self.log.config.sync is SyncMode.ALWAYS:
-            self.log.sync()
+        batch = encode(records_batch(rows, base), base, self.log.reader.last_epoch)
+        self.log.writer.append_group((batch,), now)
+        if self.log.writer.config.sync is SyncMode.ALWAYS:
+            self.log.writer.sync()
         self.note.appended([batch], [StoredPlace(SessionPlace(b"p", sequence, sequence - 1), base, now)])
         self.upkeep.appended()
 
@@ -98,12 +98,12 @@ class Life:
 
     def next(self) -> "Life":
         """End as a killed process does, and start again."""
-        return Life(self.disk.power_loss(everything_survives), config(self.log.config.sync))
+        return Life(self.disk.power_loss(everything_survives), config(self.log.writer.config.sync))
 
 
 def damage(life: Life, offset: int) -> None:
     """End the life cleanly, and damage the batch with this offset."""
-    place = life.log.locate(Offset(offset))
+    place = life.log.reader.locate(Offset(offset))
     life.log.close()
     content = bytearray(file_content(life.disk, place.segment.path))
     content[place.entry.position + 200 : place.entry.position + 300] = bytes(100)
@@ -189,7 +189,7 @@ def test_nothing_is_noted_before_it_is_durable() -> None:
     life.append(7)
     life.append_much()
     assert not life.upkeep.note_due()
-    life.log.sync()
+    life.log.writer.sync()
     life.append(9)
     assert life.upkeep.note_due()
     life.upkeep.write_note()
@@ -301,7 +301,7 @@ def test_nothing_is_noted_or_synced_while_nothing_is_removed() -> None:
     life.upkeep.apply_retention()
     life.upkeep.truncate_before(Offset(0))
     assert life.disk.trace[calls:] == []
-    assert life.log.durable_end == 0
+    assert life.log.writer.durable_end == 0
 
 
 # --- sessions ------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_a_session_is_noted_before_its_records_are_removed_and_only_if_it_is_not
     life = Life(MemoryDisk(), config(SyncMode.OS))
     for sequence in range(1, 4):
         life.append_session(sequence)
-    life.log.sync()
+    life.log.writer.sync()
     life.upkeep.truncate_before(Offset(1))
     calls = life.disk.calls
     life.upkeep.truncate_before(Offset(2))

@@ -56,13 +56,13 @@ def _synced(disk: MemoryDisk, values: Sequence[bytes]) -> Log:
     log = begun(disk, SMALL)
     for value in values:
         append(log, [value])
-        log.sync()
+        log.writer.sync()
     return log
 
 
 def is_refused_a_reign(log: Log) -> bool:
     try:
-        log.begin_epoch(LeaderEpoch(2), NOW)
+        log.writer.begin_epoch(LeaderEpoch(2), NOW)
     except StreamOffline:
         return True
     return False
@@ -79,7 +79,7 @@ def test_d12_corrupt_minority_becomes_leader() -> None:
         assert log.log_end_offset == len(VALUES), "the end is not where the damage begins"
         served = stored_values(log)
         assert [served[offset] for offset in sorted(served)] == VALUES[: len(served)]
-        assert (len(served) < len(VALUES)) is bool(log.corrupt_ranges)
+        assert (len(served) < len(VALUES)) is bool(log.reader.corrupt_ranges)
         refused += is_refused_a_reign(log)
     assert refused > len(whole) // 6
 
@@ -160,13 +160,17 @@ def test_d22_fsync_error_then_success() -> None:
     disk = MemoryDisk()
     log = begun(disk)
     append(log, [b"acked"])
-    log.sync()
+    log.writer.sync()
     append(log, [b"lost"])
     disk.faults[disk.calls + 1] = Fault(FaultKind.SYNC_ERROR)
     with pytest.raises(StorageError):
-        log.sync()
+        log.writer.sync()
     calls = disk.calls
-    for use in (log.sync, lambda: append(log, [b"later"]), lambda: log.begin_epoch(LeaderEpoch(2), NOW)):
+    for use in (
+        log.writer.sync,
+        lambda: append(log, [b"later"]),
+        lambda: log.writer.begin_epoch(LeaderEpoch(2), NOW),
+    ):
         with pytest.raises(StreamOffline):
             use()
     assert disk.calls == calls, "the disk is not asked again"
@@ -182,8 +186,8 @@ def test_d25_ack_then_deposed_dedupe() -> None:
     frame = bytes(encode(records_batch(records), Offset(0), LeaderEpoch(1)).seal(BatchFlags.ROLL))
     disk = MemoryDisk()
     follower = open_log(disk, DIRECTORY, config, NOW, "tail")
-    follower.log.append_sealed(verified_batches(frame), NOW)
-    follower.log.sync()
+    follower.log.writer.append_sealed(verified_batches(frame), NOW)
+    follower.log.writer.sync()
     follower.absorb(verified_batches(frame))
     begin_reign(follower, LeaderEpoch(2), NOW)
     assert [follower.history.dedupe.lookup(name) for name in (b"m-1", b"m-2", b"m-3")] == [0, 1, None]

@@ -6,7 +6,7 @@ import pytest
 
 from envelope.types import LeaderEpoch, Offset
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.readable_log import IndexRebuilt
+from jetstream.log.reader import IndexRebuilt
 from jetstream.log.search import offset_for_txid
 from jetstream.log.segments.index import BatchIndex, decode_index
 from jetstream.log.segments.segment import segment_path
@@ -50,36 +50,36 @@ def misled() -> Log:
 
 def test_an_index_that_contradicts_its_segment_is_derived_anew_on_the_first_read(misled: Log) -> None:
     with pytest.raises(IndexRebuilt):
-        misled.verify_range(misled.plan_read(Offset(0), 1 << 20, Offset(4)))
+        misled.reader.verify_range(misled.reader.plan_read(Offset(0), 1 << 20, Offset(4)))
     assert stored_values(misled) == VALUES
-    assert misled.corrupt_ranges == ()
+    assert misled.reader.corrupt_ranges == ()
 
 
 def test_a_read_planned_by_a_wrong_index_is_never_good_even_after_another_found_out(misled: Log) -> None:
-    first = misled.plan_read(Offset(0), 1, Offset(4))
-    second = misled.plan_read(Offset(1), 1, Offset(4))
+    first = misled.reader.plan_read(Offset(0), 1, Offset(4))
+    second = misled.reader.plan_read(Offset(1), 1, Offset(4))
     assert isinstance(misled._disk, MemoryDisk)
     calls = [misled._disk.calls]
     for stale in (first, second, first):
         with pytest.raises(IndexRebuilt):
-            misled.verify_range(stale)
+            misled.reader.verify_range(stale)
         assert not stale.is_verified
         calls.append(misled._disk.calls)
     scanning, *others = (after - before for before, after in pairwise(calls))
     assert all(other < scanning for other in others), "the segment is scanned once"
-    assert misled.corrupt_ranges == (), "the data is good"
+    assert misled.reader.corrupt_ranges == (), "the data is good"
     assert stored_values(misled) == VALUES
 
 
 def test_an_index_file_that_was_found_wrong_is_not_read_again(misled: Log) -> None:
     with pytest.raises(IndexRebuilt):
-        misled.verify_range(misled.plan_read(Offset(0), 1 << 20, Offset(4)))
-    segment = misled._segments[0]
+        misled.reader.verify_range(misled.reader.plan_read(Offset(0), 1 << 20, Offset(4)))
+    segment = misled.reader.segments[0]
     segment.unload_index()
     assert segment.index is None
-    assert misled.plan_read(Offset(0), 1, Offset(4)).next == 1, "the file says 2"
+    assert misled.reader.plan_read(Offset(0), 1, Offset(4)).next == 1, "the file says 2"
     assert stored_values(misled) == VALUES
-    assert misled.corrupt_ranges == ()
+    assert misled.reader.corrupt_ranges == ()
 
 
 def test_what_a_wrong_index_says_of_txids_counts_no_more_once_it_is_derived_anew() -> None:
@@ -87,7 +87,7 @@ def test_what_a_wrong_index_says_of_txids_counts_no_more_once_it_is_derived_anew
     log = begun(disk)
     for txid in range(4):
         append_records(log, [Record(txid=txid)])
-    log._roll()
+    log.writer.roll()
     log.close()
     path = segment_path(DIRECTORY, Offset(0)).replace(".arrows", ".index")
     _, index = decode_index(file_content(disk, path))
@@ -97,7 +97,7 @@ def test_what_a_wrong_index_says_of_txids_counts_no_more_once_it_is_derived_anew
         wrong.append(index[row]._replace(last_txid=None), verified=False)
     overwrite(disk, path, wrong.encode(4))
     again = opened(disk)
-    assert offset_for_txid(again, 2) == 4, "it is believed, as its checksum is right"
+    assert offset_for_txid(again.reader, 2) == 4, "it is believed, as its checksum is right"
     with pytest.raises(IndexRebuilt):
-        again.verify_range(again.plan_read(Offset(0), 1, Offset(4)))
-    assert offset_for_txid(again, 2) == 2
+        again.reader.verify_range(again.reader.plan_read(Offset(0), 1, Offset(4)))
+    assert offset_for_txid(again.reader, 2) == 2

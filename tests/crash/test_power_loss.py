@@ -48,12 +48,12 @@ def test_a_write_torn_at_every_byte_is_cut() -> None:
     pristine = MemoryDisk()
     log = begun(pristine)
     append(log, [b"first"])
-    log.sync()
+    log.writer.sync()
     append(log, [b"second"])
-    log.sync()
-    size = log.bytes
+    log.writer.sync()
+    size = log.reader.size
     append(log, [b"torn" * 20, b"group"])
-    torn = log.bytes - size
+    torn = log.reader.size - size
     content = file_content(pristine, SEGMENT)
     for kept in range(torn):
         disk = pristine.power_loss(nothing_survives)
@@ -63,8 +63,8 @@ def test_a_write_torn_at_every_byte_is_cut() -> None:
         found = opened(disk)
         assert list(stored_values(found).values()) == [b"first", b"second"]
         assert found.failed is None
-        assert found.corrupt_ranges == ()
-        assert found.bytes == size
+        assert found.reader.corrupt_ranges == ()
+        assert found.reader.size == size
         assert found.recovery.cut_bytes == kept
 
 
@@ -77,19 +77,19 @@ def test_a_group_of_several_unsynced_batches_is_cut_where_it_is_torn(
     disk = MemoryDisk()
     log = begun(disk, config)
     append(log, [b"synced"])
-    log.sync()
+    log.writer.sync()
     for value in (b"kept", b"torn", b"whole"):
         append(log, [value])
     if checkpointed:
         log.checkpoint()
     found = disk.power_loss(everything_survives)
-    position = log._segments[0].load_index()[2].position
+    position = log.reader.segments[0].load_index()[2].position
     file = found.open(SEGMENT)
     file.write([bytes(100)], position + 200)
     file.close()
     again = opened(found, config)
     assert list(stored_values(again).values()) == [b"synced", b"kept"]
-    assert again.corrupt_ranges == ()
+    assert again.reader.corrupt_ranges == ()
     assert again.failed is None
 
 
@@ -97,9 +97,9 @@ def test_a_tail_of_zeros_is_cut() -> None:
     disk = MemoryDisk()
     log = begun(disk)
     append(log, [b"first"])
-    log.sync()
+    log.writer.sync()
     file = disk.open(SEGMENT)
-    file.write([bytes(4096)], log.bytes)
+    file.write([bytes(4096)], log.reader.size)
     file.close()
     found = disk.power_loss(everything_survives)
     again = opened(found)

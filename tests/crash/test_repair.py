@@ -49,7 +49,7 @@ def replica() -> MemoryDisk:
     log = begun(disk, CONFIG)
     for values in ([b"zero", b"one"], [b"two"], [b"three", b"four"], [b"five"]):
         append(log, values)
-        log.sync()
+        log.writer.sync()
     log.close()
     return disk.power_loss(everything_survives)
 
@@ -75,7 +75,7 @@ def looked_at(disk: MemoryDisk, *, full: bool) -> Log:
     log = opened(disk, CONFIG, full=full)
     for offset in VALUES:
         try:
-            log.read(Offset(offset), 1, log.log_end_offset)
+            log.reader.read(Offset(offset), 1, log.log_end_offset)
         except CorruptDataError:
             continue
     return log
@@ -84,7 +84,7 @@ def looked_at(disk: MemoryDisk, *, full: bool) -> Log:
 def batches_of(other: Log, start: int, end: int) -> list[SealedBatch]:
     found: list[SealedBatch] = []
     while start < end:
-        found += verified_batches(other.read(Offset(start), 1, other.log_end_offset))
+        found += verified_batches(other.reader.read(Offset(start), 1, other.log_end_offset))
         start = found[-1][0].next
     return found
 
@@ -100,15 +100,15 @@ def repair(log: Log, other: Log) -> int:
 
 def check_whole(log: Log, path: str) -> Log:
     """Look at it, and at what a power loss leaves of it; return that, opened again."""
-    assert log.corrupt_ranges == ()
+    assert log.reader.corrupt_ranges == ()
     assert stored_values(log) == VALUES
-    assert [segment.next for segment in log.all_segments] == [3, 6], "they tile"
+    assert [segment.next for segment in log.reader.segments] == [3, 6], "they tile"
     disk = log._disk
     assert isinstance(disk, MemoryDisk)
     after_power_loss = disk.power_loss(nothing_survives)
     assert file_content(after_power_loss, path) == CONTENT[path]
     again = looked_at(after_power_loss, full=True)
-    assert again.corrupt_ranges == ()
+    assert again.reader.corrupt_ranges == ()
     assert stored_values(again) == VALUES
     return again
 
@@ -124,10 +124,10 @@ def test_a_flip_of_any_byte_is_repaired_to_the_byte(other: Log, full: bool) -> N
     repaired = 0
     for disk in flips(13):
         log = looked_at(disk, full=full)
-        assert log.corrupt_ranges
+        assert log.reader.corrupt_ranges
         repaired += repair(log, other)
         again = check_whole(log, FIRST)
-        again.begin_epoch(LeaderEpoch(2), NOW)
+        again.writer.begin_epoch(LeaderEpoch(2), NOW)
         append(again, [b"six"])
         again.close()
         assert inspect_stream(again._disk, DIRECTORY).healthy
@@ -137,7 +137,7 @@ def test_a_flip_of_any_byte_is_repaired_to_the_byte(other: Log, full: bool) -> N
 def test_what_an_index_leaves_out_is_in_it_again(other: Log) -> None:
     """Neighbours, a segment's first batch with the schema before it, and the end of one that is sealed."""
     content = CONTENT[FIRST]
-    index = other.all_segments[0].load_index()
+    index = other.reader.segments[0].load_index()
     for start, end, count in (
         (0, index[0].end, 1),
         (index[1].position, len(content), 1),
@@ -148,12 +148,12 @@ def test_what_an_index_leaves_out_is_in_it_again(other: Log) -> None:
         disk.unlink(FIRST.replace(".arrows", ".index"))
         log = looked_at(disk, full=True)
         assert repair(log, other) == count
-        assert log.all_segments[0].read_index() is not None, "its index file is good again"
+        assert log.reader.segments[0].read_index() is not None, "its index file is good again"
         check_whole(log, FIRST)
 
 
 def test_what_was_behind_the_end_of_a_sealed_file_is_cut(other: Log) -> None:
-    index = other.all_segments[0].load_index()
+    index = other.reader.segments[0].load_index()
     longer = CONTENT[FIRST][: index[1].position] + bytes(5000)
     log = looked_at(damaged(FIRST, longer), full=True)
     assert repair(log, other) == 1
@@ -165,17 +165,17 @@ def test_transaction_ids_that_come_back_are_found_again() -> None:
     log = begun(disk)
     for offset, txid in enumerate((5, 9, 7)):
         records = records_batch([Record(txid=txid)], offset)
-        log.append(encode(records, Offset(offset), log.last_epoch), NOW)
+        log.writer.append_group((encode(records, Offset(offset), log.reader.last_epoch),), NOW)
     log.close()
     intact = opened(disk.power_loss(everything_survives))
     lacking = disk.power_loss(everything_survives)
     content = file_content(lacking, FIRST)
-    position = intact.all_segments[0].load_index()[1].position
+    position = intact.reader.segments[0].load_index()[1].position
     overwrite(lacking, FIRST, flipped(content, position + 300, 0))
     log = opened(lacking, full=True)
-    assert log.all_segments[0].last_txid != 9
+    assert log.reader.segments[0].last_txid != 9
     assert repair(log, intact) == 1
-    assert log.all_segments[0].last_txid == 9
+    assert log.reader.segments[0].last_txid == 9
     assert file_content(lacking, FIRST) == content
 
 
@@ -187,7 +187,7 @@ def test_much_that_is_damaged_is_put_back_bit_by_bit(monkeypatch: pytest.MonkeyP
     log.close()
     intact = opened(disk.power_loss(everything_survives))
     damaged_disk = disk.power_loss(everything_survives)
-    index = intact.all_segments[0].load_index()
+    index = intact.reader.segments[0].load_index()
     whole = file_content(damaged_disk, FIRST)
     content = bytearray(whole)
     for row in (1, 2, 3):
@@ -196,7 +196,7 @@ def test_much_that_is_damaged_is_put_back_bit_by_bit(monkeypatch: pytest.MonkeyP
     log = opened(damaged_disk)
     for row in (1, 2, 3):
         with pytest.raises(CorruptDataError):
-            log.read(Offset(row), 1, END)
+            log.reader.read(Offset(row), 1, END)
     assert [(hole.base, hole.next) for hole in log.holes()] == [(1, 4)]
     monkeypatch.setattr("jetstream.log.rewriting.repair.HOLE_BYTES_MAX", index[2].end - index[1].position)
     assert [(hole.base, hole.next) for hole in log.holes()] == [(1, 3), (3, 4)]
@@ -216,13 +216,13 @@ def test_a_sealed_file_that_was_cut_short_is_as_long_as_before(other: Log, lengt
 def test_damage_in_the_segment_that_is_written_is_repaired_while_it_grows(other: Log) -> None:
     for full in (True, False):
         log = looked_at(damaged(SECOND), full=full)
-        log.begin_epoch(LeaderEpoch(2), NOW)
+        log.writer.begin_epoch(LeaderEpoch(2), NOW)
         append(log, [b"six"])
-        assert list(log.corrupt_ranges) == [(3, 5)]
+        assert list(log.reader.corrupt_ranges) == [(3, 5)]
         assert repair(log, other) == 1
         append(log, [b"seven"])
-        log.sync()
-        assert not log.corrupt_ranges
+        log.writer.sync()
+        assert not log.reader.corrupt_ranges
         assert stored_values(log) == {**VALUES, 6: b"six", 7: b"seven"}
         disk = log._disk
         assert isinstance(disk, MemoryDisk)
@@ -234,7 +234,7 @@ def test_what_is_damaged_is_a_hole_unless_the_log_has_failed() -> None:
     disk = damaged(FIRST)
     log = looked_at(disk, full=False)
     assert [(hole.base, hole.next) for hole in log.holes()] == [(0, 2)]
-    log.fail(StorageError("broken"))
+    log.writer.fail(StorageError("broken"))
     assert not list(log.holes())
 
 
@@ -253,7 +253,7 @@ def test_a_missing_segment_is_not_put_into_the_one_before_it() -> None:
     with pytest.raises(CorruptDataError, match="segments do not begin where"):
         log.fill(hole, batches_of(intact, 2, 3))
     assert file_content(lacking, hole.segment.path) == before
-    assert log.corrupt_ranges == ((2, 3),)
+    assert log.reader.corrupt_ranges == ((2, 3),)
 
 
 # --- what does not fit -------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_batches_that_were_not_there_are_refused(wrong: Wrong, reason: str, full
     with pytest.raises(CorruptDataError, match=reason):
         log.fill(hole, wrong)
     assert file_content(disk, FIRST) == before
-    assert log.corrupt_ranges == ((0, 2),)
+    assert log.reader.corrupt_ranges == ((0, 2),)
 
 
 def test_batches_of_the_same_length_with_other_bounds_are_refused() -> None:
@@ -312,13 +312,13 @@ def test_batches_of_the_same_length_with_other_bounds_are_refused() -> None:
     wrong.close()
     log = opened(disk)
     content = bytearray(file_content(disk, FIRST))
-    index = log.all_segments[0].load_index()
+    index = log.reader.segments[0].load_index()
     for row in (0, 1):
         content[index[row].position + 300] ^= 1
     overwrite(disk, FIRST, bytes(content))
     for offset in (0, 2):
         with pytest.raises(CorruptDataError):
-            log.read(Offset(offset), 1, Offset(4))
+            log.reader.read(Offset(offset), 1, Offset(4))
     (hole,) = log.holes()
     assert (hole.base, hole.next, hole.rows) == (0, 3, 2)
     with pytest.raises(CorruptDataError, match="other batches"):
@@ -343,7 +343,7 @@ def test_a_hole_that_is_none_any_more_is_planned_again(other: Log) -> None:
 def test_a_log_that_has_failed_is_not_repaired(other: Log) -> None:
     log = looked_at(damaged(FIRST), full=False)
     (hole,) = log.holes()
-    log.fail(StorageError("broken"))
+    log.writer.fail(StorageError("broken"))
     with pytest.raises(StreamOffline):
         log.fill(hole, batches_of(other, 0, 2))
 
@@ -392,7 +392,7 @@ def test_bytes_that_the_medium_shows_otherwise_are_refused(
     with pytest.raises(StorageError, match="does not keep what is written"):
         log.fill(hole, batches)
     monkeypatch.undo()
-    assert log.corrupt_ranges == ((0, 2),)
+    assert log.reader.corrupt_ranges == ((0, 2),)
 
 
 def test_a_disk_without_space_leaves_the_hole_as_it_is(other: Log) -> None:
@@ -402,10 +402,10 @@ def test_a_disk_without_space_leaves_the_hole_as_it_is(other: Log) -> None:
     disk.faults[disk.calls + 2] = Fault(FaultKind.SHORT_WRITE, 100)
     with pytest.raises(DiskFull):
         log.fill(hole, batches_of(other, 0, 2))
-    assert log.corrupt_ranges == ((0, 2),)
+    assert log.reader.corrupt_ranges == ((0, 2),)
     assert log.failed is None
     with pytest.raises(CorruptDataError):
-        log.read(Offset(0), 1, END)
+        log.reader.read(Offset(0), 1, END)
     repair(log, other)
     check_whole(log, FIRST)
 
@@ -415,8 +415,8 @@ def test_damage_that_is_found_after_its_repair_is_refused_and_repaired_again(oth
     disk = damaged(FIRST)
     log = looked_at(disk, full=False)
     repair(log, other)
-    log._corrupt.add(Offset(0), Offset(2))
-    assert log.corrupt_ranges == ((0, 2),)
+    log.reader.corrupt.add(Offset(0), Offset(2))
+    assert log.reader.corrupt_ranges == ((0, 2),)
     assert repair(log, other) == 1
     check_whole(log, FIRST)
 
@@ -430,16 +430,16 @@ def one_segment(full: bool) -> tuple[MemoryDisk, Log, Log]:
     log = begun(disk)
     for values in ([b"zero", b"one"], [b"two"], [b"three", b"four"], [b"five"]):
         append(log, values)
-        log.sync()
+        log.writer.sync()
     log.close()
     intact, hurt = (disk.power_loss(everything_survives) for _ in range(2))
-    entry = opened(intact).locate(Offset(2)).entry
+    entry = opened(intact).reader.locate(Offset(2)).entry
     overwrite(hurt, FIRST, flipped(file_content(hurt, FIRST), entry.position + 300, 1))
     log = opened(hurt, full=full)
     if not full:
         with pytest.raises(CorruptDataError):
-            log.read(Offset(2), 1, END)
-    assert log.corrupt_ranges == ((2, 3),)
+            log.reader.read(Offset(2), 1, END)
+    assert log.reader.corrupt_ranges == ((2, 3),)
     return hurt, log, opened(intact)
 
 
@@ -447,9 +447,9 @@ def one_segment(full: bool) -> tuple[MemoryDisk, Log, Log]:
 def test_a_log_is_cut_where_its_damage_begins(full: bool) -> None:
     disk, log, _ = one_segment(full)
     log.truncate_to(Offset(2))
-    assert (log.log_end_offset, log.corrupt_ranges) == (2, ())
+    assert (log.log_end_offset, log.reader.corrupt_ranges) == (2, ())
     append(log, [b"another"])
-    log.sync()
+    log.writer.sync()
     assert stored_values(opened(disk.power_loss(nothing_survives), full=True)) == {
         0: b"zero",
         1: b"one",
@@ -461,10 +461,10 @@ def test_a_log_is_cut_where_its_damage_begins(full: bool) -> None:
 def test_damage_before_the_place_where_a_log_is_cut_stays_and_is_repaired(full: bool) -> None:
     disk, log, other = one_segment(full)
     log.truncate_to(Offset(3))
-    assert (log.log_end_offset, log.corrupt_ranges) == (3, ((2, 3),))
+    assert (log.log_end_offset, log.reader.corrupt_ranges) == (3, ((2, 3),))
     assert [(hole.base, hole.next) for hole in log.holes()] == [(2, 3)]
     append(log, [b"another"])
-    log.sync()
+    log.writer.sync()
     assert repair(log, other) == 1
     whole = {0: b"zero", 1: b"one", 2: b"two", 3: b"another"}
     assert stored_values(log) == whole
@@ -484,16 +484,16 @@ def test_what_is_left_damaged_at_the_end_of_a_cut_log_is_repaired() -> None:
 @pytest.mark.parametrize("full", [True, False])
 def test_damage_at_the_end_of_a_segment_stays_when_the_next_one_is_cut_off(other: Log, full: bool) -> None:
     disk = replica()
-    entry = other.locate(Offset(2)).entry
+    entry = other.reader.locate(Offset(2)).entry
     overwrite(disk, FIRST, flipped(CONTENT[FIRST], entry.position + 300, 1))
     log = looked_at(disk, full=full)
-    assert (log.segments, log.corrupt_ranges) == (2, ((2, 3),))
+    assert (len(log.reader.segments), log.reader.corrupt_ranges) == (2, ((2, 3),))
     log.truncate_to(Offset(3))
-    assert (log.log_end_offset, log.corrupt_ranges) == (3, ((2, 3),))
-    log.config = LogConfig()  # what is appended goes into the same segment
+    assert (log.log_end_offset, log.reader.corrupt_ranges) == (3, ((2, 3),))
+    log.writer.config = LogConfig()  # what is appended goes into the same segment
     append(log, [b"another"])
-    log.sync()
-    assert log.segments == 1
+    log.writer.sync()
+    assert len(log.reader.segments) == 1
     assert repair(log, other) == 1
     assert stored_values(log) == {0: b"zero", 1: b"one", 2: b"two", 3: b"another"}
     assert file_content(disk, FIRST).startswith(CONTENT[FIRST][: entry.end])

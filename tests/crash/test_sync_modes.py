@@ -65,7 +65,10 @@ class Life:
         self._thread = thread
         self._clock = SystemClock()
         self._leader = sole_replica(
-            self.log.last_epoch, self.log.log_end_offset, self.log.synced_end, self._clock.monotonic()
+            self.log.reader.last_epoch,
+            self.log.log_end_offset,
+            self.log.writer.synced_end,
+            self._clock.monotonic(),
         )
         self._upkeep = Upkeep(self.log, self._clock, lambda: self._leader.high_watermark)
 
@@ -81,14 +84,14 @@ class Life:
         await done.wait()
         if append.error is not None:
             raise append.error
-        synced = LeaderLogSynced(self.log.synced_end, self.log.log_end_offset)
+        synced = LeaderLogSynced(self.log.writer.synced_end, self.log.log_end_offset)
         self._leader.handle(synced, self._clock.monotonic())
         known.acked = self._leader.high_watermark
 
     async def tick(self) -> None:
         """Do what the timer of `sync: interval` does; streams of the other modes have none."""
-        if self.log.config.sync is SyncMode.INTERVAL:
-            await self._force(self.log.sync)
+        if self.log.writer.config.sync is SyncMode.INTERVAL:
+            await self._force(self.log.writer.sync)
 
     async def fall_quiet(self) -> None:
         """Do what the housekeeper does a second after the last append."""
@@ -168,7 +171,7 @@ def kept_after(disk: MemoryDisk, mode: SyncMode, survive: Survival, known: Knowl
         problems = inspect_stream(found, DIRECTORY).problems
         assert {problem.kind for problem in problems} <= {ProblemKind.TORN, ProblemKind.DERIVED}, problems
     log = opened(found, config)
-    assert (log.failed, log.corrupt_ranges) == (None, ())
+    assert (log.failed, log.reader.corrupt_ranges) == (None, ())
     stored = stored_values(log)
     assert stored == dict(enumerate(known.sent[: len(stored)])), "a prefix of what was sent, in its place"
     kept = log.log_end_offset
@@ -177,16 +180,16 @@ def kept_after(disk: MemoryDisk, mode: SyncMode, survive: Survival, known: Knowl
     found = found.power_loss(nothing_survives)
     again = opened(found, config)
     assert stored_values(again) == stored, "what a start finds is durable"
-    again.begin_epoch(LeaderEpoch(2), NOW)
+    again.writer.begin_epoch(LeaderEpoch(2), NOW)
     append(again, [b"in place of a lost one"])
     again.close()
     check_files(again)
     assert {problem.kind for problem in inspect_stream(found, DIRECTORY).problems} <= {ProblemKind.DERIVED}
     last = opened(found, config, full=True)
     assert stored_values(last) == {**stored, kept: b"in place of a lost one"}
-    (frame,) = iter_frames(last.read(kept, 1, last.log_end_offset))
+    (frame,) = iter_frames(last.reader.read(kept, 1, last.log_end_offset))
     assert read_header(frame).leader_epoch == 2
-    assert last.epoch_end(LeaderEpoch(1)) in (kept, None), "whoever has read more of epoch 1 is told"
+    assert last.reader.epoch_end(LeaderEpoch(1)) in (kept, None), "whoever has read more of epoch 1 is told"
     return kept
 
 
@@ -274,9 +277,9 @@ def test_every_mode_is_forced_to_disk_when_a_segment_is_full(mode: SyncMode) -> 
 
     async def script(life: Life) -> None:
         nonlocal active_base
-        while life.log.segments < 3:
+        while len(life.log.reader.segments) < 3:
             await life.publish(1)
-        active_base = life.log._segments[-1].base
+        active_base = life.log.reader.segments[-1].base
 
     disk = MemoryDisk()
     known = live(disk, mode, script)

@@ -57,7 +57,7 @@ async def workload(world: TierWorld, history: History, *, patient: bool) -> None
     def publish(count: int) -> None:
         for _ in range(count):
             world.publish(1)
-            history.acked = world.log.synced_end
+            history.acked = world.log.writer.synced_end
 
     publish(6)
     await turn()
@@ -80,7 +80,7 @@ async def check_whole(disk: MemoryDisk, objects: MemoryStore, catalog: Catalog, 
     async with tier_world(disk, objects.store, catalog) as world:
         await history.check(world)
         world.publish(3)
-        history.acked = world.log.synced_end
+        history.acked = world.log.writer.synced_end
         await world.turn_until_quiet()
         assert world.tiered.mark is not None
         assert world.log.log_start_offset >= world.tiered.mark.start
@@ -104,10 +104,10 @@ async def check_whole(disk: MemoryDisk, objects: MemoryStore, catalog: Catalog, 
 
 def check_files(disk: MemoryDisk, log: Log) -> None:
     """The log's directory has its segments, their indexes, its state, and no file that nobody owns."""
-    segments = {path for segment in log.all_segments for path in (segment.path, segment.index_path)}
+    segments = {path for segment in log.reader.segments for path in (segment.path, segment.index_path)}
     state = {f"{log.directory}/{name}" for name in (CHECKPOINT_FILE, EPOCHS_FILE)}
     found = {f"{log.directory}/{name}" for name in disk.listdir(log.directory)}
-    assert state | {segment.path for segment in log.all_segments} <= found <= state | segments
+    assert state | {segment.path for segment in log.reader.segments} <= found <= state | segments
 
 
 async def run(disk: MemoryDisk, objects: MemoryStore, *, patient: bool = False) -> tuple[Catalog, History]:

@@ -212,7 +212,7 @@ class Life:
         self._thread, self._crash = thread, crash
         self._group_commit = GroupCommit(thread, lambda: None, crash)
         opened = open_led(disk, DIRECTORY, CONFIG, EPOCH, clock.wall())
-        opened.log.config = LogConfig(segment_bytes=SEGMENT_BYTES)
+        opened.log.writer.config = LogConfig(segment_bytes=SEGMENT_BYTES)
         services = lone_services(clock, thread, self._group_commit, crash, publisher.hear)
         self.log = opened.log
         self.owner = lead(opened, CONFIG, EPOCH, services)
@@ -350,7 +350,7 @@ def check_restart(found: MemoryDisk, publisher: Publisher, acked: int) -> None:
     problems = inspect_stream(found, DIRECTORY).problems
     assert {problem.kind for problem in problems} <= {ProblemKind.TORN, ProblemKind.DERIVED}, problems
     opened = open_led(found, DIRECTORY, CONFIG, LeaderEpoch(EPOCH + 1), SystemClock().wall())
-    assert (opened.log.failed, opened.log.corrupt_ranges) == (None, ())
+    assert (opened.log.failed, opened.log.reader.corrupt_ranges) == (None, ())
     stored = stored_values(opened.log)
     ends, values = [0], list[bytes]()
     for group in publisher.stored_or_not_known():

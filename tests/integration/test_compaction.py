@@ -82,7 +82,7 @@ def test_a_node_that_is_killed_while_it_compacts_loses_nothing(tmp_path: Path) -
             process.kill()
         disk = OsDisk(directory.parent)
         log = Log.open(disk, directory.name, LogConfig(), TimestampUs(0), "full")
-        assert log.corrupt_ranges == ()
+        assert log.reader.corrupt_ranges == ()
         assert len(compaction.stored_records(log)) < 5 * 2000, "it was compacted, too"
         check_files_owned(log, is_just_opened=True)
         log.close()

@@ -119,7 +119,7 @@ def test_a_node_is_ready_while_every_stream_serves(tmp_path: Path) -> None:
             )
             stream = node.stream("orders")
             assert stream is not None
-            stream.log.fail(StorageError("input/output error"))
+            stream.log.writer.fail(StorageError("input/output error"))
             status, body = await get(node, "/healthz")
             assert status == HTTPStatus.SERVICE_UNAVAILABLE
             assert json.loads(body)["problems"] == ["stream orders: storage_error: input/output error"]

@@ -59,7 +59,7 @@ def damage(scene: ClusterScene, node: str, incarnation: str, offset: int) -> Non
     """Flip a bit of the batch with this offset, on a node that is stopped."""
     [directory] = scene.files(node, incarnation)
     log = Log.open(OsDisk(directory.parent), directory.name, LogConfig(), NOW)
-    found = log.locate(Offset(offset))
+    found = log.reader.locate(Offset(offset))
     path, position = directory.parent / found.segment.path, found.entry.position + 500
     log.close()
     content = bytearray(path.read_bytes())

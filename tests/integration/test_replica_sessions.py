@@ -15,7 +15,7 @@ from envelope.errors import UnavailableError
 from envelope.limits import MIB
 from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName
 from jetstream.log.disk.os_disk import OsDisk
-from jetstream.log.readable_log import FileRange
+from jetstream.log.reader import FileRange
 from jetstream.replica.leader_events import FetchRefusal
 from jetstream.replica.wire import (
     Answer,
@@ -70,8 +70,8 @@ def stored(root: Path, *values: bytes) -> tuple[LiveStream, FileRange, bytes]:
     """A log of one batch with these values; the range of it, and its bytes."""
     stream = LiveStream("s", OsDisk(root))
     stream.add(values)
-    found = stream.log.plan_read(Offset(0), 64 * MIB, stream.log.log_end_offset)
-    return stream, found, stream.log.read(Offset(0), 64 * MIB, stream.log.log_end_offset)
+    found = stream.log.reader.plan_read(Offset(0), 64 * MIB, stream.log.log_end_offset)
+    return stream, found, stream.log.reader.read(Offset(0), 64 * MIB, stream.log.log_end_offset)
 
 
 # --- asking and answering -------------------------------------------------------------------------------

@@ -70,12 +70,12 @@ def test_single_records_that_plain_clients_publish_are_merged(tmp_path: Path) ->
                 await client.request("orders.x", value(number))
             stream = node.stream("orders")
             assert stream is not None
-            last = stream.log.all_segments[-1]
+            last = stream.log.reader.segments[-1]
             await until(lambda: stream.log.rewritten_end == last.base)
             info = await request(client, "stream.info", name="orders")
             assert info["rewritten_end"] == last.base > MANY // 2
             assert info["bytes"] < MANY * 600
-            assert max(segment.size for segment in stream.log.all_segments[:-1]) < 10_000
+            assert max(segment.size for segment in stream.log.reader.segments[:-1]) < 10_000
             await check_read(js, "orders", MANY)
             for start in (1, 50, 77, last.base - 1):
                 await check_read(js, "orders", MANY, start)
@@ -134,7 +134,7 @@ def on_disk(directory: Path, count: int) -> tuple[SegmentReport, ...]:
     disk = OsDisk(directory.parent)
     try:
         log = Log.open(disk, directory.name, LogConfig(), TimestampUs(0), "full")
-        assert log.corrupt_ranges == ()
+        assert log.reader.corrupt_ranges == ()
         assert sorted(stored_records(log)) == list(range(count))
         log.close()
         assert not list(directory.glob("*.new"))

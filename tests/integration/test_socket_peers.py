@@ -140,13 +140,13 @@ def test_a_segment_deleted_while_its_body_is_in_flight_still_arrives_whole(tmp_p
             stream = world.stream("s", LogConfig(segment_bytes=24 * MIB))
             stream.add(*([os.urandom(MIB)] * 4 for _ in range(5)))
             stream.add(*([os.urandom(MIB)] * 4 for _ in range(3)))
-            assert stream.log.segments == 2
-            expected = stream.log.read(stream.log.log_start_offset, 64 * MIB, stream.high_watermark)
+            assert len(stream.log.reader.segments) == 2
+            expected = stream.log.reader.read(stream.log.log_start_offset, 64 * MIB, stream.high_watermark)
             peer = RawPeer(world.port, receive_buffer=64 * KIB)
             await peer.ask(op="hello", id=0, protocol=1)
             await peer.request(op="fetch", id=1, stream="s", offset=0, max_bytes=64 * MIB)
             await until(lambda: world.server.counters.bytes_sent > 100_000)
-            path = tmp_path / "data" / stream.log.locate(stream.log.log_start_offset).segment.path
+            path = tmp_path / "data" / stream.log.reader.locate(stream.log.log_start_offset).segment.path
             stream.log.truncate_before(stream.high_watermark, stream.high_watermark)
             assert not path.exists()
             peer.widen()
@@ -179,7 +179,7 @@ def test_a_file_cut_underneath_closes_the_connection(tmp_path: Path) -> None:
             await peer.ask(op="hello", id=0, protocol=1)
             await peer.request(op="fetch", id=1, stream="s", offset=0, max_bytes=64 * MIB)
             await until(lambda: world.server.counters.bytes_sent > 100_000)
-            os.truncate(tmp_path / "data" / stream.log.locate(Offset(0)).segment.path, 8 * MIB)
+            os.truncate(tmp_path / "data" / stream.log.reader.locate(Offset(0)).segment.path, 8 * MIB)
             assert await peer.ended()
             await until(lambda: world.server.connections == 0)
             peer.close()

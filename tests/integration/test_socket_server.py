@@ -218,7 +218,7 @@ def test_segments_are_crossed_without_a_seam(tmp_path: Path) -> None:
         async with serving(tmp_path / "data") as world:
             stream = world.stream("s", LogConfig(segment_bytes=64 * 1024))
             stream.add(*([b"x" * 10_000] * 3 for _ in range(30)))
-            assert stream.log.segments > 5
+            assert len(stream.log.reader.segments) > 5
             assert await offsets(world.records(ReadRange("s"))) == list(range(90))
 
     run(test())
@@ -322,10 +322,10 @@ def test_a_corrupt_batch_is_an_error_and_never_served(tmp_path: Path, loop: str)
         async with serving(tmp_path / "data") as world:
             stream = world.stream("s")
             stream.add(*([b"%d" % number * 1000] * 2 for number in range(5)))
-            entry = stream.log.locate(Offset(4)).entry
+            entry = stream.log.reader.locate(Offset(4)).entry
             stream.log.close()
             damage(
-                tmp_path / "data" / stream.log.locate(Offset(4)).segment.path,
+                tmp_path / "data" / stream.log.reader.locate(Offset(4)).segment.path,
                 entry.position + entry.length - 500,
             )
             world.stream("s")
@@ -352,7 +352,10 @@ def test_damage_on_the_way_is_found_by_the_client(tmp_path: Path) -> None:
             stream = world.stream("s")
             stream.add([b"x" * 1000] * 3)
             # What this process wrote itself counts as verified: the server sends it, the client must look.
-            damage(tmp_path / "data" / stream.log.locate(Offset(0)).segment.path, stream.log.bytes - 500)
+            damage(
+                tmp_path / "data" / stream.log.reader.locate(Offset(0)).segment.path,
+                stream.log.reader.size - 500,
+            )
             with pytest.raises(CorruptDataError):
                 await anext(world.records(ReadRange("s")))
 

@@ -102,7 +102,7 @@ def test_damage_is_found_by_the_client_over_tls(tmp_path: Path, tls_files: TlsFi
         async with serving(tmp_path / "data", settings(tls_files)) as world:
             stream = world.stream("s")
             stream.add([b"x" * 1000] * 3)
-            path = tmp_path / "data" / stream.log.locate(Offset(0)).segment.path
+            path = tmp_path / "data" / stream.log.reader.locate(Offset(0)).segment.path
             with path.open("r+b") as file:
                 file.seek(-500, os.SEEK_END)
                 file.write(b"y")
@@ -120,7 +120,7 @@ def test_a_file_cut_underneath_closes_the_connection_over_tls(tmp_path: Path, tl
             peer = await tls_peer(world, tls_files, receive_buffer=4096)
             await peer.request(op="fetch", id=1, stream="s", offset=0, max_bytes=64 * MIB)
             await until(lambda: world.server.counters.bytes_sent > 100_000)
-            os.truncate(tmp_path / "data" / stream.log.locate(Offset(0)).segment.path, 8 * MIB)
+            os.truncate(tmp_path / "data" / stream.log.reader.locate(Offset(0)).segment.path, 8 * MIB)
             assert await peer.ended()
             await until(lambda: world.server.connections == 0)
             peer.close()
@@ -197,7 +197,7 @@ def test_a_reader_over_tls_that_went_to_sleep_gets_all_of_it_later(
         async with serving(tmp_path / "data", settings(tls_files)) as world:
             stream = world.stream("s")
             stream.add(*([os.urandom(1000)] * 1000 for _ in range(20)))
-            expected = stream.log.read(Offset(0), 64 * MIB, stream.high_watermark)
+            expected = stream.log.reader.read(Offset(0), 64 * MIB, stream.high_watermark)
             narrow(world)
             peer = await tls_peer(world, tls_files, receive_buffer=64 * KIB)
             for number in (1, 2):
@@ -221,7 +221,7 @@ def test_the_end_of_an_answer_that_found_the_socket_full_follows_when_there_is_r
         async with serving(tmp_path / "data", settings(tls_files)) as world:
             stream = world.stream("s")
             stream.add([os.urandom(20_000)])
-            expected = stream.log.read(Offset(0), MIB, stream.high_watermark)
+            expected = stream.log.reader.read(Offset(0), MIB, stream.high_watermark)
             narrow(world)
             peer = await tls_peer(world, tls_files, receive_buffer=4096)
             (connection,) = world.server._connections

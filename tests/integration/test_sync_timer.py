@@ -27,9 +27,9 @@ def test_a_stream_is_forced_to_disk_every_sync_interval_and_one_that_leaves_it_t
                 for name in ("kernel", "timed"):
                     ack = await client.jetstream().publish(name, b"x")
                     assert ack.seq == number
-                while timed.log.durable_end < number:  # noqa: ASYNC110 - the disk thread has no event for it
+                while timed.log.writer.durable_end < number:  # noqa: ASYNC110 - the disk thread has no event for it
                     await asyncio.sleep(0)
-            assert not timed.log.dirty
-            assert (kernel.log.log_end_offset, kernel.log.durable_end) == (3, 0)
+            assert not timed.log.writer.dirty
+            assert (kernel.log.log_end_offset, kernel.log.writer.durable_end) == (3, 0)
 
     run(scenario())

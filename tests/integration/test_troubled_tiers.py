@@ -53,14 +53,14 @@ def test_damage_that_uploads_wait_for_is_told(tmp_path: Path, held: HeldStore) -
         async with tiered_node(tmp_path) as (js, node):
             await js.streams.create("orders", "orders.>", **CONFIG)
             stream = replica(node, "orders")
-            stream.log.corrupt_ranges = ((Offset(0), Offset(1)),)
+            stream.log.reader.corrupt_ranges = ((Offset(0), Offset(1)),)
             await published(js, "orders", range(RECORDS))
             await until(lambda: stream.tiered.problem is not None)
             info = await js.streams.info("orders")
             assert info.tier is not None
             assert info.tier.problem is not None
             assert info.tier.problem.startswith("uploads wait for a repair: offsets 0 to ")
-            stream.log.corrupt_ranges = ()
+            stream.log.reader.corrupt_ranges = ()
             await until(lambda: stream.log.log_start_offset > RECORDS // 2)
             await until(lambda: stream.tiered.problem is None)
 

@@ -80,13 +80,15 @@ def segment(compression: Compression, *, sealed: bool) -> bytes:
     log = Log.open(disk, "golden", LogConfig(), NOW)
     for number, records in enumerate(BATCHES):
         if number in (0, 2):
-            log.begin_epoch(LeaderEpoch(number + 1), NOW)
+            log.writer.begin_epoch(LeaderEpoch(number + 1), NOW)
         base = log.log_end_offset
-        log.append(encode(records_batch(records, base), base, log.last_epoch, compression), NOW)
-        log.sync()
+        log.writer.append_group(
+            (encode(records_batch(records, base), base, log.reader.last_epoch, compression),), NOW
+        )
+        log.writer.sync()
     if sealed:
-        log.config = LogConfig(retention_age_us=1)
-        segment_file = log._segments[0].acquire()
+        log.writer.config = LogConfig(retention_age_us=1)
+        segment_file = log.reader.segments[0].acquire()
         log.apply_retention(TimestampUs(NOW + 1_000_000), log.log_end_offset)
         return segment_file.read(0, segment_file.size())
     return file_content(disk, segment_path("golden", Offset(0)))

@@ -22,7 +22,7 @@ OLD = "index-v1.index"
 
 def scanned(disk: MemoryDisk) -> tuple[Log, int]:
     log = opened(disk)
-    assert log.corrupt_ranges == ()
+    assert log.reader.corrupt_ranges == ()
     return log, log.recovery.scanned_bytes
 
 
@@ -38,8 +38,8 @@ def test_the_index_that_is_written_today_is_the_golden_one() -> None:
 def test_a_golden_index_is_believed_and_the_segment_is_not_read() -> None:
     log, read = scanned(indexed_log(INDEX))
     assert read == 0
-    assert log.all_segments[0].last_txid == (1 << 63) - 1
-    assert offset_for_txid(log, 1) == 5
+    assert log.reader.segments[0].last_txid == (1 << 63) - 1
+    assert offset_for_txid(log.reader, 1) == 5
 
 
 def test_an_index_of_the_version_before_is_doubted_and_written_anew() -> None:
@@ -49,7 +49,7 @@ def test_an_index_of_the_version_before_is_doubted_and_written_anew() -> None:
     assert problem.description == "not an index of version 2"
     log, read = scanned(disk)
     assert read == len(golden(INDEXED))
-    assert offset_for_txid(log, 1) == 5
+    assert offset_for_txid(log.reader, 1) == 5
     assert file_content(disk, INDEX_PATH) == golden(INDEX)
     log.close()
     assert scanned(disk)[1] == 0

@@ -91,14 +91,14 @@ def test_a_golden_segment_opens_as_a_log(name: str) -> None:
     file = disk.create(segment_path(LOG_DIRECTORY, Offset(0)))
     file.write([golden(name)], 0)
     log = opened(disk, full=True)
-    assert log.corrupt_ranges == ()
+    assert log.reader.corrupt_ranges == ()
     assert log.recovery.cut_bytes == 0
     assert log.log_end_offset == len(expected_rows())
-    assert [(entry.epoch, entry.start) for entry in log.epochs.starts] == [(1, 0), (3, 6)]
+    assert [(entry.epoch, entry.start) for entry in log.reader.epochs.starts] == [(1, 0), (3, 6)]
     frames: list[memoryview] = []
     while len(frames) < len(BATCHES):
         offset = Offset(decode(frames[-1])[0].next if frames else 0)
-        frames.extend(iter_frames(log.read(offset, 1 << 20, log.log_end_offset)))
+        frames.extend(iter_frames(log.reader.read(offset, 1 << 20, log.log_end_offset)))
     assert rows_of(pa.Table.from_batches([decode(frame)[1] for frame in frames])) == expected_rows()
     log.close()
     assert inspect_stream(disk, LOG_DIRECTORY).healthy

@@ -47,7 +47,7 @@ RETENTION = EAGER.tombstone_retention_us
 
 def read_batch(log: Log, offset: int) -> tuple[dict[int, Stored], int]:
     """What a reader that stands at ``offset`` is given next, and where it stands then."""
-    header, records = stored_in(next(iter_frames(log.read(Offset(offset), 1, log.log_end_offset))))
+    header, records = stored_in(next(iter_frames(log.reader.read(Offset(offset), 1, log.log_end_offset))))
     assert_in_order(records)
     return {at: record for at, record in records.items() if at >= offset}, header.next
 
@@ -138,17 +138,19 @@ class CompactionModel(RuleBasedStateMachine):
             ]
             self.now += len(batch)
             append_records(self.log, written)
-            self.records.extend(Stored(r.key, r.value, r.timestamp, self.log.last_epoch) for r in written)
+            self.records.extend(
+                Stored(r.key, r.value, r.timestamp, self.log.reader.last_epoch) for r in written
+            )
             self.head_reader.read(self.log, self.records)
 
     @rule()
     def begin_epoch(self) -> None:
-        self.log.begin_epoch(LeaderEpoch(self.log.last_epoch + 1), NOW)
+        self.log.writer.begin_epoch(LeaderEpoch(self.log.reader.last_epoch + 1), NOW)
 
     @precondition(lambda self: len(self.records) > self.committed)
     @rule(data=st.data())
     def cut_back(self, data: st.DataObject) -> None:
-        bases = {base for segment in self.log._segments for base in segment.load_index().bases}
+        bases = {base for segment in self.log.reader.segments for base in segment.load_index().bases}
         above = sorted(base for base in bases if base >= max(self.committed, self.log.log_start_offset))
         if not above:
             return
@@ -255,7 +257,7 @@ class CompactionModel(RuleBasedStateMachine):
     @rule(at=st.integers(0, 1000))
     def look_up_a_time(self, at: int) -> None:
         timestamp = TimestampUs(NOW + at)
-        found = self.log.offset_for_timestamp(timestamp)
+        found = self.log.reader.offset_for_timestamp(timestamp)
         stored = stored_records(self.log)
         wanted = next((o for o in sorted(stored) if stored[o].timestamp >= timestamp), len(self.records))
         assert found == wanted or (found == self.log.log_start_offset and found <= wanted)
@@ -274,7 +276,7 @@ class CompactionModel(RuleBasedStateMachine):
     def lose_power(self, survival: object) -> None:
         self.disk = self.disk.power_loss(survival)  # type: ignore[arg-type]  # one of three of that type
         self.log = opened(self.disk, CONFIG)
-        assert self.log.corrupt_ranges == ()
+        assert self.log.reader.corrupt_ranges == ()
         check_files_owned(self.log, is_just_opened=True)
         self.begin_epoch()
 

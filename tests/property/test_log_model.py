@@ -81,13 +81,13 @@ class LogModel(RuleBasedStateMachine):
 
     @rule()
     def sync(self) -> None:
-        self.log.sync()
-        assert self.log.durable_end == len(self.records)
+        self.log.writer.sync()
+        assert self.log.writer.durable_end == len(self.records)
 
     @rule()
     def begin_epoch(self) -> None:
-        epoch = self.log.last_epoch + 1
-        self.log.begin_epoch(LeaderEpoch(epoch), self.now)
+        epoch = self.log.reader.last_epoch + 1
+        self.log.writer.begin_epoch(LeaderEpoch(epoch), self.now)
         self.epochs.append((epoch, len(self.records)))
 
     @rule()
@@ -112,7 +112,7 @@ class LogModel(RuleBasedStateMachine):
     def cut_back(self, data: st.DataObject) -> None:
         bases = [
             base
-            for segment in self.log._segments
+            for segment in self.log.reader.segments
             for base in segment.load_index().bases
             if base >= self.log.log_start_offset
         ]
@@ -142,18 +142,18 @@ class LogModel(RuleBasedStateMachine):
     @rule(seed=st.none() | st.integers(0, 1000), full=st.booleans())
     def power_loss(self, seed: int | None, full: bool) -> None:
         survival = nothing_survives if seed is None else random_survival(seed)
-        durable = self.log.durable_end
+        durable = self.log.writer.durable_end
         self.disk = self.disk.power_loss(survival)
         self.open_again(durable, full=full)
 
     @rule()
     def failed_sync(self) -> None:
-        if not self.log.dirty:
+        if not self.log.writer.dirty:
             return
-        durable = self.log.durable_end
+        durable = self.log.writer.durable_end
         self.disk.faults[self.disk.calls + 1] = Fault(FaultKind.SYNC_ERROR)
         try:
-            self.log.sync()
+            self.log.writer.sync()
         except FsyncFailed:
             pass
         else:
@@ -180,17 +180,17 @@ class LogModel(RuleBasedStateMachine):
         assert stored_values(self.log, 3000) == {
             offset: self.records[offset][0] for offset in range(start, end)
         }
-        assert self.log.corrupt_ranges == ()
+        assert self.log.reader.corrupt_ranges == ()
         assert self.log.failed is None
 
     @invariant()
     def segments_tile(self) -> None:
-        segments = self.log._segments
+        segments = self.log.reader.segments
         assert segments[0].base <= self.log.log_start_offset
         for before, after in pairwise(segments):
             assert before.next == after.base
             assert before.sealed
-        assert self.log.bytes == sum(
+        assert self.log.reader.size == sum(
             len_of(self.disk, f"{DIRECTORY}/{name}")
             for name in self.disk.listdir(DIRECTORY)
             if name.endswith(".arrows")
@@ -205,7 +205,7 @@ class LogModel(RuleBasedStateMachine):
                 (row for row in range(start, len(self.records)) if self.records[row][1] >= wanted),
                 len(self.records),
             )
-            assert self.log.offset_for_timestamp(TimestampUs(wanted)) == expected
+            assert self.log.reader.offset_for_timestamp(TimestampUs(wanted)) == expected
 
     @invariant()
     def epochs_are_known(self) -> None:
@@ -213,9 +213,9 @@ class LogModel(RuleBasedStateMachine):
         ends = [*(begin for _, begin in self.epochs[1:]), len(self.records)]
         for (epoch, begin), end in zip(self.epochs, ends, strict=True):
             if end > start or epoch == self.epochs[-1][0]:
-                assert self.log.epoch_end(LeaderEpoch(epoch)) == end
+                assert self.log.reader.epoch_end(LeaderEpoch(epoch)) == end
                 if begin < end:
-                    assert self.log.epoch_at(Offset(begin)) == epoch
+                    assert self.log.reader.epoch_at(Offset(begin)) == epoch
 
     @invariant()
     def reads_keep_their_limits(self) -> None:
@@ -223,14 +223,14 @@ class LogModel(RuleBasedStateMachine):
         for offset in {start, (start + end) // 2, end - 1}:
             if not start <= offset < end:
                 continue
-            file_range = self.log.plan_read(Offset(offset), 2000, Offset(end))
-            frames = list(iter_frames(self.log.read(Offset(offset), 2000, Offset(end))))
+            file_range = self.log.reader.plan_read(Offset(offset), 2000, Offset(end))
+            frames = list(iter_frames(self.log.reader.read(Offset(offset), 2000, Offset(end))))
             assert file_range.base <= offset < file_range.next
             assert sum(len(frame) for frame in frames) == file_range.length
             assert len(frames) == 1 or file_range.length <= 2000
             assert {decode(frame)[0].leader_epoch for frame in frames} == {file_range.leader_epoch}
         try:
-            self.log.plan_read(Offset(end + 1), 1, Offset(end))
+            self.log.reader.plan_read(Offset(end + 1), 1, Offset(end))
         except OffsetOutOfRange:
             return
         raise AssertionError("an offset beyond the end was planned")
@@ -249,7 +249,7 @@ def test_whole_segments_go_as_the_limit_that_asks_for_most_has_it(
         now = TimestampUs(now + later)
         records.append((bytes(size), now))
         append(log, [bytes(size)], now)
-    log.sync()
+    log.writer.sync()
     for limits in several:
         apply_retention(log, disk, records, now, limits)
     assert list(stored_values(log)) == list(range(log.log_start_offset, len(records)))
@@ -272,10 +272,12 @@ def apply_retention(
             messages is not None and end - next_ >= messages,
         )
         start = max(start, next_) if any(beyond) else start
-    config = log.config
-    log.config = replace(config, retention_age_us=age, retention_bytes=size, retention_messages=messages)
+    config = log.writer.config
+    log.writer.config = replace(
+        config, retention_age_us=age, retention_bytes=size, retention_messages=messages
+    )
     log.apply_retention(now, Offset(end))
-    log.config = config
+    log.writer.config = config
     assert log.log_start_offset == start
     left = [base for base, _, _ in files_of(disk, end)]
     if start > before:

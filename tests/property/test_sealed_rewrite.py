@@ -39,16 +39,16 @@ def written(disk: MemoryDisk, batches: list[tuple[list[Record], Compression, str
     log = begun(disk, LogConfig())
     for records, codec, before in batches:
         if before == "epoch":
-            log.begin_epoch(LeaderEpoch(log.last_epoch + 1), NOW)
+            log.writer.begin_epoch(LeaderEpoch(log.reader.last_epoch + 1), NOW)
         elif before == "roll" and log.log_end_offset:
-            log._roll()
+            log.writer.roll()
         base = log.log_end_offset
         columns = records_batch(records, base).columns
         columns[1] = pa.array([NOW + base] * len(records), columns[1].type)
         arrow = pa.RecordBatch.from_arrays(columns, schema=records_batch(records).schema)
-        log.append(encode(arrow, base, log.last_epoch, codec), NOW)
-        log.sync()
-    log._roll()
+        log.writer.append_group((encode(arrow, base, log.reader.last_epoch, codec),), NOW)
+        log.writer.sync()
+    log.writer.roll()
     return log
 
 
@@ -58,7 +58,7 @@ def read(log: Log) -> tuple[list[dict[str, Any]], list[BatchHeader]]:
     headers: list[BatchHeader] = []
     while not headers or headers[-1].next < log.log_end_offset:
         start = headers[-1].next if headers else log.log_start_offset
-        for frame in iter_frames(log.read(start, 1 << 20, log.log_end_offset)):
+        for frame in iter_frames(log.reader.read(start, 1 << 20, log.log_end_offset)):
             header, records = decode(frame)
             assert not headers or header.base == headers[-1].next, "ranges tile"
             headers.append(header)
@@ -78,26 +78,26 @@ def test_readers_find_the_same_records_in_fewer_batches(
     log = written(disk, batches)
     before, headers_before = read(log)
     starts = {header.base: header for header in headers_before}
-    segments = [(segment.base, segment.next) for segment in log.all_segments]
-    for segment in log.all_segments[:-1]:
-        found = rewritten(log, disk, segment, no_pace, merged_bytes)
+    segments = [(segment.base, segment.next) for segment in log.reader.segments]
+    for segment in log.reader.segments[:-1]:
+        found = rewritten(log.reader, disk, segment, no_pace, merged_bytes)
         if found is not None:
             assert found.bytes == segment.size - found.new.size > 0
             assert log.replace_segment(found)
     after, headers = read(log)
     assert after == before
-    assert [(segment.base, segment.next) for segment in log.all_segments] == segments
+    assert [(segment.base, segment.next) for segment in log.reader.segments] == segments
     for header in headers:
         first = starts[header.base]
         assert (header.leader_epoch, header.flags) == (first.leader_epoch, first.flags)
         assert (header.base in dict(segments)) is (BatchFlags.ROLL in header.flags)
     for at in range(log.log_end_offset):
-        assert log.offset_for_timestamp(TimestampUs(NOW + at)) == next(
+        assert log.reader.offset_for_timestamp(TimestampUs(NOW + at)) == next(
             (base for base in sorted(starts) if base >= at), log.log_end_offset
         )
     log.close()
     assert inspect_stream(disk, DIRECTORY).healthy
     again = opened(disk, full=True)
     assert read(again)[0] == before
-    assert again.epochs.starts == log.epochs.starts
-    assert again.locate(Offset(0)).entry.base == 0
+    assert again.reader.epochs.starts == log.reader.epochs.starts
+    assert again.reader.locate(Offset(0)).entry.base == 0

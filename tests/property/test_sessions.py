@@ -187,17 +187,17 @@ class Run:
         follower: OpenedLog = open_log(self.disk, DIRECTORY, CONFIG, NOW, "tail")
         for frame in self.frames:
             batches = verified_batches(frame)
-            follower.log.append_sealed(batches, NOW)
+            follower.log.writer.append_sealed(batches, NOW)
             follower.absorb(batches)
-        follower.log.sync()
-        last_timestamp = follower.log.last_timestamp
+        follower.log.writer.sync()
+        last_timestamp = follower.log.reader.last_timestamp
         follower.log.truncate_to(end)
         reads = [call for call in self.disk.trace if call.startswith("read")]
         follower.settle()
         self.opened = follower
         self.model.readable_from = 0
         self.lead()
-        if follower.log.last_timestamp == last_timestamp:  # otherwise the window was too much shorter
+        if follower.log.reader.last_timestamp == last_timestamp:  # otherwise the window was too much shorter
             assert [call for call in self.disk.trace if call.startswith("read")] == reads, (
                 "nothing is rebuilt"
             )
@@ -272,8 +272,8 @@ class Run:
         if self.refuses:
             return published(machine.handle(AppendRefused(DiskFull("full")), now))
         batches = encode_records(append.records, append.base, append.leader_epoch)
-        log.append_group(batches, now)
-        log.sync()
+        log.writer.append_group(batches, now)
+        log.writer.sync()
         self.frames.append(b"".join(bytes(batch.frame) for batch in batches))
         self.opened.note.appended(batches, append.places)
         answers = published(machine.handle(Appended(log.log_end_offset), now))

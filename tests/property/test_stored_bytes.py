@@ -22,7 +22,7 @@ class StoredBytesModel(LogLife):
         for offset in {start, middle} - {end}:
             for stop in {middle, end}:
                 for max_bytes in (1, whole // 3 + 1, whole - 1, whole, 2**63 - 1):
-                    found = batches_within(log, Offset(offset), max_bytes, Offset(stop))
+                    found = batches_within(log.reader, Offset(offset), max_bytes, Offset(stop))
                     assert found == added_up(batches, offset, max_bytes, stop)
 
 

@@ -18,7 +18,7 @@ def looked_at(log: Log) -> dict[int, int]:
     batches: list[pa.RecordBatch] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        for frame in iter_frames(log.read(offset, 1 << 20, log.log_end_offset)):
+        for frame in iter_frames(log.reader.read(offset, 1 << 20, log.log_end_offset)):
             header, records = decode(frame)
             batches.append(records)
             offset = header.next
@@ -38,10 +38,10 @@ class TxidModel(LogLife):
         middle = Offset((start + end) // 2)
         for wanted in {edge for txid in txids.values() for edge in (txid, txid + 1)} | {-9, -(1 << 63)}:
             reached = [at for at, txid in txids.items() if txid >= wanted]
-            assert offset_for_txid(log, wanted) == min(reached, default=end)
+            assert offset_for_txid(log.reader, wanted) == min(reached, default=end)
             for low, high in ((middle, end), (start, middle)):
                 inside = [at for at in reached if low <= at < high]
-                assert first_with_txid(log, wanted, low, high) == min(inside, default=None)
+                assert first_with_txid(log.reader, wanted, low, high) == min(inside, default=None)
 
 
 TestTxidSearch = TxidModel.TestCase

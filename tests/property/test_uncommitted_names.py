@@ -85,7 +85,7 @@ class Replica:
                 self.opened, frame, self.clock.wall(), self.high_watermark, high_watermark
             )
             append.write()
-            self.opened.log.sync()
+            self.opened.log.writer.sync()
             append.learn()
             self.high_watermark = max(self.high_watermark, min(high_watermark, self.end))
 
@@ -171,8 +171,8 @@ class Run:
             values = arrow_records(append.records)["value"].to_pylist()
             stored = {value.decode() for value in values if value is not None}
             batches = encode_records(append.records, append.base, append.leader_epoch)
-            log.append_group(batches, now)
-            log.sync()
+            log.writer.append_group(batches, now)
+            log.writer.sync()
             self.leader.opened.note.appended(batches, append.places)
             self.frames.append(b"".join(bytes(batch.frame) for batch in batches))
             self.machine.handle(Appended(log.log_end_offset), now)

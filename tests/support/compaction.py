@@ -37,9 +37,9 @@ def no_pace(size: int) -> None:
 
 def append_records(log: Log, records: Sequence[Record]) -> None:
     """Append one batch and sync it."""
-    batch = encode(records_batch(records, log.log_end_offset), log.log_end_offset, log.last_epoch)
-    log.append(batch, batch.max_timestamp)
-    log.sync()
+    batch = encode(records_batch(records, log.log_end_offset), log.log_end_offset, log.reader.last_epoch)
+    log.writer.append_group((batch,), batch.max_timestamp)
+    log.writer.sync()
 
 
 def compact(
@@ -56,7 +56,7 @@ def compact(
 
     ``meanwhile`` is what others do with the log between any two steps.
     """
-    config = log.config.compaction
+    config = log.writer.config.compaction
     assert config is not None, "the log is to be compacted"
     end = log.log_end_offset
     bounds = CompactionBounds(
@@ -64,10 +64,10 @@ def compact(
         Offset(end if passed_by_all is None else passed_by_all),
         TimestampUs(now),
     )
-    plan = plan_compaction(log._segments, log.compaction, bounds, config)
+    plan = plan_compaction(log.reader.segments, log.compaction, bounds, config)
     if plan is None:
         return False
-    run = CompactionPass(log, disk, plan, Compression.NONE, no_pace, key_bytes)
+    run = CompactionPass(log.reader, disk, plan, Compression.NONE, no_pace, key_bytes)
     run.gather()
     meanwhile()
     log.note_compaction(log.compaction.purged(plan.purge_end))
@@ -99,7 +99,7 @@ def stored_records(log: Log, max_bytes: int = 1 << 20) -> dict[int, Stored]:
     found: dict[int, Stored] = {}
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        for frame in iter_frames(log.read(offset, max_bytes, log.log_end_offset)):
+        for frame in iter_frames(log.reader.read(offset, max_bytes, log.log_end_offset)):
             header, records = stored_in(frame)
             assert header.base <= offset < header.next, "ranges tile"
             for at, record in records.items():

@@ -64,7 +64,7 @@ async def appended(thread: DiskThread, *appends: AnyAppend) -> list[JetstreamErr
 def frames(count: int) -> list[bytes]:
     """Return a leader's batches of one record each."""
     leader = filled(MemoryDisk(), count)
-    return [leader.read(Offset(offset), 1, Offset(count)) for offset in range(count)]
+    return [leader.reader.read(Offset(offset), 1, Offset(count)) for offset in range(count)]
 
 
 def following(disk: MemoryDisk) -> OpenedLog:

@@ -16,8 +16,8 @@ def check_files_owned(log: Log, *, is_just_opened: bool = False) -> None:
     Indexes are derived: some may be missing, but for when the log was opened a moment ago, and then the last.
     """
     found = set(log._disk.listdir(log.directory))
-    segments = {_name(segment.path) for segment in log.all_segments}
-    indexes = [_name(segment.index_path) for segment in log.all_segments]
+    segments = {_name(segment.path) for segment in log.reader.segments}
+    indexes = [_name(segment.index_path) for segment in log.reader.segments]
     owned = {*segments, *indexes, *_STATE_FILES}
     assert found <= owned, f"strays: {sorted(found - owned)}"
     needed = set(segments)

@@ -37,7 +37,7 @@ def batches_of(log: Log) -> list[ABatch]:
     found: list[ABatch] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        for frame in iter_frames(log.read(offset, 1 << 20, log.log_end_offset)):
+        for frame in iter_frames(log.reader.read(offset, 1 << 20, log.log_end_offset)):
             header, _ = decode(frame)
             found.append(ABatch(header.base, header.next, len(frame)))
             offset = header.next
@@ -72,11 +72,11 @@ class LogLife(RuleBasedStateMachine):
         self.append(batches)
 
     def begin_epoch(self) -> None:
-        self.log.begin_epoch(LeaderEpoch(self.log.last_epoch + 1), NOW)
+        self.log.writer.begin_epoch(LeaderEpoch(self.log.reader.last_epoch + 1), NOW)
 
     @rule(batches=st.lists(STEPS, min_size=1, max_size=6))
     def append(self, batches: list[list[tuple[int | None, bytes | None]]]) -> None:
-        txids = [segment.last_txid for segment in self.log.all_segments]
+        txids = [segment.last_txid for segment in self.log.reader.segments]
         last = max((txid for txid in txids if txid is not None), default=-4)
         for batch in batches:
             self.now += 1
@@ -105,14 +105,14 @@ class LogLife(RuleBasedStateMachine):
 
     @rule()
     def remove_what_is_old(self) -> None:
-        self.log.config = LogConfig(segment_bytes=3500, retention_messages=15, compaction=EAGER)
+        self.log.writer.config = LogConfig(segment_bytes=3500, retention_messages=15, compaction=EAGER)
         self.log.apply_retention(TimestampUs(self.now), self.log.log_end_offset)
-        self.log.config = CONFIG
+        self.log.writer.config = CONFIG
 
     @precondition(lambda self: self.log.log_end_offset > self.log.log_start_offset)
     @rule(data=st.data())
     def cut_back(self, data: st.DataObject) -> None:
-        bases = {base for segment in self.log.all_segments for base in segment.load_index().bases}
+        bases = {base for segment in self.log.reader.segments for base in segment.load_index().bases}
         above = sorted(base for base in bases if base >= self.log.log_start_offset)
         if above:
             self.log.truncate_to(Offset(data.draw(st.sampled_from(above))))
@@ -140,5 +140,5 @@ class LogLife(RuleBasedStateMachine):
 
     @rule()
     def forget_indexes(self) -> None:
-        for segment in self.log.all_segments:
+        for segment in self.log.reader.segments:
             segment.unload_index()

@@ -40,13 +40,13 @@ class Oracle:
         except DiskFull:
             self.refused.update(values)
             return
-        log.sync()
+        log.writer.sync()
         self.acked.update({base + number: value for number, value in enumerate(values)})
 
     def truncate(self, log: Log, offset: int) -> None:
         """Move the log's start."""
         self.log_start_max = max(self.log_start_max, offset)
-        log.truncate_before(Offset(offset), log.synced_end)
+        log.truncate_before(Offset(offset), log.writer.synced_end)
 
     def check(self, log: Log) -> dict[int, bytes]:
         """Compare a log that was opened again with what the publisher knows."""
@@ -70,12 +70,12 @@ def workload(disk: MemoryDisk, oracle: Oracle) -> None:
         lambda log: oracle.group(log, 2),
         lambda log: oracle.group(log, 5),
         lambda log: oracle.group(log, 1, 2000),
-        lambda log: oracle.truncate(log, min(7, log.synced_end)),
+        lambda log: oracle.truncate(log, min(7, log.writer.synced_end)),
         lambda log: oracle.group(log, 1),
-        lambda log: oracle.truncate(log, min(11, log.synced_end)),
+        lambda log: oracle.truncate(log, min(11, log.writer.synced_end)),
         Log.checkpoint,
         lambda log: oracle.group(log, 2, 900),
-        lambda log: oracle.truncate(log, log.synced_end),
+        lambda log: oracle.truncate(log, log.writer.synced_end),
         lambda log: oracle.group(log, 2),
         Log.close,
     ]
@@ -116,7 +116,7 @@ def check_restart(disk: MemoryDisk, oracle: Oracle) -> None:
     report = inspect_stream(disk, DIRECTORY) if disk.exists(DIRECTORY) else None
     log = opened(disk, CONFIG)
     assert log.failed is None, log.recovery
-    assert log.corrupt_ranges == ()
+    assert log.reader.corrupt_ranges == ()
     if report is not None:
         assert {problem.kind for problem in report.problems} <= {ProblemKind.TORN, ProblemKind.DERIVED}, (
             report
@@ -125,7 +125,7 @@ def check_restart(disk: MemoryDisk, oracle: Oracle) -> None:
     check_files_owned(log, is_just_opened=True)
     again = opened(disk.power_loss(nothing_survives), CONFIG)
     assert stored_values(again) == kept, "opening makes durable what it finds"
-    again.begin_epoch(LeaderEpoch(again.last_epoch + 1), NOW)
+    again.writer.begin_epoch(LeaderEpoch(again.reader.last_epoch + 1), NOW)
     oracle.group(again, 2)
     again.close()
     check_files_owned(again)
@@ -135,6 +135,6 @@ def check_restart(disk: MemoryDisk, oracle: Oracle) -> None:
 
 def check_files(log: Log) -> None:
     """A foreign reader opens every sealed segment as it lies."""
-    for segment in log._segments[:-1]:
+    for segment in log.reader.segments[:-1]:
         table = pa.ipc.open_stream(file_content(log._disk, segment.path)).read_all()
         assert table.column(0).to_pylist() == list(range(segment.base, segment.next))

@@ -58,15 +58,15 @@ def values_batch(values: Sequence[bytes], base: int = 0, timestamp: int = NOW) -
 def batch_for(log: Log, values: Sequence[bytes], timestamp: int | None = None) -> UnsealedBatch:
     """Return a batch that continues ``log``, from `NOW` or from the time of its last one."""
     if timestamp is None:
-        timestamp = max(NOW, log.last_timestamp)
+        timestamp = max(NOW, log.reader.last_timestamp)
     records = values_batch(values, log.log_end_offset, timestamp)
-    return encode(records, log.log_end_offset, log.last_epoch)
+    return encode(records, log.log_end_offset, log.reader.last_epoch)
 
 
 def append(log: Log, values: Sequence[bytes], timestamp: int | None = None) -> None:
     """Append one batch to ``log``; not synced."""
     batch = batch_for(log, values, timestamp)
-    log.append(batch, batch.max_timestamp)
+    log.writer.append_group((batch,), batch.max_timestamp)
 
 
 def opened(disk: Disk, config: LogConfig | None = None, *, full: bool = False) -> Log:
@@ -77,7 +77,7 @@ def opened(disk: Disk, config: LogConfig | None = None, *, full: bool = False) -
 def begun(disk: Disk, config: LogConfig | None = None) -> Log:
     """Open the log of the tests and begin its next epoch."""
     log = opened(disk, config)
-    log.begin_epoch(LeaderEpoch(log.last_epoch + 1), NOW)
+    log.writer.begin_epoch(LeaderEpoch(log.reader.last_epoch + 1), NOW)
     return log
 
 
@@ -90,7 +90,7 @@ def filled(disk: Disk, count: int, config: LogConfig = SMALL) -> Log:
     log = begun(disk, config)
     for offset in range(count):
         append(log, [b"%d" % offset], NOW + offset)
-        log.sync()
+        log.writer.sync()
     return log
 
 
@@ -99,11 +99,11 @@ def stored_values(log: Log, max_bytes: int = 1 << 20) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        corrupt = next((end for start, end in log.corrupt_ranges if start <= offset < end), None)
+        corrupt = next((end for start, end in log.reader.corrupt_ranges if start <= offset < end), None)
         if corrupt is not None:
             offset = corrupt
             continue
-        for frame in iter_frames(log.read(offset, max_bytes, log.log_end_offset)):
+        for frame in iter_frames(log.reader.read(offset, max_bytes, log.log_end_offset)):
             header, records = decode(frame)
             for number, value in zip(records.column(0), records.column(6), strict=True):
                 assert number.as_py() not in found or number.as_py() < offset, "an offset was stored twice"

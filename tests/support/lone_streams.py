@@ -62,7 +62,7 @@ def lead(
     log, clock = opened.log, services.clock
     upkeep = Upkeep(log, clock, lambda: leading.high_watermark, lambda: opened.note)
     parts = ReplicaContext(config, Incarnation("incarnation"), opened, upkeep)
-    leader = sole_replica(epoch, log.log_end_offset, log.synced_end, clock.monotonic())
+    leader = sole_replica(epoch, log.log_end_offset, log.writer.synced_end, clock.monotonic())
     leading = LeadingStream(parts, leader, services)
     leading.begin()
     return leading

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from envelope.types import Buffer, Incarnation, NodeId, StreamName
-from jetstream.log.readable_log import FileRange
+from jetstream.log.reader import FileRange
 from jetstream.replica.wire import Answer, FetchMessage, Question, RepairAnswer
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from pydantic import SecretStr
 
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName
-from jetstream.log.readable_log import FileRange
+from jetstream.log.reader import FileRange
 from jetstream.node.peers.session_ends import PeerSessionSettings
 from jetstream.node.peers.sessions import ReplicaSessions
 from jetstream.replica.leader_events import FetchRefusal

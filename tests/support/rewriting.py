@@ -24,8 +24,8 @@ def rewrite(
     )
     upkeep = Upkeep(log, SystemClock(), lambda: bounds.high_watermark)
     replaced = 0
-    for segment in due_segments(log.all_segments, log.rewritten_end, bounds, 0):
-        found = rewritten(log, disk, segment, no_pace)
+    for segment in due_segments(log.reader.segments, log.rewritten_end, bounds, 0):
+        found = rewritten(log.reader, disk, segment, no_pace)
         if found is None:
             upkeep.pass_rewritten(segment)
         else:

@@ -27,6 +27,7 @@ from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.format.batch import encode
 from jetstream.log.format.schema import SCHEMA
 from jetstream.log.log import Log, LogConfig
+from jetstream.log.reader import LogReader
 from jetstream.node.readers.dispatcher import ServerIdentity
 from jetstream.node.readers.ports import Placement, TierAccess
 from jetstream.node.readers.server import SocketServer, SocketSettings
@@ -124,13 +125,13 @@ class LiveStream:
         self.has_headers = True
         self.log = Log.open(disk, name, config or LogConfig(), TimestampUs(0))
         self.reign(EPOCH)
-        self.high_watermark = self.log.synced_end
+        self.high_watermark = self.log.writer.synced_end
         self.watchers: set[Callable[[Offset], None]] = set()
 
     @property
-    def readable(self) -> Log:
+    def readable(self) -> LogReader:
         """Its log holds everything."""
-        return self.log
+        return self.log.reader
 
     @property
     def tiered(self) -> TierAccess:
@@ -149,8 +150,8 @@ class LiveStream:
     def reign(self, epoch: int) -> None:
         """Begin a leader epoch, unless it is the present one."""
         self.leader_epoch = LeaderEpoch(epoch)
-        if self.log.last_epoch < epoch:
-            self.log.begin_epoch(self.leader_epoch, TimestampUs(0))
+        if self.log.reader.last_epoch < epoch:
+            self.log.writer.begin_epoch(self.leader_epoch, TimestampUs(0))
 
     def append(self, values: Sequence[bytes | None]) -> None:
         """Append one batch, not yet committed; offset N at second N + 1."""
@@ -158,12 +159,12 @@ class LiveStream:
         timestamp = 1_000_000 * (base + 1)
         records = records_batch(base, values, timestamp, headers=self.has_headers)
         batch = encode(records, base, self.leader_epoch, Compression.NONE)
-        self.log.append(batch, TimestampUs(timestamp))
+        self.log.writer.append_group((batch,), TimestampUs(timestamp))
 
     def commit(self) -> None:
         """Sync and move the high watermark."""
-        self.log.sync()
-        self.high_watermark = self.log.synced_end
+        self.log.writer.sync()
+        self.high_watermark = self.log.writer.synced_end
         for watcher in tuple(self.watchers):
             watcher(self.high_watermark)
 
@@ -303,7 +304,9 @@ async def serving(
             yield world
         finally:
             await server.stop()
-            segments = [segment for found in directory.streams.values() for segment in found.log._segments]
+            segments = [
+                segment for found in directory.streams.values() for segment in found.log.reader.segments
+            ]
             world.close()
     await asyncio.sleep(0)  # what the threads have done is told to the loop
     assert [segment.base for segment in segments if segment._leases] == [], "N2, N5: leases are left"

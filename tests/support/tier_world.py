@@ -121,7 +121,7 @@ class TierWorld:
 
     @property
     def high_watermark(self) -> Offset:
-        return self.log.synced_end
+        return self.log.writer.synced_end
 
     @property
     def leading(self) -> LocalReign:
@@ -129,13 +129,13 @@ class TierWorld:
 
     @property
     def readable(self) -> Readable:
-        return self.tiered.view(self.log, leads=True)
+        return self.tiered.view(self.log.reader, leads=True)
 
     def publish(self, count: int) -> None:
         """Append records that tell their offset, each durable."""
         for _ in range(count):
             append(self.log, [b"%d" % self.log.log_end_offset], NOW + self.log.log_end_offset)
-            self.log.sync()
+            self.log.writer.sync()
 
     async def turn(self) -> None:
         """Do all that is due; whatever fails is raised."""
@@ -157,10 +157,10 @@ class TierWorld:
         """Drop here what is in the store, as retention does."""
         mark = self.tiered.mark
         if mark is not None:
-            rules = replace(self.log.config, retention_bytes=1)
-            self.log.config, before = rules, self.log.config
+            rules = replace(self.log.writer.config, retention_bytes=1)
+            self.log.writer.config, before = rules, self.log.writer.config
             self.log.apply_retention(NOW, self.high_watermark, droppable_end=mark.end)
-            self.log.config = before
+            self.log.writer.config = before
 
     async def read(self, start: int | None = None, attempts: int = TURNS_MAX) -> dict[int, bytes]:
         """Every value by offset, from the stream's start unless told otherwise."""
@@ -213,8 +213,8 @@ async def tier_world(
     row = catalog.stream(NAME)
     assert row is not None
     log = Log.open(disk, "orders", LOG, NOW)
-    if log.last_epoch < row.leader_epoch:
-        log.begin_epoch(row.leader_epoch, NOW)
+    if log.reader.last_epoch < row.leader_epoch:
+        log.writer.begin_epoch(row.leader_epoch, NOW)
     async with asyncio.TaskGroup() as tasks:
         tier = Tier(store, disk, clock, tasks, held_bytes_max)
         try:

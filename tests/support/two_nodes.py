@@ -49,7 +49,7 @@ async def two_nodes(directory: Path) -> AsyncIterator[tuple[World, World]]:
 def damage_batch(world: World, offset: Offset) -> LiveStream:
     """Turn a bit of the batch at ``offset`` of stream s over, on the disk of a node that is started again."""
     stream = world.directory.streams["s"]
-    found = stream.log.locate(offset)
+    found = stream.log.reader.locate(offset)
     stream.log.close()
     damage(world.root / found.segment.path, found.entry.position + found.entry.length - 60)
     again = world.stream("s")

@@ -191,7 +191,7 @@ def load_stream(world: World, batches: Sequence[bytes]) -> None:
     """Serve a stream with exactly these batches."""
     stream = world.stream(STREAM)
     for batch in batches:
-        stream.log.append_sealed(verified_batches(batch), stream.log.last_timestamp)
+        stream.log.writer.append_sealed(verified_batches(batch), stream.log.reader.last_timestamp)
     stream.commit()
 
 

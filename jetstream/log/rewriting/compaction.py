@@ -27,7 +27,7 @@ from envelope.types import Compression, TimestampUs
 from jetstream.log.disk.port import Disk
 from jetstream.log.format.batch import BatchFlags
 from jetstream.log.format.schema import NO_RECORDS
-from jetstream.log.readable_log import ReadableLog
+from jetstream.log.reader import LogReader
 from jetstream.log.rewriting.compaction_plan import CompactionPlan
 from jetstream.log.rewriting.latest_offsets import KeyHasher, LatestOffsets
 from jetstream.log.rewriting.replacement import ReplacementBatch, RewrittenSegment, write_beside
@@ -54,7 +54,7 @@ class CompactionPass:
 
     def __init__(
         self,
-        log: ReadableLog,
+        log: LogReader,
         disk: Disk,
         plan: CompactionPlan,
         codec: Compression,

@@ -20,7 +20,7 @@ from envelope.types import Compression
 from jetstream.log.disk.port import Disk
 from jetstream.log.format.batch import BatchHeader
 from jetstream.log.format.schema import NO_RECORDS
-from jetstream.log.readable_log import ReadableLog
+from jetstream.log.reader import LogReader
 from jetstream.log.rewriting.replacement import ReplacementBatch, RewrittenSegment, write_beside
 from jetstream.log.rewriting.rewrite_plan import has_paid, may_pay
 from jetstream.log.rewriting.segment_chunks import BatchChunk, chunks_of
@@ -39,7 +39,7 @@ Pace = Callable[[int], None]
 
 
 def rewritten(
-    log: ReadableLog, disk: Disk, segment: Segment, pace: Pace, merged_bytes: int = MERGED_BYTES
+    log: LogReader, disk: Disk, segment: Segment, pace: Pace, merged_bytes: int = MERGED_BYTES
 ) -> RewrittenSegment | None:
     """Write a sealed segment with its batches merged, durably, beside it; None if that does not pay.
 
@@ -66,7 +66,7 @@ def rewritten(
 
 
 def _merged(
-    log: ReadableLog, segment: Segment, pace: Pace, merged_bytes: int
+    log: LogReader, segment: Segment, pace: Pace, merged_bytes: int
 ) -> Iterator[list[ReplacementBatch]]:
     """Yield what is to be written in the segment's place."""
     held: _Run | None = None

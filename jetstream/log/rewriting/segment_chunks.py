@@ -20,7 +20,7 @@ from envelope.types import Offset
 from jetstream.log.format.batch import BatchHeader, records_of, verified_at, verify
 from jetstream.log.format.message import PREFIX_BYTES, Frame, decoded_bytes, find_frame, is_compressed
 from jetstream.log.format.schema import END_OF_STREAM, SCHEMA, SCHEMA_MESSAGE
-from jetstream.log.readable_log import ReadableLog
+from jetstream.log.reader import LogReader
 from jetstream.log.segments.index import BatchIndex
 from jetstream.log.segments.segment import Segment, SegmentReplaced
 
@@ -65,7 +65,7 @@ class BatchChunk:
         return self.headers[-1].next
 
 
-def chunks_of(log: ReadableLog, segment: Segment, start: Offset) -> Iterator[BatchChunk]:
+def chunks_of(log: LogReader, segment: Segment, start: Offset) -> Iterator[BatchChunk]:
     """Yield the batches of a sealed segment from the one that holds ``start`` on.
 
     Raises:
@@ -89,7 +89,7 @@ def chunks_of(log: ReadableLog, segment: Segment, start: Offset) -> Iterator[Bat
                 yield chunk
 
 
-def check_segment(log: ReadableLog, segment: Segment, pace: Callable[[int], None]) -> None:
+def check_segment(log: LogReader, segment: Segment, pace: Callable[[int], None]) -> None:
     """Read a sealed segment from the medium, and check every batch that is not refused already.
 
     What was in the page cache is read anew, and not left there.
@@ -126,7 +126,7 @@ class _Layout:
 class _Reader:
     """Reads one segment by its index."""
 
-    def __init__(self, log: ReadableLog, segment: Segment, index: BatchIndex) -> None:
+    def __init__(self, log: LogReader, segment: Segment, index: BatchIndex) -> None:
         self._log = log
         self._segment = segment
         self._index = index

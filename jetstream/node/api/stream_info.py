@@ -59,21 +59,21 @@ def stream_info(
             segments=0,
             dedupe=_NOTHING,
         )
-    gaps = [_possible_gap(gap) for gap in replica.parts.gaps]
+    log, gaps = replica.log, [_possible_gap(gap) for gap in replica.parts.gaps]
     return StreamInfo(
         **base,
         replica_states=_replica_states(stream, replica),
         log_start_offset=replica.readable.log_start_offset,
-        log_end_offset=replica.log.log_end_offset,
+        log_end_offset=log.log_end_offset,
         high_watermark=replica.high_watermark,
-        bytes=replica.log.bytes,
-        segments=replica.log.segments,
+        bytes=log.reader.size,
+        segments=len(log.reader.segments),
         dedupe=_dedupe(replica, now),
         compaction=_compaction(replica),
-        rewritten_end=None if replica.log.config.rewrite_after_us is None else replica.log.rewritten_end,
+        rewritten_end=None if log.writer.config.rewrite_after_us is None else log.rewritten_end,
         tier=_tier(replica),
         possible_gaps=[*gaps, *([_possible_gap(interruption, lasting=True)] if interruption else ())],
-        corrupt_ranges=[OffsetRange(start=start, end=end) for start, end in replica.log.corrupt_ranges],
+        corrupt_ranges=[OffsetRange(start=start, end=end) for start, end in log.reader.corrupt_ranges],
     )
 
 
@@ -91,7 +91,7 @@ def stream_summary(stream: Stream, streams: NodeStreams) -> StreamSummary:
         log_start_offset=replica.readable.log_start_offset if replica else None,
         log_end_offset=replica.log.log_end_offset if replica else None,
         high_watermark=replica.high_watermark if replica else None,
-        bytes=replica.log.bytes if replica else None,
+        bytes=replica.log.reader.size if replica else None,
         partition_of=stream.config.partition_of,
         partition=stream.config.partition,
     )
@@ -126,7 +126,7 @@ def _last_unclean(stream: Stream, replica: StreamReplica | None) -> UncleanElect
         leader=unclean.leader,
         leader_epoch=unclean.leader_epoch,
         at=None if unclean.at is None else utc(unclean.at),
-        from_offset=None if replica is None else _start_of(replica.log.epochs, unclean.leader_epoch),
+        from_offset=None if replica is None else _start_of(replica.log.reader.epochs, unclean.leader_epoch),
         given_up=list(unclean.given_up),
     )
 
@@ -163,10 +163,10 @@ def _replica_states(stream: Stream, replica: StreamReplica) -> list[ReplicaInfo]
 
 def _compaction(replica: StreamReplica) -> CompactionInfo | None:
     log = replica.log
-    config, state = log.config.compaction, log.compaction
+    config, state = log.writer.config.compaction, log.compaction
     if config is None:
         return None
-    found = cleanable(log.all_segments, replica.high_watermark, config, replica.tiered.border)
+    found = cleanable(log.reader.segments, replica.high_watermark, config, replica.tiered.border)
     return CompactionInfo(
         dirty_ratio=dirty_ratio(found, state.cleaned_end),
         cleaned_end=state.cleaned_end,

@@ -71,13 +71,13 @@ class GroupAppend:
 
     def only_writes(self) -> bool:
         """Tell whether `write` will be one write and nothing else that a disk is asked for."""
-        return self.log.only_writes(self.batches, self.now)
+        return self.log.writer.only_writes(self.batches, self.now)
 
     def write(self) -> None:
         """Write to the log; never beside other work on it."""
         if self.base != self.log.log_end_offset:
             raise _refused_behind(self.log)
-        self.log.append_group(self.batches, self.now)
+        self.log.writer.append_group(self.batches, self.now)
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +130,7 @@ class FollowerAppend:
             self.batches = verified_batches(self.data)
         except JetstreamError:
             return False  # `write` will say why
-        return not self.note and not self.opened.is_stale and self.log.only_writes_sealed(self.batches)
+        return not self.note and not self.opened.is_stale and self.log.writer.only_writes_sealed(self.batches)
 
     def write(self) -> None:
         """Write to the log; never beside other work on it."""
@@ -142,7 +142,7 @@ class FollowerAppend:
         if self.note:
             self.opened.take_note(decode_note(self.note))
         try:
-            self.log.append_sealed(self.batches, self.now)
+            self.log.writer.append_sealed(self.batches, self.now)
         finally:
             self.records = self.log.log_end_offset - log_end_offset
 
@@ -294,4 +294,4 @@ class DiskCommit:
 def to_sync(appends: Sequence[AnyAppend]) -> list[Log]:
     """Return the logs in which something is to be durable before its outcome is told, each once."""
     written = (append.log for append in appends if append.error is None)
-    return list(dict.fromkeys(log for log in written if log.config.sync is SyncMode.ALWAYS))
+    return list(dict.fromkeys(log for log in written if log.writer.config.sync is SyncMode.ALWAYS))

@@ -202,7 +202,7 @@ class PublisherStateFile:
             raise StreamOffline(f"nothing is noted of {log.directory}: {log.failed}") from log.failed
         if self._changes != self._changes_noted or self._latest.txid != self._noted.last.txid:
             self._let_wait()
-            log.sync()
+            log.writer.sync()
             self.write()
 
     def take_in(self, sessions: Sequence[tuple[bytes, PublisherSession]], txid: int | None, log: Log) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from envelope.errors import OutOfResources
 from envelope.limits import KIB
-from jetstream.log.readable_log import FileRange
+from jetstream.log.reader import FileRange
 from metadata.node.admission.descriptors import DescriptorShare, may_keep
 
 _PROBE_STEP: Final = 128 * KIB

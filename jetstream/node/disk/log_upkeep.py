@@ -13,7 +13,6 @@ from jetstream.log.rewriting.replacement import RewrittenSegment
 from jetstream.log.rewriting.rewrite_plan import is_waiting
 from jetstream.log.segments.segment import Segment
 from jetstream.log.state.compaction_state import CompactionState
-from jetstream.log.writable_log import note_committed
 from jetstream.node.disk.history_file import PublisherStateFile
 from jetstream.node.disk.open_log import log_config
 from jetstream.node.runtime.clock import Clock
@@ -65,11 +64,11 @@ class Upkeep:
 
     def _settled_end(self) -> Offset:
         # What is not committed may still be cut back, and then the note would speak of what never was.
-        return min(self._log.durable_end, self._high_watermark())
+        return min(self._log.writer.durable_end, self._high_watermark())
 
     def retention_due(self) -> bool:
         """Whether any retention rule is set."""
-        rules = self._log.config
+        rules = self._log.writer.config
         limits = (rules.retention_age_us, rules.retention_bytes, rules.retention_messages)
         return self._log.failed is None and any(limit is not None for limit in limits)
 
@@ -77,8 +76,8 @@ class Upkeep:
         """Sync and put the synced end on record."""
         self._unsaved = False  # before, so that an append that comes meanwhile is not forgotten
         try:
-            self._log.sync()
-            note_committed(self._log, self._high_watermark())
+            self._log.writer.sync()
+            self._log.note_committed(self._high_watermark())
             self._log.checkpoint()
         except JetstreamError:
             self._unsaved = True
@@ -115,8 +114,8 @@ class Upkeep:
 
     def compaction_due(self) -> bool:
         """Whether the log is one that is compacted, and can be: damage is repaired first."""
-        log = self._log
-        return log.config.compaction is not None and log.failed is None and not log.corrupt_ranges
+        is_compacted, log = self._log.writer.config.compaction is not None, self._log
+        return is_compacted and log.failed is None and not log.reader.corrupt_ranges
 
     def note_compaction(self, before: CompactionState, after: CompactionState) -> CompactionState:
         """Put on record how far the log is compacted; return what is.
@@ -136,11 +135,11 @@ class Upkeep:
         Damage is repaired first.
         """
         log = self._log
-        after_us = log.config.rewrite_after_us
-        if after_us is None or log.failed is not None or log.corrupt_ranges:
+        after_us = log.writer.config.rewrite_after_us
+        if after_us is None or log.failed is not None or log.reader.corrupt_ranges:
             return False
         cold_end = TimestampUs(self._clock.wall() - after_us)
-        return is_waiting(log.all_segments, looked_at_end, cold_end)
+        return is_waiting(log.reader.segments, looked_at_end, cold_end)
 
     def take_rewritten(self, rewritten: RewrittenSegment) -> bool:
         """Put a segment with merged batches in its place; False: it has none any more."""
@@ -152,7 +151,7 @@ class Upkeep:
     def pass_rewritten(self, segment: Segment) -> None:
         """Put on record that the sealed rewrite is done with all to the end of a segment that is there."""
         log = self._log
-        if segment in log.all_segments and segment.sealed and segment.next > log.rewritten_end:
+        if segment in log.reader.segments and segment.sealed and segment.next > log.rewritten_end:
             log.note_rewritten(segment.next)
 
     def replace_segment(self, before: CompactionState, rewritten: RewrittenSegment) -> bool:
@@ -172,8 +171,8 @@ class Upkeep:
         What was committed without a sync is synced before ``sync: always`` begins to count only what is.
         """
         if config.sync is SyncMode.ALWAYS and self._log.failed is None:
-            self._log.sync()
-        self._log.config, self.is_tiered = log_config(config), config.tier
+            self._log.writer.sync()
+        self._log.writer.config, self.is_tiered = log_config(config), config.tier
 
     def _remove(self, removal: Callable[[Callable[[], None]], None]) -> None:
         """Remove records; what is known of them is put on record before they go."""

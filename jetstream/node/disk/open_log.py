@@ -86,7 +86,7 @@ class OpenedLog:
                 self.note.absorbed(header.next, last_txid(records), len(frame), places)
         except CorruptDataError as error:
             _log.error("unreadable batch directory=%s error=%s runbook=RB-01", self.log.directory, error)
-            self.log.fail(error)
+            self.log.writer.fail(error)
 
     def _stored(self, batches: Sequence[SealedBatch]) -> Iterator[SealedBatch]:
         """Yield those of ``batches`` that are stored and were not taken in before."""
@@ -103,14 +103,14 @@ class OpenedLog:
         """
         log, history = self.log, self.history
         end, is_empty = log.log_end_offset, log.log_start_offset == log.log_end_offset
-        last_timestamp = history.last_timestamp if is_empty else log.last_timestamp
+        last_timestamp = history.last_timestamp if is_empty else log.reader.last_timestamp
         if self.is_stale or not history.can_forget_from(end, last_timestamp):
             self.relearn()
             return
         is_ahead = history.end > end
         history.forget_from(end)
         if not is_empty:  # otherwise nothing tells the time of the records that are gone
-            history.last_timestamp = log.last_timestamp
+            history.last_timestamp = log.reader.last_timestamp
         if is_ahead:
             self.note.cut_back(LastTxid(end, history.last_txid), history.sessions.copy())
         self._learnt_end = end
@@ -182,14 +182,14 @@ class OpenedLog:
         self, dedupe: DedupeWindow, sessions: PublisherSessions, overdue: Offset | None = None
     ) -> tuple[PublisherHistory, PublisherStateFile]:
         log = self.log
-        history = PublisherHistory(dedupe, last_timestamp=log.last_timestamp, sessions=sessions)
+        history = PublisherHistory(dedupe, last_timestamp=log.reader.last_timestamp, sessions=sessions)
         noted = read_note(self._disk, log.directory)
         was_cut = noted.last.end > log.log_end_offset
         if not was_cut:
             for session, last in noted.sessions:
                 sessions.put(session, last)
         unnoted = Offset(0) if was_cut else noted.last.end
-        window_start = TimestampUs(max(0, log.last_timestamp - dedupe.window_us))
+        window_start = TimestampUs(max(0, log.reader.last_timestamp - dedupe.window_us))
         held = _start_of_history(log, window_start)
         for old in (overdue, noted.held):
             held = held if old is None else min(held, max(old, log.log_start_offset))
@@ -214,7 +214,7 @@ class OpenedLog:
             else later(noted.last.txid, history.last_txid)
         )
         history.last_txid = txid
-        sessions.expire(log.last_timestamp, dedupe.fates.held, dedupe.fates.uncommitted)
+        sessions.expire(log.reader.last_timestamp, dedupe.fates.held, dedupe.fates.uncommitted)
         latest = LastTxid(log.log_end_offset, txid)
         note = PublisherStateFile(self._disk, log.directory, noted, latest, sessions.copy(), dedupe.fates)
         if was_cut and log.failed is None:
@@ -299,7 +299,8 @@ def open_log(disk: Disk, directory: str, config: StreamConfig, now: TimestampUs,
     """
     log = Log.open(disk, directory, log_config(config), now, verify)
     for problem in log.recovery.problems:
-        if log.failed is None and not log.corrupt_ranges:  # a torn group that was cut, a file derived anew
+        if log.failed is None and not log.reader.corrupt_ranges:
+            # A torn group was cut, or a file derived anew.
             _log.warning("log recovered directory=%s finding=%s", directory, problem)
         else:
             _log.error("log damaged directory=%s problem=%s runbook=RB-01", directory, problem)
@@ -319,7 +320,7 @@ def begin_reign(opened: OpenedLog, leader_epoch: LeaderEpoch, now: TimestampUs) 
         StreamOffline: the log has failed, or its end is damaged.
     """
     opened.refresh()
-    opened.log.begin_epoch(leader_epoch, now)
+    opened.log.writer.begin_epoch(leader_epoch, now)
     # Only an unclean election lets who has less than the note speaks of lead.
     opened.history.sessions.forget_from(opened.log.log_end_offset)
 
@@ -346,14 +347,14 @@ def needs_tier(log: Log, mark: TierMark | None, *, is_unclean: bool) -> bool:
     if log.log_end_offset < mark.end:
         return True
     has_some = max(log.log_start_offset, mark.start) < mark.end
-    return is_unclean and has_some and log.epoch_at(Offset(mark.end - 1)) != mark.last_epoch
+    return is_unclean and has_some and log.reader.epoch_at(Offset(mark.end - 1)) != mark.last_epoch
 
 
 def _start_of_history(log: Log, window_start: TimestampUs) -> Offset:
     """Return where to read from: the window's start, but at least the last record."""
     last = Offset(max(log.log_start_offset, log.log_end_offset - 1))
     try:
-        return min(last, log.offset_for_timestamp(window_start))
+        return min(last, log.reader.offset_for_timestamp(window_start))
     except CorruptDataError as error:
         _log.error("dedupe window begins in damage directory=%s error=%s runbook=RB-01", log.directory, error)
         return log.log_start_offset
@@ -364,7 +365,7 @@ def _frames(log: Log, start: Offset) -> Iterator[SealedBatch]:
     offset = start
     while offset < log.log_end_offset:
         try:
-            data = log.read(offset, _READ_BYTES, log.log_end_offset)
+            data = log.reader.read(offset, _READ_BYTES, log.log_end_offset)
         except CorruptDataError as error:
             beyond = _end_of_damage(log, offset)
             if beyond is not None:
@@ -384,7 +385,7 @@ def _frames(log: Log, start: Offset) -> Iterator[SealedBatch]:
 
 
 def _end_of_damage(log: Log, offset: Offset) -> Offset | None:
-    return next((end for start, end in log.corrupt_ranges if start <= offset < end), None)
+    return next((end for start, end in log.reader.corrupt_ranges if start <= offset < end), None)
 
 
 def _microseconds(duration: timedelta | None) -> int | None:

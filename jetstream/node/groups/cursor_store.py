@@ -17,7 +17,7 @@ from consumer_groups.cursors import Cursor, CursorRecord, CursorTable, read_reco
 from envelope.errors import JetstreamError, NotLeader, UnavailableError
 from envelope.internal_streams import CURSORS
 from envelope.types import Offset
-from jetstream.log.readable_log import ReadableLog
+from jetstream.log.reader import LogReader
 from jetstream.log.segments.segment import PlanAgain
 from jetstream.node.groups.latest_records import read_latest
 from jetstream.node.replicas.led_stream import LeadingStream
@@ -98,7 +98,7 @@ class CursorStore:
                 return
             if table.end >= leading.high_watermark:
                 return
-            read = partial(_read, leading.parts.log, table.end, leading.high_watermark)
+            read = partial(_read, leading.parts.log.reader, table.end, leading.high_watermark)
             try:
                 records, end = await loop.run_in_executor(self._readers, read)
             except PlanAgain:
@@ -181,7 +181,7 @@ class CursorStore:
 # --- on a reader thread -------------------------------------------------------------------------------
 
 
-def _read(log: ReadableLog, offset: Offset, end: Offset) -> tuple[Sequence[CursorRecord], Offset]:
+def _read(log: LogReader, offset: Offset, end: Offset) -> tuple[Sequence[CursorRecord], Offset]:
     """Return what the next records below ``end`` say; as `read_latest`."""
     records, reached = read_latest(log, offset, end)
     found = (read_record(*record) for record in records)

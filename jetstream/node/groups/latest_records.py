@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from envelope.limits import MIB
 from envelope.types import Offset, TimestampUs
 from jetstream.log.format.batch import decode, iter_frames
-from jetstream.log.readable_log import ReadableLog
+from jetstream.log.reader import LogReader
 
 _READ_BYTES: Final = 4 * MIB
 """Of the log, read by one job on a thread."""
@@ -24,7 +24,7 @@ class KeyedRecord(NamedTuple):
     timestamp: TimestampUs
 
 
-def read_latest(log: ReadableLog, offset: Offset, end: Offset) -> tuple[Sequence[KeyedRecord], Offset]:
+def read_latest(log: LogReader, offset: Offset, end: Offset) -> tuple[Sequence[KeyedRecord], Offset]:
     """Return the next records below ``end``, the last of each key, in their order, and the offset after them.
 
     That is ``offset`` again if the next batch reaches beyond ``end``.

@@ -41,7 +41,7 @@ from consumer_groups.shard.shard import Shard
 from envelope.errors import JetstreamError, NotLeader, Overloaded, UnavailableError
 from envelope.types import Offset, StreamName
 from jetstream.ingest.own_writes import InternalWriteCommitted, InternalWriteRefused, Outcome
-from jetstream.log.readable_log import ReadableLog
+from jetstream.log.reader import LogReader
 from jetstream.log.segments.segment import PlanAgain
 from jetstream.node.groups.latest_records import read_latest
 from jetstream.node.replicas.internal_write_path import InternalAppendPath
@@ -142,7 +142,7 @@ class GroupShard:
 
     async def _table(self, moved: asyncio.Event) -> GroupTable | None:
         """Return all that is committed, once nothing else can be; None if the reign is over before."""
-        loop, log = asyncio.get_running_loop(), self._leading.parts.log
+        loop, log = asyncio.get_running_loop(), self._leading.parts.log.reader
         table = GroupTable()
         while not self.has_ended:
             moved.clear()
@@ -304,7 +304,7 @@ class GroupShard:
             done(RequestFailed(error))
 
 
-def _absorb(table: GroupTable, log: ReadableLog, end: Offset) -> None:
+def _absorb(table: GroupTable, log: LogReader, end: Offset) -> None:
     """Take in the next records below ``end``; on a reader thread; raises as `read_latest`."""
     records, reached = read_latest(log, table.end, end)
     found = (read_group_record(*record) for record in records)

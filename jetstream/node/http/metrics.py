@@ -31,7 +31,7 @@ def _messages(sources: Sources) -> Iterator[Sample]:
 
 
 def _corrupt(stream: StreamReplica) -> int:
-    return sum(end - start for start, end in stream.log.corrupt_ranges)
+    return sum(end - start for start, end in stream.log.reader.corrupt_ranges)
 
 
 _STREAM: Final = ("stream",)
@@ -77,14 +77,14 @@ METRICS: Final = (
         "gauge",
         "Bytes of the stream's segment files.",
         _STREAM,
-        of_streams(lambda stream: stream.log.bytes),
+        of_streams(lambda stream: stream.log.reader.size),
     ),
     Definition(
         "jetstream_stream_segments",
         "gauge",
         "Segment files of the stream.",
         _STREAM,
-        of_streams(lambda stream: stream.log.segments),
+        of_streams(lambda stream: len(stream.log.reader.segments)),
     ),
     Definition(
         "jetstream_stream_compacted_offset",

@@ -50,16 +50,16 @@ class Compactor:
             As `SegmentWork.work_on`.
         """
         log, upkeep = stream.log, stream.upkeep
-        config = log.config.compaction
+        config = log.writer.config.compaction
         assert config is not None, "it is due"
         bounds = CompactionBounds(
             stream.high_watermark, _passed_by_all(stream), self._clock.wall(), stream.tiered.border
         )
         state = log.compaction
-        plan = plan_compaction(log.all_segments, state, bounds, config)
+        plan = plan_compaction(log.reader.segments, state, bounds, config)
         if plan is None:
             return False
-        run = CompactionPass(log, self._disk, plan, config.codec, self._pace)
+        run = CompactionPass(log.reader, self._disk, plan, config.codec, self._pace)
         await self._thread.work(run.gather)
         # Before the first tombstone goes: who has not got past it must not build on this log any more.
         purged = state.purged(plan.purge_end)

@@ -53,7 +53,7 @@ class Housekeeper:
                 [s for s in self._streams() if s.upkeep.checkpoint_due(now)], Upkeep.checkpoint
             )
             await self._upkeep([s for s in self._streams() if s.upkeep.note_due()], Upkeep.write_note)
-            if any(stream.log.may_lack_writes for stream in self._streams()):
+            if any(stream.log.writer.may_lack_writes for stream in self._streams()):
                 await self._distrust()
 
     async def retain_every(self, interval: timedelta) -> None:

@@ -41,7 +41,7 @@ class Repairing:
         """Repair what is damaged, at most ``interval`` after it was found, if anybody can help."""
         while True:
             await asyncio.sleep(interval.total_seconds())
-            damaged = [stream for stream in streams() if stream.log.corrupt_ranges]
+            damaged = [stream for stream in streams() if stream.log.reader.corrupt_ranges]
             kept = {stream.parts.incarnation for stream in damaged}
             self._searches = {each: search for each, search in self._searches.items() if each in kept}
             for stream in damaged:

@@ -63,13 +63,15 @@ class Rewriter:
             As `SegmentWork.work_on`.
         """
         log, upkeep = stream.log, stream.upkeep
-        after_us = log.config.rewrite_after_us
+        after_us = log.writer.config.rewrite_after_us
         assert after_us is not None, "it is due"
         after = timedelta(microseconds=after_us)
         bounds = RewriteBounds(stream.high_watermark, self._passed_by_all(stream, after), self._clock.wall())
         passed = None
-        for segment in due_segments(log.all_segments, _looked_at_end(stream), bounds, after_us):
-            found = await self._thread.work(partial(rewritten, log, self._disk, segment, self._thread.pace))
+        for segment in due_segments(log.reader.segments, _looked_at_end(stream), bounds, after_us):
+            found = await self._thread.work(
+                partial(rewritten, log.reader, self._disk, segment, self._thread.pace)
+            )
             if found is None:
                 passed = segment
                 continue

@@ -54,7 +54,7 @@ class Scrubber:
         assert segment is not None, "it is due"
         # What is damaged is refused, and repaired, from here on: it need not be found again in this pass.
         self._hands[stream].pass_over(segment)
-        await self._thread.work(partial(check_segment, stream.log, segment, self._pace))
+        await self._thread.work(partial(check_segment, stream.log.reader, segment, self._pace))
         self.counters.segments += 1
         return True
 
@@ -63,7 +63,7 @@ class Scrubber:
         if hand is None:
             phase_us = phase(self._node, stream.incarnation, self._interval_us)
             hand = self._hands[stream] = ScrubHand(self._interval_us, phase_us)
-        return hand.due(stream.log.all_segments, self._clock.wall())
+        return hand.due(stream.log.reader.segments, self._clock.wall())
 
     def _pace(self, size: int) -> None:
         self.counters.read_bytes += size

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from envelope.errors import StorageError
 from envelope.types import Buffer
-from jetstream.log.readable_log import FileRange
+from jetstream.log.reader import FileRange
 from jetstream.node.disk.leased_range import Body
 from jetstream.node.peers.session_line import PeerConnection
 from jetstream.replica.leader_events import FetchRefusal

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from envelope.errors import RemoteProtocolError
 from envelope.limits import STREAMS_MAX
 from envelope.types import Buffer, Incarnation, NodeId, StreamName
-from jetstream.log.readable_log import FileRange
+from jetstream.log.reader import FileRange
 from jetstream.node.peers.session_answers import SessionResponseQueue
 from jetstream.node.peers.session_line import PeerConnection
 from jetstream.replica.pulse import Pulse, Verdict

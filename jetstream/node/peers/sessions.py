@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from typing import Final
 
 from envelope.types import Buffer, Incarnation, NodeId, StreamName
-from jetstream.log.readable_log import FileRange
+from jetstream.log.reader import FileRange
 from jetstream.node.peers.session_ends import FetchRequester, FetchResponder, PeerSessionSettings, SessionHost
 from jetstream.replica.pulse import Verdict
 from jetstream.replica.wire import Answer, Question, RepairAnswer

@@ -34,7 +34,7 @@ from jetstream.fetch.planner import (
 )
 from jetstream.fetch.queries import boundary_query_of, offset_of, placed, query_of, selection_of
 from jetstream.fetch.selection import Selected, Selection
-from jetstream.log.readable_log import FileRange, IndexUnloaded, ReadableLog
+from jetstream.log.reader import FileRange, IndexUnloaded, LogReader
 from jetstream.log.segments.index import StoredBatches
 from jetstream.log.segments.segment import PlanAgain
 from jetstream.node.disk.leased_range import Body
@@ -289,7 +289,7 @@ class RequestDispatcher:
         if selection is not None:
             self._on_thread(
                 pending,
-                lambda: _selected(stream.log, file_range, offset_of(request), selection),
+                lambda: _selected(stream.log.reader, file_range, offset_of(request), selection),
                 lambda selected: _respond_selected(pending, stream, body, selected),
                 body,
             )
@@ -309,7 +309,7 @@ class RequestDispatcher:
             body.warm_end = body.end  # the thread has just read all of it
             _respond(pending, stream, fetch_response(pending, stream, body.file_range), body)
 
-        self._on_thread(pending, lambda: stream.log.verify_range(file_range), verified, body)
+        self._on_thread(pending, lambda: stream.log.reader.verify_range(file_range), verified, body)
 
     def _tell(
         self,
@@ -400,7 +400,7 @@ class RequestDispatcher:
         self.serve(pending.connection)
 
 
-def _selected(log: ReadableLog, file_range: FileRange, offset: Offset, selection: Selection) -> Selected:
+def _selected(log: LogReader, file_range: FileRange, offset: Offset, selection: Selection) -> Selected:
     """Return what is wanted of a range from ``offset`` on; reads it, on a thread.
 
     Raises:

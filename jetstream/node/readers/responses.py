@@ -13,7 +13,7 @@ from envelope.types import Incarnation, Offset
 from jetstream.fetch.planner import StreamView, committed
 from jetstream.fetch.queries import offset_of
 from jetstream.log.format.schema import SCHEMA_ID
-from jetstream.log.readable_log import FileRange
+from jetstream.log.reader import FileRange
 from jetstream.log.segments.index import StoredBatches
 from jetstream.node.readers.connection import Pending
 from jetstream.node.readers.ports import Placement, ReadableStream, StreamDirectory

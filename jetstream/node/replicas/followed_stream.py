@@ -186,7 +186,7 @@ class FollowingStream:
                 self._fetch(action)
             case AppendBatches(batches):
                 log, end = self._parts.log, batches.next
-                self._append(lambda: self._tell(LogWritten(end), LogSynced(min(log.synced_end, end))))
+                self._append(lambda: self._tell(LogWritten(end), LogSynced(min(log.writer.synced_end, end))))
             case AdvanceHighWatermark(high_watermark):
                 self._parts.watchers.tell(high_watermark)
             case Truncate(end):

@@ -10,7 +10,7 @@ from envelope.errors import JetstreamError, UnavailableError
 from envelope.limits import MIB
 from envelope.types import Buffer, LeaderEpoch, NodeId, Offset
 from jetstream.log.format.batch import BatchHeader
-from jetstream.log.readable_log import FileRange, IndexUnloaded, read_tail
+from jetstream.log.reader import FileRange, IndexUnloaded, read_tail
 from jetstream.log.segments.segment import PlanAgain
 from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.node.disk.history_file import LastTxid, PublisherState, encode_note, sessions_of
@@ -103,7 +103,7 @@ class FollowerResponses:
                 assert_never(action)
 
     def _find(self, serve: ServeFollower, *, load: bool) -> FileRange:
-        return self._parts.log.plan_read(serve.log_end, _ANSWER_BYTES, serve.limit, load=load)
+        return self._parts.log.reader.plan_read(serve.log_end, _ANSWER_BYTES, serve.limit, load=load)
 
     def _find_on_thread(self, serve: ServeFollower) -> None:
         """Read where it holds nobody up: the index of an old segment, and batches, to find damage.
@@ -114,7 +114,7 @@ class FollowerResponses:
 
     def _find_verified(self, serve: ServeFollower) -> FileRange:
         found = self._find(serve, load=True)
-        self._parts.log.verify_range(found)
+        self._parts.log.reader.verify_range(found)
         return found
 
     def _cut_on_thread(self, serve: ServeFollower, found: FileRange) -> None:
@@ -124,7 +124,7 @@ class FollowerResponses:
             header, frame = tail
             self._send(serve, header.next, found.leader_epoch, frame, len(frame))
 
-        self._on_thread(serve, partial(read_tail, self._parts.log, serve.log_end, serve.limit), send)
+        self._on_thread(serve, partial(read_tail, self._parts.log.reader, serve.log_end, serve.limit), send)
 
     def _on_thread(self, serve: ServeFollower, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Do ``work``, which reads files, then go on; again if the log has changed under it."""

@@ -119,7 +119,7 @@ class LeaderDriver:
         own = FollowerState(
             node=self._cluster.node_id,
             log_end=log.log_end_offset,
-            synced_end=log.synced_end,
+            synced_end=log.writer.synced_end,
             high_watermark=self.high_watermark,
             in_sync=True,
         )
@@ -162,7 +162,7 @@ class LeaderDriver:
         """Count what is as durable as the stream's mode promises."""
         self._written_end = max(self._written_end, end)
         # The disk may be a group ahead of what is told here.
-        self.tell(LeaderLogSynced(min(self._parts.log.synced_end, end), self._written_end))
+        self.tell(LeaderLogSynced(min(self._parts.log.writer.synced_end, end), self._written_end))
 
     def tell(self, event: Event) -> None:
         """Let the machine decide on ``event``, and do what it says."""

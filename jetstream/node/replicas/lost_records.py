@@ -35,7 +35,7 @@ class LostRecords:
         if unclean is None or self._node_id not in unclean.given_up:
             return
         start = max(end, self._told_end, log.log_start_offset)
-        if log.epochs.last < unclean.leader_epoch and start < log.log_end_offset:
+        if log.reader.epochs.last < unclean.leader_epoch and start < log.log_end_offset:
             self._tell(start, log.log_end_offset, "they may have been committed")
 
     def _tell(self, start: Offset, end: Offset, how_known: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from envelope.errors import JetstreamError
 from envelope.types import Buffer, Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName, SyncMode
 from jetstream.log.log import Log
-from jetstream.log.readable_log import FileRange
+from jetstream.log.reader import FileRange
 from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import OpenedLog
@@ -189,7 +189,11 @@ class ReplicaContext:
 def log_state(log: Log) -> LogState:
     """Return what the machines know of a log; nothing may be being written to it."""
     return LogState(
-        log.epochs, log.log_start_offset, log.log_end_offset, log.synced_end, log.compaction.purged_end
+        log.reader.epochs,
+        log.log_start_offset,
+        log.log_end_offset,
+        log.writer.synced_end,
+        log.compaction.purged_end,
     )
 
 
@@ -216,9 +220,9 @@ class SyncTimer:
     async def _sync(self, config: StreamConfig, log: Log) -> None:
         while True:
             await asyncio.sleep(config.sync_interval.total_seconds())
-            if not log.dirty or log.failed is not None:
+            if not log.writer.dirty or log.failed is not None:
                 continue
             try:
-                await self._disk.call(log.sync)
+                await self._disk.call(log.writer.sync)
             except JetstreamError as error:
                 _log.error("stream offline stream=%s error=%r runbook=RB-01", config.name, error)

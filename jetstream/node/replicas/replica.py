@@ -15,7 +15,6 @@ from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName
 from jetstream.ingest.publishers.dedupe import window_us
 from jetstream.log.log import Log
 from jetstream.log.state.epochs import NO_EPOCH
-from jetstream.log.writable_log import note_committed
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import begin_at_tier, begin_reign, needs_tier
 from jetstream.node.disk.stream_files import StreamFiles
@@ -141,7 +140,7 @@ class StreamReplica:
     @property
     def readable(self) -> Readable:
         """What can be read of it here: its log, and what lies in the object store."""
-        return self.tiered.view(self.log, leads=self.leads)
+        return self.tiered.view(self.log.reader, leads=self.leads)
 
     @property
     def upkeep(self) -> Upkeep:
@@ -213,7 +212,7 @@ class StreamReplica:
         upkeep = Upkeep(opened.log, self._services.clock, lambda: self.high_watermark, lambda: opened.note)
         upkeep.is_tiered, upkeep.tier_end = row.config.tier, lambda: self.tiered.border
         self._parts = ReplicaContext(self.config, self.incarnation, opened, upkeep)
-        known = max(opened.log.log_start_offset, opened.log.committed)
+        known = max(opened.log.log_start_offset, opened.log.writer.committed)
         self.following = FollowingStream(self._parts, known, self._services)
         self.problem = None
         self._sync_timer.follow(self.config, opened.log)
@@ -284,7 +283,7 @@ class StreamReplica:
         now = self._services.clock.wall()
         # A damaged log of which there is no other copy is read all the same.
         can_begin = parts.log.failed is None or len(row.holders) > 1
-        is_unclean = row.is_unclean_from(parts.log.last_epoch)
+        is_unclean = row.is_unclean_from(parts.log.reader.last_epoch)
         if can_begin:
             try:
                 if needs_tier(parts.log, row.tier, is_unclean=is_unclean):
@@ -303,7 +302,9 @@ class StreamReplica:
             leader = _leader_of(parts, current, _known_committed(following, parts), self._services)
         else:
             monotonic = self._services.clock.monotonic()
-            leader = sole_replica(row.leader_epoch, parts.log.log_end_offset, parts.log.synced_end, monotonic)
+            leader = sole_replica(
+                row.leader_epoch, parts.log.log_end_offset, parts.log.writer.synced_end, monotonic
+            )
         parts.opened.history.lead_from(leader.high_watermark, now)
         self.following = None
         leading = self.leading = LeadingStream(parts, leader, self._services)
@@ -312,7 +313,7 @@ class StreamReplica:
         self._reign_begun(leading)
         await leading.attach()
         if row.leader_epoch > 1:
-            since = max(parts.log.last_timestamp, row.created)
+            since = max(parts.log.reader.last_timestamp, row.created)
             kind = GapKind.UNCLEAN_ELECTION if is_unclean else GapKind.RESTART
             parts.gaps.add(Gap(kind, since, self._services.clock.wall()))
         _log.info("reign begun stream=%s %s", self.name, leader)
@@ -335,7 +336,7 @@ class StreamReplica:
             self.following.follow(None, self.leader_epoch)
             await self.following.settled()
         log = self._parts.log
-        note_committed(log, self.high_watermark)
+        log.note_committed(self.high_watermark)
         is_well = log.failed is None
         try:
             await self._services.disk.call(log.close)
@@ -375,7 +376,7 @@ def _tell_unclean(parts: ReplicaContext, leader_epoch: LeaderEpoch) -> None:
         "offset=%d on may be lost runbook=RB-10",
         parts.name,
         leader_epoch,
-        parts.log.epochs.starts[-1].start,
+        parts.log.reader.epochs.starts[-1].start,
     )
 
 

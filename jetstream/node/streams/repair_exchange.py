@@ -13,7 +13,7 @@ from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError, Unav
 from envelope.limits import BATCH_BYTES_MAX, MIB
 from envelope.types import Incarnation, NodeId, Offset, StreamName
 from jetstream.log.format.batch import SealedBatch, verified_batches
-from jetstream.log.readable_log import FileRange, ReadableLog
+from jetstream.log.reader import FileRange, LogReader
 from jetstream.log.rewriting.repair import Hole
 from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
@@ -62,7 +62,9 @@ class RepairExchange:
             CorruptDataError: what it has is damaged as well.
         """
         offset, parts, length = max(hole.base, stream.log.log_start_offset), [b""], 0
-        length_max = stream.log.config.segment_bytes + BATCH_BYTES_MAX if hole.length is None else hole.length
+        length_max = (
+            stream.log.writer.config.segment_bytes + BATCH_BYTES_MAX if hole.length is None else hole.length
+        )
         while offset < hole.next:
             answer = await self._ask(stream, peer, RepairMessage(0, offset, hole.next))
             if not answer.base <= offset < answer.next:
@@ -101,7 +103,7 @@ class RepairExchange:
         if replica is None or not replica.is_open:
             self._answer(peer, name, incarnation, RepairAnswer(0, message.offset, message.offset, 0), None)
             return
-        plan = partial(_verified_range, replica.log, message.offset, message.end)
+        plan = partial(_verified_range, replica.log.reader, message.offset, message.end)
         if message.end > replica.high_watermark:
             # It may be cut, and must not be while it is looked at: it would be taken for damage.
             planning = self._disk.call(plan)
@@ -142,7 +144,7 @@ class RepairExchange:
         self._cluster.sessions.answer(peer, name, incarnation, answer, body)
 
 
-def _verified_range(log: ReadableLog, offset: Offset, end: Offset) -> FileRange:
+def _verified_range(log: LogReader, offset: Offset, end: Offset) -> FileRange:
     """Return what is to be given; reads it, and an index if it must."""
     found = log.plan_read(offset, _ANSWER_BYTES, end)
     log.verify_range(found)

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from envelope.errors import JetstreamError, TierUnavailable
 from envelope.types import MonotonicNs
 from jetstream.log.disk.port import Disk
-from jetstream.log.readable_log import ReadableLog
+from jetstream.log.reader import LogReader
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.daemon_threads import DaemonThreads
 from jetstream.tier.download import download_manifest, download_segment
@@ -61,7 +61,7 @@ class TierCounters:
 class Held:
     """A segment that was brought in; ``used`` is larger the later it was read."""
 
-    log: ReadableLog
+    log: LogReader
     segment: TieredSegment
     used: int
 
@@ -144,7 +144,7 @@ class Tier:
 
     # --- segments ----------------------------------------------------------------------------------
 
-    def held(self, segment: TieredSegment) -> ReadableLog | None:
+    def held(self, segment: TieredSegment) -> LogReader | None:
         """Return a segment that was brought in; on any thread."""
         found = self._known.held.get(segment.path)
         if found is None:
@@ -240,7 +240,7 @@ class Tier:
             if path == newest:
                 continue
             log = held.pop(path).log
-            for segment in log.all_segments:
+            for segment in log.segments:
                 segment.retire(is_replaced=True)
             self._tasks.create_task(self._removed(log.directory), name="segment dropped")
 

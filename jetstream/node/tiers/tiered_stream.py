@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from envelope.errors import JetstreamError, TierUnavailable
 from envelope.types import LeaderEpoch, NodeId, Offset
-from jetstream.log.log import Log
+from jetstream.log.reader import LogReader
 from jetstream.log.search import batches_within, offset_for_txid
 from jetstream.log.segments.index import StoredBatches
 from jetstream.node.tiers.segment_cache import Tier
@@ -19,7 +19,7 @@ from metadata.node.catalogue.replicated_catalog import Applied
 
 _log = logging.getLogger(__name__)
 
-Readable = Log | TieredLog
+Readable = LogReader | TieredLog
 Propose = Callable[[Command], Awaitable[Applied]]
 """Has a command applied by the catalogue."""
 
@@ -78,7 +78,7 @@ class TieredStream:
             return self.mark.end
         return Offset(0) if self._row.config.tier else None
 
-    def view(self, log: Log, *, leads: bool) -> Readable:
+    def view(self, log: LogReader, *, leads: bool) -> Readable:
         """Return the stream as it can be read here, across both places."""
         if self.border is None:
             return log

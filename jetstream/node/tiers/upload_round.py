@@ -241,7 +241,7 @@ class TierTurn:
 
     async def _let_go(self, mark: TierMark, manifest: TierManifest) -> TierMark:
         """Have the stream begin where its retention says; return the mark that is in force then."""
-        stream, segments = self.stream, self.stream.log.all_segments
+        stream, segments = self.stream, self.stream.log.reader.segments
         local = [segment for segment in segments if segment.next > mark.end] or segments[-1:]
         held: list[Retained] = [*manifest.kept(mark.start), *local]
         rules = total_retention(stream.config)
@@ -252,17 +252,17 @@ class TierTurn:
         """Return what is to be uploaded, and note the damage that is in its way."""
         log, config, progress = self.stream.log, self.stream.config, self.progress
         cleaned_end = log.compaction.cleaned_end if config.compact is Compact.KEY else None
-        rewritten_end = None if log.config.rewrite_after_us is None else log.rewritten_end
+        rewritten_end = None if log.writer.config.rewrite_after_us is None else log.rewritten_end
         bounds = UploadBounds(self.stream.high_watermark, cleaned_end, rewritten_end)
         progress.damage = None
         if not config.tier:
             return ()
-        damaged = damage_in_the_way(log.all_segments, mark.end, bounds, log.corrupt_ranges)
+        damaged = damage_in_the_way(log.reader.segments, mark.end, bounds, log.reader.corrupt_ranges)
         if damaged is not None:
             progress.damage = CorruptDataError(
                 f"uploads wait for a repair: offsets {damaged.base} to {damaged.next} are damaged here"
             )
-        return due_segments(log.all_segments, mark.end, bounds, log.corrupt_ranges)
+        return due_segments(log.reader.segments, mark.end, bounds, log.reader.corrupt_ranges)
 
     async def _all_uploaded(self, due: tuple[Segment, ...]) -> list[TieredSegment]:
         """Upload up to the first segment that is gone: it was truncated or rewritten meanwhile."""
@@ -272,7 +272,7 @@ class TierTurn:
                 uploaded.append(await self._uploaded(segment))
             except UnavailableError:
                 self._check()
-                if segment in self.stream.log.all_segments:
+                if segment in self.stream.log.reader.segments:
                     raise
                 break
         return uploaded
@@ -290,7 +290,7 @@ class TierTurn:
         self, due: tuple[Segment, ...], uploaded: list[TieredSegment]
     ) -> tuple[TieredSegment, ...]:
         """Return what was uploaded up to the first segment that has been rewritten meanwhile."""
-        now = self.stream.log.all_segments
+        now = self.stream.log.reader.segments
         count = next((row for row, segment in enumerate(due) if segment not in now), len(due))
         return tuple(uploaded[:count])
 
@@ -300,7 +300,7 @@ class TierTurn:
         """Put a manifest in force that lists what was uploaded, and no more what is let go."""
         stream, progress = self.stream, self.progress
         advanced = replace(
-            manifest.advanced(mark, uploaded, stream.log.epochs),
+            manifest.advanced(mark, uploaded, stream.log.reader.epochs),
             name=stream.name,
             incarnation=stream.incarnation,  # of a stream that was made again the list is an earlier life's
             leader_epoch=self._epoch,
@@ -357,7 +357,7 @@ async def let_go_before(stream: LedStream, mark: TierMark, start: Offset) -> Tie
         raise StreamOffline(f"stream {stream.name} is not led by this node")
     if start > mark.start:
         end = max(mark.end, start)
-        last_epoch = mark.last_epoch if end == mark.end else stream.log.epoch_at(Offset(start - 1))
+        last_epoch = mark.last_epoch if end == mark.end else stream.log.reader.epoch_at(Offset(start - 1))
         changed = replace(mark, version=mark.version + 1, start=start, end=end, last_epoch=last_epoch)
         mark = await stream.tiered.advance(leading.leader_epoch, changed)
     await leading.truncate_before(start)

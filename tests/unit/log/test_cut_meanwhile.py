@@ -21,10 +21,10 @@ def cut_and_filled_again(log: Log, offset: int) -> None:
     """Put as many and as large records, of a later epoch, in the place of those from ``offset`` on."""
     end = log.log_end_offset
     log.truncate_to(Offset(offset))
-    log.begin_epoch(LeaderEpoch(log.last_epoch + 1), NOW)
+    log.writer.begin_epoch(LeaderEpoch(log.reader.last_epoch + 1), NOW)
     for number in range(offset, end):
         append(log, [b"%d" % number], NOW + number)
-        log.sync()
+        log.writer.sync()
 
 
 @pytest.mark.parametrize("offset", range(20))
@@ -34,8 +34,8 @@ def test_who_writes_a_segment_anew_calls_nothing_damaged(
     monkeypatch.setattr("jetstream.log.rewriting.segment_chunks._BATCHES", 2)
     for number in (0, 1):
         log = filled(MemoryDisk(), COUNT, CONFIG)
-        segment = log.all_segments[number]
-        chunks = chunks_of(log, segment, segment.base)
+        segment = log.reader.segments[number]
+        chunks = chunks_of(log.reader, segment, segment.base)
         next(chunks)
         cut_and_filled_again(log, offset)
         if segment.base < offset < segment.next:
@@ -43,7 +43,7 @@ def test_who_writes_a_segment_anew_calls_nothing_damaged(
                 list(chunks)
         else:
             list(chunks)  # of before, or of a file that has no name any more
-        assert log.corrupt_ranges == ()
+        assert log.reader.corrupt_ranges == ()
         assert len(stored_values(log)) == COUNT
 
 
@@ -51,11 +51,11 @@ def test_who_writes_a_segment_anew_calls_nothing_damaged(
 def test_what_was_written_anew_does_not_come_back(offset: int) -> None:
     disk = MemoryDisk()
     log = filled(disk, COUNT, CONFIG)
-    first = log.all_segments[0]
-    found = rewritten(log, disk, first, no_pace)
+    first = log.reader.segments[0]
+    found = rewritten(log.reader, disk, first, no_pace)
     assert found is not None
     cut_and_filled_again(log, offset)
-    now = log.all_segments[0]
+    now = log.reader.segments[0]
     assert (now.sealed, now.base, now.next) == (True, first.base, first.next), "looks like it"
     expected = stored_values(log)
     assert not log.replace_segment(found)
@@ -73,11 +73,11 @@ def test_what_was_superseded_by_records_that_are_cut_stays() -> None:
     for number in range(20):
         append_records(log, [Record(key=b"%d" % number, value=b"x" * 1000)])
     end, state = log.log_end_offset, log.compaction
-    plan = plan_compaction(log.all_segments, state, CompactionBounds(end, end, TimestampUs(NOW)), EAGER)
+    plan = plan_compaction(log.reader.segments, state, CompactionBounds(end, end, TimestampUs(NOW)), EAGER)
     assert plan is not None
-    run = CompactionPass(log, disk, plan, Compression.NONE, no_pace)
+    run = CompactionPass(log.reader, disk, plan, Compression.NONE, no_pace)
     run.gather()
-    found = run.rewritten(log.all_segments[0])
+    found = run.rewritten(log.reader.segments[0])
     assert found is not None
     log.truncate_to(Offset(last))
     assert not log.replace_segment(found, since=state)
@@ -88,13 +88,13 @@ def test_what_was_superseded_by_records_that_are_cut_stays() -> None:
 @pytest.mark.parametrize("number", [0, -1])
 def test_who_has_planned_a_read_of_what_is_cut_plans_again_and_calls_nothing_damaged(number: int) -> None:
     log = filled(MemoryDisk(), COUNT, CONFIG)
-    segment = log.all_segments[number]
-    planned = log.plan_read(segment.base, 1 << 20, log.log_end_offset)
+    segment = log.reader.segments[number]
+    planned = log.reader.plan_read(segment.base, 1 << 20, log.log_end_offset)
     planned.index.verified[:] = bytes(len(planned.index))
     cut_and_filled_again(log, segment.base + 2)
     with pytest.raises(PlanAgain):
-        log.verify_range(planned)
-    assert log.corrupt_ranges == ()
+        log.reader.verify_range(planned)
+    assert log.reader.corrupt_ranges == ()
     assert len(stored_values(log)) == COUNT
 
 
@@ -102,6 +102,6 @@ def test_who_has_looked_at_the_end_before_it_was_cut_plans_again() -> None:
     log = filled(MemoryDisk(), COUNT, CONFIG)
     end = log.log_end_offset
     log.truncate_to(Offset(30))
-    log.log_end_offset = end  # as it was seen a moment ago
+    log.reader.log_end_offset = end  # as it was seen a moment ago
     with pytest.raises(PlanAgain):
-        log.locate(Offset(40))
+        log.reader.locate(Offset(40))

@@ -43,7 +43,7 @@ def frames_of(log: Log, start: int = 0) -> list[bytes]:
     frames: list[bytes] = []
     offset = Offset(start)
     while offset < log.log_end_offset:
-        for frame in iter_frames(log.read(offset, 1 << 20, log.log_end_offset)):
+        for frame in iter_frames(log.reader.read(offset, 1 << 20, log.log_end_offset)):
             frames.append(bytes(frame))
             offset = read_header(frame).next
     return frames
@@ -52,17 +52,17 @@ def frames_of(log: Log, start: int = 0) -> list[bytes]:
 def leading(count: int = 5, config: LogConfig = SMALL) -> Log:
     """Return a leader's log of two reigns."""
     leader = filled(MemoryDisk(), count, config)
-    leader.begin_epoch(LeaderEpoch(2), NOW)
+    leader.writer.begin_epoch(LeaderEpoch(2), NOW)
     append(leader, [b"%d" % count], NOW + count)
-    leader.sync()
+    leader.writer.sync()
     return leader
 
 
 def assert_equal_files(follower: Log, leader: Log) -> None:
-    for segment in leader._segments:
+    for segment in leader.reader.segments:
         content = file_content(leader._disk, segment.path)
         assert file_content(follower._disk, segment.path) == content
-    assert follower.segments == leader.segments
+    assert len(follower.reader.segments) == len(leader.reader.segments)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6])
@@ -71,43 +71,46 @@ def test_a_follower_has_equal_files_however_much_it_is_given_at_once(count: int)
     frames = frames_of(leader)
     follower = opened(MemoryDisk())
     for start in range(0, len(frames), count):
-        follower.append_sealed(verified_batches(b"".join(frames[start : start + count])), NOW)
-        follower.sync()
+        follower.writer.append_sealed(verified_batches(b"".join(frames[start : start + count])), NOW)
+        follower.writer.sync()
     assert_equal_files(follower, leader)
-    assert follower.last_epoch == 2
-    assert follower.epoch_end(LeaderEpoch(1)) == 5
+    assert follower.reader.last_epoch == 2
+    assert follower.reader.epoch_end(LeaderEpoch(1)) == 5
 
 
 def test_a_followers_index_has_the_txids_of_its_leaders() -> None:
     leader = begun(MemoryDisk(), LogConfig(segment_bytes=3000))
     for txid in (None, 3, 3, None, 8):
         records = records_batch([Record(txid=txid), Record()], leader.log_end_offset)
-        leader.append(encode(records, leader.log_end_offset, leader.last_epoch), NOW)
+        leader.writer.append_group((encode(records, leader.log_end_offset, leader.reader.last_epoch),), NOW)
     follower = opened(MemoryDisk())
-    follower.append_sealed(verified_batches(b"".join(frames_of(leader))), NOW)
-    found = [[log.locate(Offset(at)).entry.last_txid for at in range(0, 10, 2)] for log in (leader, follower)]
+    follower.writer.append_sealed(verified_batches(b"".join(frames_of(leader))), NOW)
+    found = [
+        [log.reader.locate(Offset(at)).entry.last_txid for at in range(0, 10, 2)]
+        for log in (leader, follower)
+    ]
     assert found == [[None, 3, 3, None, 8]] * 2
-    assert [segment.last_txid for segment in follower.all_segments] == [3, 3, 8]
-    assert [segment.last_txid for segment in leader.all_segments] == [3, 3, 8]
+    assert [segment.last_txid for segment in follower.reader.segments] == [3, 3, 8]
+    assert [segment.last_txid for segment in leader.reader.segments] == [3, 3, 8]
 
 
 def test_batches_of_one_segment_and_epoch_are_written_with_one_call() -> None:
     leader, disk = filled(MemoryDisk(), 9, LogConfig()), MemoryDisk()
     follower = opened(disk)
     frames = frames_of(leader)
-    follower.append_sealed(verified_batches(frames[0]), NOW)
+    follower.writer.append_sealed(verified_batches(frames[0]), NOW)
     calls = disk.calls
-    follower.append_sealed(verified_batches(b"".join(frames[1:])), NOW)
+    follower.writer.append_sealed(verified_batches(b"".join(frames[1:])), NOW)
     assert [call.split()[0] for call in disk.trace[calls:]] == ["write"]
-    assert (follower.log_end_offset, follower.durable_end) == (9, 0)
+    assert (follower.log_end_offset, follower.writer.durable_end) == (9, 0)
 
 
 def test_a_follower_refuses_all_of_what_does_not_follow() -> None:
     frames = frames_of(leading())
     disk = MemoryDisk()
     follower = opened(disk)
-    follower.append_sealed(verified_batches(b""), NOW)
-    follower.append_sealed(verified_batches(frames[0]), NOW)
+    follower.writer.append_sealed(verified_batches(b""), NOW)
+    follower.writer.append_sealed(verified_batches(frames[0]), NOW)
     damaged = bytearray(frames[2])
     damaged[-1] ^= 1
     calls = disk.calls
@@ -120,7 +123,7 @@ def test_a_follower_refuses_all_of_what_does_not_follow() -> None:
         (frames[1] + b"garbage", "continuation"),
     ):
         with pytest.raises(CorruptDataError, match=reason):
-            follower.append_sealed(verified_batches(data), NOW)
+            follower.writer.append_sealed(verified_batches(data), NOW)
     assert (follower.log_end_offset, follower.failed) == (1, None)
     assert disk.calls == calls, "nothing was written"
 
@@ -129,9 +132,9 @@ def test_a_follower_takes_a_clean_close_back_before_it_writes() -> None:
     frames = frames_of(leading())
     disk = MemoryDisk()
     follower = opened(disk)
-    follower.append_sealed(verified_batches(frames[0]), NOW)
+    follower.writer.append_sealed(verified_batches(frames[0]), NOW)
     follower.close()
-    opened(disk).append_sealed(verified_batches(frames[1]), NOW)
+    opened(disk).writer.append_sealed(verified_batches(frames[1]), NOW)
     checkpoint = inspect_stream(disk, DIRECTORY).checkpoint
     assert checkpoint is not None
     assert not checkpoint.clean
@@ -140,12 +143,12 @@ def test_a_follower_takes_a_clean_close_back_before_it_writes() -> None:
 @pytest.mark.parametrize("change", ["epoch", "timestamp"])
 def test_a_follower_refuses_what_goes_back(change: str) -> None:
     follower = opened(MemoryDisk())
-    follower.append_sealed(verified_batches(b"".join(frames_of(leading()))), NOW)
+    follower.writer.append_sealed(verified_batches(b"".join(frames_of(leading()))), NOW)
     epoch = LeaderEpoch(1 if change == "epoch" else 2)
     timestamp = NOW + (4 if change == "timestamp" else 9)
     late = encode(values_batch([b"late"], 6, timestamp), Offset(6), epoch)
     with pytest.raises(CorruptDataError, match="does not follow"):
-        follower.append_sealed(verified_batches(late.seal(BatchFlags(0))), NOW)
+        follower.writer.append_sealed(verified_batches(late.seal(BatchFlags(0))), NOW)
     assert follower.log_end_offset == 6
 
 
@@ -159,13 +162,13 @@ def many(disk: MemoryDisk, count: int) -> list[bytes]:
 
 def damage(log: Log, row: int) -> MemoryDisk:
     """Let the process die, with one batch damaged."""
-    position = log._segments[0].load_index()[row].position
+    position = log.reader.segments[0].load_index()[row].position
     disk = log._disk
     assert isinstance(disk, MemoryDisk)
     found = disk.power_loss(everything_survives)
-    content = bytearray(file_content(found, log._segments[0].path))
+    content = bytearray(file_content(found, log.reader.segments[0].path))
     content[position + 100 : position + 200] = bytes(100)
-    overwrite(found, log._segments[0].path, bytes(content))
+    overwrite(found, log.reader.segments[0].path, bytes(content))
     return found
 
 
@@ -173,13 +176,13 @@ def damage(log: Log, row: int) -> MemoryDisk:
 def test_a_write_of_several_groups_is_cut_where_it_is_torn(row: int) -> None:
     frames = many(MemoryDisk(), 6)
     follower = opened(MemoryDisk())
-    follower.append_sealed(verified_batches(frames[0]), NOW)
-    follower.sync()
-    follower.append_sealed(verified_batches(b"".join(frames[1:])), NOW)
+    follower.writer.append_sealed(verified_batches(frames[0]), NOW)
+    follower.writer.sync()
+    follower.writer.append_sealed(verified_batches(b"".join(frames[1:])), NOW)
     disk = damage(follower, row)
     assert {problem.kind for problem in inspect_stream(disk, DIRECTORY).problems} == {ProblemKind.TORN}
     found = opened(disk)
-    assert (found.failed, found.corrupt_ranges) == (None, ())
+    assert (found.failed, found.reader.corrupt_ranges) == (None, ())
     assert list(stored_values(found)) == list(range(row))
 
 
@@ -187,33 +190,33 @@ def test_as_much_as_may_be_torn_is_cut_and_damage_before_that_is_corruption() ->
     frames = many(MemoryDisk(), 2 * FOLLOWED_GROUPS_MAX + 5)
     disk = MemoryDisk()
     follower = opened(disk)
-    follower.append_sealed(verified_batches(frames[0]), NOW)
+    follower.writer.append_sealed(verified_batches(frames[0]), NOW)
     calls = disk.calls
-    follower.append_sealed(verified_batches(b"".join(frames[1:])), NOW)
+    follower.writer.append_sealed(verified_batches(b"".join(frames[1:])), NOW)
     written = [call.split()[0] for call in disk.trace[calls:]]
     assert written == ["sync", "write", "sync", "write", "sync", "write"], "so many are never unsynced"
     last = len(frames) - 1
     found = opened(damage(follower, last - FOLLOWED_GROUPS_MAX))
     assert found.log_end_offset == last - FOLLOWED_GROUPS_MAX, "it may have been of the last write"
-    assert found.corrupt_ranges == ()
+    assert found.reader.corrupt_ranges == ()
     disk = damage(follower, last - FOLLOWED_GROUPS_MAX - 1)
     assert ProblemKind.CORRUPT in {problem.kind for problem in inspect_stream(disk, DIRECTORY).problems}
     damaged = opened(disk)
     lost = last - FOLLOWED_GROUPS_MAX - 1
-    assert damaged.corrupt_ranges == ((lost, lost + 1),)
+    assert damaged.reader.corrupt_ranges == ((lost, lost + 1),)
     assert damaged.log_end_offset == len(frames)
 
 
 def test_who_leads_after_following_knows_its_own_groups_again() -> None:
     frames = many(MemoryDisk(), 3)
     log = opened(MemoryDisk())
-    log.append_sealed(verified_batches(b"".join(frames)), NOW)
-    log.begin_epoch(LeaderEpoch(2), NOW)
+    log.writer.append_sealed(verified_batches(b"".join(frames)), NOW)
+    log.writer.begin_epoch(LeaderEpoch(2), NOW)
     for number in range(3, 6):
         append(log, [b"%d" % number], NOW + number)
-        log.sync()
+        log.writer.sync()
     found = opened(damage(log, 4))
-    assert found.corrupt_ranges == ((4, 5),)
+    assert found.reader.corrupt_ranges == ((4, 5),)
     assert found.log_end_offset == 6
 
 
@@ -222,10 +225,10 @@ def test_who_follows_after_leading_trusts_no_group_of_another() -> None:
     log = filled(MemoryDisk(), 1, LogConfig())
     for number in range(1, 4):
         append(leader, [b"%d" % number], NOW + number)
-        leader.sync()
-    log.append_sealed(verified_batches(b"".join(frames_of(leader, 1))), NOW)
+        leader.writer.sync()
+    log.writer.append_sealed(verified_batches(b"".join(frames_of(leader, 1))), NOW)
     found = opened(damage(log, 2))
-    assert (found.corrupt_ranges, found.log_end_offset) == ((), 2)
+    assert (found.reader.corrupt_ranges, found.log_end_offset) == ((), 2)
 
 
 # --- where segments begin ---------------------------------------------------------------------------------
@@ -233,14 +236,14 @@ def test_who_follows_after_leading_trusts_no_group_of_another() -> None:
 
 def test_a_follower_goes_on_in_a_segment_that_another_leader_has_ended() -> None:
     one, two = leading(7, SMALL), leading(3, LogConfig())
-    boundary = one._segments[1].base
+    boundary = one.reader.segments[1].base
     frames = frames_of(two)
     follower = opened(MemoryDisk())
-    follower.append_sealed(verified_batches(b"".join(frames_of(one))), NOW)
+    follower.writer.append_sealed(verified_batches(b"".join(frames_of(one))), NOW)
     assert boundary < 3
     follower.truncate_to(boundary)
-    follower.append_sealed(verified_batches(b"".join(frames[boundary:])), NOW)
-    follower.sync()
+    follower.writer.append_sealed(verified_batches(b"".join(frames[boundary:])), NOW)
+    follower.writer.sync()
     assert_equal_files(follower, two)
     follower.close()
     assert inspect_stream(follower._disk, DIRECTORY).healthy
@@ -248,28 +251,28 @@ def test_a_follower_goes_on_in_a_segment_that_another_leader_has_ended() -> None
 
 def test_a_follower_goes_on_in_a_segment_that_it_ended_before_it_died() -> None:
     one, two = leading(7, SMALL), leading(3, LogConfig())
-    boundary = one._segments[1].base
+    boundary = one.reader.segments[1].base
     disk = MemoryDisk()
     follower = opened(disk)
-    follower.append_sealed(verified_batches(b"".join(frames_of(one)[:boundary])), NOW)
+    follower.writer.append_sealed(verified_batches(b"".join(frames_of(one)[:boundary])), NOW)
     ended = disk.calls + 1  # the end is written, the next segment is not created
     disk.faults = {ended + number: Fault(FaultKind.DISK_FULL) for number in range(1, 20)}
     with pytest.raises(DiskFull):
-        follower.append_sealed(verified_batches(frames_of(one)[boundary]), NOW)
-    assert follower._segments[-1].sealed
+        follower.writer.append_sealed(verified_batches(frames_of(one)[boundary]), NOW)
+    assert follower.reader.segments[-1].sealed
     again = opened(disk.power_loss(nothing_survives))
-    again.append_sealed(verified_batches(b"".join(frames_of(two)[boundary:])), NOW)
+    again.writer.append_sealed(verified_batches(b"".join(frames_of(two)[boundary:])), NOW)
     assert_equal_files(again, two)
 
 
 def test_retention_does_not_end_a_followers_segment() -> None:
     leader = leading()
     follower = opened(MemoryDisk(), LogConfig(retention_age_us=1))
-    follower.append_sealed(verified_batches(b"".join(frames_of(leader))), NOW)
-    follower.sync()
-    last = follower._segments[-1]
+    follower.writer.append_sealed(verified_batches(b"".join(frames_of(leader))), NOW)
+    follower.writer.sync()
+    last = follower.reader.segments[-1]
     follower.apply_retention(TimestampUs(NOW + 1000), follower.log_end_offset)
-    assert follower._segments == (last,)
+    assert follower.reader.segments == (last,)
     assert not last.sealed
 
 
@@ -277,17 +280,17 @@ def test_a_log_that_begins_inside_a_batch_takes_that_batch_whole() -> None:
     leader = begun(MemoryDisk())
     for number in range(3):
         append(leader, [b"%d" % number] * 4, NOW + number)
-        leader.sync()
+        leader.writer.sync()
     frames = frames_of(leader)
     pristine = opened(MemoryDisk())
-    pristine.append_sealed(verified_batches(frames[0]), NOW)
+    pristine.writer.append_sealed(verified_batches(frames[0]), NOW)
     pristine.reset_to(Offset(6))
     pristine.close()
     start = pristine._disk
     assert isinstance(start, MemoryDisk)
     counted = start.power_loss(nothing_survives)
     follower = opened(counted)
-    follower.append_sealed(verified_batches(frames[1] + frames[2]), NOW)
+    follower.writer.append_sealed(verified_batches(frames[1] + frames[2]), NOW)
     assert (follower.log_start_offset, follower.log_end_offset) == (6, 12)
     assert stored_values(follower) == {offset: b"%d" % (offset // 4) for offset in range(6, 12)}
     for number in range(1, counted.calls + 1):
@@ -295,12 +298,12 @@ def test_a_log_that_begins_inside_a_batch_takes_that_batch_whole() -> None:
             disk = start.power_loss(nothing_survives)
             disk.faults[number] = Fault(kind)
             with contextlib.suppress(PowerLostError, DiskFull):
-                opened(disk).append_sealed(verified_batches(frames[1] + frames[2]), NOW)
+                opened(disk).writer.append_sealed(verified_batches(frames[1] + frames[2]), NOW)
             found = opened(disk.power_loss(random_survival(number)))
-            assert (found.failed, found.corrupt_ranges, found.log_start_offset) == (None, (), 6)
+            assert (found.failed, found.reader.corrupt_ranges, found.log_start_offset) == (None, (), 6)
             assert found.log_end_offset in (6, 8, 12)
             if found.log_end_offset == 6:
-                found.append_sealed(verified_batches(frames[1]), NOW)
+                found.writer.append_sealed(verified_batches(frames[1]), NOW)
             assert list(stored_values(found)) == list(range(6, found.log_end_offset))
             found.close()
             assert inspect_stream(found._disk, DIRECTORY).healthy
@@ -314,19 +317,19 @@ def test_what_a_full_disk_refuses_is_appended_when_there_is_space(kind: FaultKin
     leader = leading()
     frames = frames_of(leader)
     counted = MemoryDisk()
-    opened(counted).append_sealed(verified_batches(b"".join(frames)), NOW)
+    opened(counted).writer.append_sealed(verified_batches(b"".join(frames)), NOW)
     opening = MemoryDisk()
     opened(opening)
     for number in range(opening.calls + 1, counted.calls + 1):
         disk = MemoryDisk({number: Fault(kind, 700)})
         follower = opened(disk)
         with contextlib.suppress(DiskFull):
-            follower.append_sealed(verified_batches(b"".join(frames)), NOW)
+            follower.writer.append_sealed(verified_batches(b"".join(frames)), NOW)
         assert follower.failed is None
         end = follower.log_end_offset
         assert list(stored_values(follower)) == list(range(end))
-        follower.append_sealed(verified_batches(b"".join(frames[end:])), NOW)
-        follower.sync()
+        follower.writer.append_sealed(verified_batches(b"".join(frames[end:])), NOW)
+        follower.writer.sync()
         assert_equal_files(follower, leader)
 
 
@@ -342,8 +345,8 @@ def test_a_log_is_cut_back_at_a_batch_and_goes_on(offset: int) -> None:
     assert log.log_end_offset == offset
     found = opened(disk.power_loss(nothing_survives), SMALL)
     assert stored_values(found) == {kept: b"%d" % kept for kept in range(offset)}
-    assert (found.failed, found.corrupt_ranges) == (None, ())
-    found.begin_epoch(LeaderEpoch(9), NOW)
+    assert (found.failed, found.reader.corrupt_ranges) == (None, ())
+    found.writer.begin_epoch(LeaderEpoch(9), NOW)
     append(found, [b"other"], NOW + 100)
     found.close()
     assert stored_values(opened(found._disk, SMALL))[offset] == b"other"
@@ -362,7 +365,7 @@ def test_a_log_is_cut_back_wholly_or_harmlessly_at_any_power_loss() -> None:
                 opened(disk, SMALL).truncate_to(Offset(3))
             found = opened(disk.power_loss(survival), SMALL)
             assert found.failed is None
-            assert found.corrupt_ranges == ()
+            assert found.reader.corrupt_ranges == ()
             assert list(stored_values(found)) == list(range(found.log_end_offset))
             assert 3 <= found.log_end_offset <= 7
 
@@ -370,45 +373,53 @@ def test_a_log_is_cut_back_wholly_or_harmlessly_at_any_power_loss() -> None:
 def test_cutting_back_forgets_the_epochs_that_began_behind_the_cut() -> None:
     disk = MemoryDisk()
     log = filled(disk, 4)
-    log.begin_epoch(LeaderEpoch(2), NOW)
+    log.writer.begin_epoch(LeaderEpoch(2), NOW)
     append(log, [b"4"])
     log.truncate_to(Offset(3))
-    assert log.last_epoch == 1
+    assert log.reader.last_epoch == 1
     found = opened(disk.power_loss(nothing_survives), SMALL)
-    assert (found.last_epoch, found.log_end_offset) == (1, 3)
-    assert (found.failed, found.corrupt_ranges) == (None, ())
+    assert (found.reader.last_epoch, found.log_end_offset) == (1, 3)
+    assert (found.failed, found.reader.corrupt_ranges) == (None, ())
 
 
 @pytest.mark.parametrize("records", [0, 3])
 def test_an_epoch_that_begins_at_the_end_is_cut_off_though_no_record_is(records: int) -> None:
     disk = MemoryDisk()
     log = filled(disk, records)
-    log.begin_epoch(LeaderEpoch(2), NOW)
-    log.begin_epoch(LeaderEpoch(3), NOW)
+    log.writer.begin_epoch(LeaderEpoch(2), NOW)
+    log.writer.begin_epoch(LeaderEpoch(3), NOW)
     log.truncate_to(Offset(records))
     kept = 1 if records else 0
-    assert (log.last_epoch, log.log_end_offset) == (kept, records)
+    assert (log.reader.last_epoch, log.log_end_offset) == (kept, records)
     calls = disk.calls
     log.truncate_to(Offset(records))
     assert disk.calls == calls, "there is nothing to cut"
     found = opened(disk.power_loss(nothing_survives), SMALL)
-    assert (found.last_epoch, found.log_end_offset) == (kept, records)
-    assert (found.failed, found.corrupt_ranges) == (None, ())
+    assert (found.reader.last_epoch, found.log_end_offset) == (kept, records)
+    assert (found.failed, found.reader.corrupt_ranges) == (None, ())
     assert list(stored_values(found)) == list(range(records))
 
 
 def test_a_follower_keeps_what_was_truncated_until_its_leader_begins_a_segment() -> None:
     disk = MemoryDisk()
     leader, follower = filled(MemoryDisk(), 3), opened(disk, SMALL)
-    follower.append_sealed(verified_batches(b"".join(frames_of(leader))), NOW)
-    follower.sync()
+    follower.writer.append_sealed(verified_batches(b"".join(frames_of(leader))), NOW)
+    follower.writer.sync()
     for log in (leader, follower):
         log.truncate_before(Offset(3), Offset(3))
-    assert (leader.segments, leader._segments[0].base, follower._segments[0].base) == (1, 3, 2)
+    assert (
+        len(leader.reader.segments),
+        leader.reader.segments[0].base,
+        follower.reader.segments[0].base,
+    ) == (
+        1,
+        3,
+        2,
+    )
     append(leader, [b"3"], NOW + 3)
-    leader.sync()
-    follower.append_sealed(verified_batches(b"".join(frames_of(leader, 3))), NOW)
-    follower.sync()
+    leader.writer.sync()
+    follower.writer.append_sealed(verified_batches(b"".join(frames_of(leader, 3))), NOW)
+    follower.writer.sync()
     assert_equal_files(follower, leader)
     assert stored_values(opened(disk.power_loss(nothing_survives), SMALL)) == {3: b"3"}
 
@@ -417,7 +428,7 @@ def test_a_log_is_cut_between_batches_and_not_below_its_start() -> None:
     log = begun(MemoryDisk(), SMALL)
     for _ in range(4):
         append(log, [b"a" * 500, b"b" * 500])
-    log.sync()
+    log.writer.sync()
     log.truncate_before(Offset(3), Offset(8))
     for offset in (1, 3, 9):
         with pytest.raises(OffsetOutOfRange):
@@ -431,16 +442,16 @@ def test_a_log_is_cut_between_batches_and_not_below_its_start() -> None:
 
 def test_a_follower_goes_on_before_a_segment_that_it_began_and_never_wrote_to() -> None:
     one, two = leading(7, SMALL), leading(3, LogConfig())
-    boundary = one._segments[1].base
+    boundary = one.reader.segments[1].base
     disk = MemoryDisk()
     follower = opened(disk)
-    follower.append_sealed(verified_batches(b"".join(frames_of(one)[:boundary])), NOW)
-    follower.sync()
-    follower._roll()
+    follower.writer.append_sealed(verified_batches(b"".join(frames_of(one)[:boundary])), NOW)
+    follower.writer.sync()
+    follower.writer.roll()
     again = opened(disk.power_loss(everything_survives))
-    assert (again._segments[-1].base, again.log_end_offset) == (boundary, boundary)
-    again.append_sealed(verified_batches(b"".join(frames_of(two)[boundary:])), NOW)
-    again.sync()
+    assert (again.reader.segments[-1].base, again.log_end_offset) == (boundary, boundary)
+    again.writer.append_sealed(verified_batches(b"".join(frames_of(two)[boundary:])), NOW)
+    again.writer.sync()
     assert_equal_files(again, two)
     again.close()
     assert inspect_stream(again._disk, DIRECTORY).healthy

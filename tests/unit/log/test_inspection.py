@@ -29,7 +29,7 @@ def filled(disk: MemoryDisk) -> Log:
     log = begun(disk, CONFIG)
     for number in range(5):
         append(log, [b"%d" % number] * 2, NOW + number)
-        log.sync()
+        log.writer.sync()
     return log
 
 
@@ -83,7 +83,7 @@ def test_a_torn_tail_is_told_from_corruption() -> None:
     log = filled(disk)
     append(log, [b"torn"])
     found = disk.power_loss(everything_survives)
-    file = found.open(log._segments[-1].path)
+    file = found.open(log.reader.segments[-1].path)
     file.truncate(file.size() - 8)
     assert kinds(found) == [ProblemKind.TORN]
 
@@ -93,7 +93,7 @@ def test_intact_batches_behind_a_torn_first_one_are_legal() -> None:
     log = begun(disk, LogConfig(sync=SyncMode.OS))
     append(log, [b"torn"])
     append(log, [b"whole"])
-    first = log.locate(Offset(0)).entry
+    first = log.reader.locate(Offset(0)).entry
     found = disk.power_loss(everything_survives)
     file = found.open(segment_path(DIRECTORY, Offset(0)))
     file.write([bytes(100)], first.position + 200)
@@ -139,7 +139,7 @@ def test_an_index_of_another_segment_is_told() -> None:
 def test_an_index_that_lies_about_a_txid_is_told(lie: int | None) -> None:
     disk = MemoryDisk()
     log = begun(disk)
-    log.append(encode(records_batch([Record(txid=2)]), Offset(0), log.last_epoch), NOW)
+    log.writer.append_group((encode(records_batch([Record(txid=2)]), Offset(0), log.reader.last_epoch),), NOW)
     log.close()
     assert kinds(disk) == []
     path = f"{DIRECTORY}/{0:020d}.index"

@@ -9,7 +9,7 @@ from envelope.errors import CorruptDataError, OffsetOutOfRange, UnavailableError
 from envelope.types import Offset
 from jetstream.log.format.batch import decode, iter_frames
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.readable_log import FileRange
+from jetstream.log.reader import FileRange, LogReader
 from jetstream.log.segments.corrupt_ranges import CorruptRanges, OffsetRange
 from jetstream.log.segments.loaded_indexes import LoadedIndexes
 from jetstream.log.segments.segment import Segment
@@ -23,7 +23,7 @@ def write(log: Log, done: threading.Event) -> None:
     try:
         for number in range(BATCHES):
             append(log, [b"%d" % offset for offset in range(number * 3, number * 3 + 3)], NOW + number)
-            log.sync()
+            log.writer.sync()
             if number % 50 == 49:
                 log.checkpoint()
                 log.truncate_before(Offset(number - number % 3), log.log_end_offset)
@@ -37,7 +37,7 @@ def check_reads(log: Log) -> int:
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         try:
-            body = log.read(offset, 4000, log.log_end_offset)
+            body = log.reader.read(offset, 4000, log.log_end_offset)
         except (OffsetOutOfRange, UnavailableError):
             offset = log.log_start_offset  # removed meanwhile
             continue
@@ -83,21 +83,21 @@ class InterruptibleRanges(CorruptRanges):
         return found
 
 
-class InterruptibleLog(Log):
+class InterruptibleReader(LogReader):
     """Lets another thread act once, when somebody is about to look at the segments."""
 
     before: Callable[[], None] | None = None
     _tuple: tuple[Segment, ...] = ()
 
     @property
-    def _segments(self) -> tuple[Segment, ...]:
+    def segments(self) -> tuple[Segment, ...]:
         act, self.before = self.before, None
         if act is not None:
             on_a_thread(act)
         return self._tuple
 
-    @_segments.setter
-    def _segments(self, segments: tuple[Segment, ...]) -> None:
+    @segments.setter
+    def segments(self, segments: tuple[Segment, ...]) -> None:
         self._tuple = segments
 
 
@@ -111,7 +111,7 @@ def damaged(*offsets: int) -> MemoryDisk:
     """Return a disk with a log of eight one-record batches, two in a segment, some of them damaged."""
     disk = MemoryDisk()
     log = filled(disk, 8)
-    places = [log.locate(Offset(offset)) for offset in offsets]
+    places = [log.reader.locate(Offset(offset)) for offset in offsets]
     log.close()
     for place in places:
         content = bytearray(file_content(disk, place.segment.path))
@@ -122,40 +122,42 @@ def damaged(*offsets: int) -> MemoryDisk:
 
 def test_damage_that_is_found_while_the_log_is_truncated_stays_refused() -> None:
     log = opened(damaged(4), SMALL)
-    log._corrupt = ranges = InterruptibleRanges(DIRECTORY)
-    file_range = log.plan_read(Offset(4), 1, Offset(8))
+    log.reader.corrupt = ranges = InterruptibleRanges(DIRECTORY)
+    file_range = log.reader.plan_read(Offset(4), 1, Offset(8))
 
     def find_damage() -> None:
         with pytest.raises(CorruptDataError):
-            log.verify_range(file_range)
+            log.reader.verify_range(file_range)
 
-    log.indexes = LoadedIndexes(ranges.add)
+    log.reader.indexes = LoadedIndexes(ranges.add)
     ranges.then = find_damage
     log.truncate_before(Offset(2), Offset(8))
-    assert (log.log_start_offset, log.corrupt_ranges) == (2, ((4, 5),))
+    assert (log.log_start_offset, log.reader.corrupt_ranges) == (2, ((4, 5),))
 
 
 def test_an_offset_whose_segment_is_removed_while_it_is_looked_for_is_out_of_range() -> None:
-    log = InterruptibleLog.open(damaged(), DIRECTORY, SMALL, NOW)
-    assert isinstance(log, InterruptibleLog)
-    log.before = lambda: log.truncate_before(Offset(4), Offset(8))
+    log = opened(damaged(), SMALL)
+    reader = InterruptibleReader(DIRECTORY, log.reader.segments)
+    reader.log_end_offset = log.log_end_offset
+    log.reader = log.writer._reader = reader
+    reader.before = lambda: log.truncate_before(Offset(4), Offset(8))
     with pytest.raises(OffsetOutOfRange):
-        log.locate(Offset(1))
+        reader.locate(Offset(1))
 
 
 def test_damage_is_refused_before_the_entries_that_leave_it_out_are_used() -> None:
     log = opened(damaged(2), SMALL)
-    log._corrupt = ranges = InterruptibleRanges(DIRECTORY)
-    log.indexes = LoadedIndexes(ranges.add)
-    planned = log.plan_read(Offset(2), 1, Offset(8))
+    log.reader.corrupt = ranges = InterruptibleRanges(DIRECTORY)
+    log.reader.indexes = LoadedIndexes(ranges.add)
+    planned = log.reader.plan_read(Offset(2), 1, Offset(8))
     looked: list[FileRange] = []
 
     def look_before_it_is_refused() -> None:
-        looked.append(log.plan_read(Offset(2), 1, Offset(8), load=False))
+        looked.append(log.reader.plan_read(Offset(2), 1, Offset(8), load=False))
 
     ranges.then = look_before_it_is_refused
     with pytest.raises(CorruptDataError):
-        log.verify_range(planned)
+        log.reader.verify_range(planned)
     assert looked == [planned], "by the entries from before, and it would be verified like this one"
     with pytest.raises(CorruptDataError):
-        log.plan_read(Offset(2), 1, Offset(8), load=False)
+        log.reader.plan_read(Offset(2), 1, Offset(8), load=False)

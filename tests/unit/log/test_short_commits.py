@@ -53,10 +53,10 @@ def test_a_commit_that_took_long_or_failed_is_the_last_one_for_a_while() -> None
 
 def appended_calls(log: Log, disk: MemoryDisk, values: list[bytes], now: int) -> tuple[bool, list[str]]:
     """Append to a leader's log; return what it said before, and the calls that the disk got."""
-    batch = batch_for(log, values, max(now, log.last_timestamp))
-    said = log.only_writes([batch], TimestampUs(now))
+    batch = batch_for(log, values, max(now, log.reader.last_timestamp))
+    said = log.writer.only_writes([batch], TimestampUs(now))
     before = disk.calls
-    log.append(batch, TimestampUs(now))
+    log.writer.append_group((batch,), TimestampUs(now))
     return said, [call.split()[0] for call in disk.trace[before:]]
 
 
@@ -86,14 +86,14 @@ def test_a_leaders_append_that_only_writes_is_one_write(steps: list[tuple[str, i
             case "age":
                 now += size
             case "sync":
-                log.sync()
+                log.writer.sync()
             case "checkpoint":
                 log.checkpoint()
             case "reopen":
                 log.close()
                 log = opened(disk, AGED)
             case _:
-                log.begin_epoch(LeaderEpoch(log.last_epoch + 1), TimestampUs(now))
+                log.writer.begin_epoch(LeaderEpoch(log.reader.last_epoch + 1), TimestampUs(now))
 
 
 def test_nearly_every_append_of_a_leader_only_writes() -> None:
@@ -109,11 +109,11 @@ def test_nearly_every_append_of_a_leader_only_writes() -> None:
 
 def test_a_log_that_is_closed_writes_nothing() -> None:
     log = filled(MemoryDisk(), 3)
-    sealed = verified_batches(filled(MemoryDisk(), 4).read(Offset(3), 1, Offset(4)))
+    sealed = verified_batches(filled(MemoryDisk(), 4).reader.read(Offset(3), 1, Offset(4)))
     batch = batch_for(log, [b"x"])
     log.close()
-    assert not log.only_writes([batch], NOW)
-    assert not log.only_writes_sealed(sealed)
+    assert not log.writer.only_writes([batch], NOW)
+    assert not log.writer.only_writes_sealed(sealed)
 
 
 @given(
@@ -133,26 +133,26 @@ def test_a_followers_append_that_only_writes_is_one_write(
             case int():
                 append(leader, [b"x" * step])
             case "sync":
-                leader.sync()
+                leader.writer.sync()
             case "reopen":
                 leader.close()
                 leader = opened(source, SMALL)
             case _:
-                leader.begin_epoch(LeaderEpoch(leader.last_epoch + 1), NOW)
+                leader.writer.begin_epoch(LeaderEpoch(leader.reader.last_epoch + 1), NOW)
     disk = MemoryDisk()
     log = opened(disk, SMALL)
     for action in followed:
         match action:
             case "fetch" if log.log_end_offset < leader.log_end_offset:
-                data = leader.read(log.log_end_offset, fetched_bytes, leader.log_end_offset)
+                data = leader.reader.read(log.log_end_offset, fetched_bytes, leader.log_end_offset)
                 batches = verified_batches(data)
-                said, before = log.only_writes_sealed(batches), disk.calls
+                said, before = log.writer.only_writes_sealed(batches), disk.calls
                 with contextlib.suppress(CorruptDataError):
-                    log.append_sealed(batches, NOW)
+                    log.writer.append_sealed(batches, NOW)
                 calls = [call.split()[0] for call in disk.trace[before:]]
                 assert not said or calls == ["write"], calls
             case "sync":
-                log.sync()
+                log.writer.sync()
             case "reopen":
                 log.close()
                 log = opened(disk, SMALL)
@@ -164,19 +164,19 @@ def test_a_followers_append_that_only_writes_is_one_write(
 
 def fetched(log: Log, disk: MemoryDisk, leader: Log) -> tuple[bool, list[str]]:
     """Append the leader's next batch; return what the log said before, and the calls that the disk got."""
-    batches = verified_batches(leader.read(log.log_end_offset, 1, leader.log_end_offset))
-    said, before = log.only_writes_sealed(batches), disk.calls
-    log.append_sealed(batches, NOW)
+    batches = verified_batches(leader.reader.read(log.log_end_offset, 1, leader.log_end_offset))
+    said, before = log.writer.only_writes_sealed(batches), disk.calls
+    log.writer.append_sealed(batches, NOW)
     return said, [call.split()[0] for call in disk.trace[before:]]
 
 
 def two_reigns(config: LogConfig) -> Log:
     """Return a leader's log of six batches, from the fourth on of another epoch."""
     leader = filled(MemoryDisk(), 3, config)
-    leader.begin_epoch(LeaderEpoch(2), NOW)
+    leader.writer.begin_epoch(LeaderEpoch(2), NOW)
     for value in (b"3", b"4", b"5"):
         append(leader, [value], NOW + 3)
-        leader.sync()
+        leader.writer.sync()
     return leader
 
 
@@ -219,9 +219,9 @@ def test_nearly_every_append_of_a_follower_only_writes() -> None:
     log = opened(MemoryDisk(), LogConfig())
     said: list[bool] = []
     for offset in range(leader.log_end_offset):
-        batches = verified_batches(leader.read(Offset(offset), 1, leader.log_end_offset))
-        said.append(log.only_writes_sealed(batches))
-        log.append_sealed(batches, NOW)
+        batches = verified_batches(leader.reader.read(Offset(offset), 1, leader.log_end_offset))
+        said.append(log.writer.only_writes_sealed(batches))
+        log.writer.append_sealed(batches, NOW)
     assert said[0] is False, "the log is to be known as a follower's first"
     assert all(said[1:FOLLOWED_GROUPS_MAX])
     assert said[FOLLOWED_GROUPS_MAX:] == [False, True, True], "L7: so many groups need a sync"

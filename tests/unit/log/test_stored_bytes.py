@@ -21,7 +21,9 @@ HUGE = 2**63 - 1
 
 
 def within(log: Log, offset: int, max_bytes: int, end: int | None = None) -> StoredBatches:
-    return batches_within(log, Offset(offset), max_bytes, log.log_end_offset if end is None else Offset(end))
+    return batches_within(
+        log.reader, Offset(offset), max_bytes, log.log_end_offset if end is None else Offset(end)
+    )
 
 
 @given(
@@ -35,9 +37,9 @@ def test_batches_are_counted_across_segments_and_epochs(
     log = begun(MemoryDisk(), config)
     for number, size in enumerate(sizes):
         if number == len(sizes) // 2:
-            log.begin_epoch(LeaderEpoch(log.last_epoch + 1), NOW)
+            log.writer.begin_epoch(LeaderEpoch(log.reader.last_epoch + 1), NOW)
         append(log, [b"v" * (100 * size)] * size)
-    log.sync()
+    log.writer.sync()
     batches = batches_of(log)
     offset = data.draw(st.integers(0, log.log_end_offset - 1))
     end = data.draw(st.integers(offset, log.log_end_offset))
@@ -58,7 +60,7 @@ def test_one_byte_decides() -> None:
 def test_an_offset_inside_a_batch_counts_it_whole() -> None:
     log = begun(MemoryDisk())
     append(log, [b"a", b"b", b"c"])
-    log.sync()
+    log.writer.sync()
     assert within(log, 2, 1) == within(log, 0, 1) == (3, batches_of(log)[0].bytes)
 
 
@@ -66,7 +68,7 @@ def test_a_batch_that_reaches_beyond_the_end_is_not_counted() -> None:
     log = begun(MemoryDisk())
     append(log, [b"a", b"b"])
     append(log, [b"c", b"d"])
-    log.sync()
+    log.writer.sync()
     assert within(log, 0, HUGE, 3).next == 2
     assert within(log, 2, HUGE, 3) == (2, 0)
 
@@ -83,7 +85,7 @@ def test_an_offset_outside_the_log_is_out_of_range() -> None:
 
 def test_a_closed_log_tells_nothing() -> None:
     log = filled(MemoryDisk(), END)
-    for segment in log.all_segments:
+    for segment in log.reader.segments:
         segment.unload_index()
     log.close()
     with pytest.raises(UnavailableError):
@@ -98,12 +100,12 @@ def test_of_a_thousand_batches_two_indexes_are_read_and_no_batch() -> None:
     log = begun(disk, LogConfig(segment_bytes=100_000))
     for _ in range(1000):
         plain = PlainRecords(log.log_end_offset, NOW, (b"orders.new",) * 10, (b"value",) * 10)
-        log.append(encode_plain(plain, log.last_epoch), NOW)
-    log.sync()
+        log.writer.append_group((encode_plain(plain, log.reader.last_epoch),), NOW)
+    log.writer.sync()
     batches = batches_of(log)
     log.close()
     log = opened(disk)
-    segments = log.all_segments
+    segments = log.reader.segments
     assert len(segments) > 8
     disk.read_bytes.clear()
     stop = segments[-3].base + 25
@@ -129,7 +131,7 @@ def test_of_a_thousand_batches_two_indexes_are_read_and_no_batch() -> None:
 
 def test_what_is_being_appended_does_not_count() -> None:
     log = filled(MemoryDisk(), END)
-    active = log.all_segments[-1]
+    active = log.reader.segments[-1]
     active.data_end = FilePosition(active.data_end + 100)  # as its writer does before it tells where it ends
     assert within(log, 0, HUGE) == (END, sum(batch.bytes for batch in batches_of(log)))
     assert within(log, active.base, HUGE).bytes == batches_of(log)[-1].bytes
@@ -153,7 +155,7 @@ def damaged(row: int, *, knows: bool, config: LogConfig = SMALL) -> Log:
     """Return a log of nine batches of one record of which one is damaged, as it ``knows`` or not."""
     disk = MemoryDisk()
     log = filled(disk, END, config)
-    found = log.locate(Offset(row))
+    found = log.reader.locate(Offset(row))
     entry, path = found.entry, found.segment.path
     log.close()
     overwrite(disk, path, flipped(file_content(disk, path), entry.end - 9, 3))
@@ -164,7 +166,7 @@ def damaged(row: int, *, knows: bool, config: LogConfig = SMALL) -> Log:
 @pytest.mark.parametrize("row", [2, 3, 4])
 def test_batches_end_before_what_is_known_to_be_damaged(row: int, config: LogConfig) -> None:
     log = damaged(row, knows=True, config=config)
-    assert log.corrupt_ranges == ((row, row + 1),)
+    assert log.reader.corrupt_ranges == ((row, row + 1),)
     assert within(log, 0, HUGE).next == row
     assert within(log, row + 1, HUGE).next == END
     for max_bytes in (1, HUGE):
@@ -180,12 +182,12 @@ def test_damage_that_is_not_known_yet_is_for_the_reader_to_find() -> None:
 def test_damage_that_an_index_is_derived_around_ends_them() -> None:
     """The index file of the second segment is gone, and its first batch is damaged."""
     log = damaged(2, knows=False)
-    segment = log.all_segments[1]
+    segment = log.reader.segments[1]
     segment.unload_index()
     segment.index_doubtful = True
     first = within(log, 0, 1).bytes
     assert within(log, 0, 3 * first + 10) == (2, 2 * first)
-    assert log.corrupt_ranges == ((2, 3),)
+    assert log.reader.corrupt_ranges == ((2, 3),)
 
 
 # --- the putting together ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tests.support.memory_disk import Fault, FaultKind, MemoryDisk, nothing_surv
 def logs_on(disk: Disk, count: int) -> list[Log]:
     logs = [Log.open(disk, f"stream-{number}", LogConfig(), NOW) for number in range(count)]
     for log in logs:
-        log.begin_epoch(LeaderEpoch(1), TimestampUs(NOW))
+        log.writer.begin_epoch(LeaderEpoch(1), TimestampUs(NOW))
         append(log, [log.directory.encode()])
     return logs
 
@@ -26,7 +26,7 @@ def test_few_logs_are_synced_one_by_one() -> None:
     calls = disk.calls
     assert SyncScheduler(disk).sync(logs) == dict.fromkeys(logs)
     assert [call.split()[0] for call in disk.trace[calls:]] == ["sync", "sync"]
-    assert [log.synced_end for log in logs] == [1, 1]
+    assert [log.writer.synced_end for log in logs] == [1, 1]
 
 
 def test_many_logs_are_synced_with_one_call() -> None:
@@ -35,7 +35,7 @@ def test_many_logs_are_synced_with_one_call() -> None:
     calls = disk.calls
     assert SyncScheduler(disk).sync(logs) == dict.fromkeys(logs)
     assert [call.split()[0] for call in disk.trace[calls:]] == ["sync_all"]
-    assert [log.synced_end for log in logs] == [1] * len(logs)
+    assert [log.writer.synced_end for log in logs] == [1] * len(logs)
     found = disk.power_loss(nothing_survives)
     for log in logs:
         again = Log.open(found, log.directory, LogConfig(), NOW)
@@ -61,13 +61,13 @@ def test_a_failed_sync_of_one_file_fails_that_log_alone() -> None:
     results = SyncScheduler(disk).sync(logs)
     assert isinstance(results[logs[0]], FsyncFailed)
     assert results[logs[1]] is None
-    assert (logs[0].synced_end, logs[1].synced_end) == (0, 1)
+    assert (logs[0].writer.synced_end, logs[1].writer.synced_end) == (0, 1)
 
 
 def test_a_failed_sync_of_the_disk_fails_every_log_that_it_covered() -> None:
     disk = MemoryDisk()
     logs = logs_on(disk, 5)
-    logs[4].sync()
+    logs[4].writer.sync()
     disk.faults[disk.calls + 1] = Fault(FaultKind.SYNC_ERROR)
     results = SyncScheduler(disk).sync(logs)
     assert [isinstance(results[log], FsyncFailed) for log in logs] == [True] * 4 + [False]
@@ -86,7 +86,7 @@ def test_where_the_system_cannot_sync_the_whole_disk_files_are_synced(count: int
     disk = WithoutSyncfs()
     logs = logs_on(disk, count)
     SyncScheduler(disk).sync(logs)
-    assert [log.synced_end for log in logs] == [1] * count
+    assert [log.writer.synced_end for log in logs] == [1] * count
 
 
 class Timed(MemoryDisk):
@@ -119,7 +119,7 @@ def syncs(disk: Timed, scheduler: SyncScheduler, logs: list[Log], rounds: int) -
         calls = disk.calls
         scheduler.sync(logs)
         chosen.append("all" if disk.trace[calls].startswith("sync_all") else "each")
-        assert not any(log.dirty for log in logs)
+        assert not any(log.writer.dirty for log in logs)
     return chosen
 
 

@@ -35,8 +35,8 @@ def log_of(batches: Txids, config: LogConfig = SMALL, disk: MemoryDisk | None = 
     log = begun(disk or MemoryDisk(), config)
     for txids in batches:
         records = records_batch([Record(txid=txid) for txid in txids], log.log_end_offset)
-        log.append(encode(records, log.log_end_offset, log.last_epoch), NOW)
-    log.sync()
+        log.writer.append_group((encode(records, log.log_end_offset, log.reader.last_epoch),), NOW)
+    log.writer.sync()
     return log
 
 
@@ -67,20 +67,20 @@ def test_the_first_record_that_reaches_it_is_found(
     reached = [
         place for place, txid in enumerate(txids) if place >= start and txid is not None and txid >= wanted
     ]
-    assert offset_for_txid(log, wanted) == (reached[0] if reached else log.log_end_offset)
+    assert offset_for_txid(log.reader, wanted) == (reached[0] if reached else log.log_end_offset)
 
 
 def test_the_smallest_number_is_a_txid_like_any_other() -> None:
     log = log_of([[None], [-(1 << 63)], [None], [-(1 << 63) + 1]], LogConfig())
-    assert [offset_for_txid(log, -(1 << 63) + more) for more in (0, 1, 2)] == [1, 3, 4]
+    assert [offset_for_txid(log.reader, -(1 << 63) + more) for more in (0, 1, 2)] == [1, 3, 4]
 
 
 def test_a_repeated_txid_is_found_behind_the_start_of_a_log_that_begins_inside_a_segment() -> None:
     log = log_of([[5], [None], [None, 5], [5]], LogConfig())
     log.truncate_before(Offset(1), log.log_end_offset)
-    assert offset_for_txid(log, 5) == 3
+    assert offset_for_txid(log.reader, 5) == 3
     log.truncate_before(Offset(4), log.log_end_offset)
-    assert offset_for_txid(log, 1) == 4
+    assert offset_for_txid(log.reader, 1) == 4
 
 
 # --- what it costs -----------------------------------------------------------------------------------------
@@ -96,12 +96,12 @@ def sparse_log(disk: MemoryDisk) -> Log:
         base = log.log_end_offset
         plain = PlainRecords(base, NOW, (b"orders.new",) * BATCH_RECORDS, (b"value",) * BATCH_RECORDS)
         if number != BATCHES // 3:
-            log.append(encode_plain(plain, log.last_epoch), NOW)
+            log.writer.append_group((encode_plain(plain, log.reader.last_epoch),), NOW)
             continue
         records = plain.to_records()
         txids = [7 if row == 50 else None for row in range(BATCH_RECORDS)]
         records = records.set_column(5, "txid", pa.array(txids, pa.int64()))
-        log.append(encode(records, base, log.last_epoch), NOW)
+        log.writer.append_group((encode(records, base, log.reader.last_epoch),), NOW)
     log.close()
     return opened(disk)
 
@@ -109,11 +109,11 @@ def sparse_log(disk: MemoryDisk) -> Log:
 def test_of_a_hundred_thousand_records_the_one_with_a_txid_costs_one_index_and_one_batch() -> None:
     disk = CountingDisk()
     log = sparse_log(disk)
-    assert log.segments > 4
+    assert len(log.reader.segments) > 4
     wanted = Offset(BATCHES // 3 * BATCH_RECORDS + 50)
     disk.read_bytes.clear()
-    assert offset_for_txid(log, 7) == wanted
-    found = log.locate(wanted)
+    assert offset_for_txid(log.reader, 7) == wanted
+    found = log.reader.locate(wanted)
     last = found.index[len(found.index) - 1]
     # The last batch tells whether the index file fits its segment; the wanted one is checked, then read.
     assert disk.read_bytes == {
@@ -121,12 +121,12 @@ def test_of_a_hundred_thousand_records_the_one_with_a_txid_costs_one_index_and_o
         found.segment.index_path: HEADER_BYTES + ENTRY_BYTES * len(found.index),
     }
     disk.read_bytes.clear()
-    assert offset_for_txid(log, 7) == wanted
+    assert offset_for_txid(log.reader, 7) == wanted
     assert disk.read_bytes == {found.segment.path: found.entry.length}
     disk.read_bytes.clear()
-    for segment in log.all_segments:
+    for segment in log.reader.segments:
         segment.unload_index()
-    assert offset_for_txid(log, 8) == log.log_end_offset
+    assert offset_for_txid(log.reader, 8) == log.log_end_offset
     assert not disk.read_bytes, "that there is none is known without reading"
 
 
@@ -140,7 +140,7 @@ def test_what_retention_removes_meanwhile_is_not_waited_for(trigger: str) -> Non
     log = opened(disk, SMALL)
     disk.trigger = trigger
     disk.before_read = lambda: log.truncate_before(Offset(4), log.log_end_offset)
-    assert offset_for_txid(log, 1) == 4
+    assert offset_for_txid(log.reader, 1) == 4
     assert disk.before_read is None
 
 
@@ -154,7 +154,7 @@ def test_what_compaction_removes_meanwhile_is_passed_over(trigger: str) -> None:
     log = opened(disk, COMPACTED)
     disk.trigger = trigger
     disk.before_read = lambda: compact(disk, log, NOW)
-    assert offset_for_txid(log, 1) == 2
+    assert offset_for_txid(log.reader, 1) == 2
     assert disk.before_read is None
 
 
@@ -164,7 +164,7 @@ def test_a_log_that_is_closed_meanwhile_is_an_error() -> None:
     log = opened(disk, SMALL)
     disk.trigger, disk.before_read = ".index", log.close
     with pytest.raises(UnavailableError):
-        offset_for_txid(log, 1)
+        offset_for_txid(log.reader, 1)
 
 
 @pytest.mark.parametrize("reads_files", [True, False])
@@ -173,13 +173,13 @@ def test_a_segment_says_what_compaction_has_left_of_it(reads_files: bool) -> Non
     log = begun(disk, COMPACTED)
     for number, key in enumerate((None, b"a", b"b", b"a", b"b", None, None, None, None)):
         append_records(log, [Record(key=key, txid=10 * number)])
-    assert [segment.last_txid for segment in log.all_segments[:2]] == [20, 50]
+    assert [segment.last_txid for segment in log.reader.segments[:2]] == [20, 50]
     assert compact(disk, log, NOW)
     if reads_files:
         log.close()
         log = opened(disk, COMPACTED)
-    assert [segment.last_txid for segment in log.all_segments[:2]] == [0, 50], "the largest is gone"
-    assert [offset_for_txid(log, txid) for txid in (0, 1, 20, 31)] == [0, 3, 3, 4]
+    assert [segment.last_txid for segment in log.reader.segments[:2]] == [0, 50], "the largest is gone"
+    assert [offset_for_txid(log.reader, txid) for txid in (0, 1, 20, 31)] == [0, 3, 3, 4]
 
 
 # --- damage ------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def damaged(batches: Txids, row: int, *, knows: bool) -> Log:
     """Return a log of one segment of which the batch in that row is damaged, as it ``knows`` or not."""
     disk = MemoryDisk()
     log = log_of(batches, LogConfig(), disk)
-    entry, path = log.all_segments[0].load_index()[row], log.all_segments[0].path
+    entry, path = log.reader.segments[0].load_index()[row], log.reader.segments[0].path
     log.close()
     overwrite(disk, path, flipped(file_content(disk, path), entry.end - 9, 3))
     return opened(disk, full=knows)
@@ -198,13 +198,13 @@ def damaged(batches: Txids, row: int, *, knows: bool) -> Log:
 @pytest.mark.parametrize("knows", [True, False])
 def test_damage_is_an_error_where_the_record_would_be(knows: bool) -> None:
     with pytest.raises(CorruptDataError):
-        offset_for_txid(damaged([[1], [2], [3]], 1, knows=knows), 2)
+        offset_for_txid(damaged([[1], [2], [3]], 1, knows=knows).reader, 2)
 
 
 @pytest.mark.parametrize("knows", [True, False])
 @pytest.mark.parametrize(("wanted", "found"), [(1, 0), (3, 3)])
 def test_damage_elsewhere_is_not_read(wanted: int, found: int, knows: bool) -> None:
-    assert offset_for_txid(damaged([[1], [2], [2, 3]], 1, knows=knows), wanted) == found
+    assert offset_for_txid(damaged([[1], [2], [2, 3]], 1, knows=knows).reader, wanted) == found
 
 
 @pytest.mark.parametrize(
@@ -225,6 +225,6 @@ def test_what_is_known_to_be_damaged_may_have_held_it_unless_a_smaller_one_follo
     log = damaged(batches, row, knows=True)
     if found is None:
         with pytest.raises(CorruptDataError):
-            offset_for_txid(log, wanted)
+            offset_for_txid(log.reader, wanted)
     else:
-        assert offset_for_txid(log, wanted) == found
+        assert offset_for_txid(log.reader, wanted) == found

@@ -13,7 +13,7 @@ from tests.support.memory_disk import MemoryDisk
 
 def test_sealed_committed_and_intact_segments_are_due_in_order() -> None:
     log = filled(MemoryDisk(), 9)
-    segments = log.all_segments
+    segments = log.reader.segments
     bases = [segment.base for segment in segments]
     assert bases == [0, 2, 4, 6, 8]
 
@@ -35,7 +35,7 @@ def test_sealed_committed_and_intact_segments_are_due_in_order() -> None:
 
 
 def test_damage_that_uploads_wait_for_is_named() -> None:
-    segments = filled(MemoryDisk(), 9).all_segments
+    segments = filled(MemoryDisk(), 9).reader.segments
 
     def found(tiered: int, *corrupt: tuple[int, int], **done: int) -> int | None:
         bounds = UploadBounds(Offset(7), **{f"{what}_end": Offset(end) for what, end in done.items()})
@@ -54,7 +54,7 @@ def test_damage_that_uploads_wait_for_is_named() -> None:
 
 def test_compaction_begins_at_the_border_and_purges_nothing() -> None:
     log = filled(MemoryDisk(), 9)
-    segments = log.all_segments
+    segments = log.reader.segments
     assert [one.base for one in cleanable(segments, Offset(9), EAGER)] == [0, 2, 4, 6]
     assert [one.base for one in cleanable(segments, Offset(9), EAGER, Offset(4))] == [4, 6]
     state = CompactionState(cleaned_end=Offset(6), waiting_end=Offset(6), waiting_since=NOW)
@@ -84,7 +84,7 @@ def test_a_log_begins_anew_only_if_the_tier_has_what_it_lacks() -> None:
 def test_a_log_is_kept_where_the_tier_has_nothing_though_it_says_no_epoch() -> None:
     log = filled(MemoryDisk(), 9)
     first = TierMark(1, Offset(2), Offset(2))
-    assert log.epoch_at(Offset(1)) != first.last_epoch
+    assert log.reader.epoch_at(Offset(1)) != first.last_epoch
     assert not needs_tier(log, first, is_unclean=True)
     let_go = TierMark(4, Offset(6), Offset(6), LeaderEpoch(7), None, "m")
     assert not needs_tier(log, let_go, is_unclean=True)

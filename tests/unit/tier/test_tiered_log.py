@@ -7,7 +7,7 @@ from envelope.errors import DivergedHistory, OffsetOutOfRange, TierUnavailable
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.fetch.planner import FetchQuery, RefuseRead, StreamView, plan_fetch
 from jetstream.log.disk.os_disk import OsDisk
-from jetstream.log.readable_log import ReadableLog
+from jetstream.log.reader import LogReader
 from jetstream.tier.download import download_segment
 from jetstream.tier.manifest import TieredSegment, TierManifest
 from jetstream.tier.object_store import ObjectStore
@@ -25,7 +25,7 @@ LISTED = manifest(segment(0, 2), segment(2, 4), end=4)
 MARK = TierMark(3, Offset(1), Offset(4), LeaderEpoch(1), None, "m")
 
 
-def nothing_held(_: TieredSegment) -> ReadableLog | None:
+def nothing_held(_: TieredSegment) -> LogReader | None:
     return None
 
 
@@ -36,7 +36,7 @@ def unused(_manifest: TierManifest, _segment: TieredSegment) -> None:
 def tiered(local_start: int, *, leads: bool = True, mark: TierMark | None = MARK) -> TieredLog:
     log = filled(MemoryDisk(), 9)
     log.truncate_before(Offset(local_start), Offset(9))
-    return TieredLog(log, mark, LISTED, leads, nothing_held, unused)
+    return TieredLog(log.reader, mark, LISTED, leads, nothing_held, unused)
 
 
 def test_the_stream_begins_where_the_mark_says() -> None:
@@ -78,10 +78,10 @@ def test_an_old_list_calls_no_reader_diverged() -> None:
     log = begun(MemoryDisk(), SMALL)
     for offset in range(9):
         if offset == 4:
-            log.begin_epoch(LeaderEpoch(2), NOW)
+            log.writer.begin_epoch(LeaderEpoch(2), NOW)
         append(log, [b"%d" % offset])
     log.truncate_before(Offset(6), Offset(9))
-    readable = TieredLog(log, MARK, LISTED, leads=False, held=nothing_held, used=unused)
+    readable = TieredLog(log.reader, MARK, LISTED, leads=False, held=nothing_held, used=unused)
     view = StreamView(Incarnation("life"), Offset(9), readable, LeaderEpoch(2), leads=False)
     for offset in (5, 6):
         plan = plan_fetch(FetchQuery(Offset(offset), 100, LeaderEpoch(2)), view, load=True)
@@ -93,7 +93,7 @@ def test_an_old_list_calls_no_reader_diverged() -> None:
 
 def test_other_bytes_are_not_taken() -> None:
     objects, disk = MemoryStore(), MemoryDisk()
-    stored = upload_segment(objects.store, "d", filled(MemoryDisk(), 3).all_segments[0], LeaderEpoch(1))
+    stored = upload_segment(objects.store, "d", filled(MemoryDisk(), 3).reader.segments[0], LeaderEpoch(1))
     path = f"bucket/{stored.path}"
     assert download_segment(objects.store, disk, "tier/1", stored).log_end_offset == 2
     objects.objects[path] = objects.objects[path].replace(b"orders.new", b"orders.odd")
@@ -104,7 +104,7 @@ def test_other_bytes_are_not_taken() -> None:
 
 def test_a_folder_on_the_same_file_system_is_read_where_it_is(tmp_path: Path) -> None:
     store = ObjectStore.at(str(tmp_path / "store"))
-    uploaded = upload_segment(store, "d", filled(MemoryDisk(), 3).all_segments[0], LeaderEpoch(1))
+    uploaded = upload_segment(store, "d", filled(MemoryDisk(), 3).reader.segments[0], LeaderEpoch(1))
     disk = OsDisk(tmp_path / "data")
     log = download_segment(store, disk, "tier/1", uploaded, root=tmp_path / "data")
     [found] = (tmp_path / "data").rglob("*.arrows")
@@ -131,10 +131,10 @@ def with_txids(disk: MemoryDisk, *, start: int, border: int, are_here: bool = Tr
     log = begun(disk, COMPACTED)
     for number, key in enumerate(TXID_KEYS):
         append_records(log, [Record(key=key, txid=10 * number)])
-    assert [segment.next for segment in log.all_segments] == [3, 6, 9]
+    assert [segment.next for segment in log.reader.segments] == [3, 6, 9]
     objects = MemoryStore()
     uploaded = [
-        upload_segment(objects.store, "d", segment, LeaderEpoch(1)) for segment in log.all_segments[:2]
+        upload_segment(objects.store, "d", segment, LeaderEpoch(1)) for segment in log.reader.segments[:2]
     ]
     assert [segment.last_txid for segment in uploaded] == [20, 50]
     held = {
@@ -143,11 +143,11 @@ def with_txids(disk: MemoryDisk, *, start: int, border: int, are_here: bool = Tr
         if are_here
     }
     assert compact(disk, log, NOW)
-    assert log.all_segments[0].last_txid == 10, "the largest of the first segment was superseded"
+    assert log.reader.segments[0].last_txid == 10, "the largest of the first segment was superseded"
     log.truncate_before(Offset(border), Offset(9))
     mark = TierMark(3, Offset(start), Offset(6), LeaderEpoch(1), 50, "m")
     listed = manifest(*uploaded, start=start, end=6)
-    return TieredLog(log, mark, listed, True, lambda segment: held.get(segment.path), unused)
+    return TieredLog(log.reader, mark, listed, True, lambda segment: held.get(segment.path), unused)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ class ByteScene:
     """Nine batches of one record in segments of two: the first three in the tier, from the fourth on here."""
 
     sizes: list[int]
-    held: dict[str, ReadableLog]
+    held: dict[str, LogReader]
     log: TieredLog
     stored: dict[int, TieredSegment]
     objects: MemoryStore
@@ -204,14 +204,14 @@ def byte_scene(border: int = 6) -> ByteScene:
     sizes = [batch.bytes for batch in batches_of(log)]
     objects = MemoryStore()
     uploaded = [
-        upload_segment(objects.store, "d", segment, LeaderEpoch(1)) for segment in log.all_segments[:3]
+        upload_segment(objects.store, "d", segment, LeaderEpoch(1)) for segment in log.reader.segments[:3]
     ]
     assert [segment.batch_bytes for segment in uploaded] == [sum(sizes[at : at + 2]) for at in (0, 2, 4)]
     log.truncate_before(Offset(border), Offset(9))
     mark = TierMark(3, Offset(0), Offset(6), LeaderEpoch(1), None, "m")
-    held: dict[str, ReadableLog] = {}
+    held: dict[str, LogReader] = {}
     listed = manifest(*uploaded, end=6)
-    tiered_log = TieredLog(log, mark, listed, True, lambda segment: held.get(segment.path), unused)
+    tiered_log = TieredLog(log.reader, mark, listed, True, lambda segment: held.get(segment.path), unused)
     return ByteScene(sizes, held, tiered_log, {segment.base: segment for segment in uploaded}, objects)
 
 

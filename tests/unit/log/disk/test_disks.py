@@ -137,7 +137,7 @@ def test_a_log_lives_on_either_disk(disk: Disk) -> None:
     log = begun(disk, config)
     for number in range(20):
         append(log, [b"%d" % number])
-        log.sync()
+        log.writer.sync()
     log.close()
     log = opened(disk, config)
     assert stored_values(log) == {number: b"%d" % number for number in range(20)}
@@ -277,12 +277,12 @@ acked = 0
 try:
     while True:
         append(log, [b"%d" % acked + b"x" * 3000])
-        log.sync()
+        log.writer.sync()
         acked += 1
 except DiskFull:
     pass
 assert acked > 3 and log.failed is None, (acked, log.failed)
-assert log.bytes == Path(sys.argv[1], log._segments[0].path).stat().st_size
+assert log.reader.size == Path(sys.argv[1], log.reader.segments[0].path).stat().st_size
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 append(log, [b"%d" % acked])
 log.close()

@@ -12,7 +12,7 @@ from envelope.types import LeaderEpoch, Offset
 from jetstream.log.format.batch import decode, iter_frames, tail_of, verified_batches
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log
-from jetstream.log.readable_log import read_tail
+from jetstream.log.reader import read_tail
 from jetstream.log.rewriting.latest_offsets import ENTRY_BYTES
 from jetstream.log.segments.segment import SegmentReplaced
 from jetstream.log.state.compaction_state import COMPACTION_FILE, CompactionState
@@ -35,25 +35,25 @@ def append_keyed(log: Log, turns: range, keys: int = 3) -> None:
 
 def frames_of(log: Log) -> dict[int, bytes]:
     """The batches' bytes by their bases."""
-    data = log.read(Offset(0), 1 << 20, log.log_end_offset)
+    data = log.reader.read(Offset(0), 1 << 20, log.log_end_offset)
     return {decode(frame)[0].base: bytes(frame) for frame in iter_frames(data)}
 
 
 def test_the_last_record_of_each_key_stays_where_it_was() -> None:
     disk = MemoryDisk()
     log = keyed(disk)
-    before, size = stored_records(log), log.bytes
+    before, size = stored_records(log), log.reader.size
     assert compact(disk, log, NOW)
     after = stored_records(log)
     assert latest(after) == latest(before)
     assert after.items() <= before.items()
     assert len(after) < 10
-    assert log.bytes < size
+    assert log.reader.size < size
     again = opened(disk, COMPACTED, full=True)
     assert stored_records(again) == after
     assert again.compaction == log.compaction
     assert inspect_stream(disk, DIRECTORY).healthy
-    for segment in again._segments[:-1]:
+    for segment in again.reader.segments[:-1]:
         table = pa.ipc.open_stream(file_content(disk, segment.path)).read_all()
         assert set(table.column(0).to_pylist()) <= set(after), "a foreign reader opens it as it lies"
 
@@ -84,7 +84,7 @@ def test_a_batch_of_which_nothing_goes_keeps_its_bytes() -> None:
     for first in ("x", "a", "b"):
         append_records(log, [Record(b"1", key=first.encode()), Record(b"2", key=b"y" + first.encode())])
     append_records(log, [Record(key=b"x"), Record(key=b"z")])
-    log._roll()
+    log.writer.roll()
     append_records(log, [Record()])
     frames = frames_of(log)
     assert compact(disk, log, NOW)
@@ -99,9 +99,9 @@ def test_epochs_without_records_keep_an_empty_batch_each() -> None:
     for _ in range(3):
         append_records(log, [Record(key=b"k")])
         append_records(log, [Record(key=b"k")])
-        log.begin_epoch(LeaderEpoch(log.last_epoch + 1), NOW)
+        log.writer.begin_epoch(LeaderEpoch(log.reader.last_epoch + 1), NOW)
     append_records(log, [Record(b"last", key=b"k")])
-    log._roll()
+    log.writer.roll()
     append_records(log, [Record()])
     assert compact(disk, log, NOW)
     ranges = [
@@ -116,16 +116,16 @@ def test_epochs_without_records_keep_an_empty_batch_each() -> None:
 def test_a_reader_with_a_lease_ends_on_the_bytes_it_began_with() -> None:
     disk = MemoryDisk()
     log = keyed(disk)
-    planned = log.plan_read(Offset(0), 1 << 20, log.log_end_offset)
-    expected = log.read_range(planned)
+    planned = log.reader.plan_read(Offset(0), 1 << 20, log.log_end_offset)
+    expected = log.reader.read_range(planned)
     file = planned.segment.acquire()
     assert compact(disk, log, NOW)
     assert file.read(planned.position, planned.length) == expected
     planned.segment.release()
-    for read in (planned.segment.acquire, lambda: log.read_range(planned)):
+    for read in (planned.segment.acquire, lambda: log.reader.read_range(planned)):
         with pytest.raises(SegmentReplaced):
             read()
-    assert log.read(Offset(0), 1 << 20, log.log_end_offset) != expected
+    assert log.reader.read(Offset(0), 1 << 20, log.log_end_offset) != expected
 
 
 class WatchedDisk(MemoryDisk):
@@ -145,7 +145,7 @@ def test_whoever_reads_while_a_segment_is_replaced_reads_one_file_or_the_other()
     disk = WatchedDisk()
     log = keyed(disk)
     before = stored_records(log)
-    planned = log.plan_read(Offset(0), 1 << 20, log.log_end_offset)
+    planned = log.reader.plan_read(Offset(0), 1 << 20, log.log_end_offset)
     looks = 0
 
     def look() -> None:
@@ -155,11 +155,11 @@ def test_whoever_reads_while_a_segment_is_replaced_reads_one_file_or_the_other()
         assert found.items() <= before.items()
         assert latest(found) == latest(before)
         try:
-            assert log.read_range(planned) == expected
+            assert log.reader.read_range(planned) == expected
         except SegmentReplaced:
-            assert log.plan_read(Offset(0), 1, log.log_end_offset).segment is not planned.segment
+            assert log.reader.plan_read(Offset(0), 1, log.log_end_offset).segment is not planned.segment
 
-    expected = log.read_range(planned)
+    expected = log.reader.read_range(planned)
     disk.look = look
     assert compact(disk, log, NOW)
     assert looks > 10
@@ -181,13 +181,13 @@ def test_memory_is_bounded_and_several_passes_do_what_one_does() -> None:
 def test_damage_is_refused_and_not_given_a_new_checksum() -> None:
     disk = MemoryDisk()
     log = keyed(disk)
-    entry = log.locate(Offset(4)).entry
-    path = log.locate(Offset(4)).segment.path
+    entry = log.reader.locate(Offset(4)).entry
+    path = log.reader.locate(Offset(4)).segment.path
     content = flipped(file_content(disk, path), entry.end - 40, 3)
     overwrite(disk, path, content)
     with pytest.raises(CorruptDataError):
         compact(disk, log, NOW)
-    assert log.corrupt_ranges == ((4, 5),)
+    assert log.reader.corrupt_ranges == ((4, 5),)
     assert file_content(disk, path) == content
     assert log.failed is None
 
@@ -198,8 +198,8 @@ def test_a_batch_can_be_cut_before_any_of_its_offsets() -> None:
     assert compact(disk, log, NOW)
     stored = stored_records(log)
     for offset in range(log.log_end_offset):
-        data = log.read(Offset(offset), 1, log.log_end_offset)
-        header, frame = tail_of(data, Offset(offset), log.last_timestamp)
+        data = log.reader.read(Offset(offset), 1, log.log_end_offset)
+        header, frame = tail_of(data, Offset(offset), log.reader.last_timestamp)
         found, records = decode(frame)
         assert (found.base, found.next, found.leader_epoch) == (offset, header.next, header.leader_epoch)
         assert records.column(0).to_pylist() == [at for at in stored if offset <= at < header.next]
@@ -214,15 +214,15 @@ def test_a_follower_goes_on_where_all_that_is_left_of_a_batch_is_before_its_end(
     for turn in range(1, 30):
         append_records(log, [Record(b"%d" % turn, key=b"k", timestamp=NOW + turn)])
     while follower.log_end_offset < 3:
-        data = log.read(follower.log_end_offset, 1, Offset(3))
-        follower.append_sealed(verified_batches(data), NOW)
+        data = log.reader.read(follower.log_end_offset, 1, Offset(3))
+        follower.writer.append_sealed(verified_batches(data), NOW)
     assert compact(disk, log, NOW)
-    found = log.locate(Offset(3)).entry
+    found = log.reader.locate(Offset(3)).entry
     assert (found.base, found.max_timestamp) == (0, NOW)
-    follower.append_sealed([read_tail(log, Offset(3), log.log_end_offset)], NOW)
+    follower.writer.append_sealed([read_tail(log.reader, Offset(3), log.log_end_offset)], NOW)
     while follower.log_end_offset < log.log_end_offset:
-        data = log.read(follower.log_end_offset, 1, log.log_end_offset)
-        follower.append_sealed(verified_batches(data), NOW)
+        data = log.reader.read(follower.log_end_offset, 1, log.log_end_offset)
+        follower.writer.append_sealed(verified_batches(data), NOW)
     follower.close()
     assert inspect_stream(followers_disk, DIRECTORY).healthy
     again = opened(followers_disk, COMPACTED, full=True)
@@ -240,24 +240,24 @@ def test_a_follower_goes_on_where_what_follows_such_a_batch_is_compacted_before_
     append_records(log, [Record(b"kept", timestamp=NOW)])
     for turn in (1, 2):
         append_records(log, [Record(b"%d" % turn, key=b"k", timestamp=NOW + turn)])
-    log._roll()
+    log.writer.roll()
     kept = [] if is_empty else [Record(b"kept", timestamp=NOW + 3)]
     append_records(log, [*kept, Record(b"again", key=b"k", timestamp=NOW + 4)])
-    log._roll()
+    log.writer.roll()
     append_records(log, [Record(b"last", key=b"other", timestamp=NOW + 5)])
     for offset in (0, 1):
-        data = log.read(Offset(offset), 1, Offset(offset + 1))
-        follower.append_sealed(verified_batches(data), NOW)
+        data = log.reader.read(Offset(offset), 1, Offset(offset + 1))
+        follower.writer.append_sealed(verified_batches(data), NOW)
     assert compact(disk, log, NOW)
-    assert log.locate(Offset(2)).entry[:2] == (0, 3)
-    follower.append_sealed([read_tail(log, Offset(2), log.log_end_offset)], NOW)
+    assert log.reader.locate(Offset(2)).entry[:2] == (0, 3)
+    follower.writer.append_sealed([read_tail(log.reader, Offset(2), log.log_end_offset)], NOW)
     append_records(log, [Record(b"once more", key=b"k", timestamp=NOW + 6)])
-    log._roll()
+    log.writer.roll()
     append_records(log, [Record(b"end", timestamp=NOW + 7)])
     assert compact(disk, log, NOW)
     while follower.log_end_offset < log.log_end_offset:
-        data = log.read(follower.log_end_offset, 1, log.log_end_offset)
-        follower.append_sealed(verified_batches(data), NOW)
+        data = log.reader.read(follower.log_end_offset, 1, log.log_end_offset)
+        follower.writer.append_sealed(verified_batches(data), NOW)
     assert latest(stored_records(follower)) == latest(stored_records(log))
 
 
@@ -267,15 +267,17 @@ def test_a_follower_copies_a_compacted_log_and_goes_on() -> None:
     follower = opened(followers_disk, COMPACTED)
     assert compact(disk, log, NOW)
     while follower.log_end_offset < log.log_end_offset:
-        data = log.read(follower.log_end_offset, 1, log.log_end_offset)
-        follower.append_sealed(verified_batches(data), NOW)
-    follower.sync()
+        data = log.reader.read(follower.log_end_offset, 1, log.log_end_offset)
+        follower.writer.append_sealed(verified_batches(data), NOW)
+    follower.writer.sync()
     append_records(log, [Record(key=b"k0", timestamp=NOW + 30)])
-    follower.append_sealed(verified_batches(log.read(Offset(30), 1, Offset(31))), NOW)
+    follower.writer.append_sealed(verified_batches(log.reader.read(Offset(30), 1, Offset(31))), NOW)
     follower.close()
     again = opened(followers_disk, COMPACTED, full=True)
     assert stored_records(again) == stored_records(log)
-    assert [segment.base for segment in again._segments] == [segment.base for segment in log._segments]
+    assert [segment.base for segment in again.reader.segments] == [
+        segment.base for segment in log.reader.segments
+    ]
 
 
 def test_a_log_that_is_cut_is_not_clean_above_the_cut() -> None:
@@ -283,7 +285,7 @@ def test_a_log_that_is_cut_is_not_clean_above_the_cut() -> None:
     log = keyed(disk)
     assert compact(disk, log, NOW)
     assert log.compaction.cleaned_end > 20
-    base = log.locate(Offset(20)).entry.base
+    base = log.reader.locate(Offset(20)).entry.base
     log.truncate_to(Offset(20))
     assert log.compaction.cleaned_end == base == log.log_end_offset
     assert opened(disk, COMPACTED).compaction == log.compaction

@@ -64,7 +64,7 @@ def append_keys(log: Log, count: int) -> None:
         }
         arrays = [pa.array(columns.get(field.name, [None] * ROWS), field.type) for field in SCHEMA]
         records = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-        log.append(encode(records, log.log_end_offset, log.last_epoch), NOW)
+        log.writer.append_group((encode(records, log.log_end_offset, log.reader.last_epoch),), NOW)
     log.close()
 
 
@@ -73,14 +73,14 @@ def test_compaction_keeps_to_its_budget_whatever_the_number_of_keys(tmp_path: Pa
     disk = OsDisk(tmp_path)
     append_keys(begun(disk, CONFIG), keys)
     log = opened(disk, CONFIG)
-    size, passes = log.bytes, 0
+    size, passes = log.reader.size, 0
     with counted_by_arrow(), counted_by_python():
         while compact(disk, log, NOW, key_bytes=BUDGET):
             passes += 1
         peak = tracemalloc.get_traced_memory()[1] + (POOL.max_memory() or 0)
     assert peak < WORK_BYTES + SORTING * BUDGET, f"{peak} bytes"
     assert passes >= keys // KEYS // 2, "each of them goes as far as the budget, and a chunk"
-    assert log.bytes != size, "segments were written anew"
+    assert log.reader.size != size, "segments were written anew"
     log.close()
     disk.close()
 

@@ -60,7 +60,7 @@ def headers_of(log: Log) -> list[BatchHeader]:
     headers: list[BatchHeader] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        for frame in iter_frames(log.read(offset, 1 << 20, log.log_end_offset)):
+        for frame in iter_frames(log.reader.read(offset, 1 << 20, log.log_end_offset)):
             headers.append(decode(frame)[0])
             offset = headers[-1].next
     return headers
@@ -71,13 +71,13 @@ def plain(log: Log, count: int, value: bytes, *, at: int = 1) -> None:
     for _ in range(count):
         base = log.log_end_offset
         records = PlainRecords(base, TimestampUs(NOW + base), (b"orders.new",) * at, (value,) * at)
-        log.append(encode_plain(records, log.last_epoch), TimestampUs(NOW + base))
-    log.sync()
+        log.writer.append_group((encode_plain(records, log.reader.last_epoch),), TimestampUs(NOW + base))
+    log.writer.sync()
 
 
 def sealed(log: Log) -> Log:
     """Begin a segment behind all others."""
-    log._roll()
+    log.writer.roll()
     plain(log, 1, b"last")
     return log
 
@@ -88,13 +88,13 @@ def sealed(log: Log) -> Log:
 def test_each_sealed_segment_has_one_batch_and_all_its_records() -> None:
     disk = MemoryDisk()
     log = ten_a_segment(disk)
-    before, bounds = stored_records(log), [(s.base, s.next) for s in log.all_segments]
-    active = log.all_segments[-1]
-    size = log.bytes - active.size
+    before, bounds = stored_records(log), [(s.base, s.next) for s in log.reader.segments]
+    active = log.reader.segments[-1]
+    size = log.reader.size - active.size
     assert rewrite(disk, log) == len(bounds) - 1 > 2
     assert stored_records(log) == before
-    assert [(s.base, s.next) for s in log.all_segments] == bounds
-    assert log.bytes - active.size < size / 4
+    assert [(s.base, s.next) for s in log.reader.segments] == bounds
+    assert log.reader.size - active.size < size / 4
     assert log.rewritten_end == active.base
     merged = headers_of(log)[: len(bounds) - 1]
     assert [(header.base, header.next) for header in merged] == bounds[:-1]
@@ -104,7 +104,7 @@ def test_each_sealed_segment_has_one_batch_and_all_its_records() -> None:
     assert stored_records(again) == before
     assert again.rewritten_end == log.rewritten_end
     assert inspect_stream(disk, DIRECTORY).healthy
-    for segment in again.all_segments[:-1]:
+    for segment in again.reader.segments[:-1]:
         table = pa.ipc.open_stream(file_content(disk, segment.path)).read_all()
         assert table.column(0).to_pylist() == list(range(segment.base, segment.next)), "by a foreign reader"
 
@@ -129,15 +129,15 @@ def test_epochs_are_not_merged_with_each_other() -> None:
     log = begun(disk)
     for count in (3, 1, 4):
         plain(log, count, b"v")
-        log.begin_epoch(LeaderEpoch(log.last_epoch + 1), NOW)
+        log.writer.begin_epoch(LeaderEpoch(log.reader.last_epoch + 1), NOW)
     sealed(log)
-    epochs = log.epochs.starts
+    epochs = log.reader.epochs.starts
     assert rewrite(disk, log) == 1
     ranges = [(header.base, header.next, header.leader_epoch) for header in headers_of(log)]
     assert ranges == [(0, 3, 1), (3, 4, 2), (4, 8, 3), (8, 9, 4)]
-    assert opened(disk, full=True).epochs.starts == epochs
+    assert opened(disk, full=True).reader.epochs.starts == epochs
     for epoch in range(1, 5):
-        assert log.epoch_end(LeaderEpoch(epoch)) == (3, 4, 8, 9)[epoch - 1]
+        assert log.reader.epoch_end(LeaderEpoch(epoch)) == (3, 4, 8, 9)[epoch - 1]
 
 
 def test_merged_batches_are_as_large_as_they_are_to_be_and_no_larger() -> None:
@@ -148,11 +148,11 @@ def test_merged_batches_are_as_large_as_they_are_to_be_and_no_larger() -> None:
     plain(log, 3, b"z" * (300 * KIB))
     sealed(log)
     before = stored_values(log)
-    large = next(bytes(frame) for frame in iter_frames(log.read(Offset(5000), 1, Offset(5001))))
+    large = next(bytes(frame) for frame in iter_frames(log.reader.read(Offset(5000), 1, Offset(5001))))
     assert rewrite(disk, log) == 1
     assert stored_values(log) == before
     sizes: list[int] = []
-    for frame in iter_frames(log.read(Offset(0), 64 * MIB, log.log_end_offset)):
+    for frame in iter_frames(log.reader.read(Offset(0), 64 * MIB, log.log_end_offset)):
         header, records = decode(frame)
         sizes.append(sum(len(value.as_py()) for value in records.column(6)))
         assert header.next - header.base == records.num_rows
@@ -178,7 +178,7 @@ def test_all_parts_of_a_record_count() -> None:
         append_records(log, [record] * 2)
         append_records(log, [record] * 2)
     sealed(log)
-    found = rewritten(log, disk, log.all_segments[0], no_pace, 25_000)
+    found = rewritten(log.reader, disk, log.reader.segments[0], no_pace, 25_000)
     assert found is not None
     assert log.replace_segment(found)
     bases = [header.base for header in headers_of(log)]
@@ -190,12 +190,14 @@ def test_what_takes_little_on_disk_is_decoded_a_little_at_a_time() -> None:
     log = begun(disk)
     for number in range(40):
         records = PlainRecords(Offset(number), NOW, (b"s",), (bytes(MIB),)).to_records()
-        log.append(encode(records, Offset(number), log.last_epoch, Compression.ZSTD), NOW)
-    log.sync()
+        log.writer.append_group(
+            (encode(records, Offset(number), log.reader.last_epoch, Compression.ZSTD),), NOW
+        )
+    log.writer.sync()
     sealed(log)
-    segment = log.all_segments[0]
+    segment = log.reader.segments[0]
     assert segment.size < 100_000
-    rows = [chunk.records.num_rows for chunk in chunks_of(log, segment, segment.base)]
+    rows = [chunk.records.num_rows for chunk in chunks_of(log.reader, segment, segment.base)]
     assert sum(rows) == 40
     assert max(rows) <= 17
 
@@ -210,7 +212,7 @@ def test_ranges_that_compaction_has_emptied_stay_in_a_merged_batch() -> None:
     assert compact(disk, log, NOW)
     stored = stored_records(log)
     assert len(stored) < 45
-    assert log.rewritten_end < log.all_segments[-1].base, "what compaction wrote is to be looked at again"
+    assert log.rewritten_end < log.reader.segments[-1].base, "what compaction wrote is to be looked at again"
     rewrite(disk, log)
     assert stored_records(log) == stored
     assert inspect_stream(disk, DIRECTORY).healthy
@@ -231,7 +233,7 @@ def test_segments_of_large_batches_are_not_written() -> None:
     calls = len(disk.trace)
     assert rewrite(disk, log) == 0
     assert not [call for call in disk.trace[calls:] if ".arrows" in call and call.startswith("create")]
-    assert log.rewritten_end == log.all_segments[-1].base
+    assert log.rewritten_end == log.reader.segments[-1].base
 
 
 def test_what_would_not_become_smaller_stays_and_leaves_no_file() -> None:
@@ -240,9 +242,9 @@ def test_what_would_not_become_smaller_stays_and_leaves_no_file() -> None:
     for _ in range(8):
         plain(log, 1, chance.randbytes(60_000))
     sealed(log)
-    content = file_content(disk, log.all_segments[0].path)
+    content = file_content(disk, log.reader.segments[0].path)
     assert rewrite(disk, log) == 0
-    assert file_content(disk, log.all_segments[0].path) == content
+    assert file_content(disk, log.reader.segments[0].path) == content
     assert not [name for name in disk.listdir(DIRECTORY) if name.endswith(".new")]
     assert log.rewritten_end == 8, "and it is not tried again"
 
@@ -250,12 +252,12 @@ def test_what_would_not_become_smaller_stays_and_leaves_no_file() -> None:
 def test_damage_is_refused_and_not_given_a_new_checksum() -> None:
     disk = MemoryDisk()
     log = ten_a_segment(disk)
-    found = log.locate(Offset(4))
+    found = log.reader.locate(Offset(4))
     content = flipped(file_content(disk, found.segment.path), found.entry.end - 40, 3)
     overwrite(disk, found.segment.path, content)
     with pytest.raises(CorruptDataError):
         rewrite(disk, log)
-    assert log.corrupt_ranges == ((4, 5),)
+    assert log.reader.corrupt_ranges == ((4, 5),)
     assert file_content(disk, found.segment.path) == content
     assert log.failed is None
     assert not [name for name in disk.listdir(DIRECTORY) if name.endswith(".new")]
@@ -264,8 +266,8 @@ def test_damage_is_refused_and_not_given_a_new_checksum() -> None:
 def test_an_intact_batch_that_is_not_arrow_of_ours_stops_the_rewrite() -> None:
     disk = MemoryDisk()
     log = ten_a_segment(disk)
-    found = log.locate(Offset(4))
-    frame = bytearray(log.read(Offset(4), 1, Offset(5)))
+    found = log.reader.locate(Offset(4))
+    frame = bytearray(log.reader.read(Offset(4), 1, Offset(5)))
     at = find_frame(frame)
     assert at is not None
     rows = record_batch_fields(bytes(frame)).row_count
@@ -284,11 +286,11 @@ def test_a_batch_with_more_records_than_offsets_stops_the_rewrite() -> None:
     disk = MemoryDisk()
     log = ten_a_segment(disk, 5)
     base = log.log_end_offset
-    frame = encode(values_batch([b"a", b"b"], base, NOW + 5), base, log.last_epoch).seal(BatchFlags(0))
+    frame = encode(values_batch([b"a", b"b"], base, NOW + 5), base, log.reader.last_epoch).seal(BatchFlags(0))
     header = replace(read_header(frame), next=Offset(base + 1))
     copy, found = with_header(frame, header), find_frame(frame)
     assert found is not None
-    log.append(UnsealedBatch(copy, found.digits, header), NOW)
+    log.writer.append_group((UnsealedBatch(copy, found.digits, header),), NOW)
     sealed(log)
     with pytest.raises(CorruptDataError, match="more records than offsets"):
         rewrite(disk, log)
@@ -303,8 +305,8 @@ def follow(log: Log, *parts: tuple[int, bytes | None, int]) -> None:
         header = replace(read_header(batch.seal(flags)), max_timestamp=TimestampUs(timestamp))
         kept = records if value is not None else records.slice(1)
         frame = encode_kept(kept, header, Compression.NONE)
-        log.append_sealed([(read_header(frame), frame)], NOW)
-    log.sync()
+        log.writer.append_sealed([(read_header(frame), frame)], NOW)
+    log.writer.sync()
 
 
 @pytest.mark.parametrize("first", [b"small", b"x" * (MERGED_BYTES - 976)])
@@ -314,7 +316,7 @@ def test_the_largest_timestamp_of_a_merged_batch_is_that_of_its_last_record(firs
     log = opened(disk)
     follow(log, (0, first, NOW), (1, None, NOW + 5), (2, first, NOW + 7), (3, None, NOW + 9))
     follow(log, *((offset, b"v", NOW + 10) for offset in range(4, 60)), (60, None, NOW + 11))
-    log._roll()
+    log.writer.roll()
     assert rewrite(disk, log) == 1
     assert list(stored_values(log)) == [0, 2, *range(4, 60)]
     assert headers_of(log)[-1].next == 61
@@ -329,8 +331,8 @@ def test_the_largest_timestamp_of_a_merged_batch_is_that_of_its_last_record(firs
 def test_a_reader_with_a_lease_ends_on_the_bytes_it_began_with() -> None:
     disk = MemoryDisk()
     log = ten_a_segment(disk)
-    planned = log.plan_read(Offset(0), 1 << 20, log.log_end_offset)
-    expected = log.read_range(planned)
+    planned = log.reader.plan_read(Offset(0), 1 << 20, log.log_end_offset)
+    expected = log.reader.read_range(planned)
     file = planned.segment.acquire()
     assert rewrite(disk, log)
     assert file.read(planned.position, planned.length) == expected
@@ -344,11 +346,11 @@ def test_any_offset_inside_a_merged_batch_is_found_and_can_be_gone_on_from() -> 
     log = ten_a_segment(disk)
     assert rewrite(disk, log)
     for offset in range(log.log_end_offset):
-        data = log.read(Offset(offset), 1, log.log_end_offset)
-        header, frame = tail_of(data, Offset(offset), log.last_timestamp)
+        data = log.reader.read(Offset(offset), 1, log.log_end_offset)
+        header, frame = tail_of(data, Offset(offset), log.reader.last_timestamp)
         _, records = decode(frame)
         assert records.column(0).to_pylist() == list(range(offset, header.next))
-        assert log.offset_for_timestamp(TimestampUs(NOW + offset)) == offset
+        assert log.reader.offset_for_timestamp(TimestampUs(NOW + offset)) == offset
 
 
 @pytest.mark.parametrize("start", range(13))
@@ -358,18 +360,22 @@ def test_a_follower_goes_on_inside_a_merged_batch(start: int) -> None:
     log = ten_a_segment(disk)
     follower = opened(followers_disk, CONFIG)
     while follower.log_end_offset < start:
-        follower.append_sealed(verified_batches(log.read(follower.log_end_offset, 1, Offset(start))), NOW)
+        follower.writer.append_sealed(
+            verified_batches(log.reader.read(follower.log_end_offset, 1, Offset(start))), NOW
+        )
     assert rewrite(disk, log)
     while follower.log_end_offset < log.log_end_offset:
-        data = log.read(follower.log_end_offset, 1, log.log_end_offset)
+        data = log.reader.read(follower.log_end_offset, 1, log.log_end_offset)
         batches = verified_batches(data)
         if follower.log_end_offset > batches[0][0].base:
-            batches = [tail_of(data, follower.log_end_offset, log.last_timestamp)]
-        follower.append_sealed(batches, NOW)
+            batches = [tail_of(data, follower.log_end_offset, log.reader.last_timestamp)]
+        follower.writer.append_sealed(batches, NOW)
     follower.close()
     again = opened(followers_disk, CONFIG, full=True)
     assert stored_records(again) == stored_records(log)
-    assert [segment.base for segment in again.all_segments] == [segment.base for segment in log.all_segments]
+    assert [segment.base for segment in again.reader.segments] == [
+        segment.base for segment in log.reader.segments
+    ]
     assert inspect_stream(followers_disk, DIRECTORY).healthy
     assert rewrite(followers_disk, again) <= 1, "what came merged stays as it came"
 
@@ -388,7 +394,7 @@ def test_a_log_is_truncated_before_an_offset_inside_a_merged_batch(offset: int) 
     assert again.log_start_offset == offset
     assert stored_values(again) == kept
     with pytest.raises(OffsetOutOfRange):
-        again.read(Offset(offset - 1), 1, again.log_end_offset)
+        again.reader.read(Offset(offset - 1), 1, again.log_end_offset)
 
 
 @pytest.mark.parametrize("offset", [1, 2, 11])
@@ -406,11 +412,11 @@ def test_a_log_that_is_cut_inside_a_merged_batch_loses_all_of_it_and_goes_on() -
     disk = MemoryDisk()
     log = ten_a_segment(disk)
     assert rewrite(disk, log)
-    base = log.locate(Offset(14)).entry.base
+    base = log.reader.locate(Offset(14)).entry.base
     log.truncate_to(Offset(14))
     assert log.log_end_offset == log.rewritten_end == base < 14
     assert opened(disk, CONFIG).rewritten_end == base
-    log.begin_epoch(LeaderEpoch(2), NOW)
+    log.writer.begin_epoch(LeaderEpoch(2), NOW)
     for _ in range(30):
         plain(log, 1, b"v")
     before = stored_records(log)

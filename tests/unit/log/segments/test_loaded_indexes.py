@@ -13,7 +13,7 @@ def sealed_segments(*, with_index_files: bool = True) -> list[Segment]:
     """Return segments of two batches each, none of them loaded."""
     disk = MemoryDisk()
     filled(disk, 2 * COUNT + 1).close()
-    segments = list(opened(disk, SMALL)._segments[:-1])
+    segments = list(opened(disk, SMALL).reader.segments[:-1])
     if not with_index_files:
         for segment in segments:
             disk.unlink(segment.index_path)

@@ -36,15 +36,15 @@ from tests.support.memory_disk import (
 def test_truncating_frees_whole_segments_and_survives() -> None:
     disk = MemoryDisk()
     log = filled(disk, 7)
-    before = log.bytes
+    before = log.reader.size
     log.truncate_before(Offset(3), Offset(7))
-    assert (log.log_start_offset, log._segments[0].base) == (3, 2)
-    assert log.bytes < before
+    assert (log.log_start_offset, log.reader.segments[0].base) == (3, 2)
+    assert log.reader.size < before
     check_files_owned(log)
     found = opened(disk.power_loss(nothing_survives), SMALL)
     assert found.log_start_offset == 3
     assert min(stored_values(found)) == 3
-    assert found.corrupt_ranges == ()
+    assert found.reader.corrupt_ranges == ()
 
 
 def test_a_removal_that_a_crash_interrupted_is_finished_at_the_next_start() -> None:
@@ -58,7 +58,7 @@ def test_a_removal_that_a_crash_interrupted_is_finished_at_the_next_start() -> N
     )
     found = disk.power_loss(everything_survives)
     again = opened(found, SMALL)
-    assert (again.log_start_offset, again.segments) == (6, 1)
+    assert (again.log_start_offset, len(again.reader.segments)) == (6, 1)
     assert [name for name in found.listdir(DIRECTORY) if name.endswith(".arrows")] == [f"{6:020d}.arrows"]
 
 
@@ -94,7 +94,7 @@ def test_truncating_to_the_end_leaves_an_empty_log_that_remembers_its_end() -> N
     disk = MemoryDisk()
     log = filled(disk, 4)
     log.truncate_before(Offset(4), Offset(4))
-    assert (log.segments, log.bytes) == (1, 0), "what was truncated is off the disk"
+    assert (len(log.reader.segments), log.reader.size) == (1, 0), "what was truncated is off the disk"
     found = opened(disk.power_loss(nothing_survives), SMALL)
     assert (found.log_start_offset, found.log_end_offset) == (4, 4)
     assert stored_values(found) == {}
@@ -103,7 +103,7 @@ def test_truncating_to_the_end_leaves_an_empty_log_that_remembers_its_end() -> N
 def test_a_reader_keeps_a_segment_that_is_removed() -> None:
     disk = MemoryDisk()
     log = filled(disk, 5)
-    file_range = log.plan_read(Offset(0), 1 << 20, Offset(5))
+    file_range = log.reader.plan_read(Offset(0), 1 << 20, Offset(5))
     file = file_range.segment.acquire()
     log.truncate_before(Offset(4), Offset(5))
     assert not disk.exists(file_range.segment.path)
@@ -139,21 +139,21 @@ def test_a_reader_keeps_a_segment_that_is_removed() -> None:
 )
 def test_retention_removes_whole_segments_from_the_start(changes: dict[str, int], start: int) -> None:
     log = filled(MemoryDisk(), 7)
-    log.config = replace(log.config, **changes)  # type: ignore[arg-type]  # the numeric fields
+    log.writer.config = replace(log.writer.config, **changes)  # type: ignore[arg-type]  # the numeric fields
     log.apply_retention(TimestampUs(NOW + 7), Offset(7))
     assert log.log_start_offset == start
-    assert log._segments[0].base == start
+    assert log.reader.segments[0].base == start
 
 
 def test_a_clock_that_was_set_back_removes_nothing_early() -> None:
     """The clock had gone too fast: records are stamped by it, and those that follow not before them."""
     log = filled(MemoryDisk(), 7, replace(SMALL, retention_age_us=100))
-    newest = log.last_timestamp
+    newest = log.reader.last_timestamp
     for now in (0, newest - 1_000_000, newest, newest + 94):
         log.apply_retention(TimestampUs(now), Offset(7))
         assert log.log_start_offset == 0, now
     append(log, [b"after"], newest)
-    log.sync()
+    log.writer.sync()
     log.apply_retention(TimestampUs(newest + 101), Offset(8))
     assert log.log_start_offset == 8, "by the time of the records"
 
@@ -169,9 +169,9 @@ def test_an_idle_log_whose_records_are_all_too_old_is_emptied() -> None:
     config = LogConfig(retention_age_us=1000)
     log = begun(disk, config)
     append(log, [b"old"])
-    log.sync()
+    log.writer.sync()
     log.apply_retention(TimestampUs(NOW + 1001), Offset(1))
-    assert (log.log_start_offset, log.log_end_offset, log.bytes) == (1, 1, 0)
+    assert (log.log_start_offset, log.log_end_offset, log.reader.size) == (1, 1, 0)
     append(log, [b"new"], NOW + 1002)
     log.close()
     assert stored_values(opened(disk, config)) == {1: b"new"}
@@ -181,7 +181,7 @@ def test_a_full_disk_can_be_freed_by_retention() -> None:
     disk = MemoryDisk()
     log = filled(disk, 7)
     disk.capacity_bytes = 1
-    log.config = replace(log.config, retention_messages=1)
+    log.writer.config = replace(log.writer.config, retention_messages=1)
     disk.capacity_bytes = sum(
         len(file_content(disk, f"{DIRECTORY}/{name}")) for name in disk.listdir(DIRECTORY)
     )

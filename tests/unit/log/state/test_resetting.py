@@ -24,20 +24,25 @@ def test_a_log_begins_anew_anywhere_and_goes_on(offset: int, restarted: bool) ->
     log = filled(disk, 7)
     log.truncate_before(Offset(3), Offset(7))
     log.checkpoint()
-    held = log._segments[-1].acquire()
+    held = log.reader.segments[-1].acquire()
     log.reset_to(Offset(offset))
     assert held.size() > 0, "who reads keeps what it holds"
-    assert (log.log_start_offset, log.log_end_offset, log.durable_end) == (offset, offset, offset)
-    assert (log.last_epoch, log.last_timestamp, log.segments, log.bytes) == (0, 0, 1, 0)
+    assert (log.log_start_offset, log.log_end_offset, log.writer.durable_end) == (offset, offset, offset)
+    assert (log.reader.last_epoch, log.reader.last_timestamp, len(log.reader.segments), log.reader.size) == (
+        0,
+        0,
+        1,
+        0,
+    )
     if restarted:
         log = opened(disk.power_loss(nothing_survives), SMALL)
-        assert (log.log_start_offset, log.log_end_offset, log.last_epoch) == (offset, offset, 0)
-        assert (log.failed, log.corrupt_ranges, log.recovery.problems) == (None, (), ())
-    log.begin_epoch(LeaderEpoch(9), NOW)
+        assert (log.log_start_offset, log.log_end_offset, log.reader.last_epoch) == (offset, offset, 0)
+        assert (log.failed, log.reader.corrupt_ranges, log.recovery.problems) == (None, (), ())
+    log.writer.begin_epoch(LeaderEpoch(9), NOW)
     append(log, [b"new"])
-    log.sync()
+    log.writer.sync()
     assert stored_values(log) == {offset: b"new"}
-    assert log.epoch_at(Offset(offset)) == 9
+    assert log.reader.epoch_at(Offset(offset)) == 9
     assert log._disk.listdir(DIRECTORY) == [f"{offset:020d}.arrows", "checkpoint", "epochs"]
 
 
@@ -69,10 +74,10 @@ def test_at_any_fault_a_log_is_the_old_one_whole_or_the_new_one(offset: int) -> 
             kinds = {problem.kind for problem in inspect_stream(found, DIRECTORY).problems}
             assert kinds <= {ProblemKind.TORN, ProblemKind.DERIVED}
             log = opened(found, SMALL)
-            assert (log.failed, log.corrupt_ranges) == (None, ())
+            assert (log.failed, log.reader.corrupt_ranges) == (None, ())
             is_old = log.log_start_offset == 0
             assert stored_values(log) == ({row: b"%d" % row for row in range(7)} if is_old else {})
-            assert (log.log_end_offset, log.last_epoch) == ((7, 1) if is_old else (offset, 0))
+            assert (log.log_end_offset, log.reader.last_epoch) == ((7, 1) if is_old else (offset, 0))
             assert is_old or not refused, "what was refused has not happened"
             ends.add(log.log_end_offset)
     assert ends == {7, offset}

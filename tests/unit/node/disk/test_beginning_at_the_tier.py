@@ -55,7 +55,7 @@ async def followed(disk: MemoryDisk) -> AsyncIterator[tuple[StreamReplica, Recor
     services = replace(services, cluster=replace(services.cluster, sessions=fetched))
     files = StreamFiles(disk, clock, "tail")
     log = files.open(FOLLOWED).log
-    log.begin_epoch(LeaderEpoch(1), NOW)
+    log.writer.begin_epoch(LeaderEpoch(1), NOW)
     for number in range(9):
         append(log, [b"%d" % number])
     log.close()
@@ -112,7 +112,7 @@ def test_whatever_the_disk_refuses_its_fetches_tell_the_log_that_it_has() -> Non
                     replica.following.follow(OTHER, LeaderEpoch(4))
                     asked = fetched.fetches[-1]
                     assert asked.log_end == replica.log.log_end_offset
-                    assert asked.last_epoch == replica.log.last_epoch
+                    assert asked.last_epoch == replica.log.reader.last_epoch
                 outcomes.add((replica.leading is not None, replica.log.log_end_offset))
         assert {(False, 9), (False, 4)} <= outcomes
 

@@ -74,8 +74,8 @@ def test_who_asks_is_told_that_an_append_is_written_while_it_is_synced() -> None
     async def scenario() -> None:
         disk = HeldDisk()
         log, opened = begun(disk), open_log(disk, "copy", CONFIG, NOW, "tail")
-        opened.log.append_sealed(verified_batches(frames(1)[0]), NOW)
-        opened.log.sync()
+        opened.log.writer.append_sealed(verified_batches(frames(1)[0]), NOW)
+        opened.log.writer.sync()
         told: list[str] = []
         one = GroupAppend(log, [batch_for(log, [b"one"])], NOW, written=lambda: told.append("one"))
         silent = GroupAppend(log, [batch_for(log, [b"other"])], NOW)
@@ -83,7 +83,7 @@ def test_who_asks_is_told_that_an_append_is_written_while_it_is_synced() -> None
 
         def written() -> None:
             told.append("other")
-            assert (opened.log.log_end_offset, opened.log.durable_end) == (2, 1)
+            assert (opened.log.log_end_offset, opened.log.writer.durable_end) == (2, 1)
             disk.let_go.set()
 
         other.written = written
@@ -92,7 +92,7 @@ def test_who_asks_is_told_that_an_append_is_written_while_it_is_synced() -> None
             assert (await appended(thread, one, silent, other))[::2] == [None, None]
             assert isinstance(silent.error, DiskFull), "it was made for the same place"
         assert told == ["one", "other"]
-        assert opened.log.durable_end == 2
+        assert opened.log.writer.durable_end == 2
 
     asyncio.run(scenario())
 

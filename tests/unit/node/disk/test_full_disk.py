@@ -87,7 +87,7 @@ def test_a_reign_begins_once_there_is_space_and_until_then_the_stream_says_why_i
             clock.put_forward(1)
             await until(lambda: replica.leading is not None)
             await mover.settled()
-            assert replica.log.last_epoch == 2
+            assert replica.log.reader.last_epoch == 2
             assert not isinstance(replica.ailment, DiskFull)
 
     asyncio.run(test())

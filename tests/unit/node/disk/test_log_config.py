@@ -55,4 +55,4 @@ def test_old_values_of_a_key_go_though_its_stream_has_few_messages(dirty_ratio: 
     stored = stored_records(log)
     assert set(stored) == {4, 5}, "the last of those in ended segments, and the one that has come now"
     assert latest(stored) == {b"k": (5, b"5")}
-    assert log.bytes < 10 * KIB < log.config.segment_bytes
+    assert log.reader.size < 10 * KIB < log.writer.config.segment_bytes

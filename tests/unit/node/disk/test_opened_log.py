@@ -61,8 +61,8 @@ def opened(disk: MemoryDisk) -> OpenedLog:
 
 def follow(log: OpenedLog, *frames: bytes) -> None:
     data = b"".join(frames)
-    log.log.append_sealed(verified_batches(data), NOW)
-    log.log.sync()
+    log.log.writer.append_sealed(verified_batches(data), NOW)
+    log.log.writer.sync()
     log.absorb(verified_batches(data))
 
 
@@ -104,7 +104,7 @@ def test_taking_in_reads_nothing_back() -> None:
     follow(log, *FRAMES)
     begin_reign(log, LeaderEpoch(2), NOW)
     assert not [call for call in disk.trace if call.startswith("read")]
-    assert (log.log.last_epoch, log.history.dedupe.lookup(b"id19")) == (2, 19)
+    assert (log.log.reader.last_epoch, log.history.dedupe.lookup(b"id19")) == (2, 19)
 
 
 def test_only_what_is_stored_is_taken_in_and_only_once() -> None:
@@ -456,7 +456,7 @@ def test_a_note_fits_an_answer_however_many_sessions_a_group_begins() -> None:
 def test_no_reign_begins_in_a_log_that_failed() -> None:
     log = opened(MemoryDisk())
     follow(log, FRAMES[0])
-    log.log.fail(CorruptDataError("damaged"))
+    log.log.writer.fail(CorruptDataError("damaged"))
     with pytest.raises(StreamOffline):
         begin_reign(log, LeaderEpoch(9), NOW)
 

@@ -44,7 +44,7 @@ def test_a_log_has_fallen_quiet_after_a_second_whatever_the_time_of_day_is_set_t
 def test_only_the_rules_of_a_tier_wait_for_it(is_tiered: bool, tier_end: int | None, start: int) -> None:
     """Whose tier was switched off has objects still, and drops what its retention says for good."""
     log = filled(MemoryDisk(), 9)
-    log.config = replace(log.config, retention_messages=3)
+    log.writer.config = replace(log.writer.config, retention_messages=3)
     upkeep = Upkeep(log, TwoClocks(), lambda: Offset(9))
     upkeep.is_tiered, upkeep.tier_end = is_tiered, lambda: None if tier_end is None else Offset(tier_end)
     upkeep.apply_retention()

@@ -67,7 +67,7 @@ async def noted(disk: NotedDisk, thread: DiskThread, *appends: AnyAppend) -> lis
 def begun_beside(disk: MemoryDisk) -> Log:
     """Begin another log."""
     log = Log.open(disk, "other", OS, NOW)
-    log.begin_epoch(LeaderEpoch(1), NOW)
+    log.writer.begin_epoch(LeaderEpoch(1), NOW)
     return log
 
 
@@ -89,7 +89,7 @@ def test_a_small_group_that_followers_await_is_written_on_the_loop_and_synced_on
             append.stored = lambda: told.append("stored")
             assert await noted(disk, thread, append) == ["write on loop", "sync on thread"]
             assert sorted(told) == ["stored", "written"]
-            assert (log.durable_end, thread.counters.commits, thread.counters.records) == (2, 2, 2)
+            assert (log.writer.durable_end, thread.counters.commits, thread.counters.records) == (2, 2, 2)
             large = one_of(log, bytes(FOLLOWED_BYTES_MAX))
             large.written = lambda: told.append("large")
             assert await noted(disk, thread, large) == ["write on thread", "sync on thread"]
@@ -107,7 +107,7 @@ def test_a_group_that_nobody_follows_is_committed_on_the_loop() -> None:
             append.stored = lambda: told.append("stored")
             assert await noted(disk, thread, append) == ["write on loop", "sync on loop"]
             assert told == ["stored"]
-            assert (log.durable_end, thread.counters.commits, thread.counters.records) == (2, 2, 2)
+            assert (log.writer.durable_end, thread.counters.commits, thread.counters.records) == (2, 2, 2)
             large = one_of(log, bytes(ALONE_BYTES_MAX))
             assert await noted(disk, thread, large) == ["write on thread", "sync on thread"]
 
@@ -139,7 +139,7 @@ def test_what_one_call_syncs_for_the_whole_disk_is_the_threads() -> None:
         disk = NotedDisk()
         logs = [Log.open(disk, f"stream-{number}", LogConfig(), NOW) for number in range(SYNC_ALL_LOGS_MIN)]
         for log in logs:
-            log.begin_epoch(LeaderEpoch(1), NOW)
+            log.writer.begin_epoch(LeaderEpoch(1), NOW)
         async with running(disk) as thread:
             await appended(thread, *map(one_of, logs))
             called = await noted(disk, thread, *map(one_of, logs))
@@ -207,7 +207,7 @@ def test_what_needs_no_sync_does_not_wake_the_thread() -> None:
     async def scenario() -> None:
         disk = NotedDisk()
         log, opened = begun(disk, OS), open_log(disk, "copy", CONFIG, NOW, "tail")
-        opened.log.config = OS
+        opened.log.writer.config = OS
         data = frames(2)
         thread = DiskThread(SyncScheduler(disk), Crash())
         first = one_of(log), FollowerAppend(opened, data[0], NOW)
@@ -273,7 +273,7 @@ def test_two_groups_of_one_log_are_not_written_on_the_loop_together() -> None:
             await appended(thread, one_of(log))
             first = one_of(log)
             records = values_batch([b"y"], first.end, NOW)
-            second = GroupAppend(log, [encode(records, first.end, log.last_epoch)], NOW)
+            second = GroupAppend(log, [encode(records, first.end, log.reader.last_epoch)], NOW)
             assert await noted(disk, thread, first, second) == ["write on thread"] * 2
 
     asyncio.run(scenario())
@@ -315,7 +315,7 @@ def test_what_comes_behind_something_unlearnt_is_the_threads(monkeypatch: pytest
     async def scenario() -> None:
         disk = NotedDisk()
         opened, log = following(disk), begun_beside(disk)
-        opened.log.config = OS
+        opened.log.writer.config = OS
         async with running(disk) as thread:
             await appended(thread, one_of(log), FollowerAppend(opened, with_id(0), NOW))
             copy = FollowerAppend(opened, with_id(1), NOW)
@@ -333,7 +333,7 @@ def test_an_answer_with_a_note_is_the_threads() -> None:
         disk = NotedDisk()
         opened = following(disk)
         async with running(disk) as thread:
-            opened.log.config = OS
+            opened.log.writer.config = OS
             await appended(thread, FollowerAppend(opened, frames(1)[0], NOW))
             append = FollowerAppend(opened, frames(2)[1], NOW, note=encode_note(NOTHING_NOTED))
             assert await noted(disk, thread, append) == ["write on thread"]
@@ -346,7 +346,7 @@ def test_a_damaged_answer_is_refused_and_nothing_is_written() -> None:
         disk = NotedDisk()
         opened = following(disk)
         async with running(disk) as thread:
-            opened.log.config = OS
+            opened.log.writer.config = OS
             await appended(thread, FollowerAppend(opened, frames(1)[0], NOW))
             damaged = bytearray(frames(2)[1])
             damaged[-1] ^= 1
@@ -383,7 +383,7 @@ def test_message_ids_that_the_loop_wrote_are_learnt_by_the_thread() -> None:
     async def scenario() -> None:
         disk = NotedDisk()
         opened = following(disk)
-        opened.log.config = OS
+        opened.log.writer.config = OS
         learnt = opened.history
         async with running(disk) as thread:
             await appended(thread, FollowerAppend(opened, with_id(0), NOW))

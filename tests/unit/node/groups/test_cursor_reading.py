@@ -15,13 +15,13 @@ def stored(log: Log, *values: tuple[str, int | None]) -> None:
         Record(None if offset is None else b'{"v":1,"offset":%d}' % offset, key=plain_key(consumer, "orders"))
         for consumer, offset in values
     ]
-    batch = encode(records_batch(records, log.log_end_offset), log.log_end_offset, log.last_epoch)
-    log.append(batch, batch.max_timestamp)
+    batch = encode(records_batch(records, log.log_end_offset), log.log_end_offset, log.reader.last_epoch)
+    log.writer.append_group((batch,), batch.max_timestamp)
 
 
 def told(log: Log, start: int, end: int) -> tuple[list[tuple[str, int, int | None]], int]:
     """Consumer, offset of the record and offset of the cursor, of what is read."""
-    found, reached = _read(log, Offset(start), Offset(end))
+    found, reached = _read(log.reader, Offset(start), Offset(end))
     return [
         (each.key.consumer, each.at, None if each.cursor is None else each.cursor.place.offset)
         for each in found
@@ -55,6 +55,6 @@ def test_a_batch_that_is_not_committed_as_a_whole_is_left() -> None:
 def test_records_that_are_no_cursors_are_passed_over() -> None:
     log = begun(MemoryDisk())
     records = [Record(b"x", key=b"group/g/orders"), Record(b"x"), Record(b"x", key=b"plain/a/orders")]
-    batch = encode(records_batch(records), log.log_end_offset, log.last_epoch)
-    log.append(batch, batch.max_timestamp)
+    batch = encode(records_batch(records), log.log_end_offset, log.reader.last_epoch)
+    log.writer.append_group((batch,), batch.max_timestamp)
     assert told(log, 0, 3) == ([("a", 2, None)], 3)

@@ -51,7 +51,7 @@ def test_a_closed_log_is_no_failed_one(
             mover.changed(LONE_ROW)
             await mover.settled()
             if failure is not None:
-                replica.log.fail(failure)
+                replica.log.writer.fail(failure)
             await thread.call(replica.log.close)
 
             def streams() -> Iterator[StreamReplica]:

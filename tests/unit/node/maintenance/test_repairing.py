@@ -51,16 +51,16 @@ def test_what_can_be_repaired_does_not_wait_behind_what_cannot() -> None:
         clock, crash, disk = SystemClock(), Crash(), MemoryDisk()
         thread, path = DiskThread(SyncScheduler(disk), crash), segment_path("stream", Offset(0))
         log = open_log(disk, "stream", CONFIG, clock.wall(), "tail").log
-        log.begin_epoch(LeaderEpoch(1), clock.wall())
+        log.writer.begin_epoch(LeaderEpoch(1), clock.wall())
         for number in range(COUNT):
-            append(log, [b"%d" % number], log.last_timestamp + 1)
-        log.sync()
-        [segment] = log.all_segments
+            append(log, [b"%d" % number], log.reader.last_timestamp + 1)
+        log.writer.sync()
+        [segment] = log.reader.segments
         index, content = segment.load_index(), file_content(disk, path)
         damaged = range(1, LAST + 1, 2)
         for row in damaged:
             overwrite(disk, path, flipped(file_content(disk, path), index[row].position + 300, 1))
-            log.corrupt_ranges = (*log.corrupt_ranges, (index[row].base, index[row].next))
+            log.reader.corrupt_ranges = (*log.reader.corrupt_ranges, (index[row].base, index[row].next))
         peer, counts = Peer(content), {REPAIRED: 0}
         parts = SimpleNamespace(incarnation=Incarnation("life"), counts=counts)
         stream = cast("StreamReplica", SimpleNamespace(name=StreamName("orders"), log=log, parts=parts))
@@ -74,7 +74,7 @@ def test_what_can_be_repaired_does_not_wait_behind_what_cannot() -> None:
             await thread.stop()
         assert file_content(disk, path)[index[LAST].position :] == content[index[LAST].position :]
         assert set(peer.asked) == set(damaged)
-        assert [start for start, _ in log.corrupt_ranges] == list(damaged)[:-1]
+        assert [start for start, _ in log.reader.corrupt_ranges] == list(damaged)[:-1]
         log.close()
 
     asyncio.run(test())

@@ -48,7 +48,7 @@ class Scene:
     said: RecordedSessions
 
     def refused(self) -> tuple[tuple[int, int], ...]:
-        return self.parts.log.corrupt_ranges
+        return self.parts.log.reader.corrupt_ranges
 
 
 @asynccontextmanager
@@ -61,11 +61,11 @@ async def damaged() -> AsyncIterator[Scene]:
     services = replace(alone, cluster=replace(alone.cluster, sessions=said))
     opened = open_log(disk, "stream", CONFIG, clock.wall(), "tail")
     log = opened.log
-    log.begin_epoch(EPOCH, clock.wall())
+    log.writer.begin_epoch(EPOCH, clock.wall())
     for value in (b"zero", b"one", b"two"):
-        append(log, [value], log.last_timestamp + 1)
-    log.sync()
-    [segment] = log.all_segments
+        append(log, [value], log.reader.last_timestamp + 1)
+    log.writer.sync()
+    [segment] = log.reader.segments
     index, path = segment.load_index(), segment_path("stream", Offset(0))
     overwrite(disk, path, flipped(file_content(disk, path), index[1].position + 300, 1))
     index.verified[:] = bytes(len(index))  # as a start leaves it

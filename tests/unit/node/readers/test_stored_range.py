@@ -23,9 +23,9 @@ def a_body(root: Path, position: int = 0, length: int = 20 * KIB) -> Iterator[Bo
     root.mkdir(exist_ok=True)
     disk = OsDisk(root)
     log = Log.open(disk, "s", LogConfig(), NOW)
-    log.append(batch_for(log, [bytes(60 * KIB)]), NOW)
-    log.sync()
-    whole = log.plan_read(Offset(0), 1, log.synced_end)
+    log.writer.append_group((batch_for(log, [bytes(60 * KIB)]),), NOW)
+    log.writer.sync()
+    whole = log.reader.plan_read(Offset(0), 1, log.writer.synced_end)
     body = Body.leased(replace(whole, position=FilePosition(position), length=length))
     try:
         yield body

@@ -49,7 +49,7 @@ def test_what_the_leader_writes_itself_is_told_when_followers_have_it_and_its_en
             told: list[Outcome] = []
             path.settled = told.append
             path.write(1, [(b"key", b"value")])
-            await until(lambda: own.parts.log.synced_end == 1)
+            await until(lambda: own.parts.log.writer.synced_end == 1)
             path.write(2, [(b"key", b"other")])
             assert (told, path.waiting, path.pending_acks) == ([], 1, 1)
             await path.drained()
@@ -124,7 +124,7 @@ def test_a_follower_acknowledges_what_it_has_synced() -> None:
             assert {ask.synced_end for ask in own.said.fetches} == {0}
             own.disk.let_go.set()
             await until(lambda: own.said.fetches[-1].synced_end == 1)
-            assert own.parts.log.read(Offset(0), 1, Offset(1)) == bytes(body)
+            assert own.parts.log.reader.read(Offset(0), 1, Offset(1)) == bytes(body)
 
     asyncio.run(test())
 

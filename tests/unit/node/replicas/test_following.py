@@ -27,8 +27,8 @@ def lead_alone(own: Replica, session: bytes) -> None:
     headers = [(SESSION, session), (SEQUENCE, b"1"), (SEQUENCE_AFTER, b"0")]
     record = Record(headers=headers, timestamp=now)
     batch = encode(records_batch([record]), Offset(0), LeaderEpoch(1))
-    opened.log.append(batch, now)
-    opened.log.sync()
+    opened.log.writer.append_group((batch,), now)
+    opened.log.writer.sync()
     opened.absorb(verified_batches(bytes(batch.frame)))
     opened.note.write_before_removal(opened.log)
 
@@ -52,7 +52,7 @@ async def copy_one(own: Replica, following: FollowingStream, offset: Offset, now
         body=data,
     )
     following.answered(answer)
-    await until(lambda: own.parts.log.durable_end == end)
+    await until(lambda: own.parts.log.writer.durable_end == end)
 
 
 def test_what_was_never_committed_is_not_answered_for_once_the_log_began_anew() -> None:
@@ -91,9 +91,9 @@ def test_a_log_for_whose_cut_there_is_no_space_is_cut_once_there_is(answer: Answ
         async with replica(B) as own:
             log, now = own.parts.log, own.services.clock.wall()
             for epoch in (1, 2):
-                log.begin_epoch(LeaderEpoch(epoch), now)
+                log.writer.begin_epoch(LeaderEpoch(epoch), now)
                 append(log, [b"%d" % epoch], now)
-            log.sync()
+            log.writer.sync()
             following = own.follow()
             own.disk.capacity_bytes = 0
             following.answered(answer)
@@ -119,8 +119,8 @@ def test_the_id_of_a_record_that_was_cut_is_not_remembered() -> None:
                 epoch, base = LeaderEpoch(offset + 1), Offset(offset)
                 begin_reign(opened, epoch, now)
                 batch = encode(records_batch([Record(headers=headers, timestamp=now)], base), base, epoch)
-                opened.log.append(batch, now)
-                opened.log.sync()
+                opened.log.writer.append_group((batch,), now)
+                opened.log.writer.sync()
                 opened.absorb(verified_batches(bytes(batch.frame)))
             assert opened.history.dedupe.lookup(b"a") == 1
             following = own.follow()
@@ -137,9 +137,9 @@ def test_a_truncation_for_which_there_is_no_space_waits_for_the_next_answer() ->
     async def test() -> None:
         async with replica(B) as own:
             log, now = own.parts.log, own.services.clock.wall()
-            log.begin_epoch(EPOCH, now)
+            log.writer.begin_epoch(EPOCH, now)
             append(log, [b"0", b"1"], now)
-            log.sync()
+            log.writer.sync()
             following = own.follow()
             own.parts.upkeep = Upkeep(log, own.services.clock, lambda: following.high_watermark)
             one, two, nothing = Offset(1), Offset(2), Offset(0)
@@ -148,6 +148,10 @@ def test_a_truncation_for_which_there_is_no_space_waits_for_the_next_answer() ->
                 own.disk.capacity_bytes = capacity_bytes
                 following.answered(answer)
                 await own.services.disk.call(lambda: None)  # behind the truncation
-                assert (following.failed, log.failed, log.log_start_offset) == (None, None, log_start_offset)
+                assert (following.failed, log.failed, log.log_start_offset) == (
+                    None,
+                    None,
+                    log_start_offset,
+                )
 
     asyncio.run(test())

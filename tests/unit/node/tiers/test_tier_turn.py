@@ -51,7 +51,7 @@ def test_a_truncation_beyond_the_tier_while_the_list_is_read() -> None:
             await turn_while(world, objects, partial(truncate_before, world, Offset(9)))
             mark = world.tiered.mark
             assert mark is not None
-            assert (mark.start, mark.end) == (9, world.log.all_segments[-1].base)
+            assert (mark.start, mark.end) == (9, world.log.reader.segments[-1].base)
             world.drop()
             assert list(await world.read()) == list(range(9, 16))
 
@@ -63,7 +63,7 @@ def test_segments_that_go_while_one_is_uploaded_are_passed_over_without_an_error
         objects = HeldStore()
         async with tier_world(MemoryDisk(), objects.store, catalog()) as world:
             world.publish(9)
-            assert [segment.base for segment in world.log.all_segments] == [0, 2, 4, 6, 8]
+            assert [segment.base for segment in world.log.reader.segments] == [0, 2, 4, 6, 8]
             await turn_while(world, objects, partial(truncate_before, world, Offset(5)))
             world.drop()
             assert list(await world.read()) == [5, 6, 7, 8]
@@ -97,14 +97,14 @@ def test_damage_that_uploads_wait_for_is_told_until_it_is_gone() -> None:
     async def scenario() -> None:
         async with tier_world(MemoryDisk(), HeldStore().store, catalog()) as world:
             world.publish(9)
-            world.log.corrupt_ranges = ((Offset(5), Offset(6)),)
+            world.log.reader.corrupt_ranges = ((Offset(5), Offset(6)),)
             await world.turn()
             assert world.tiered.mark is not None
             assert world.tiered.mark.end == 4
             problem = world.progress.damage
             assert problem is not None
             assert problem.description == "uploads wait for a repair: offsets 4 to 6 are damaged here"
-            world.log.corrupt_ranges = ()
+            world.log.reader.corrupt_ranges = ()
             await world.turn()
             assert world.progress.damage is None
             assert world.tiered.mark.end == 8

@@ -1,9 +1,9 @@
 """The growing half of a log: what its one writer appends and makes durable.
 
-Theory of operation: `append` decides what only the writer knows (does the batch begin a segment, were all
-bytes before it synced), seals the batch and writes it with one call; `append_sealed` writes what a leader has
-decided. `sync` makes everything appended durable at once, which is what group commit shares. All methods of
-this class are for the one disk thread; what `ReadableLog` offers is for any.
+Theory of operation: `append_group` decides what only the writer knows (does the batch begin a segment, were
+all bytes before it synced), seals the batches and writes them with one call; `append_sealed` writes what a
+leader has decided. `sync` makes everything appended durable at once, which is what group commit shares. All
+methods of this class are for the one disk thread; what `LogReader` offers is for any.
 
 A full disk refuses one append: the part that was written is cut off again, durably, so that the refusal is
 definite. Any other error of the disk, and any failed sync, fails the log: nothing more is appended until it
@@ -16,29 +16,29 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from envelope.errors import CorruptDataError, DiskFull, JetstreamError, StorageError, StreamOffline
-from envelope.types import NO_OFFSET, LeaderEpoch, Offset, SyncMode, TimestampUs
+from envelope.types import NO_OFFSET, FilePosition, LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.log.disk.port import Disk
 from jetstream.log.format.batch import BatchFlags, BatchHeader, SealedBatch, UnsealedBatch
 from jetstream.log.format.txid_column import last_txid_in
-from jetstream.log.readable_log import ReadableLog
+from jetstream.log.reader import LogReader, segment_at
 from jetstream.log.recovery import Recovery
 from jetstream.log.segments.log_config import LogConfig
 from jetstream.log.segments.scan import FOLLOWED_GROUPS_MAX
 from jetstream.log.segments.segment import Segment
 from jetstream.log.segments.segment_writer import SegmentWriter, Written, left_of, remove
-from jetstream.log.state.checkpoint import DurabilityMarkers
+from jetstream.log.state.checkpoint import Checkpoint, DurabilityMarkers
 
 
-class WritableLog(ReadableLog):
-    """One stream's log, as it grows.
+class LogWriter:
+    """Appends to one log and makes durable what was appended.
 
     Attributes:
         config: may be replaced at any time.
-        compaction: how far the log is compacted, as it is on record; another object after every cut.
-        rewritten_end: below it all segments have been looked at by the sealed rewrite.
-        recovery: what opening found and did.
+        failed: why nothing more can be appended; None if it can.
         durable_end: offset after the last batch that is known to be synced.
         committed: offset below which records are known to be committed, as the next checkpoint will say.
+        tail: writes the active segment.
+        markers: writes the checkpoint and the epochs.
 
     Invariants:
         L3: durable_end <= log_end_offset.
@@ -50,34 +50,28 @@ class WritableLog(ReadableLog):
     __slots__ = (
         "_disk",
         "_followed_groups",
-        "_witnesses",
-        "_writer",
+        "_reader",
         "committed",
-        "compaction",
         "config",
         "durable_end",
-        "recovery",
-        "rewritten_end",
+        "failed",
+        "markers",
+        "tail",
     )
 
-    def __init__(self, disk: Disk, directory: str, config: LogConfig, recovery: Recovery) -> None:
-        """Take over what ``recovery`` found; use `Log.open`."""
-        super().__init__(directory, recovery.segments)
+    def __init__(self, disk: Disk, reader: LogReader, config: LogConfig, recovery: Recovery) -> None:
+        """Go on where ``recovery`` found the end; ``reader`` is shown every change."""
         self._disk = disk
-        self._writer = SegmentWriter(disk, directory, recovery.segments[-1], recovery.file)
-        self._witnesses = DurabilityMarkers(disk, directory, recovery.checkpoint, followed=recovery.followed)
+        self._reader = reader
+        directory = reader.directory
+        self.tail = SegmentWriter(disk, directory, recovery.segments[-1], recovery.file)
+        self.markers = DurabilityMarkers(disk, directory, recovery.checkpoint, followed=recovery.followed)
         self._followed_groups = 0
         self.config = config
-        self.compaction = recovery.compaction
-        self.rewritten_end = recovery.rewritten_end
-        self.recovery = recovery.report
-        self.log_start_offset = recovery.log_start_offset
-        self.log_end_offset = recovery.log_end_offset
         self.durable_end = recovery.log_end_offset
-        found = recovery.checkpoint.committed if recovery.checkpoint is not None else NO_OFFSET
-        self.committed = min(found, recovery.log_end_offset)
-        self.corrupt_ranges = recovery.corrupt_ranges
-        self.epochs = recovery.epochs
+        recorded = recovery.checkpoint.committed if recovery.checkpoint is not None else NO_OFFSET
+        self.committed = min(recorded, recovery.log_end_offset)
+        self.failed: JetstreamError | None = None
         if not recovery.end_certain:
             self.failed = CorruptDataError(
                 f"the end of {directory} is damaged: {recovery.report.problems[-1]}"
@@ -85,46 +79,66 @@ class WritableLog(ReadableLog):
 
     # --- appending --------------------------------------------------------------------------------
 
-    def begin_epoch(self, epoch: LeaderEpoch, now: TimestampUs) -> None:
-        """Record that this node leads ``epoch`` from the log's end on; returns when that is durable.
+    def begin_epoch(self, epoch: LeaderEpoch, now: TimestampUs, *, followed: bool = False) -> None:
+        """Record that ``epoch`` begins at the log's end, led by this node or followed; durable on return.
 
         Raises:
             StorageError: the epoch is not above `last_epoch`, or the disk refused and the log has failed.
             DiskFull: the epoch has not begun.
         """
-        if epoch <= self.last_epoch:
-            raise StorageError(f"epoch {epoch} is not above epoch {self.last_epoch} of {self.directory}")
-        self._begin_epoch(epoch, now, followed=False)
+        reader = self._reader
+        if epoch <= reader.last_epoch:
+            raise StorageError(f"epoch {epoch} is not above epoch {reader.last_epoch} of {reader.directory}")
+        self.sync()
+        epochs = reader.epochs.begun(epoch, reader.log_end_offset, now)
+        with self.writing():
+            self.markers.write_epochs(epochs, followed=followed)
+        reader.epochs = epochs
 
-    def append(self, batch: UnsealedBatch, now: TimestampUs) -> None:
-        """Write one batch at the log's end; not durable before `sync`.
+    def only_writes(self, batches: Sequence[UnsealedBatch], now: TimestampUs) -> bool:
+        """Return whether `append_group` would write once at most: sync nothing, begin or replace no file."""
+        size = sum(batch.size for batch in batches)
+        goes_on = self.tail.goes_on and not self.markers.says_clean
+        return goes_on and not self.tail.roll_due(size, now, self.config)
+
+    def only_writes_sealed(self, batches: Sequence[SealedBatch]) -> bool:
+        """As `only_writes`, of `append_sealed`."""
+        groups = sum(BatchFlags.GROUP_START in header.flags for header, _ in batches)
+        last_epoch = self._reader.last_epoch
+        return (
+            self.tail.goes_on
+            and not self.markers.says_clean
+            and self.markers.followed
+            and self._followed_groups + groups <= FOLLOWED_GROUPS_MAX
+            and not any(BatchFlags.ROLL in header.flags for header, _ in batches)
+            and all(header.leader_epoch == last_epoch for header, _ in batches)
+        )
+
+    def append_group(self, batches: Sequence[UnsealedBatch], now: TimestampUs) -> None:
+        """Write batches that follow each other with one call, all or none; not durable before `sync`.
 
         Raises:
             DiskFull: nothing was stored; the log goes on.
-            StorageError, FsyncFailed: the log has failed; whether the batch is stored is unknown.
+            StorageError, FsyncFailed: the log has failed; whether the batches are stored is unknown.
             StreamOffline: the log had failed before.
         """
-        self.append_group((batch,), now)
-
-    def append_group(self, batches: Sequence[UnsealedBatch], now: TimestampUs) -> None:
-        """Write batches that follow each other with one call, all or none; otherwise as `append`."""
-        first = batches[0]
-        with self._writing():
-            end, epoch, time = self.log_end_offset, self.last_epoch, self.last_timestamp
+        first, reader = batches[0], self._reader
+        with self.writing():
+            end, epoch, time = reader.log_end_offset, reader.last_epoch, reader.last_timestamp
             assert first.base == end, f"L4: a batch at {first.base}, the log ends at {end}"
             assert first.leader_epoch == epoch, f"L4: a batch of epoch {first.leader_epoch}, not {epoch}"
             assert first.max_timestamp >= time, (
                 f"L5: a batch from {first.max_timestamp}, the last from {time}"
             )
-            if self._writer.roll_due(sum(batch.size for batch in batches), now, self.config):
-                self._roll()
-            self._witnesses.forget_clean_close()
-            flags = self._writer.first_flags() | (BatchFlags(0) if self.dirty else BatchFlags.GROUP_START)
+            if self.tail.roll_due(sum(batch.size for batch in batches), now, self.config):
+                self.roll()
+            self.markers.forget_clean_close()
+            flags = self.tail.first_flags() | (BatchFlags(0) if self.dirty else BatchFlags.GROUP_START)
             frames = [first.seal(flags), *(batch.seal(BatchFlags(0)) for batch in batches[1:])]
-            self._writer.write(
+            self.tail.write(
                 [(batch, frame, batch.last_txid) for batch, frame in zip(batches, frames, strict=True)]
             )
-        self.log_end_offset = batches[-1].next
+        reader.log_end_offset = batches[-1].next
 
     def append_sealed(self, batches: Sequence[SealedBatch], now: TimestampUs) -> None:
         """Write a leader's batches unchanged, rolling where the leader rolled; not durable before `sync`.
@@ -148,48 +162,38 @@ class WritableLog(ReadableLog):
             StorageError, FsyncFailed: the log has failed; whether the batches are stored is unknown.
             StreamOffline: the log had failed before.
         """
-        self._check_follows(batches)
+        inside = bool(batches) and self._begins_inside(batches[0][0])
+        _check_follows(batches, batches[0][0].base if inside else self._reader.log_end_offset, self._reader)
         for run in _runs(batches):
             self._append_run(run, now)
-
-    def _check_follows(self, batches: Sequence[SealedBatch]) -> None:
-        end, epoch, time = self.log_end_offset, self.last_epoch, self.last_timestamp
-        if batches and self._begins_inside(batches[0][0]):
-            end = batches[0][0].base
-        for header, _ in batches:
-            if header.base != end or header.leader_epoch < epoch or header.max_timestamp < time:
-                found = f"{header.base} of epoch {header.leader_epoch} from {header.max_timestamp}"
-                raise CorruptDataError(
-                    f"batch {found} does not follow offset {end} of epoch {epoch} from {time}"
-                )
-            end, epoch, time = header.next, header.leader_epoch, header.max_timestamp
 
     def _append_run(self, run: Sequence[SealedBatch], now: TimestampUs) -> None:
         """Write batches of one epoch and one segment, which begin at most `FOLLOWED_GROUPS_MAX` groups."""
         first = run[0][0]
-        if first.leader_epoch > self.last_epoch:
-            self._begin_epoch(first.leader_epoch, now, followed=True)
+        if first.leader_epoch > self._reader.last_epoch:
+            self.begin_epoch(first.leader_epoch, now, followed=True)
         groups = sum(BatchFlags.GROUP_START in header.flags for header, _ in run)
         if self._followed_groups + groups > FOLLOWED_GROUPS_MAX:
             self.sync()
-        with self._writing():
-            if not self._witnesses.followed:
-                self._witnesses.write_epochs(self.epochs, followed=True)
-            self._witnesses.forget_clean_close()
+        with self.writing():
+            if not self.markers.followed:
+                self.markers.write_epochs(self._reader.epochs, followed=True)
+            self.markers.forget_clean_close()
             if self._begins_inside(first):
                 self._begin_inside(run[0])
                 run = run[1:]
             if run:
                 self._roll_as_leader(run[0][0])
-                self._writer.write(_with_txids(run))
+                self.tail.write(_with_txids(run))
                 self._followed_groups += groups
-                self.log_end_offset = run[-1][0].next
+                self._reader.log_end_offset = run[-1][0].next
         assert self._followed_groups <= FOLLOWED_GROUPS_MAX, f"L7: {self._followed_groups} groups"
 
     def _begins_inside(self, first: BatchHeader) -> bool:
         """Tell whether the log is empty and begins inside that batch: its leader's was truncated there."""
-        is_empty = self.log_start_offset == self.log_end_offset and len(self._segments) == 1
-        return is_empty and self._writer.is_empty and first.base < self.log_end_offset < first.next
+        reader = self._reader
+        is_empty = reader.log_start_offset == reader.log_end_offset and len(reader.segments) == 1
+        return is_empty and self.tail.is_empty and first.base < reader.log_end_offset < first.next
 
     def _begin_inside(self, batch: SealedBatch) -> None:
         """Put that batch into a segment of its own base, durably, in place of the empty one.
@@ -198,43 +202,43 @@ class WritableLog(ReadableLog):
 
         Source: Kafka's ``UnexpectedAppendOffsetException``.
         """
-        empty, header = self._writer, batch[0]
-        segment = Segment(self._disk, self.directory, header.base)
-        writer = SegmentWriter(self._disk, self.directory, segment, self._disk.create(segment.path))
+        empty, header, directory = self.tail, batch[0], self._reader.directory
+        segment = Segment(self._disk, directory, header.base)
+        tail = SegmentWriter(self._disk, directory, segment, self._disk.create(segment.path))
         try:
-            writer.write(_with_txids([batch]))
-            writer.file.sync()
-            self._disk.sync_dir(self.directory)
+            tail.write(_with_txids([batch]))
+            tail.file.sync()
+            self._disk.sync_dir(directory)
         except JetstreamError as error:
-            writer.close()
+            tail.close()
             if isinstance(error, DiskFull):
                 remove(self._disk, segment)
             raise
-        self._writer = writer
+        self.tail = tail
         empty.close()
         remove(self._disk, empty.segment)
-        self._disk.sync_dir(self.directory)
-        self._segments = (segment,)
-        self.log_end_offset = header.next
+        self._disk.sync_dir(directory)
+        self._reader.segments = (segment,)
+        self._reader.log_end_offset = header.next
         self.mark_synced()
 
     def _roll_as_leader(self, first: BatchHeader) -> None:
         """Begin a segment if the leader did; otherwise go on in the active one, even if it was sealed."""
-        segment = self._writer.segment
+        segment = self.tail.segment
         if BatchFlags.ROLL not in first.flags and segment.next == first.base:
-            if self._writer.is_empty and len(self._segments) > 1:
+            if self.tail.is_empty and len(self._reader.segments) > 1:
                 # Begun by whoever led before, and its first batch never came: the segment before it goes on.
-                self._cut(first.base)
-            self._writer.unseal()
-        elif segment.sealed or not self._writer.is_empty:
-            self._roll()
+                self.cut(first.base)
+            self.tail.unseal()
+        elif segment.sealed or not self.tail.is_empty:
+            self.roll()
 
-    def _cut(self, offset: Offset, about_to: Callable[[], None] = lambda: None) -> None:
+    def cut(self, offset: Offset, about_to: Callable[[], None] = lambda: None) -> None:
         """Cut all batches from ``offset`` on; returns when that is durable.
 
         What needs room comes first, ``about_to`` last of that: if it raises `DiskFull`, nothing was cut.
         """
-        segments = self._segments
+        segments = self._reader.segments
         left = left_of(segments, offset)
         file = self._disk.open(left[-1].path)
         try:
@@ -244,21 +248,21 @@ class WritableLog(ReadableLog):
             raise
         # In this order: whoever plans a read meanwhile finds what is left, and no end beyond it.
         self.durable_end = min(self.durable_end, offset)
-        self.log_end_offset = offset
-        self._segments = left
-        self._writer.cut(segments, left, file)
+        self._reader.log_end_offset = offset
+        self._reader.segments = left
+        self.tail.cut(segments, left, file)
 
     # --- durability -------------------------------------------------------------------------------
 
     @property
     def dirty(self) -> bool:
         """Whether something was appended that is not known to be synced."""
-        return self.durable_end < self.log_end_offset
+        return self.durable_end < self._reader.log_end_offset
 
     @property
     def synced_end(self) -> Offset:
         """Offset below which records count as stored: `durable_end`, or the end unless ``sync: always``."""
-        return self.durable_end if self.config.sync is SyncMode.ALWAYS else self.log_end_offset
+        return self.durable_end if self.config.sync is SyncMode.ALWAYS else self._reader.log_end_offset
 
     def sync(self) -> None:
         """Return after fdatasync of everything appended.
@@ -268,13 +272,13 @@ class WritableLog(ReadableLog):
             StreamOffline: the log had failed before.
         """
         if self.dirty:
-            with self._writing():
-                self._writer.file.sync()
+            with self.writing():
+                self.tail.file.sync()
             self.mark_synced()
 
     def mark_synced(self) -> None:
         """Take note that everything appended so far is durable, by a sync of this file or of the disk."""
-        self.durable_end = self.log_end_offset
+        self.durable_end = self._reader.log_end_offset
         self._followed_groups = 0
 
     def fail(self, error: JetstreamError) -> None:
@@ -289,41 +293,58 @@ class WritableLog(ReadableLog):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _begin_epoch(self, epoch: LeaderEpoch, now: TimestampUs, *, followed: bool) -> None:
-        self.sync()
-        epochs = self.epochs.begun(epoch, self.log_end_offset, now)
-        with self._writing():
-            self._witnesses.write_epochs(epochs, followed=followed)
-        self.epochs = epochs
-
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """Refuse if the log has failed, and fail it on any error of the disk but a full one."""
         if self.failed is not None:
-            raise StreamOffline(f"nothing can be written to {self.directory}: {self.failed}") from self.failed
+            raise StreamOffline(
+                f"nothing can be written to {self._reader.directory}: {self.failed}"
+            ) from self.failed
         try:
             yield
         except StorageError as error:
             self.fail(error)
             raise
 
-    def _roll(self) -> None:
+    def roll(self) -> None:
         """Seal the active segment, unless that is done already, and begin the next one."""
-        if not self._writer.segment.sealed:
-            self._writer.seal()
+        if not self.tail.segment.sealed:
+            self.tail.seal()
             self.mark_synced()
-        sealed = self._writer.segment
-        self._segments = (*self._segments, self._writer.start(self.log_end_offset))
-        self.indexes.count(sealed)
-        if sealed.next <= self.log_start_offset:  # truncated while it was being written
-            self._segments = self._segments[-1:]
+        sealed = self.tail.segment
+        reader = self._reader
+        reader.segments = (*reader.segments, self.tail.start(reader.log_end_offset))
+        reader.indexes.count(sealed)
+        if sealed.next <= reader.log_start_offset:  # truncated while it was being written
+            reader.segments = reader.segments[-1:]
             remove(self._disk, sealed)
-            self._disk.sync_dir(self.directory)
+            self._disk.sync_dir(reader.directory)
+
+    def checkpoint_at(self, synced_end: Offset) -> Checkpoint:
+        """Return the checkpoint of a log that is known to be durable up to ``synced_end``."""
+        reader = self._reader
+        segment = segment_at(reader.segments, synced_end)
+        index = reader.indexes.of(segment)
+        row = index.find(synced_end)
+        return Checkpoint(
+            log_start_offset=reader.log_start_offset,
+            synced_end=synced_end,
+            segment_base=segment.base,
+            # The schema message counts as synced with the first batch, not before.
+            synced_position=index[row - 1].end if row > 0 else FilePosition(0),
+            last_epoch=reader.last_epoch,
+            clean=False,
+            committed=min(self.committed, synced_end),
+        )
 
 
-def note_committed(log: WritableLog, high_watermark: Offset) -> None:
-    """Take note that records below are committed; on record with the next checkpoint."""
-    log.committed = max(log.committed, min(high_watermark, log.log_end_offset))
+def _check_follows(batches: Sequence[SealedBatch], end: Offset, reader: LogReader) -> None:
+    epoch, time = reader.last_epoch, reader.last_timestamp
+    for header, _ in batches:
+        if header.base != end or header.leader_epoch < epoch or header.max_timestamp < time:
+            found = f"{header.base} of epoch {header.leader_epoch} from {header.max_timestamp}"
+            raise CorruptDataError(f"batch {found} does not follow offset {end} of epoch {epoch} from {time}")
+        end, epoch, time = header.next, header.leader_epoch, header.max_timestamp
 
 
 def _with_txids(batches: Sequence[SealedBatch]) -> list[Written]:

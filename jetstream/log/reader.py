@@ -5,7 +5,6 @@ only grows, and `log_end_offset` is published after the entries it covers. What 
 ranges and which indexes are in memory, is made for several threads.
 """
 
-import builtins
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from envelope.errors import CorruptDataError, JetstreamError, OffsetOutOfRange, UnavailableError
+from envelope.errors import CorruptDataError, OffsetOutOfRange, UnavailableError
 from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.format.batch import BatchHeader, decode, first_timestamp, read_header, tail_of
 from jetstream.log.segments.corrupt_ranges import CorruptRanges, OffsetRange
@@ -73,16 +72,17 @@ class FileRange:
         return self.length == 0 or self.index.are_verified(self.base, self.next)
 
 
-class ReadableLog:
+class LogReader:
     """What can be asked of a log; see the module for what is safe on which thread.
 
     Attributes (read only for users):
         directory: path on the log's disk.
         log_start_offset: first kept offset.
         log_end_offset: next offset to be written.
+        segments: oldest first; the last one is being written. Replaced as a whole.
+        corrupt: the offsets that are refused.
         epochs: which leader epoch wrote what.
         indexes: of its segments.
-        failed: why nothing more can be appended; None if it can.
 
     Invariants:
         L1: log_start_offset <= log_end_offset.
@@ -91,51 +91,39 @@ class ReadableLog:
     """
 
     __slots__ = (
-        "_corrupt",
-        "_segments",
+        "corrupt",
         "directory",
         "epochs",
-        "failed",
         "indexes",
         "log_end_offset",
         "log_start_offset",
+        "segments",
     )
 
     def __init__(self, directory: str, segments: tuple[Segment, ...]) -> None:
-        """Begin with what recovery found; `Log` publishes every change after it."""
+        """Begin with what recovery found; `Log` and its writer publish every change after it."""
         self.directory = directory
-        self._segments = segments
-        self._corrupt = CorruptRanges(directory)
-        self.indexes = LoadedIndexes(self._corrupt.add)
+        self.segments = segments
+        self.corrupt = CorruptRanges(directory)
+        self.indexes = LoadedIndexes(self.corrupt.add)
         self.log_start_offset = Offset(0)
         self.log_end_offset = Offset(0)
         self.epochs = EpochHistory()
-        self.failed: JetstreamError | None = None
 
     @property
     def corrupt_ranges(self) -> tuple[OffsetRange, ...]:
         """Offsets that are refused because their bytes are damaged or missing."""
-        return self._corrupt.ranges
+        return self.corrupt.ranges
 
     @corrupt_ranges.setter
     def corrupt_ranges(self, ranges: tuple[OffsetRange, ...]) -> None:
         """Change them, on the disk thread; what readers found since it looked counts all the same."""
-        self._corrupt.replace(ranges, self.log_start_offset, self.log_end_offset)
+        self.corrupt.replace(ranges, self.log_start_offset, self.log_end_offset)
 
     @property
-    def bytes(self) -> int:
-        """Length of all segment files."""
-        return sum(segment.size for segment in self._segments)
-
-    @property
-    def segments(self) -> int:
-        """Number of segment files."""
-        return len(self._segments)
-
-    @property
-    def all_segments(self) -> tuple[Segment, ...]:
-        """The segments as they are now, oldest first; the last one is being written."""
-        return self._segments
+    def size(self) -> int:
+        """Bytes of all segment files."""
+        return sum(segment.size for segment in self.segments)
 
     @property
     def last_epoch(self) -> LeaderEpoch:
@@ -145,7 +133,7 @@ class ReadableLog:
     @property
     def last_timestamp(self) -> TimestampUs:
         """The largest timestamp of any batch, 0 if there is none."""
-        return max(segment.max_timestamp for segment in self._segments[-2:])
+        return max(segment.max_timestamp for segment in self.segments[-2:])
 
     def epoch_at(self, offset: Offset) -> LeaderEpoch:
         """Return the epoch that wrote, or would write, ``offset``."""
@@ -185,7 +173,7 @@ class ReadableLog:
             IndexUnloaded: it needs an index file, and ``load`` is off.
         """
         if offset == self.log_end_offset:
-            segment = self._segments[-1]
+            segment = self.segments[-1]
             return FileRange(segment, _NO_ENTRIES, segment.data_end, 0, offset, offset, self.epochs.last)
         found = self._locate(offset, self.indexes.of if load else _index_in_memory)
         stop = min([end, *(start for start, _ in self.corrupt_ranges if start > offset)])
@@ -220,7 +208,7 @@ class ReadableLog:
                 if not index.verified[row]:
                     self._verify_row(segment, index, row, window)
 
-    def read(self, offset: Offset, max_bytes: int, end: Offset) -> builtins.bytes:
+    def read(self, offset: Offset, max_bytes: int, end: Offset) -> bytes:
         """Return the bytes of `plan_read`, verified.
 
         Raises:
@@ -235,7 +223,7 @@ class ReadableLog:
             self.verify_range(file_range)
         return self.read_range(file_range)
 
-    def read_range(self, file_range: FileRange) -> builtins.bytes:
+    def read_range(self, file_range: FileRange) -> bytes:
         """Return the bytes of a range, not verified."""
         with file_range.segment.leased() as file:
             return file.read(file_range.position, file_range.length)
@@ -248,7 +236,7 @@ class ReadableLog:
         Raises:
             CorruptDataError: the batch that would hold it is damaged, as is found now.
         """
-        for segment in self._segments:
+        for segment in self.segments:
             if segment.next == segment.base or segment.max_timestamp < timestamp:
                 continue
             index = self.indexes.of(segment)
@@ -258,7 +246,30 @@ class ReadableLog:
                     return found
         return self.log_end_offset
 
+    def boundary_below(self, offset: Offset) -> Offset:
+        """Return the base of the batch that holds ``offset``; ``offset`` itself if a batch ends there.
+
+        Raises:
+            OffsetOutOfRange, CorruptDataError: as `locate`; or that base is below the log start.
+        """
+        base = offset if self._is_boundary(offset) else self.locate(offset).entry.base
+        if base < self.log_start_offset:
+            raise OffsetOutOfRange(
+                f"the log cannot be cut at {base}, it begins at {self.log_start_offset}",
+                offset=offset,
+                log_start_offset=self.log_start_offset,
+            )
+        return base
+
     # --- inside -----------------------------------------------------------------------------------
+
+    def _is_boundary(self, offset: Offset) -> bool:
+        # A batch begins or ends there as the index knows; it may be a damaged one.
+        segment = segment_at(self.segments, offset)
+        index = self.indexes.of(segment)
+        row = index.find(offset)
+        begins = row < len(index) and index.bases[row] == offset
+        return begins or (row > 0 and index.nexts[row - 1] == offset) or segment.base == offset
 
     def _offset_in(self, entry: IndexEntry, timestamp: TimestampUs) -> Offset | None:
         """Return the first offset of a batch that reaches ``timestamp``, or of the damage before it.
@@ -279,21 +290,17 @@ class ReadableLog:
 
     def _locate(self, offset: Offset, index_of: Callable[[Segment], BatchIndex]) -> Location:
         # In this order: the end is published after its segment, the start before the segments below it go.
-        end, segments, start = self.log_end_offset, self._segments, self.log_start_offset
+        end, segments, start = self.log_end_offset, self.segments, self.log_start_offset
         if not start <= offset < end:
             raise _out_of_range(offset, start, end)
-        self._corrupt.refuse(offset)
-        segment = _segment_at(segments, offset)
+        self.corrupt.refuse(offset)
+        segment = segment_at(segments, offset)
         index = index_of(segment)
         row = index.find(offset)
-        self._corrupt.refuse(offset)  # L6: what a scan found since is refused, and the entries go around it.
+        self.corrupt.refuse(offset)  # L6: what a scan found since is refused, and the entries go around it.
         if row == len(index):
             raise PlanAgain(f"offset {offset} has been cut off")  # since the end was looked at
         return Location(segment, index, row, index[row])
-
-    def _segment_with(self, offset: Offset) -> tuple[Segment, BatchIndex]:
-        segment = _segment_at(self._segments, offset)
-        return segment, self.indexes.of(segment)
 
     def _verify_row(self, segment: Segment, index: BatchIndex, row: int, window: FileWindow) -> None:
         entry = index[row]
@@ -308,11 +315,11 @@ class ReadableLog:
             return
         segment.check_present()
         if not segment.sealed:
-            self._corrupt.add(entry.base, entry.next)
+            self.corrupt.add(entry.base, entry.next)
             segment.index_doubtful = True
         elif segment.index is index:  # otherwise it was replaced or dropped meanwhile
             self.indexes.rescan(segment)
-        self._corrupt.refuse(entry.base)
+        self.corrupt.refuse(entry.base)
         raise IndexRebuilt(f"the index of segment {segment.base} was wrong and has been derived anew")
 
 
@@ -323,7 +330,8 @@ def _index_in_memory(segment: Segment) -> BatchIndex:
     return index
 
 
-def _segment_at(segments: tuple[Segment, ...], offset: Offset) -> Segment:
+def segment_at(segments: tuple[Segment, ...], offset: Offset) -> Segment:
+    """Return the last segment that begins at or below ``offset``."""
     return segments[bisect_right(segments, offset, key=_base) - 1]
 
 
@@ -340,7 +348,7 @@ def _out_of_range(offset: Offset, start: Offset, end: Offset) -> OffsetOutOfRang
     )
 
 
-def read_tail(log: ReadableLog, offset: Offset, end: Offset) -> tuple[BatchHeader, memoryview]:
+def read_tail(log: LogReader, offset: Offset, end: Offset) -> tuple[BatchHeader, memoryview]:
     """Return the part from ``offset`` on of the batch that holds it, as a batch of its own; reads files.
 
     Args:
@@ -350,7 +358,7 @@ def read_tail(log: ReadableLog, offset: Offset, end: Offset) -> tuple[BatchHeade
 
     Raises:
         PlanAgain: the log was written anew meanwhile.
-        OffsetOutOfRange, CorruptDataError: as `ReadableLog.read`.
+        OffsetOutOfRange, CorruptDataError: as `LogReader.read`.
     """
     frame = log.read(offset, 1, end)
     follows = read_header(frame).next
