@@ -139,10 +139,6 @@ class LogReader:
         """Return the epoch that wrote, or would write, ``offset``."""
         return self.epochs.at(offset)
 
-    def epoch_end(self, epoch: LeaderEpoch) -> Offset | None:
-        """Return the offset after the last that ``epoch`` may have written; None if it is unknown here."""
-        return self.epochs.end_of(epoch, self.log_end_offset)
-
     def locate(self, offset: Offset) -> Location:
         """Return the batch that holds ``offset``; may read files.
 

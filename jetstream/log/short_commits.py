@@ -32,11 +32,10 @@ REST_SECONDS: Final = 1.0
 class InlineCommitPolicy:
     """Decides by sizes, and by how long the commits before took."""
 
-    __slots__ = ("_allows_any", "_not_before")
+    __slots__ = ("_not_before",)
 
-    def __init__(self, *, allows_any: bool = True) -> None:
-        """Begin without a commit that took long; without ``allows_any`` none is short."""
-        self._allows_any = allows_any
+    def __init__(self) -> None:
+        """Begin without a commit that took long."""
         self._not_before = float("-inf")
 
     def allows(
@@ -52,8 +51,7 @@ class InlineCommitPolicy:
         """
         bytes_max = FOLLOWED_BYTES_MAX if is_followed else ALONE_BYTES_MAX
         return (
-            self._allows_any
-            and len(sizes) <= LOGS_MAX
+            len(sizes) <= LOGS_MAX
             and sum(sizes) <= bytes_max
             and sync_seconds <= SYNC_SECONDS_MAX
             and now >= self._not_before

@@ -189,7 +189,9 @@ def kept_after(disk: MemoryDisk, mode: SyncMode, survive: Survival, known: Knowl
     assert stored_values(last) == {**stored, kept: b"in place of a lost one"}
     (frame,) = iter_frames(last.reader.read(kept, 1, last.log_end_offset))
     assert read_header(frame).leader_epoch == 2
-    assert last.reader.epoch_end(LeaderEpoch(1)) in (kept, None), "whoever has read more of epoch 1 is told"
+    assert last.reader.epochs.end_of(LeaderEpoch(1), last.log_end_offset) in (kept, None), (
+        "whoever has read more of epoch 1 is told"
+    )
     return kept
 
 

@@ -30,6 +30,7 @@ from jetstream.node.disk.thread import DiskThread
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
 from metadata.stream_config import StreamConfig
+from tests.support.disk_threads import NoInlineCommits
 from tests.support.ingest_machine import outcomes
 from tests.support.logs import DIRECTORY, stored_values
 from tests.support.lone_streams import lead, lone_services, open_led
@@ -308,7 +309,8 @@ def live(way: Way, number: int = 0, fault: Fault | None = None) -> Lived:
     async def run() -> Lived:
         crash = Crash()
         kind = FollowedThread if way is Way.AT_ONCE else DiskThread
-        thread = kind(SyncScheduler(disk), crash, short_commits=InlineCommitPolicy(allows_any=way in ON_LOOP))
+        policy = InlineCommitPolicy() if way in ON_LOOP else NoInlineCommits()
+        thread = kind(SyncScheduler(disk), crash, short_commits=policy)
         try:
             async with asyncio.timeout(20):
                 life = Life(disk, way, publisher, thread, crash)

@@ -213,7 +213,7 @@ class LogModel(RuleBasedStateMachine):
         ends = [*(begin for _, begin in self.epochs[1:]), len(self.records)]
         for (epoch, begin), end in zip(self.epochs, ends, strict=True):
             if end > start or epoch == self.epochs[-1][0]:
-                assert self.log.reader.epoch_end(LeaderEpoch(epoch)) == end
+                assert self.log.reader.epochs.end_of(LeaderEpoch(epoch), self.log.log_end_offset) == end
                 if begin < end:
                     assert self.log.reader.epoch_at(Offset(begin)) == epoch
 

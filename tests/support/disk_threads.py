@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from envelope.errors import JetstreamError
 from envelope.headers import MESSAGE_ID
@@ -36,6 +36,16 @@ class UntimedCommits(InlineCommitPolicy):
     def took(self, seconds: float, now: float, *, failed: bool) -> None:
         """See `InlineCommitPolicy.took`."""
         super().took(0.0, now, failed=failed)
+
+
+class NoInlineCommits(InlineCommitPolicy):
+    """Leaves all commits to the thread."""
+
+    def allows(
+        self, sizes: Sequence[int], now: float, *, is_followed: bool = False, sync_seconds: float = 0.0
+    ) -> bool:
+        """See `InlineCommitPolicy.allows`."""
+        return False
 
 
 @contextlib.asynccontextmanager

@@ -75,7 +75,7 @@ def test_a_follower_has_equal_files_however_much_it_is_given_at_once(count: int)
         follower.writer.sync()
     assert_equal_files(follower, leader)
     assert follower.reader.last_epoch == 2
-    assert follower.reader.epoch_end(LeaderEpoch(1)) == 5
+    assert follower.reader.epochs.end_of(LeaderEpoch(1), follower.log_end_offset) == 5
 
 
 def test_a_followers_index_has_the_txids_of_its_leaders() -> None:

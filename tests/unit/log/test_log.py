@@ -325,7 +325,9 @@ def test_epochs_are_durable_when_begun_even_without_records() -> None:
         log.writer.begin_epoch(LeaderEpoch(epoch), NOW)
     found = opened(disk.power_loss(nothing_survives), SMALL)
     assert found.reader.last_epoch == 5
-    assert [found.reader.epoch_end(LeaderEpoch(epoch)) for epoch in (1, 2, 3, 5)] == [3, 3, None, 3]
+    assert [
+        found.reader.epochs.end_of(LeaderEpoch(epoch), found.log_end_offset) for epoch in (1, 2, 3, 5)
+    ] == [3, 3, None, 3]
     assert (found.reader.epoch_at(Offset(2)), found.reader.epoch_at(Offset(3))) == (1, 5)
 
 

@@ -31,7 +31,6 @@ def test_short_is_what_is_small_and_goes_to_few_logs() -> None:
         assert short.allows([bytes_max // LOGS_MAX] * LOGS_MAX, 0.0, is_followed=is_followed)
         assert not short.allows([bytes_max, 1], 0.0, is_followed=is_followed)
         assert not short.allows([1] * (LOGS_MAX + 1), 0.0, is_followed=is_followed)
-    assert not InlineCommitPolicy(allows_any=False).allows([1], 0.0)
 
 
 def test_short_is_what_a_disk_is_expected_to_sync_soon() -> None:

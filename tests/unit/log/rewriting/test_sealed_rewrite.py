@@ -137,7 +137,7 @@ def test_epochs_are_not_merged_with_each_other() -> None:
     assert ranges == [(0, 3, 1), (3, 4, 2), (4, 8, 3), (8, 9, 4)]
     assert opened(disk, full=True).reader.epochs.starts == epochs
     for epoch in range(1, 5):
-        assert log.reader.epoch_end(LeaderEpoch(epoch)) == (3, 4, 8, 9)[epoch - 1]
+        assert log.reader.epochs.end_of(LeaderEpoch(epoch), log.log_end_offset) == (3, 4, 8, 9)[epoch - 1]
 
 
 def test_merged_batches_are_as_large_as_they_are_to_be_and_no_larger() -> None:
