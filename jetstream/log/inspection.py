@@ -314,6 +314,8 @@ def _missing(
         problems.append(_corrupt(directory, None, f"no segment holds the log's start {start}"))
     if synced_end > 0 and (not segments or segments[-1].next < synced_end):
         problems.append(_corrupt(directory, None, f"the log had been synced up to {synced_end}"))
+    elif checkpoint is not None and segments and segments[-1].base < checkpoint.segment_base == covered:
+        problems.append(_corrupt(directory, None, f"segment {covered} is missing"))
     return corrupt
 
 

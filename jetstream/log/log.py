@@ -139,7 +139,7 @@ class Log:
                     remove_index(self._disk, segment.index_path)
             segment = segment_at(reader.segments, writer.durable_end)
             segment.save_index(reader.indexes.of(segment).find(writer.durable_end))
-            checkpoint = writer.checkpoint_at(writer.durable_end)
+            checkpoint = writer.checkpoint_at(writer.durable_end, reader.segments)
             writer.markers.write_checkpoint(replace(checkpoint, clean=clean))
 
     def close(self, clean: bool = True) -> None:
@@ -195,7 +195,7 @@ class Log:
             for segment in gone:
                 # They are derived, and first: even a full disk has space for the checkpoint then.
                 remove_index(self._disk, segment.index_path)
-            checkpoint = writer.checkpoint_at(writer.durable_end)
+            checkpoint = writer.checkpoint_at(writer.durable_end, reader.segments)
             writer.markers.write_checkpoint(replace(checkpoint, log_start_offset=offset))
             reader.log_start_offset = offset
             reader.segments = reader.segments[len(gone) :]
@@ -261,15 +261,14 @@ class Log:
         writer.committed = min(writer.committed, offset)
 
         def step_back() -> None:
-            writer.markers.write_checkpoint(writer.checkpoint_at(offset))
             writer.markers.write_epochs(epochs, followed=writer.markers.followed)
             reader.epochs = epochs
 
         with writer.writing():
-            # The witnesses of synced bytes step back first: a crash in between must not read as damage.
             if offset < log_end_offset:
                 writer.cut(offset, step_back)
             else:
+                writer.markers.write_checkpoint(writer.checkpoint_at(offset, reader.segments))
                 step_back()
         reader.corrupt_ranges = below(reader.corrupt_ranges, offset)
         was, self.compaction = self.compaction, self.compaction.cut(offset)

@@ -12,6 +12,9 @@ witnesses say how far synced bytes reach, and the furthest is believed:
 Damage that begins below that offset is corruption; the first damage at or above it is where the torn group
 is cut. Only the last segment can be torn: a segment is synced and sealed before the next one is created.
 
+The checkpoint names the active segment, as every roll writes one. If that file is missing, more may have
+followed than the checkpoint knows, and the end of the log is uncertain.
+
 A reset that a crash has stopped is finished before all this (`jetstream.log.state.reset`).
 """
 
@@ -286,8 +289,11 @@ class Recovery:
             end = damage.next if damage.next is not None else self._synced_end
             self._lose(damage.base, end, _describe(segment, damage))
         self.log_end_offset = scan.next
-        if scan.next < self._synced_end:
-            self._lose(scan.next, self._synced_end, f"the log ends at {scan.next}, not {self._synced_end}")
+        active = self.checkpoint.segment_base if self.checkpoint is not None else segment.base
+        is_missing = segment.base < active == scan.next  # what came behind it is not known
+        if scan.next < self._synced_end or is_missing:
+            problem = f"the log ends at {scan.next}, not {self._synced_end}"
+            self._lose(scan.next, self._synced_end, f"segment {active} is missing" if is_missing else problem)
             self.log_end_offset = self._synced_end
             self.end_certain = self._end_recorded
             segment.sealed = True

@@ -236,12 +236,14 @@ class LogWriter:
     def cut(self, offset: Offset, about_to: Callable[[], None] = lambda: None) -> None:
         """Cut all batches from ``offset`` on; returns when that is durable.
 
-        What needs room comes first, ``about_to`` last of that: if it raises `DiskFull`, nothing was cut.
+        The checkpoint steps back first: a crash in between must not read as damage. ``about_to`` is called
+        before anything is cut; if it, or the checkpoint, raises `DiskFull`, nothing was cut.
         """
         segments = self._reader.segments
         left = left_of(segments, offset)
         file = self._disk.open(left[-1].path)
         try:
+            self.markers.write_checkpoint(self.checkpoint_at(offset, left))
             about_to()
         except JetstreamError:
             file.close()
@@ -307,7 +309,10 @@ class LogWriter:
             raise
 
     def roll(self) -> None:
-        """Seal the active segment, unless that is done already, and begin the next one."""
+        """Seal the active segment, unless that is done already, and begin the next one.
+
+        The checkpoint names the new one: if its file vanishes, the next opening misses it.
+        """
         if not self.tail.segment.sealed:
             self.tail.seal()
             self.mark_synced()
@@ -319,11 +324,12 @@ class LogWriter:
             reader.segments = reader.segments[-1:]
             remove(self._disk, sealed)
             self._disk.sync_dir(reader.directory)
+        self.markers.write_checkpoint(self.checkpoint_at(reader.log_end_offset, reader.segments))
 
-    def checkpoint_at(self, synced_end: Offset) -> Checkpoint:
-        """Return the checkpoint of a log that is known to be durable up to ``synced_end``."""
+    def checkpoint_at(self, synced_end: Offset, segments: tuple[Segment, ...]) -> Checkpoint:
+        """Return the checkpoint of a log of these segments that is known to be durable to ``synced_end``."""
         reader = self._reader
-        segment = segment_at(reader.segments, synced_end)
+        segment = segment_at(segments, synced_end)
         index = reader.indexes.of(segment)
         row = index.find(synced_end)
         return Checkpoint(
