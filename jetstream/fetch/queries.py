@@ -30,12 +30,12 @@ def offset_of(request: Fetch) -> Offset:
 def query_of(request: Fetch) -> FetchQuery:
     """Return which range of a log ``request`` needs; of what it leaves out it needs all that is near."""
     return FetchQuery(
-        offset_of(request),
-        _bytes_max(request),
-        None if request.last_epoch is None else LeaderEpoch(request.last_epoch),
-        None if request.incarnation is None else Incarnation(request.incarnation),
-        None if request.leaves_out else request.max_records,
-        None if request.end is None else Offset(request.end),
+        offset=offset_of(request),
+        max_bytes=_bytes_max(request),
+        last_epoch=None if request.last_epoch is None else LeaderEpoch(request.last_epoch),
+        incarnation=None if request.incarnation is None else Incarnation(request.incarnation),
+        max_records=None if request.leaves_out else request.max_records,
+        end=None if request.end is None else Offset(request.end),
     )
 
 

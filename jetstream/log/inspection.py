@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from envelope.errors import CorruptDataError, JetstreamError, StorageError, Unsupported
-from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
+from envelope.types import NO_OFFSET, FilePosition, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.disk.port import Disk, File
 from jetstream.log.disk.state_file import Json, decode_state, read_whole
 from jetstream.log.format.batch import BatchFlags, BatchHeader, decode
@@ -49,7 +49,7 @@ class Finding:
     description: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
     """One good batch."""
 
@@ -63,16 +63,16 @@ class BatchReport:
     max_timestamp: TimestampUs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentReport:
     """One segment file; ``next`` follows its last good batch; ``index`` tells the state of its index file."""
 
     path: str
     base: Offset
     next: Offset
-    bytes: int
-    sealed: bool
-    batches: tuple[BatchReport, ...]
+    bytes: int = 0
+    sealed: bool = False
+    batches: tuple[BatchReport, ...] = ()
     index: str
     problems: tuple[Finding, ...]
 
@@ -82,17 +82,17 @@ class SegmentReport:
         return sum(batch.records for batch in self.batches)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReport:
     """One log directory."""
 
     directory: str
-    segments: tuple[SegmentReport, ...]
-    checkpoint: Checkpoint | None
-    epochs: EpochHistory | None
-    log_start_offset: Offset
-    log_end_offset: Offset
-    corrupt_ranges: tuple[OffsetRange, ...]
+    segments: tuple[SegmentReport, ...] = ()
+    checkpoint: Checkpoint | None = None
+    epochs: EpochHistory | None = None
+    log_start_offset: Offset = NO_OFFSET
+    log_end_offset: Offset = NO_OFFSET
+    corrupt_ranges: tuple[OffsetRange, ...] = ()
     problems: tuple[Finding, ...]
 
     @property
@@ -111,7 +111,8 @@ def inspect_stream(disk: Disk, directory: str) -> StreamReport:
     if is_resetting(disk, directory):
         path = f"{directory}/{RESET_FILE}"
         description = "the log is to begin anew: what else is here does not count any more"
-        return _nothing(directory, Finding(ProblemKind.TORN, path, None, description))
+        problem = Finding(ProblemKind.TORN, path, None, description)
+        return StreamReport(directory=directory, problems=(problem,))
     checkpoint = _read_checkpoint(disk, directory, problems)
     epochs, followed = _read_epochs(disk, directory, problems)
     synced_end = max(
@@ -149,11 +150,6 @@ def inspect_stream(disk: Disk, directory: str) -> StreamReport:
     )
 
 
-def _nothing(directory: str, problem: Finding) -> StreamReport:
-    none = Offset(0)
-    return StreamReport(directory, (), None, None, none, none, (), (problem,))
-
-
 def inspect_segment(
     disk: Disk,
     path: str,
@@ -186,15 +182,22 @@ def inspect_segment(
         batches = tuple(_read_batches(path, file, scan, problems, first=first))
     except Unsupported as error:
         problem = Finding(ProblemKind.ILLEGAL, path, None, error.description)
-        return SegmentReport(
-            path, base, base, 0, sealed=False, batches=(), index="unknown", problems=(problem,)
-        )
+        return SegmentReport(path=path, base=base, next=base, index="unknown", problems=(problem,))
     finally:
         file.close()
     if not last and not scan.sealed and scan.intact:
         problems.append(_corrupt(path, scan.data_end, "there is no end-of-stream marker"))
     index = _check_index(disk, path, scan, problems)
-    return SegmentReport(path, base, scan.next, size, scan.sealed, batches, index, tuple(problems))
+    return SegmentReport(
+        path=path,
+        base=base,
+        next=scan.next,
+        bytes=size,
+        sealed=scan.sealed,
+        batches=batches,
+        index=index,
+        problems=tuple(problems),
+    )
 
 
 def _base(name: str) -> Offset:
@@ -241,14 +244,14 @@ def _read_batches(
             for fault in faults
         )
         yield BatchReport(
-            entry.position,
-            entry.length,
-            header.flags,
-            header.base,
-            header.next,
-            records.num_rows,
-            header.leader_epoch,
-            header.max_timestamp,
+            position=entry.position,
+            length=entry.length,
+            flags=header.flags,
+            base=header.base,
+            next=header.next,
+            records=records.num_rows,
+            leader_epoch=header.leader_epoch,
+            max_timestamp=header.max_timestamp,
         )
 
 

@@ -48,12 +48,12 @@ class Remains:
         manifest = self.manifest
         txids = [segment.last_txid for segment in manifest.segments if segment.last_txid is not None]
         return TierMark(
-            manifest.version,
-            manifest.start,
-            manifest.end,
-            manifest.last_epoch,
-            txids[-1] if txids else None,
-            self.path,
+            version=manifest.version,
+            start=manifest.start,
+            end=manifest.end,
+            last_epoch=manifest.last_epoch,
+            last_txid=txids[-1] if txids else None,
+            manifest=self.path,
         )
 
 

@@ -69,14 +69,14 @@ def upload_segment(
                 raise StorageError(f"the disk reads differently each time: {segment.path}")
             verify(store, path, first.sha256, first.size)
     return TieredSegment(
-        segment.base,
-        segment.next,
-        first.size,
-        first.sha256,
-        segment.max_timestamp,
-        segment.last_epoch,
-        scan.index.last_txid,
-        path,
+        base=segment.base,
+        next=segment.next,
+        size=first.size,
+        sha256=first.sha256,
+        max_timestamp=segment.max_timestamp,
+        last_epoch=segment.last_epoch,
+        last_txid=scan.index.last_txid,
+        path=path,
     )
 
 

@@ -87,6 +87,21 @@ class BatchHeader:
     crc: int
 
 
+def unsealed_header(
+    base: Offset, end: Offset, leader_epoch: LeaderEpoch, max_timestamp: TimestampUs
+) -> BatchHeader:
+    """Return the header of a batch of ``[base, end)`` whose flags and CRC are still 0."""
+    return BatchHeader(
+        version=FORMAT_VERSION,
+        flags=BatchFlags(0),
+        base=base,
+        next=end,
+        leader_epoch=leader_epoch,
+        max_timestamp=max_timestamp,
+        crc=0,
+    )
+
+
 _FLAGS: Final = tuple(map(BatchFlags, range(4)))
 """All that this version writes: to look one up is quicker than to make it."""
 
@@ -156,15 +171,8 @@ def encode(
     assert records.num_rows > 0, "U1: a written batch has records"
     assert records.schema.equals(SCHEMA), f"not the log's schema: {records.schema}"
     last = records.num_rows - 1
-    header = BatchHeader(
-        version=FORMAT_VERSION,
-        flags=BatchFlags(0),
-        base=base,
-        next=Offset(base + records.num_rows),
-        leader_epoch=leader_epoch,
-        max_timestamp=TimestampUs(records.column(1)[last].value),
-        crc=0,
-    )
+    end, timestamp = Offset(base + records.num_rows), TimestampUs(records.column(1)[last].value)
+    header = unsealed_header(base, end, leader_epoch, timestamp)
     assert records.column(0)[last].as_py() == header.next - 1, "offsets are dense from base"
     return _encoded(records, header, compression)
 
@@ -179,7 +187,7 @@ def encode_selected(
         "they are of the range"
     )
     timestamp = TimestampUs(records.column(1)[last].value)
-    header = BatchHeader(FORMAT_VERSION, BatchFlags(0), base, end, leader_epoch, timestamp, 0)
+    header = unsealed_header(base, end, leader_epoch, timestamp)
     return _encoded(records, header, Compression.NONE).seal(BatchFlags(0))
 
 

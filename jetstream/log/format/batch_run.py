@@ -294,13 +294,13 @@ def _put_back(stored: memoryview, places: Numbers, crcs: "npt.NDArray[np.uint32]
 def _header(entries: npt.NDArray[np.void]) -> BatchHeader:
     last = entries[-1]
     return BatchHeader(
-        FORMAT_VERSION,
-        BatchFlags(int(last["flags"])),
-        Offset(int(entries["base"][0])),
-        Offset(int(last["next"])),
-        LeaderEpoch(int(last["epoch"])),
-        TimestampUs(int(entries["timestamp"].max())),
-        int(last["crc"]),
+        version=FORMAT_VERSION,
+        flags=BatchFlags(int(last["flags"])),
+        base=Offset(int(entries["base"][0])),
+        next=Offset(int(last["next"])),
+        leader_epoch=LeaderEpoch(int(last["epoch"])),
+        max_timestamp=TimestampUs(int(entries["timestamp"].max())),
+        crc=int(last["crc"]),
     )
 
 

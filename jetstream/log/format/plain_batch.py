@@ -30,13 +30,12 @@ import pyarrow as pa
 from envelope.limits import BATCH_BYTES_MAX
 from envelope.types import Buffer, Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.format.batch import (
-    FORMAT_VERSION,
     BatchFlags,
-    BatchHeader,
     UnsealedBatch,
     digits_of,
     encode,
     encode_group,
+    unsealed_header,
 )
 from jetstream.log.format.message import ENTRY_DIGITS, RecordBatchFields, find_frame, record_batch_fields
 from jetstream.log.format.schema import SCHEMA
@@ -137,15 +136,7 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
     subject_bytes, subject_ends = _ends(records.subjects)
     value_bytes, value_ends = _ends(records.payloads)
     layout = _lay_out(count, subject_bytes, value_bytes)
-    header = BatchHeader(
-        FORMAT_VERSION,
-        BatchFlags(0),
-        records.base,
-        Offset(records.base + count),
-        leader_epoch,
-        records.timestamp,
-        0,
-    )
+    header = unsealed_header(records.base, Offset(records.base + count), leader_epoch, records.timestamp)
     frame = bytearray().join(
         (
             TEMPLATE.metadata,

@@ -70,18 +70,27 @@ def _known(segment: Segment, index: BatchIndex, row: int, end: Offset) -> Hole:
         and index[last + 1].end - first.position <= HOLE_BYTES_MAX
     ):
         last += 1
-    length = index[last].end - first.position
-    return Hole(segment, row, last + 1 - row, first.base, index[last].next, first.position, length)
+    return Hole(
+        segment=segment,
+        row=row,
+        rows=last + 1 - row,
+        base=first.base,
+        next=index[last].next,
+        position=first.position,
+        length=index[last].end - first.position,
+    )
 
 
 def _missing(segment: Segment, following: Offset, index: BatchIndex, row: int) -> Hole:
     """Return the hole before a batch that the index knows, or at the end of the segment."""
     base, position = (index[row - 1].next, index[row - 1].end) if row else (segment.base, FIRST_BATCH)
-    if row == len(index):
+    length: int | None
+    if row < len(index):
+        end, length = index[row].base, index[row].position - position
+    else:
         # Of the segment that grows an end is missing only if what was behind it has been cut.
-        length = None if segment.sealed else segment.data_end - position
-        return Hole(segment, row, 0, base, following, position, length)
-    return Hole(segment, row, 0, base, index[row].base, position, index[row].position - position)
+        end, length = following, None if segment.sealed else segment.data_end - position
+    return Hole(segment=segment, row=row, rows=0, base=base, next=end, position=position, length=length)
 
 
 def check_fits(hole: Hole, index: BatchIndex, epochs: EpochHistory, batches: Sequence[SealedBatch]) -> None:

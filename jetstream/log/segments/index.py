@@ -293,14 +293,14 @@ def decode_summary(content: bytes) -> IndexSummary:
         raise CorruptDataError("an index header does not match its checksum")
     count, base, end, data_end, epoch, timestamp, txid = fields
     return IndexSummary(
-        count,
-        Offset(base),
-        Offset(end),
-        FilePosition(data_end),
-        LeaderEpoch(epoch),
-        TimestampUs(timestamp),
-        _txid(txid),
-        entries_crc,
+        entries=count,
+        base=Offset(base),
+        next=Offset(end),
+        data_end=FilePosition(data_end),
+        last_epoch=LeaderEpoch(epoch),
+        max_timestamp=TimestampUs(timestamp),
+        last_txid=_txid(txid),
+        entries_crc=entries_crc,
     )
 
 
