@@ -60,11 +60,11 @@ def selection_of(request: Fetch) -> Selection | None:
     except RequestError as error:
         raise RequestError(f"subject: {error.description}") from None
     return Selection(
-        subject,
-        None if request.key is None else request.key.encode(),
-        None if request.columns is None else frozenset(request.columns),
-        request.max_records,
-        _bytes_max(request),
+        subject=subject,
+        key=None if request.key is None else request.key.encode(),
+        columns=None if request.columns is None else frozenset(request.columns),
+        records_max=request.max_records,
+        bytes_max=_bytes_max(request),
     )
 
 

@@ -46,7 +46,7 @@ class Selected:
     max_timestamp: TimestampUs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Which records and columns a reader wants.
 

@@ -56,7 +56,7 @@ Verify = Literal["tail", "full"]
 """Which batches are read when a log opens: those after the last index, or all."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
     """What opening the log found and did.
 
@@ -109,7 +109,7 @@ class Recovery:
         self.checkpoint: Checkpoint | None = None
         self.compaction = CompactionState()
         self.rewritten_end = Offset(0)
-        self.report = RecoveryReport(now)
+        self.report = RecoveryReport(opened_at=now)
 
     def run(self) -> None:
         """Recover; returns when all that is kept is durable.

@@ -26,7 +26,7 @@ from metadata.stream_config import StreamConfig
 MANIFEST_FORMAT: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TieredSegment:
     """One segment in the object store.
 
@@ -61,7 +61,7 @@ class TieredSegment:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TierManifest:
     """What the object store has of a stream, as of one version of its mark.
 

@@ -7,22 +7,29 @@ from metadata.stream_config import StreamConfig
 
 def segment(base: int, end: int, epoch: int = 1) -> TieredSegment:
     return TieredSegment(
-        Offset(base), Offset(end), 100, "0" * 64, TimestampUs(end), LeaderEpoch(epoch), None, f"d/{base}"
+        base=Offset(base),
+        next=Offset(end),
+        size=100,
+        sha256="0" * 64,
+        max_timestamp=TimestampUs(end),
+        last_epoch=LeaderEpoch(epoch),
+        last_txid=None,
+        path=f"d/{base}",
     )
 
 
 def manifest(*segments: TieredSegment, start: int = 0, end: int = 0) -> TierManifest:
     return TierManifest(
-        StreamName("orders"),
-        Incarnation("life"),
-        3,
-        LeaderEpoch(2),
-        TimestampUs(5),
-        StreamConfig(name="orders", subject="orders.>", tier=True, labels={"a": "ä"}),
-        Offset(start),
-        Offset(end),
-        ((LeaderEpoch(1), Offset(0), TimestampUs(1)), (LeaderEpoch(2), Offset(20), TimestampUs(2))),
-        segments,
+        name=StreamName("orders"),
+        incarnation=Incarnation("life"),
+        version=3,
+        leader_epoch=LeaderEpoch(2),
+        written_at=TimestampUs(5),
+        config=StreamConfig(name="orders", subject="orders.>", tier=True, labels={"a": "ä"}),
+        start=Offset(start),
+        end=Offset(end),
+        epochs=((LeaderEpoch(1), Offset(0), TimestampUs(1)), (LeaderEpoch(2), Offset(20), TimestampUs(2))),
+        segments=segments,
     )
 
 

@@ -6,7 +6,7 @@ from envelope.limits import SEGMENT_BYTES_DEFAULT
 from envelope.types import Compression, SyncMode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionConfig:
     """How a log that keeps the last record of each key is compacted.
 
@@ -25,7 +25,7 @@ class CompactionConfig:
     codec: Compression = Compression.NONE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """Settings of one log; a change takes effect at the next append, roll or retention run.
 

@@ -52,7 +52,7 @@ class Damage(NamedTuple):
     reason: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SegmentScan:
     """What a segment file holds.
 
@@ -146,7 +146,7 @@ def scan_segment(file: File, base: Offset, known: BatchIndex | None = None) -> S
     """
     window = FileWindow(file, file.size())
     index = known if known is not None else BatchIndex()
-    scan = SegmentScan(index, [], base, FilePosition(0), sealed=False, base=base)
+    scan = SegmentScan(index=index, damages=[], next=base, data_end=FilePosition(0), sealed=False, base=base)
     if len(index):
         last = index[len(index) - 1]
         scan.next, scan.data_end = last.next, last.end

@@ -19,7 +19,7 @@ from jetstream.log.state.epochs import EPOCHS_FILE, EpochHistory
 CHECKPOINT_FILE: Final = "checkpoint"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """Content of the checkpoint file.
 

@@ -57,7 +57,14 @@ def finish_reset(disk: Disk, directory: str) -> Checkpoint:
     if purged_end:
         compaction = CompactionState(purged_end=purged_end)
         write_state(disk, f"{directory}/{COMPACTION_FILE}", compaction.encode())
-    checkpoint = Checkpoint(offset, offset, offset, FilePosition(0), NO_EPOCH, clean=False)
+    checkpoint = Checkpoint(
+        log_start_offset=offset,
+        synced_end=offset,
+        segment_base=offset,
+        synced_position=FilePosition(0),
+        last_epoch=NO_EPOCH,
+        clean=False,
+    )
     # This makes the directory's other changes durable as well.
     write_state(disk, f"{directory}/{CHECKPOINT_FILE}", checkpoint.encode())
     disk.unlink(path)

@@ -228,15 +228,15 @@ class TierTurn:
         if known is not None or mark.manifest is not None:
             return known
         return TierManifest(
-            self.stream.name,
-            self.stream.incarnation,
-            mark.version,
-            self._epoch,
-            self.clock.wall(),
-            self.stream.config,
-            mark.end,
-            mark.end,
-            (),
+            name=self.stream.name,
+            incarnation=self.stream.incarnation,
+            version=mark.version,
+            leader_epoch=self._epoch,
+            written_at=self.clock.wall(),
+            config=self.stream.config,
+            start=mark.end,
+            end=mark.end,
+            epochs=(),
         )
 
     async def _let_go(self, mark: TierMark, manifest: TierManifest) -> TierMark:

@@ -12,7 +12,14 @@ from jetstream.log.state.epochs import EpochHistory, EpochStart, decode_epochs, 
 from tests.support.logs import flipped
 from tests.support.memory_disk import Fault, FaultKind, MemoryDisk, PowerLostError, nothing_survives
 
-CHECKPOINT = Checkpoint(Offset(5), Offset(20), Offset(10), FilePosition(900), LeaderEpoch(2), clean=True)
+CHECKPOINT = Checkpoint(
+    log_start_offset=Offset(5),
+    synced_end=Offset(20),
+    segment_base=Offset(10),
+    synced_position=FilePosition(900),
+    last_epoch=LeaderEpoch(2),
+    clean=True,
+)
 
 
 def history(*starts: tuple[int, int]) -> EpochHistory:
