@@ -180,11 +180,11 @@ def committed(offset: Offset, stream: StreamView[RangeT]) -> Offset:
     return max(min(offset, stream.high_watermark), stream.index.log_start_offset)
 
 
-def check_incarnation(wanted: Incarnation | None, stream: StreamView[RangeT]) -> None:
+def check_incarnation(incarnation: Incarnation | None, stream: StreamView[RangeT]) -> None:
     """Raise StreamRecreated if the reader began with another life of the stream."""
-    if wanted is not None and wanted != stream.incarnation:
+    if incarnation is not None and incarnation != stream.incarnation:
         raise StreamRecreated(
-            f"the stream was created again: its incarnation is {stream.incarnation}, not {wanted}",
+            f"the stream was created again: its incarnation is {stream.incarnation}, not {incarnation}",
             incarnation=stream.incarnation,
         )
 

@@ -124,23 +124,23 @@ class _Kept:
     _bytes: int = 0
     _seen_bytes: int = 0
 
-    def add(self, wanted: pa.RecordBatch, header: BatchHeader, seen_bytes: int) -> bool:
-        """Take in what is wanted of the next batch; tell whether another one may follow."""
-        self._bytes += wanted.nbytes
+    def add(self, selected: pa.RecordBatch, header: BatchHeader, seen_bytes: int) -> bool:
+        """Add the selected records of the next batch; return whether another batch may follow."""
+        self._bytes += selected.nbytes
         self._seen_bytes += seen_bytes
         if self.batches and self._bytes > self.bytes_max:
             self.next = header.base
             return False
-        if self.records_max is not None and self._records + wanted.num_rows >= self.records_max:
-            wanted = wanted.slice(0, self.records_max - self._records)
-            self.batches.append(wanted)
-            self.next = Offset(wanted.column(0)[-1].as_py() + 1)
-            self.max_timestamp = TimestampUs(wanted.column(1)[-1].value)
+        if self.records_max is not None and self._records + selected.num_rows >= self.records_max:
+            selected = selected.slice(0, self.records_max - self._records)
+            self.batches.append(selected)
+            self.next = Offset(selected.column(0)[-1].as_py() + 1)
+            self.max_timestamp = TimestampUs(selected.column(1)[-1].value)
             return False
         self.max_timestamp = header.max_timestamp
-        if wanted.num_rows:
-            self.batches.append(wanted)
-            self._records += wanted.num_rows
+        if selected.num_rows:
+            self.batches.append(selected)
+            self._records += selected.num_rows
         if self._seen_bytes >= SEEN_BYTES_MAX:
             self.next = header.next
             return False

@@ -23,7 +23,7 @@ def download_segment(
     store: ObjectStore,
     disk: Disk,
     directory: str,
-    wanted: TieredSegment,
+    tiered: TieredSegment,
     progressed: Callable[[], None] = lambda: None,
     root: Path | None = None,
 ) -> LogReader:
@@ -37,7 +37,7 @@ def download_segment(
         store: where it is.
         disk: where it is to be.
         directory: of that disk, for this segment alone.
-        wanted: the segment.
+        tiered: the segment.
         progressed: called with every chunk.
         root: of the disk in the file system; None: nowhere.
 
@@ -49,9 +49,9 @@ def download_segment(
         disk.remove_tree(directory)
     make_directories(disk, directory)
     try:
-        segment = Segment(disk, directory, wanted.base)
-        if root is None or not store.link(wanted.path, root / segment.path):
-            _copy(store, disk, segment, wanted, progressed)
+        segment = Segment(disk, directory, tiered.base)
+        if root is None or not store.link(tiered.path, root / segment.path):
+            _copy(store, disk, segment, tiered, progressed)
         with segment.leased() as file:
             scan = scan_segment(file, segment.base)
             segment.describe_scan(scan, file.size())
@@ -59,34 +59,34 @@ def download_segment(
         with contextlib.suppress(OutOfResources):
             disk.remove_tree(directory)
         raise
-    is_whole = scan.intact and scan.sealed and (scan.next, segment.size) == (wanted.next, wanted.size)
+    is_whole = scan.intact and scan.sealed and (scan.next, segment.size) == (tiered.next, tiered.size)
     if not is_whole:
         disk.remove_tree(directory)
-        raise _unavailable(wanted, "its bytes are no segment")
+        raise _unavailable(tiered, "its bytes are no segment")
     log = LogReader(directory, (segment,))
-    log.log_start_offset, log.log_end_offset = wanted.base, wanted.next
+    log.log_start_offset, log.log_end_offset = tiered.base, tiered.next
     log.epochs = EpochHistory()
     return log
 
 
 def _copy(
-    store: ObjectStore, disk: Disk, segment: Segment, wanted: TieredSegment, progressed: Callable[[], None]
+    store: ObjectStore, disk: Disk, segment: Segment, tiered: TieredSegment, progressed: Callable[[], None]
 ) -> None:
     file = disk.create(segment.path)
     try:
-        received = Hashed(store.chunks(wanted.path))
+        received = Hashed(store.chunks(tiered.path))
         position = 0
         for chunk in received:
             position += file.write([chunk], FilePosition(position))
             progressed()
-            if received.size > wanted.size:
+            if received.size > tiered.size:
                 break
     except TierUnavailable as error:
-        raise _unavailable(wanted, error.description) from error
+        raise _unavailable(tiered, error.description) from error
     finally:
         file.close()
-    if (received.sha256, received.size) != (wanted.sha256, wanted.size):
-        raise _unavailable(wanted, f"{wanted.path} has other bytes than were uploaded")
+    if (received.sha256, received.size) != (tiered.sha256, tiered.size):
+        raise _unavailable(tiered, f"{tiered.path} has other bytes than were uploaded")
 
 
 def download_manifest(store: ObjectStore, path: str) -> TierManifest:
@@ -116,9 +116,9 @@ def read_manifest(store: ObjectStore, path: str) -> TierManifest:
     return decode_manifest(path, bytes(content))
 
 
-def _unavailable(wanted: TieredSegment, why: str) -> TierUnavailable:
+def _unavailable(tiered: TieredSegment, why: str) -> TierUnavailable:
     return TierUnavailable(
-        f"offsets {wanted.base} to {wanted.next} are in the object store alone: {why}",
-        base=wanted.base,
-        next=wanted.next,
+        f"offsets {tiered.base} to {tiered.next} are in the object store alone: {why}",
+        base=tiered.base,
+        next=tiered.next,
     )

@@ -21,9 +21,9 @@ _NOTHING_TIERED = Offset(0)
 class SegmentAway(UnavailableError):
     """What is asked for has to be brought in first: a segment, or (None) the list of them."""
 
-    def __init__(self, wanted: TieredSegment | None) -> None:
+    def __init__(self, segment: TieredSegment | None) -> None:
         super().__init__("it is in the object store")
-        self.wanted = wanted
+        self.wanted = segment
 
     def not_in_time(self) -> TierUnavailable:
         """Return what who waited for it in vain is told."""

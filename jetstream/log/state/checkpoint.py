@@ -93,11 +93,11 @@ class DurabilityMarkers:
 
     __slots__ = ("_checkpoint", "_directory", "_disk", "followed")
 
-    def __init__(self, disk: Disk, directory: str, found: Checkpoint | None, *, followed: bool) -> None:
+    def __init__(self, disk: Disk, directory: str, checkpoint: Checkpoint | None, *, followed: bool) -> None:
         """Begin with what recovery found."""
         self._disk = disk
         self._directory = directory
-        self._checkpoint = found
+        self._checkpoint = checkpoint
         self.followed = followed
 
     @property
