@@ -51,7 +51,7 @@ class ConnectionCursors(Generic[TokenT]):
         self._idle: dict[int, _Cursor[TokenT]] = {}  # used longest ago first
 
     def enter(self, cursor: int, token: TokenT) -> bool:
-        """Take in a fetch; tell whether it has its turn now, or waits until `leave` returns it."""
+        """Take in a fetch; return whether it has its turn now, or waits until `leave` returns it."""
         busy = self._busy.get(cursor)
         if busy is not None:
             busy.waiting.append(token)

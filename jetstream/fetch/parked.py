@@ -96,7 +96,7 @@ class ParkedFetches(Generic[TokenT]):
         return self._by_deadline[0][0] if self._by_deadline else None
 
     def waits_on(self, stream: StreamName) -> bool:
-        """Tell whether some token of ``stream`` is parked."""
+        """Return whether some token of ``stream`` is parked."""
         return stream in self._by_offset
 
     def audit(self) -> None:

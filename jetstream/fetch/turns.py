@@ -102,7 +102,7 @@ class CatchUpScheduler:
         self._due_s = begun_s + cost_s / self._share
 
     def are_taken(self, now_s: float) -> bool:
-        """Tell whether there are readers that catch up."""
+        """Return whether there are readers that catch up."""
         return now_s <= self._taken_s + _TAKING_S
 
     def wait_s(self, now_s: float) -> float:

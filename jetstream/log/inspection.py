@@ -288,7 +288,7 @@ def _check_index(disk: Disk, path: str, scan: SegmentScan, problems: list[Findin
 
 
 def _agrees(index: BatchIndex, scan: SegmentScan) -> bool:
-    """Tell whether the index describes the first batches of the segment; a sealed one's describes all."""
+    """Return whether the index describes the first batches of the segment; a sealed one's describes all."""
     if len(index) > len(scan.index) or (scan.sealed and len(index) < len(scan.index)):
         return False
     return all(index[row] == scan.index[row] for row in range(len(index)))

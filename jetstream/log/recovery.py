@@ -41,7 +41,7 @@ from jetstream.log.state.rewrite_state import recovered_rewritten_end
 
 
 def holds_log(disk: Disk, directory: str) -> bool:
-    """Tell whether there is a log in ``directory``, in whatever state: whoever opens one leaves a segment.
+    """Return whether there is a log in ``directory``, in whatever state: whoever opens one leaves a segment.
 
     Raises:
         StorageError: the disk refused.

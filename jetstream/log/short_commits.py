@@ -41,7 +41,7 @@ class InlineCommitPolicy:
     def allows(
         self, sizes: Sequence[int], now: float, *, is_followed: bool = False, sync_seconds: float = 0.0
     ) -> bool:
-        """Tell whether a commit is short.
+        """Return whether a commit is short.
 
         Args:
             sizes: bytes to be written, each to a log of its own.

@@ -190,7 +190,7 @@ class LogWriter:
         assert self._followed_groups <= FOLLOWED_GROUPS_MAX, f"L7: {self._followed_groups} groups"
 
     def _begins_inside(self, first: BatchHeader) -> bool:
-        """Tell whether the log is empty and begins inside that batch: its leader's was truncated there."""
+        """Return whether the log is empty and begins inside that batch: its leader's was truncated there."""
         reader = self._reader
         is_empty = reader.log_start_offset == reader.log_end_offset and len(reader.segments) == 1
         return is_empty and self.tail.is_empty and first.base < reader.log_end_offset < first.next

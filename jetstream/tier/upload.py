@@ -81,7 +81,7 @@ def upload_segment(
 
 
 def _is_there(store: ObjectStore, path: str, sha256: str, size: int) -> bool:
-    """Tell whether an earlier attempt has stored the very object, durably.
+    """Return whether an earlier attempt has stored the very object, durably.
 
     It is never written again then: a manifest may name it, though its leader has not heard so.
     """

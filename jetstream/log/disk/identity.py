@@ -1,4 +1,4 @@
-"""Who a data directory is, and that only one process uses it.
+"""The identity of a data directory, and the lock that keeps it to one process.
 
 The identity is a random name given when the directory is first used. It is registered with the node, so
 that a wiped or exchanged directory is noticed before anything is served from it.
@@ -18,7 +18,7 @@ from jetstream.log.disk.state_file import NEW_SUFFIX, decode_state, read_whole, 
 IDENTITY_FILE: Final = "identity"
 LOCK_FILE: Final = "lock"
 _NOT_OURS_BUT_HARMLESS: Final = frozenset((LOCK_FILE, IDENTITY_FILE + NEW_SUFFIX, "lost+found"))
-"""What may lie in a directory that is about to get its identity: "lost+found" comes with a file system."""
+"""Names allowed in a directory that is about to get its identity: "lost+found" comes with a file system."""
 
 
 class DirectoryIdentity:
@@ -55,7 +55,7 @@ class DirectoryIdentity:
         return cls(identity, lock)
 
     def close(self) -> None:
-        """Give the directory free."""
+        """Release the directory."""
         self._lock.close()
 
 

@@ -1,4 +1,4 @@
-"""Which machine this is: how two processes learn that one may read the files of the other.
+"""The id of the running kernel, by which two processes know that they share a machine and its files.
 
 Source: random(4), ``/proc/sys/kernel/random/boot_id``.
 """
@@ -14,14 +14,14 @@ _PURPOSE: Final = b"jetstream short-circuit reads "
 
 @cache
 def machine_id() -> str | None:
-    """Return what is the same in all processes under one running kernel, and nowhere else; None: unknown."""
+    """Return an id that all processes under one running kernel share, and no others; None: unknown."""
     return id_in(_KERNEL)
 
 
 def id_in(file: Path) -> str | None:
-    """Return the id of the machine whose kernel calls itself what is in ``file``.
+    """Return the id of the machine whose kernel's boot id is in ``file``.
 
-    It is a hash: what the kernel calls itself is nobody's business on other machines.
+    It is a hash, as the boot id is not to leave the machine.
     """
     try:
         name = file.read_bytes().strip()

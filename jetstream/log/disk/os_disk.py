@@ -19,8 +19,8 @@ from jetstream.log.disk.port import File
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 _REFUSED_WHOLE: Final = frozenset(("open", "create", "list", "read", "write", "rename", "clear"))
-"""What has done nothing, or nothing that its caller does not undo, when it finds the process or the kernel
-exhausted. The other calls need neither a descriptor nor much memory, and their callers no way back."""
+"""Calls that have done nothing, or nothing that their caller does not undo, when the process or the kernel is
+exhausted. The other calls need neither a descriptor nor much memory, and their callers have no way back."""
 _READ_ONLY: Final = frozenset((errno.EACCES, errno.EROFS, errno.EPERM))
 _IOV_MAX: Final = 1024
 _FILE_MODE: Final = 0o640

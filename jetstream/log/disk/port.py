@@ -5,8 +5,8 @@ Paths are relative to the disk's root, "/"-separated. Errors are typed and raise
 * `DiskFull`: no space (ENOSPC), quota (EDQUOT) or file-size limit (EFBIG); the caller may undo and go on;
 * `OutOfResources`, which is a `DiskFull`: no descriptor (EMFILE, ENFILE) or no memory (ENOMEM, ENOBUFS) to
   open, create, list, read, write, rename or remove a tree with; never from a sync;
-* `FsyncFailed`: a sync failed. What is on disk is unknown, a second attempt proves nothing (the kernel may
-  have marked the pages clean: Rebello et al., ATC'20), so the caller must give the file up;
+* `FsyncFailed`: a sync failed. The state of the disk is unknown, and a second attempt proves nothing (the
+  kernel may have marked the pages clean: Rebello et al., ATC'20), so the caller must give the file up;
 * `StorageError`: everything else, including a path that is missing or exists already.
 
 `OsDisk` is the real one; `MemoryDisk` is its equal for tests and simulation, with faults and power loss.
@@ -50,7 +50,7 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """One directory tree that nobody else writes."""
+    """A directory tree that nobody else writes."""
 
     def open(self, path: str) -> File:
         """Open an existing file."""
@@ -59,7 +59,7 @@ class Disk(Protocol):
         """Create a file that must not exist; its entry is durable only after `sync_dir`."""
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file or directory is there."""
+        """Return whether a file or directory is there."""
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, sorted."""
@@ -96,7 +96,7 @@ class Disk(Protocol):
         """Create or open ``path`` and hold it exclusively until it is closed.
 
         Raises:
-            StorageError: somebody else holds it.
+            StorageError: another process holds it.
         """
 
 

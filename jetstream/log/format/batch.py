@@ -44,7 +44,7 @@ _DIGITS: Final = re.compile(rb"[0-9a-f]{%d}" % ENTRY_DIGITS)
 _FLAGS_AT: Final = 4
 CRC_AT: Final = 72
 _WRITERS_SCHEMA_BYTES: Final = SCHEMA.serialize().size
-"""What the installed pyarrow's stream writer puts before the first batch."""
+"""Bytes that the installed pyarrow's stream writer puts before the first batch."""
 ZEROS: Final = b"00000000"
 SIGNED_MAX: Final = (1 << 63) - 1
 
@@ -66,7 +66,7 @@ _OPTIONS: Final = {
 
 
 class BatchFlags(IntFlag):
-    """What the writer of a batch knew."""
+    """The place of a batch in its segment and its write group."""
 
     ROLL = 1
     """First batch of a segment."""
@@ -103,7 +103,7 @@ def unsealed_header(
 
 
 _FLAGS: Final = tuple(map(BatchFlags, range(4)))
-"""All that this version writes: to look one up is quicker than to make it."""
+"""All values that this version writes: a look-up is quicker than a construction."""
 
 SealedBatch = tuple[BatchHeader, memoryview]
 """A finished batch and its header."""
@@ -192,7 +192,7 @@ def encode_selected(
 
 
 def encode_kept(records: pa.RecordBatch, header: BatchHeader, compression: Compression) -> memoryview:
-    """Encode what is kept of a batch, nothing perhaps, as a finished batch under ``header``, CRC anew."""
+    """Encode the kept records of a batch, perhaps none, as a finished batch under ``header``, CRC anew."""
     assert records.num_rows <= header.next - header.base, "only fewer records than offsets are kept"
     return _encoded(records, header, compression).seal(header.flags)
 
@@ -206,13 +206,14 @@ def with_header(frame: Buffer, header: BatchHeader) -> memoryview:
 
 
 def tail_of(frame: Buffer, offset: Offset, later: TimestampUs) -> tuple[BatchHeader, memoryview]:
-    """Return the part of one good batch from ``offset``, which is in its range, on as a batch of its own.
+    """Return the part of one good batch from ``offset`` on, which is in its range, as a batch of its own.
 
     Args:
         frame: the batch.
         offset: where the part begins.
-        later: the first timestamp of what follows the batch. A part without records takes it: those that
-            compaction has removed may be there still where the part is to go, later than all that stay here.
+        later: the first timestamp behind the batch. A part without records gets it: the records that
+            compaction has removed here may still be in the log that the part goes to, and are later than
+            all that stay here.
 
     Raises:
         CorruptDataError, Unsupported: as `decode`.
@@ -228,7 +229,7 @@ def tail_of(frame: Buffer, offset: Offset, later: TimestampUs) -> tuple[BatchHea
 def first_timestamp(frame: Buffer) -> TimestampUs:
     """Return the timestamp of the first record that one good batch still has; its own if it has none.
 
-    Compaction may take records from it, but the first timestamp of what is left is never earlier.
+    Compaction may remove records from it; the first timestamp of the rest is never earlier.
 
     Raises:
         CorruptDataError, Unsupported: as `decode`.
@@ -255,7 +256,7 @@ def _encoded(records: pa.RecordBatch, header: BatchHeader, compression: Compress
 def last_txid(records: pa.RecordBatch) -> int | None:
     """Return the largest transaction id among ``records``, None if there is none.
 
-    It is the last one (S2), but what is found by it must not depend on that.
+    It is the last one (S2), but a search by it must not depend on that.
     """
     txids = records["txid"]
     if txids.null_count == len(txids):
@@ -335,7 +336,7 @@ def iter_frames(data: Buffer, start: int = 0) -> Iterator[memoryview]:
     """Yield each complete message in ``data`` from ``start``; an incomplete last one is left out.
 
     Raises:
-        CorruptDataError: what follows the last good message does not begin one of ours.
+        CorruptDataError: the bytes behind the last good message do not begin one of ours.
     """
     view = memoryview(data)
     while start < len(view):

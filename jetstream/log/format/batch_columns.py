@@ -1,8 +1,8 @@
 """The columns of small batches that stand side by side, read together from where their parts lie.
 
-Every batch says in its metadata, at fixed places, where in its body each column is. So what many neighbours
-say is one matrix, judged and used by columns: no step for each batch. Where all say the same, as with values
-of one length, one layout stands for all.
+The metadata of a batch holds, at fixed places, the position of each column in its body. So the metadata of
+many neighbours is one matrix, checked and used by columns: no step for each batch. If all are equal, as with
+values of one length, one layout stands for all.
 
 Source: Apache Arrow columnar format, "Physical memory layout" and "RecordBatch message".
 """
@@ -24,7 +24,7 @@ Flags = npt.NDArray[np.bool_]
 _Ends = npt.NDArray[np.int32]
 
 BODY_BYTES_MAX: Final = 16 * KIB
-"""Of a batch among others: a larger one is worth a decoding of its own."""
+"""Bytes of the largest body that is read with others: a larger one is worth a decoding of its own."""
 
 WORD: Final = 8
 _END: Final = np.dtype(np.int32)
@@ -45,12 +45,12 @@ _TEXTS: Final = {"subject": _Column(2, 4), "key": _Column(3, 7), "value": _Colum
 _COLUMNS: Final = {**_NUMBERS, **_TEXTS, "headers": _Column(4, 10)}
 _HEADERS: Final = _COLUMNS["headers"]
 _IN_HEADERS: Final = slice(5, 8)
-"""The nodes of what a list of headers has."""
+"""The nodes inside a list of headers."""
 _NULLABLE: Final = tuple(_COLUMNS[name] for name in ("key", "txid", "value"))
 _PRESENT: Final = tuple(_COLUMNS[name] for name in ("offset", "timestamp", "subject"))
 
 HEADERS_AT: Final = TEMPLATE.fields.nodes + _HEADERS.node * 2 * WORD
-"""Where in the metadata it says how many records there are, and behind that how many without headers."""
+"""Position in the metadata of the number of records; the number of those without headers follows."""
 
 assert len(TEMPLATE.metadata) % WORD == TEMPLATE.fields.nodes % WORD == TEMPLATE.fields.buffers % WORD == 0
 
@@ -61,7 +61,7 @@ def words_of(content: Buffer) -> Numbers:
 
 
 def words_at(start: int, end: int) -> slice:
-    """Return which words of the metadata these bytes are in."""
+    """Return the words of the metadata that hold the bytes ``[start, end)``."""
     return slice(start // WORD, (end + WORD - 1) // WORD)
 
 
@@ -70,24 +70,24 @@ _BUFFERS_AT: Final = words_at(TEMPLATE.fields.buffers, TEMPLATE.fields.buffers +
 
 
 class Layouts(NamedTuple):
-    """What the metadata of batches says of their bodies: of each, or of one that all the others are like.
+    """The layout of batches' bodies, from their metadata: of each batch, or of one that all others equal.
 
-    A row for each number, a column for each batch: what is compared and gathered lies side by side.
+    A row for each number, a column for each batch: numbers that are compared lie side by side.
     """
 
     nodes: Numbers
-    """Of each column how many entries it has, and how many of them are null: 10 x 2 x batches."""
+    """Entries and nulls of each column: 10 x 2 x batches."""
     buffers: Numbers
-    """Where each begins in the body, and its length: 24 x 2 x batches."""
+    """Position in the body and length of each buffer: 24 x 2 x batches."""
 
     @property
     def rows(self) -> Numbers:
-        """How many records each batch has."""
+        """Number of records of each batch."""
         rows: Numbers = self.nodes[0, 0]
         return rows
 
     def are_flat(self, body_lengths: Numbers) -> Flags:
-        """Tell of each that seems to have no headers whether its columns are complete, in its body."""
+        """Return for each batch that seems to have no headers whether its body holds complete columns."""
         rows, nulls = self.rows, self.nodes[:, 1]
         starts, lengths = self.buffers[:, 0], self.buffers[:, 1]
         left = body_lengths[: len(rows)] - starts
@@ -111,14 +111,14 @@ class Layouts(NamedTuple):
         return fit
 
     def of_first(self, count: int) -> "Layouts":
-        """Return those of the first ``count`` batches."""
+        """Return the layouts of the first ``count`` batches."""
         if len(self.rows) == 1:
             return Layouts(*(np.broadcast_to(each, (*each.shape[:2], count)) for each in self))
         return Layouts(*(each[..., :count] for each in self))
 
 
 def layouts_of(metadata: Numbers) -> Layouts:
-    """Return what is said in the metadata of batches: a row of words for each."""
+    """Return the layouts in the metadata of batches: a row of words for each batch."""
     return Layouts(
         metadata[:, _NODES_AT].T.copy().reshape(_NODES, 2, -1),
         metadata[:, _BUFFERS_AT].T.copy().reshape(_BUFFERS, 2, -1),
@@ -129,19 +129,19 @@ class FlatBatches:
     """Neighbouring batches that are flat."""
 
     def __init__(self, stored: memoryview, places: Numbers, layouts: Layouts) -> None:
-        """Look at ``stored``, in which each begins at one of ``places``."""
+        """Read ``stored``, in which each batch begins at one of ``places``."""
         self._stored = stored
         self._places = places
         self._layouts = layouts
 
     def leading(self, count: int) -> "FlatBatches":
-        """Return the first of them."""
+        """Return the first ``count`` batches."""
         if count == len(self._places):
             return self
         return FlatBatches(self._stored, self._places[:count], self._layouts.of_first(count))
 
     def in_order(self) -> int:
-        """Return of how many leading batches the texts end where they can."""
+        """Return the number of leading batches whose texts end inside their buffers."""
         batches, found = self._rows.batches, len(self._places)
         for column, text in self._texts.items():
             length = self._layouts.buffers[_TEXTS[column].first + 2, 1][batches]
@@ -182,7 +182,7 @@ class FlatBatches:
         )
 
     def _copied(self, name: str, every_second: "pa.Array[Any]") -> "pa.Array[Any]":
-        """Return a copy of what is there: it is read as one array, in turns with what is between."""
+        """Return a copy of a column, which is read as one array together with the bytes between its parts."""
         begin, starts, stops = self._texts[name]
         turns = np.empty((len(begin), 2), _END)
         np.add(begin, starts, out=turns[:, 0], casting="same_kind")
@@ -194,7 +194,6 @@ class FlatBatches:
         return pa.Array.from_buffers(SCHEMA.field(name).type, len(begin), buffers)
 
     def _starts(self, buffer: int) -> Numbers:
-        """Return where that buffer of each record's batch begins."""
         starts: Numbers = self._places + len(TEMPLATE.metadata) + self._layouts.buffers[buffer, 0]
         return starts[self._rows.batches]
 
@@ -210,14 +209,14 @@ class FlatBatches:
 
 
 class _Rows(NamedTuple):
-    """The records of a run: which batch each is in, and which of its records it is."""
+    """The records of a run: the batch of each, and its number within it."""
 
     batches: Numbers
     within: Numbers
 
 
 class _Texts(NamedTuple):
-    """Where the texts of each record's batch begin, and where among them the record's own begins and ends."""
+    """Start of the texts of each record's batch; start and end of the record's own among them."""
 
     begin: Numbers
     starts: _Ends

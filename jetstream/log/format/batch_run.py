@@ -2,11 +2,11 @@
 
 A batch of few records costs as much to decode as one of thousands, nearly all of it before the first record.
 But the metadata of batches without headers differs only in numbers at fixed places (`plain_batch`). So those
-of a run of neighbours are compared as the rows of one matrix, `batch_columns` reads what they have together,
-and one pass checks all their CRCs. Where all are laid out alike, what is found of the first is true of all.
+of a run of neighbours are compared as the rows of one matrix, `batch_columns` reads their columns together,
+and one pass checks all their CRCs. If all have one layout, only that of the first is computed.
 
-What is read here is what `decode` returns, put together. Whatever does not fit (headers, a compressed body,
-a gap, another epoch, damage) ends the run before it: the reader of single batches is the one that judges it.
+The result equals the records of `decode`, put together. A batch that does not fit (headers, a compressed
+body, a gap, another epoch, damage) ends the run before it; the reader of single batches judges it.
 """
 
 import struct
@@ -47,12 +47,12 @@ from jetstream.log.format.message import ENTRY_DIGITS, PREFIX_BYTES
 from jetstream.log.format.plain_batch import TEMPLATE, blank
 
 _FRAMES_MIN: Final = 32
-"""Fewer are quicker one by one."""
+"""Fewer batches are quicker one by one."""
 _RUN_BYTES_MAX: Final = 4 * MIB
 _ROW_BYTES: Final = KIB
-"""What a batch of one small record takes: for so much a record wanted is a run looked for, not beyond."""
+"""Bytes of a batch of one small record: a run is looked for in so many bytes per requested record."""
 _rooms: Final[list[bytearray]] = []
-"""Memory for a run each, as many as threads read runs at once: to get it anew takes as long as all else."""
+"""Buffers for one run each, as many as threads read runs at once: an allocation costs as much as the rest."""
 
 _CRC: Final = np.dtype("<u4")
 
@@ -71,19 +71,19 @@ _ENTRY: Final = np.dtype(
 
 _MASK: Final = bytearray(b"\xff" * len(TEMPLATE.metadata))
 blank(_MASK)
-"""Which bits of the metadata are the same in every batch."""
+"""The bits of the metadata that are the same in every batch."""
 
 _NO_VALUE: Final = 256
 _VALUES: Final = np.full(1 << 16, _NO_VALUE, np.uint16)
 _VALUES[np.frombuffer(bytes(range(256)).hex().encode(), np.uint16)] = np.arange(256)
-"""What two digits are worth."""
+"""The value of two digits."""
 
 _PREFIX: Final = TEMPLATE.metadata[:PREFIX_BYTES]
 _WALKED: Final = struct.Struct(
     f"<{PREFIX_BYTES}s{TEMPLATE.fields.body_length - PREFIX_BYTES}xq"
     f"{HEADERS_AT - TEMPLATE.fields.body_length - WORD}xqq"
 )
-"""Of a batch its prefix, the length of its body, how many records it has, and how many without headers."""
+"""Words of the prefix, the length of the body, the number of records, and that of records without headers."""
 
 _METADATA_WORDS: Final = len(TEMPLATE.metadata) // WORD
 _SAME_AT: Final = np.flatnonzero(words_of(_MASK))
@@ -91,17 +91,17 @@ _SAME_MASK: Final = words_of(_MASK)[_SAME_AT]
 _SAME: Final = words_of(TEMPLATE.metadata)[_SAME_AT] & _SAME_MASK
 _ENTRY_AT: Final = words_at(TEMPLATE.digits, TEMPLATE.digits + ENTRY_DIGITS)
 _OWN_AT: Final = slice(-(-TEMPLATE.digits // WORD), (TEMPLATE.digits + ENTRY_DIGITS) // WORD)
-"""Which words of the metadata are digits of the header entry and nothing else."""
+"""Words of the metadata that hold digits of the header entry and nothing else."""
 
 
 def merged_batches(
     data: Buffer, rows: int, max_bytes: int = _RUN_BYTES_MAX
 ) -> Iterator[tuple[BatchHeader, pa.RecordBatch]]:
-    """Yield what `decode` returns of each message in ``data``, with small neighbours put together.
+    """Yield header and records of each message in ``data``, as `decode`, with small neighbours put together.
 
-    The header of several says the range of all, and the flags and CRC of the last one. They end with the
-    batch that brings them to ``rows`` records, or before the one that would take them beyond ``max_bytes``,
-    4 MiB, or 1 KiB for each of ``rows``. An incomplete last message is left out.
+    The header of a run has the range of all, and the flags and CRC of the last batch. A run ends with the
+    batch that brings it to ``rows`` records, or before the batch that would exceed ``max_bytes``, 4 MiB, or
+    1 KiB for each of ``rows``. An incomplete last message is left out.
 
     Args:
         data: if it can be written, batches that have been yielded together are not whole in it afterwards.
@@ -109,7 +109,7 @@ def merged_batches(
         max_bytes: of a run.
 
     Raises:
-        CorruptDataError, Unsupported: as `decode`, when all batches before have been yielded.
+        CorruptDataError, Unsupported: as `decode`, after all batches before were yielded.
     """
     view, start = memoryview(data), 0
     while start < len(view):
@@ -151,7 +151,7 @@ def _writable(data: memoryview) -> Iterator[memoryview]:
 
 
 def _read_stored(stored: memoryview, places: Numbers) -> FoundBatch | None:
-    """Return the run in ``stored``, if any; only what is no part of it is whole there afterwards."""
+    """Return the run in ``stored``, if any; afterwards only the batches behind it are whole there."""
     lengths = places[1:] - places[:-1]
     metadata = _metadata(stored, places[:-1], lengths)
     entries, fit = _entries(metadata)
@@ -173,7 +173,6 @@ def _read_stored(stored: memoryview, places: Numbers) -> FoundBatch | None:
 
 
 def _metadata(stored: memoryview, places: Numbers, lengths: Numbers) -> Numbers:
-    """Return the metadata of each batch, in words; a view if all are of one length."""
     words = words_of(stored)
     if (lengths == lengths[0]).all():
         return words[: lengths.sum() // WORD].reshape(len(lengths), -1)[:, :_METADATA_WORDS]
@@ -181,7 +180,7 @@ def _metadata(stored: memoryview, places: Numbers, lengths: Numbers) -> Numbers:
 
 
 def _are_many(data: memoryview) -> bool:
-    """Tell whether enough batches at the start of ``data`` are small and seem to have no headers."""
+    """Return whether enough batches at the start of ``data`` are small and seem to have no headers."""
     start, end = 0, len(data) - len(TEMPLATE.metadata)
     for _ in range(_FRAMES_MIN):
         if start > end:
@@ -194,9 +193,9 @@ def _are_many(data: memoryview) -> bool:
 
 
 def _extents(data: memoryview, rows: int) -> Numbers:
-    """Return where each batch begins that may belong to the run, and where the last of them ends.
+    """Return the start of each batch that may belong to the run, and the end of the last one.
 
-    They are found by what all begin with. Where that stands inside of a batch too, the run ends before it.
+    They are found by their common prefix. If that also stands inside a batch, the run ends before it.
     """
     words = np.frombuffer(data[: len(data) // WORD * WORD], np.int64)
     starts = _found_starts(words)
@@ -213,7 +212,7 @@ def _extents(data: memoryview, rows: int) -> Numbers:
 
 
 def _found_starts(words: Numbers) -> Numbers:
-    """Return where batches seem to begin, in words: as far apart as the first two, if most of them are."""
+    """Return the words at which batches seem to begin: as far apart as the first two, if most of them are."""
     length = _METADATA_WORDS + int(words[TEMPLATE.fields.body_length // WORD]) // WORD
     count = (len(words) - _METADATA_WORDS) // length + 1
     apart = _leading(words[: (count - 1) * length + 1 : length] == words_of(_PREFIX)[0])
@@ -223,7 +222,7 @@ def _found_starts(words: Numbers) -> Numbers:
 
 
 def _are_alike(metadata: Numbers, lengths: Numbers) -> bool:
-    """Tell whether all batches are laid out like the first: they differ in their header entries only."""
+    """Return whether all batches are laid out like the first: they differ in their header entries only."""
     return bool(
         (lengths == lengths[0]).all()
         and (metadata[:, : _OWN_AT.start] == metadata[0, : _OWN_AT.start]).all()
@@ -232,7 +231,7 @@ def _are_alike(metadata: Numbers, lengths: Numbers) -> bool:
 
 
 def _are_ours(metadata: Numbers) -> Flags:
-    """Tell of each batch whether its metadata is that of a batch of ours, but for its header entry."""
+    """Return for each batch whether its metadata is that of a batch of ours, but for its header entry."""
     fit: Flags = (metadata[:, _SAME_AT] & _SAME_MASK == _SAME).all(axis=1)
     return fit
 
@@ -247,7 +246,7 @@ def _entries(metadata: Numbers) -> tuple[npt.NDArray[np.void], Flags]:
 
 
 def _fit_together(entries: npt.NDArray[np.void]) -> Flags:
-    """Tell of each batch whether it is one of this version, and goes on where the one before it ended."""
+    """Return for each batch whether it is one of this version, and goes on where the one before it ended."""
     base, end, epoch = entries["base"], entries["next"], entries["epoch"]
     fit: Flags = (base < end) & (end <= SIGNED_MAX) & (entries["version"] == FORMAT_VERSION)
     fit &= (epoch == epoch[0]) & (epoch <= SIGNED_MAX) & (entries["timestamp"] <= SIGNED_MAX)
@@ -256,12 +255,12 @@ def _fit_together(entries: npt.NDArray[np.void]) -> Flags:
 
 
 def _whole(stored: memoryview, places: Numbers, crcs: "npt.NDArray[np.uint32]") -> int:
-    """Return how many leading batches have the CRC that they say; `_put_back` undoes what it changes.
+    """Return how many leading batches have the CRC of their header; `_put_back` undoes the changes.
 
-    A CRC that comes to its own value, added to the bytes there, goes on behind them as if it began there. So
-    one pass that meets each batch's CRC at the start of the next one ends with that of the last, and with
-    another if one of them is damaged: the difference stays to the end. Which one that is, halves tell. That
-    the differences of several batches cancel out is as likely as that damage of one keeps its CRC: 2^-32.
+    A CRC that reaches its own value, added to the bytes there, goes on behind them as if it began there. So
+    one pass that finds each batch's CRC at the start of the next one ends with the CRC of the last batch, and
+    with another value if a batch is damaged: the difference stays to the end. The damaged one is found by
+    bisection. The differences of several batches cancel out as rarely as damage of one keeps its CRC: 2^-32.
     """
     digits = places[:-1, None] + np.arange(TEMPLATE.digits + CRC_AT, TEMPLATE.digits + CRC_AT + len(ZEROS))
     np.frombuffer(stored, np.uint8)[digits] = ZEROS[0]
@@ -284,7 +283,7 @@ def _whole(stored: memoryview, places: Numbers, crcs: "npt.NDArray[np.uint32]") 
 
 
 def _put_back(stored: memoryview, places: Numbers, crcs: "npt.NDArray[np.uint32]", first: int) -> None:
-    """Make batches that `_whole` has looked at what they were, from the one with the number ``first`` on."""
+    """Restore the batches that `_whole` changed, from the one with the number ``first`` on."""
     for place, crc in zip((places[first:] + TEMPLATE.digits + CRC_AT).tolist(), crcs[first:], strict=True):
         stored[place : place + len(ZEROS)] = b"%08x" % crc
     begun = max(first, 1)
@@ -305,5 +304,5 @@ def _header(entries: npt.NDArray[np.void]) -> BatchHeader:
 
 
 def _leading(flags: Flags) -> int:
-    """Return how many are true before the first that is not."""
+    """Return the number of leading true values."""
     return int(np.append(flags, np.False_).argmin())

@@ -1,6 +1,6 @@
 """CRC32C (Castagnoli) over any buffer: ``crc32c(data, crc=0)`` continues from ``crc``.
 
-Other threads run during a large one. It is the library's own function: one call for each batch that is read.
+Other threads run during a large one. It is the library's own function: one call per batch.
 
 Source: RFC 3720, appendix B.4.
 """

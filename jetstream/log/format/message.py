@@ -1,7 +1,7 @@
-"""Framing: where one encapsulated RecordBatch message ends, and where its header entry's digits stand.
+"""Framing: the end of one encapsulated RecordBatch message, and the place of its header entry's digits.
 
-Only the fields are walked that framing needs, and a few that are wanted of batches which nobody decodes;
-everything else of the flatbuffer is Arrow's business and is covered by the batch's CRC. Layout of an
+Only the fields that framing needs are walked, and a few that are read of batches without decoding them; the
+rest of the flatbuffer is Arrow's and is covered by the batch's CRC. Layout of an
 encapsulated message:
 
     offset  size  field
@@ -40,7 +40,7 @@ _U16: Final = struct.Struct("<H")
 _I64: Final = struct.Struct("<q")
 _EXTENT: Final = struct.Struct("<qq")
 _MESSAGE_VTABLE: Final = struct.Struct("<H2x5H")
-"""Its length, and where in a ``Message`` version, header type, header, body length and metadata stand."""
+"""Its length, and the places in a ``Message`` of version, header type, header, body length and metadata."""
 _METADATA_V5: Final = 4
 _RECORD_BATCH_BYTE: Final = b"\x03"
 _HEADER, _BODY_LENGTH = 2, 3
@@ -49,9 +49,9 @@ _KEY, _VALUE = 0, 1
 _HEADER_SLOT: Final = 4 + 2 * _HEADER
 _NODES_SLOT: Final = 4 + 2 * _NODES
 _TXID_NODE_AT: Final = 4 + 16 * 8
-"""Behind the vector's length the nodes of the columns before it, and of what is in the list of headers."""
+"""Behind the vector's length and the nodes of the columns before it, with those in the list of headers."""
 _TXID_BUFFER: Final = 19
-"""Two for each number, three for each text or bytes, two for the list of headers, seven for what is in it."""
+"""Two for each number, three for each text or bytes, two for the list of headers, seven for its content."""
 _CODEC: Final = 0
 _CODECS: Final[tuple[Literal["lz4", "zstd"], ...]] = ("lz4", "zstd")
 
@@ -73,7 +73,7 @@ class Frame(NamedTuple):
 
 
 class RecordBatchFields(NamedTuple):
-    """Positions, from the message's start, of what depends on a batch's records.
+    """Positions, from the message's start, of the numbers that depend on a batch's records.
 
     Attributes:
         body_length: int64.
@@ -117,7 +117,7 @@ def find_frame(data: bytes | bytearray | memoryview, start: int = 0) -> Frame | 
 def _walk(metadata: bytes) -> tuple[int, int]:
     """Return the body length and the position of the entry's digits within ``metadata``."""
     message = _U32.unpack_from(metadata, 0)[0]
-    # All five fields at once: it is done for every batch that is read.
+    # All five fields at once: this runs for every batch that is read.
     vtable = _vtable(metadata, message)
     length, version_at, type_at, _, body_at, custom_at = _MESSAGE_VTABLE.unpack_from(metadata, vtable)
     if length < _MESSAGE_VTABLE.size or not custom_at:
@@ -133,7 +133,7 @@ def _walk(metadata: bytes) -> tuple[int, int]:
 
 
 def record_batch_fields(message: bytes) -> RecordBatchFields:
-    """Return where the numbers of a whole RecordBatch message of ours stand that depend on its records."""
+    """Return the places in a whole RecordBatch message of ours of the numbers that depend on its records."""
     metadata = message[PREFIX_BYTES:]
     root = _U32.unpack_from(metadata, 0)[0]
     batch = _follow(metadata, _field(metadata, root, _HEADER))
@@ -151,7 +151,7 @@ def txid_nulls(message: bytes | bytearray | memoryview) -> tuple[int, int]:
     Raises:
         struct.error: it points outside itself.
     """
-    # Written out, as it is done for every batch that is read.
+    # Written out, as this runs for every batch that is read.
     root = PREFIX_BYTES + _U32.unpack_from(message, PREFIX_BYTES)[0]
     vtable = root - _I32.unpack_from(message, root)[0]
     at = root + _U16.unpack_from(message, vtable + _HEADER_SLOT)[0]
@@ -166,7 +166,7 @@ def txid_nulls(message: bytes | bytearray | memoryview) -> tuple[int, int]:
 def txid_buffers(message: bytes | bytearray | memoryview) -> tuple[memoryview, memoryview]:
     """Return validity and values of the transaction ids of a whole RecordBatch message of ours, decompressed.
 
-    The validity is empty if there is one in every record.
+    The validity is empty if every record has one.
 
     Raises:
         struct.error, ValueError, OSError: it points outside itself, or does not decompress.
@@ -190,7 +190,7 @@ def txid_buffers(message: bytes | bytearray | memoryview) -> tuple[memoryview, m
 
 
 def _decompressed(stored: memoryview, codec: Literal["lz4", "zstd"]) -> memoryview:
-    """Return what is in one buffer of a compressed body, which begins with its length, -1: it is as it is."""
+    """Return one buffer of a compressed body, decompressed; it begins with its length, -1: stored plain."""
     if not stored:
         return stored
     length = _I64.unpack_from(stored)[0]
@@ -198,7 +198,7 @@ def _decompressed(stored: memoryview, codec: Literal["lz4", "zstd"]) -> memoryvi
 
 
 def is_compressed(metadata: bytes) -> bool:
-    """Tell whether a RecordBatch message, whoever wrote it, has a compressed body.
+    """Return whether a RecordBatch message of any writer has a compressed body.
 
     ``metadata`` is the flatbuffer alone.
 
@@ -213,7 +213,7 @@ def is_compressed(metadata: bytes) -> bool:
 def decoded_bytes(message: bytes | bytearray | memoryview) -> int:
     """Return how many bytes the buffers of a whole RecordBatch message with a compressed body decode to.
 
-    Each buffer that is not empty begins with its decoded length, -1 if it is stored as it is.
+    Each buffer that is not empty begins with its decoded length, -1 if it is stored plain.
 
     Raises:
         struct.error: it points outside itself.
@@ -229,7 +229,6 @@ def decoded_bytes(message: bytes | bytearray | memoryview) -> int:
 
 
 def _find_entry(metadata: bytes, vector: int) -> int:
-    """Return where the value of the one custom-metadata entry stands."""
     if _U32.unpack_from(metadata, vector)[0] != 1:
         raise CorruptDataError("a record batch has more than one metadata entry")
     entry = _follow(metadata, vector + 4)
@@ -263,6 +262,5 @@ def _vtable(metadata: bytes, table: int) -> int:
 
 
 def _follow(metadata: bytes, position: int) -> int:
-    """Return where the relative reference at ``position`` points."""
     reference: int = _U32.unpack_from(metadata, position)[0]
     return position + reference

@@ -2,7 +2,7 @@
 
 Most messages have no key, headers or transaction id. Their batch differs from any other such batch only in a
 few numbers of the metadata, at fixed places, and in a body whose layout follows from the row count. So the
-metadata is a template learnt from pyarrow at import, and the body is joined from its buffers: a third of the
+metadata is a template made by pyarrow at import, and the body is joined from its buffers: a third of the
 cost of building arrays and serialising them, most of which does not depend on the number of rows.
 
 `encode_plain` must equal ``encode(plain.to_records(), ...)`` to the last byte: held by a property test, so
@@ -71,7 +71,7 @@ class PlainRecords:
             [
                 pa.array(np.arange(self.base, self.base + count, dtype=np.int64)),
                 pa.repeat(pa.scalar(self.timestamp, _TIMESTAMP), count),
-                # Same layout and validated before: a view is free where a conversion looks at every subject.
+                # Same layout and validated before: a view is free, a conversion reads every subject.
                 pa.array(self.subjects, pa.binary()).view(pa.utf8()),
                 pa.nulls(count, pa.binary()),
                 no_headers(count),
@@ -83,7 +83,7 @@ class PlainRecords:
 
 
 def no_headers(count: int) -> "pa.Array[Any]":
-    """Return ``count`` null lists of headers; with no offsets for headers that are not."""
+    """Return ``count`` null lists of headers, without offsets of headers."""
     are_null, starts = bytes((count + 7) // 8), bytes(4 * (count + 1))
     buffers: list[pa.Buffer | None] = [pa.py_buffer(are_null), pa.py_buffer(starts)]
     return pa.Array.from_buffers(_HEADERS, count, buffers, children=[_EMPTY_HEADERS])
@@ -101,7 +101,7 @@ class Runs:
 
 
 Records = Run | Runs
-"""What batches are made of."""
+"""Content of batches."""
 
 
 def arrow_records(records: Records) -> pa.RecordBatch:
@@ -163,9 +163,9 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
 
 
 def is_plain(frame: Buffer) -> bool:
-    """Tell, from its metadata alone, whether a batch is one that `encode_plain` could have made.
+    """Return, from its metadata alone, whether `encode_plain` could have made a batch.
 
-    So its records have no key, headers or transaction id, and need not be decoded to know that.
+    The records of such a batch have no key, headers or transaction id, and need not be decoded for that.
     """
     metadata = bytearray(memoryview(frame)[: len(TEMPLATE.metadata)])
     if len(metadata) < len(TEMPLATE.metadata):
@@ -176,7 +176,7 @@ def is_plain(frame: Buffer) -> bool:
 
 
 def blank(metadata: bytearray) -> None:
-    """Zero, in the metadata of a plain batch, the numbers in which one plain batch differs from another."""
+    """Zero the numbers in a plain batch's metadata by which plain batches differ."""
     fields = TEMPLATE.fields
     for place, length in (
         (fields.body_length, _I64.size),
@@ -221,7 +221,6 @@ def _lay_out(count: int, subject_bytes: int, value_bytes: int) -> _Layout:
 
 
 def _nodes(count: int) -> tuple[int, ...]:
-    """Return length and null count of every array of a batch of ``count`` records."""
     present, nulls = (count, 0), (count, count)
     return (*present, *present, *present, *nulls, *nulls, *_NO_ENTRIES, *nulls, *present)
 

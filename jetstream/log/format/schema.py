@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 SCHEMA_ID: Final = 1
-"""How the socket protocol names `SCHEMA`."""
+"""Name of `SCHEMA` in the socket protocol."""
 
 HEADERS_TYPE: Final[pa.DataType] = pa.list_(
     pa.struct([pa.field("key", pa.utf8()), pa.field("value", pa.binary())])

@@ -1,9 +1,9 @@
-"""The largest transaction id of a batch, from its bytes, as the index wants to know it.
+"""The largest transaction id of a batch, from its bytes, for the index.
 
-Whoever reads a segment for its index decodes nothing. Most batches have no transaction id, which the null
-count in their metadata says already; of one that has, only that column is looked at, decompressed if need be.
+A scan of a segment for its index decodes nothing. Most batches have no transaction id, as the null count in
+their metadata shows; of any other batch only that column is read, decompressed if need be.
 
-`last_txid_in` must equal what pyarrow reads, `jetstream.log.format.batch.last_txid`: held by a property test.
+`last_txid_in` must equal pyarrow's result, `jetstream.log.format.batch.last_txid`: held by a property test.
 """
 
 import struct
@@ -19,7 +19,7 @@ from jetstream.log.format.message import txid_buffers, txid_nulls
 def last_txid_in(frame: Buffer) -> int | None:
     """Return the largest transaction id in one whole message whose CRC was checked, None if there is none.
 
-    None also for one that is not Arrow of our schema: nobody can read a record of it.
+    None also for a message that is not Arrow of our schema: no record of it can be read.
     """
     try:
         records, nulls = txid_nulls(frame)

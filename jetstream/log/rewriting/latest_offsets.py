@@ -109,7 +109,7 @@ class LatestOffsets:
             self._sort()
 
     def are_superseded(self, hashes: Hashes, offsets: Offsets) -> npt.NDArray[np.bool_]:
-        """Tell of each record whether a later one with its key was added."""
+        """Return for each record whether a later one with its key was added."""
         self._sort()
         found = np.zeros(len(offsets), np.bool_)
         if len(self._offsets) == 0:

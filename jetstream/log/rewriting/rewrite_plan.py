@@ -37,7 +37,7 @@ class RewriteBounds:
 
 
 def is_waiting(segments: Sequence[Segment], looked_at_end: Offset, cold_end: TimestampUs) -> bool:
-    """Tell whether there is a segment to be looked at whose records are all at or before ``cold_end``.
+    """Return whether there is a segment to be looked at whose records are all at or before ``cold_end``.
 
     It is asked of every stream all the time, where there is nothing to do nearly always.
     """
@@ -71,11 +71,11 @@ def _first_after(segments: Sequence[Segment], offset: Offset) -> int:
 
 
 def may_pay(index: BatchIndex) -> bool:
-    """Tell whether a segment with these batches is likely to become smaller by merging them."""
+    """Return whether a segment with these batches is likely to become smaller by merging them."""
     batches, epochs = len(index), len(set(index.epochs))
     return batches >= 2 * epochs and sum(index.lengths) < batches * SMALL_BATCH_BYTES
 
 
 def has_paid(size_before: int, size_after: int) -> bool:
-    """Tell whether a segment has become enough smaller to be put in the other's place."""
+    """Return whether a segment has become enough smaller to be put in the other's place."""
     return size_after <= size_before * (1 - SAVED_MIN)

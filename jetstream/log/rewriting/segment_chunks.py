@@ -240,7 +240,7 @@ def _decoded(block: memoryview) -> pa.Table | None:
 
 
 def _fit(counts: list[int], headers: list[BatchHeader]) -> bool:
-    """Tell whether each batch has no more records than offsets."""
+    """Return whether each batch has no more records than offsets."""
     return len(counts) == len(headers) and all(
         count <= header.next - header.base for count, header in zip(counts, headers, strict=True)
     )

@@ -122,7 +122,7 @@ class IndexSummary(NamedTuple):
     entries_crc: int
 
     def fits(self, base: Offset, next_base: Offset, data_end: int) -> bool:
-        """Tell whether this describes a sealed segment of that range and length."""
+        """Return whether this describes a sealed segment of that range and length."""
         return (self.base, self.next, self.data_end) == (base, next_base, data_end)
 
 
@@ -228,7 +228,7 @@ class BatchIndex:
         return _txid(int(np.frombuffer(self.txids[:], np.int64).max(initial=NO_TXID)))
 
     def are_verified(self, base: Offset, end: Offset) -> bool:
-        """Tell whether every batch of ``[base, end)``, which is not empty, is marked as verified."""
+        """Return whether every batch of ``[base, end)``, which is not empty, is marked as verified."""
         return self.verified.find(0, self.find(base), self.find(Offset(end - 1)) + 1) < 0
 
     def last_row_until(self, first: int, position: int, end: Offset) -> int:

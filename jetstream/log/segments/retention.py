@@ -61,7 +61,7 @@ def retained_start(
 
 
 def is_expired(newest_at: TimestampUs | None, now: TimestampUs, config: LogConfig) -> bool:
-    """Tell whether records whose newest is from ``newest_at`` are older than the age to keep."""
+    """Return whether records whose newest is from ``newest_at`` are older than the age to keep."""
     if config.retention_age_us is None or newest_at is None:
         return False
     return newest_at < now - config.retention_age_us

@@ -51,7 +51,7 @@ class SegmentWriter:
         return self._file is not None and not self.segment.sealed and not self.is_empty
 
     def roll_due(self, size: int, now: TimestampUs, config: LogConfig) -> bool:
-        """Tell whether ``size`` more bytes must begin a new segment."""
+        """Return whether ``size`` more bytes must begin a new segment."""
         segment = self.segment
         if segment.sealed or self.is_empty:
             return segment.sealed
@@ -62,7 +62,7 @@ class SegmentWriter:
         return config.segment_age_us is not None and now - first_at >= config.segment_age_us
 
     def expired(self, now: TimestampUs, config: LogConfig) -> bool:
-        """Tell whether all that the active segment holds is too old to keep."""
+        """Return whether all that the active segment holds is too old to keep."""
         return not self.is_empty and is_expired(self.segment.max_timestamp, now, config)
 
     def write(self, batches: Sequence[Written]) -> None:

@@ -35,7 +35,7 @@ def begin_reset(disk: Disk, directory: str, offset: Offset, purged_end: Offset) 
 
 
 def is_resetting(disk: Disk, directory: str) -> bool:
-    """Tell whether a reset has begun and not ended."""
+    """Return whether a reset has begun and not ended."""
     return disk.exists(f"{directory}/{RESET_FILE}")
 
 
