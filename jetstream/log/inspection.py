@@ -1,7 +1,7 @@
-"""Looking at a log's files without changing them: what is there, and whether it is as it should be.
+"""Inspection of a log's files, which changes nothing: their content, and everything that is wrong with them.
 
-Every batch is read, checked against its CRC and decoded; indexes, checkpoint and epochs are compared with
-what the batches say. Meant for a log that nobody has open: what is being written looks torn.
+Every batch is read, checked against its CRC and decoded; indexes, checkpoint and epochs are compared with the
+batches. For a log that no process has open: bytes that are being written look torn.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class ProblemKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding; ``position`` is a byte of the file, None for all of it."""
+    """A finding; ``position`` is a byte of the file, None for all of it."""
 
     kind: ProblemKind
     path: str
@@ -51,7 +51,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """One good batch."""
+    """A good batch."""
 
     position: FilePosition
     length: int
@@ -65,7 +65,7 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentReport:
-    """One segment file; ``next`` follows its last good batch; ``index`` tells the state of its index file."""
+    """A segment file; ``next`` follows its last good batch; ``index`` is the state of its index file."""
 
     path: str
     base: Offset
@@ -84,7 +84,7 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReport:
-    """One log directory."""
+    """A log directory."""
 
     directory: str
     segments: tuple[SegmentReport, ...] = ()
@@ -97,7 +97,7 @@ class StreamReport:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing at all was found."""
+        """Whether there are no findings at all."""
         return not self.problems
 
 
@@ -256,10 +256,10 @@ def _read_batches(
 
 
 def _illegal(header: BatchHeader, records: pa.RecordBatch) -> Iterator[str]:
-    """Yield what no writer of ours would have written."""
+    """Yield the faults that no writer of ours makes."""
     offsets = records.column(0).to_numpy()
     timestamps = records.column(1).cast(pa.int64()).to_numpy()
-    # Fewer records than offsets are left by compaction, here or on the node this was copied from.
+    # Compaction leaves fewer records than offsets, here or on the node this was copied from.
     is_inside = len(offsets) == 0 or (header.base <= offsets[0] and offsets[-1] < header.next)
     if not is_inside or np.any(np.diff(offsets) <= 0):
         yield f"its offsets do not increase within [{header.base}, {header.next})"
@@ -272,7 +272,7 @@ def _illegal(header: BatchHeader, records: pa.RecordBatch) -> Iterator[str]:
 
 
 def _check_index(disk: Disk, path: str, scan: SegmentScan, problems: list[Finding]) -> str:
-    """Return the state of the index file in a word, noting what is wrong with it."""
+    """Return the state of the index file in a word, adding its problems."""
     index_path = path.removesuffix(SEGMENT_SUFFIX) + INDEX_SUFFIX
     if not disk.exists(index_path):
         return "missing"
@@ -301,7 +301,7 @@ def _missing(
     synced_end: Offset,
     problems: list[Finding],
 ) -> tuple[OffsetRange, ...]:
-    """Return the offsets that should be there and are not, noting what is missing between segments."""
+    """Return the missing offsets, adding the problems of missing segments."""
     start = checkpoint.log_start_offset if checkpoint is not None else Offset(0)
     covered = start if checkpoint is not None or not segments else segments[0].base
     corrupt: tuple[OffsetRange, ...] = ()

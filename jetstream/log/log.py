@@ -1,8 +1,8 @@
-"""The log of one stream: a reader, a writer, and what concerns both.
+"""The log of one stream: a reader, a writer, and the work that concerns both.
 
-`LogReader` plans reads and `LogWriter` appends. Here a log is opened and closed, and what it holds is removed
-(from its start by retention and truncation, from its end for a follower whose leader never had it), written
-anew or repaired.
+`LogReader` plans reads and `LogWriter` appends. `Log` opens and closes, removes records (from the start by
+retention and truncation, from the end for a follower whose leader never had them), replaces rewritten
+segments, and repairs.
 """
 
 import contextlib
@@ -38,21 +38,21 @@ _NOTHING = Offset(0)
 
 
 class Log:
-    """One stream's log, opened for appending; all methods are for the one disk thread.
+    """A stream's log, opened for appending; all methods are for the one disk thread.
 
     Attributes:
         directory: path on the log's disk.
         reader: for any thread.
         writer: for the disk thread.
-        compaction: how far the log is compacted, as it is on record; another object after every cut.
+        compaction: the recorded progress of compaction; another object after every cut.
         rewritten_end: below it all segments have been looked at by the sealed rewrite.
-        recovery: what opening found and did.
+        recovery: the report of the opening.
     """
 
     __slots__ = ("_disk", "compaction", "directory", "reader", "recovery", "rewritten_end", "writer")
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, recovery: Recovery) -> None:
-        """Begin with what ``recovery`` found; use `open`."""
+        """Go on from the result of ``recovery``; use `open`."""
         self._disk = disk
         self.directory = directory
         self.reader = reader = LogReader(directory, recovery.segments)
@@ -71,7 +71,7 @@ class Log:
     ) -> "Log":
         """Open a log, creating it if it is missing; returns when all it holds is durable.
 
-        Damage does not fail the opening: see `corrupt_ranges`, `failed` and `recovery`.
+        Damage does not fail the opening: see `LogReader.corrupt_ranges`, `failed` and `recovery`.
 
         Args:
             disk: where ``directory`` lies.
@@ -120,13 +120,13 @@ class Log:
         return self.writer.failed
 
     def note_committed(self, high_watermark: Offset) -> None:
-        """Take note that records below are committed; on record with the next checkpoint."""
+        """Record, with the next checkpoint, that the records below are committed."""
         self.writer.committed = max(self.writer.committed, min(high_watermark, self.log_end_offset))
 
     def checkpoint(self, *, clean: bool = False) -> None:
-        """Write down what is known to be durable, and the active segment's index; does not sync the log.
+        """Write the checkpoint of the durable end, and the active segment's index; does not sync the log.
 
-        ``clean`` says that nothing will be written after it: `close` does.
+        ``clean``, for `close`: nothing will be written after it.
 
         Raises:
             DiskFull: the older checkpoint is still in place.
@@ -168,7 +168,7 @@ class Log:
         """Make ``offset`` the log's start; returns when that is durable. Below the start: does nothing.
 
         Segments that lie wholly below it are removed, a follower's active one when it rolls; readers keep
-        what they hold. ``about_to`` is called first if anything will be removed; if it raises, nothing is.
+        the segments they hold. ``about_to`` is called before a removal; if it raises, nothing is removed.
 
         Raises:
             OffsetOutOfRange: ``offset`` is above ``high_watermark``.
@@ -216,7 +216,7 @@ class Log:
         """Remove the oldest whole segments that the configuration no longer keeps.
 
         Only committed ones, and only below ``droppable_end`` if that is given; the active one is sealed first
-        if all it holds is too old. ``about_to``: as `truncate_before`.
+        if all its records are too old. ``about_to``: as `truncate_before`.
 
         Raises:
             As `truncate_before`.
@@ -242,7 +242,7 @@ class Log:
         """Cut the log at the last batch boundary not above ``offset``; returns when that is durable.
 
         Epochs that begin at the new end or above go with it, even if no batch does: they are in no history
-        but this one. For a follower whose leader never had the rest; no reader may be looking at what is cut.
+        but this one. For a follower whose leader never had the rest; no reader may use the cut batches.
         After a crash the log has all of it, or some of the batches that were to be cut, or none.
 
         Raises:
@@ -279,7 +279,7 @@ class Log:
     def reset_to(self, offset: Offset, purged_end: Offset = _NOTHING) -> None:
         """Remove everything and begin an empty log without epochs at ``offset``; durable on return.
 
-        For a follower that has nothing to build on; ``purged_end`` is that of the log it will copy. After a
+        For a follower without a common history; ``purged_end`` is that of the log it will copy. After a
         crash the old log is there whole, or the new one. Readers keep the segments they hold.
 
         Raises:
@@ -303,7 +303,7 @@ class Log:
         reader.epochs = EpochHistory()
         self.compaction = CompactionState(purged_end=purged_end)
         self.rewritten_end = writer.committed = _NOTHING
-        # In this order: whoever plans a read meanwhile finds nothing to read, in the old log or the new.
+        # In this order: a read that is planned meanwhile finds nothing, in the old log or the new.
         if offset > reader.log_end_offset:
             reader.log_start_offset = offset
         reader.log_end_offset = offset
@@ -315,10 +315,10 @@ class Log:
     # --- writing anew -----------------------------------------------------------------------------
 
     def note_compaction(self, state: CompactionState) -> None:
-        """Put on record how far the log is compacted; returns when that is durable.
+        """Record the progress of compaction; returns when that is durable.
 
         Raises:
-            DiskFull: what was on record still is.
+            DiskFull: the older record is still in place.
             StorageError, FsyncFailed, StreamOffline: the log has failed.
         """
         with self.writer.writing():
@@ -326,7 +326,7 @@ class Log:
         self.compaction = state
 
     def note_rewritten(self, end: Offset) -> None:
-        """Put on record how far the sealed rewrite has looked at the log; raises as `note_compaction`."""
+        """Record the end of the sealed rewrite, durably; raises as `note_compaction`."""
         if end != self.rewritten_end:
             with self.writer.writing():
                 write_rewritten_end(self._disk, self.directory, end)
@@ -346,8 +346,8 @@ class Log:
         Args:
             rewritten: written and synced.
             about_to: as `truncate_before`.
-            since: compaction's state, as it was on record, before it looked at the log. What superseded a
-                record of the old segment may have been cut off since. None: it has all records.
+            since: compaction's recorded state from before it read the log. The record that superseded one
+                of the old segment may have been cut off since. None: the new segment has all records.
 
         Returns:
             False: the old segment is not there any more as it was, or the log was cut since; the new one is
@@ -366,7 +366,7 @@ class Log:
             return False
         try:
             about_to()
-            if rewritten.records:  # what is left of the batches may be small
+            if rewritten.records:  # the rest of the batches may be small
                 self.note_rewritten(min(self.rewritten_end, old.base))
         except DiskFull:
             rewritten.discard(self._disk)
@@ -376,7 +376,7 @@ class Log:
             remove_index(self._disk, old.index_path)
             self._disk.sync_dir(self.directory)
             segments = self.reader.segments
-            # Found at its temporary path at once, so that whoever plans a read meanwhile can read.
+            # Found at its temporary path at once, so that a read that is planned meanwhile works.
             self.reader.segments = tuple(new if segment is old else segment for segment in segments)
             old.retire(is_replaced=True)
             try:
@@ -384,7 +384,7 @@ class Log:
             except DiskFull:
                 old.come_back()
                 self.reader.segments = segments
-                new.retire(is_replaced=True)  # whoever has planned to read it plans again
+                new.retire(is_replaced=True)  # reads that were planned on it are planned again
                 rewritten.discard(self._disk)
                 raise
             new.temporary_path = None
@@ -397,7 +397,7 @@ class Log:
     # --- repair -----------------------------------------------------------------------------------
 
     def holes(self) -> Iterator[Hole]:
-        """Yield what is damaged and can be put back, in order; none in a log that has failed.
+        """Yield the damaged parts that can be put back, in order; none in a log that has failed.
 
         Raises:
             StorageError: the disk refused to show an index.
@@ -412,17 +412,17 @@ class Log:
                     yield from holes(segment, following, self.reader.indexes.of(segment), (start, stop))
 
     def fill(self, hole: Hole, batches: Sequence[SealedBatch]) -> None:
-        """Put back what was in a hole; returns when it is durable and was read from the medium as it is.
+        """Put the batches of a hole back; returns when they are durable and were read back from the medium.
 
-        Whoever reads it before is refused, as before. After a crash it is damaged still, or repaired.
+        Until then reads of it are refused, as before. After a crash it is damaged still, or repaired.
 
         Args:
-            hole: as `holes` has told.
-            batches: of another replica, as `verified_batches` takes them.
+            hole: of `holes`.
+            batches: of another replica, from `verified_batches`.
 
         Raises:
-            CorruptDataError: they are not what was there; nothing was written.
-            PlanAgain: the log is not what it was when the hole was found; nothing was written.
+            CorruptDataError: they are not the batches of the hole; nothing was written.
+            PlanAgain: the log has changed since the hole was found; nothing was written.
             DiskFull: it is damaged still.
             StorageError, FsyncFailed: the same; if it is in the active segment, the log has failed.
             StreamOffline: the log had failed before.

@@ -1,8 +1,8 @@
 """The reading half of a log: from an offset or a time to bytes in a file.
 
 Readers run on any thread while the writer appends: the tuple of segments is replaced as a whole, an index
-only grows, and `log_end_offset` is published after the entries it covers. What readers change, the corrupt
-ranges and which indexes are in memory, is made for several threads.
+only grows, and `log_end_offset` is published after the entries it covers. Readers change only the corrupt
+ranges and the set of indexes in memory, which are made for several threads.
 """
 
 from bisect import bisect_right
@@ -27,7 +27,7 @@ _NO_ENTRIES: Final = BatchIndex()
 
 
 class IndexUnloaded(UnavailableError):
-    """A read cannot be planned without reading an index file first: let a thread plan it that may wait."""
+    """A read cannot be planned without an index file: plan it on a thread that may wait."""
 
 
 class IndexRebuilt(PlanAgain):
@@ -68,12 +68,12 @@ class FileRange:
 
     @property
     def is_verified(self) -> bool:
-        """Whether this process has written or checked every batch in it; known without any reading."""
+        """Whether this process has written or checked every batch in it; reads nothing."""
         return self.length == 0 or self.index.are_verified(self.base, self.next)
 
 
 class LogReader:
-    """What can be asked of a log; see the module for what is safe on which thread.
+    """Plans and verifies reads of one log, on any thread; see the module.
 
     Attributes (read only for users):
         directory: path on the log's disk.
@@ -81,7 +81,7 @@ class LogReader:
         log_end_offset: next offset to be written.
         segments: oldest first; the last one is being written. Replaced as a whole.
         corrupt: the offsets that are refused.
-        epochs: which leader epoch wrote what.
+        epochs: the leader epochs of its offsets.
         indexes: of its segments.
 
     Invariants:
@@ -101,7 +101,7 @@ class LogReader:
     )
 
     def __init__(self, directory: str, segments: tuple[Segment, ...]) -> None:
-        """Begin with what recovery found; `Log` and its writer publish every change after it."""
+        """Begin with the segments of recovery; `Log` and its writer publish every change after it."""
         self.directory = directory
         self.segments = segments
         self.corrupt = CorruptRanges(directory)
@@ -117,7 +117,7 @@ class LogReader:
 
     @corrupt_ranges.setter
     def corrupt_ranges(self, ranges: tuple[OffsetRange, ...]) -> None:
-        """Change them, on the disk thread; what readers found since it looked counts all the same."""
+        """Replace them, on the disk thread; damage that readers found meanwhile stays refused."""
         self.corrupt.replace(ranges, self.log_start_offset, self.log_end_offset)
 
     @property
@@ -227,10 +227,10 @@ class LogReader:
     def offset_for_timestamp(self, timestamp: TimestampUs) -> Offset:
         """Return the first kept offset whose timestamp is at least ``timestamp``; the log end if none is.
 
-        The start of a corrupt range if it may be in there, so that the reader is told.
+        The start of a corrupt range if it may be in there, so that the reader gets the error.
 
         Raises:
-            CorruptDataError: the batch that would hold it is damaged, as is found now.
+            CorruptDataError: the batch that would hold it is found damaged now.
         """
         for segment in self.segments:
             if segment.next == segment.base or segment.max_timestamp < timestamp:
@@ -260,7 +260,7 @@ class LogReader:
     # --- inside -----------------------------------------------------------------------------------
 
     def _is_boundary(self, offset: Offset) -> bool:
-        # A batch begins or ends there as the index knows; it may be a damaged one.
+        # By the index: the batch that begins or ends there may be damaged.
         segment = segment_at(self.segments, offset)
         index = self.indexes.of(segment)
         row = index.find(offset)
@@ -293,7 +293,7 @@ class LogReader:
         segment = segment_at(segments, offset)
         index = index_of(segment)
         row = index.find(offset)
-        self.corrupt.refuse(offset)  # L6: what a scan found since is refused, and the entries go around it.
+        self.corrupt.refuse(offset)  # L6: the entries leave out damage that a scan found since.
         if row == len(index):
             raise PlanAgain(f"offset {offset} has been cut off")  # since the end was looked at
         return Location(segment, index, row, index[row])
@@ -348,7 +348,7 @@ def read_tail(log: LogReader, offset: Offset, end: Offset) -> tuple[BatchHeader,
     """Return the part from ``offset`` on of the batch that holds it, as a batch of its own; reads files.
 
     Args:
-        log: where compaction has given the batch a longer range than others know.
+        log: in it compaction has given the batch a longer range than in other replicas.
         offset: inside the batch's range.
         end: the batch does not reach beyond.
 
@@ -360,7 +360,7 @@ def read_tail(log: LogReader, offset: Offset, end: Offset) -> tuple[BatchHeader,
     follows = read_header(frame).next
     if follows == log.log_end_offset:
         return tail_of(frame, offset, log.last_timestamp)
-    # Not the last timestamp of what follows: its record may go, and an earlier one be what comes next.
+    # Not the last timestamp of the following batch: its record may go, and an earlier one come next.
     following = log.read(follows, 1, log.log_end_offset)
     if read_header(following).base != follows:
         raise PlanAgain(f"batch {follows} was joined with the one before")

@@ -1,8 +1,8 @@
 """From a directory to a log that may be written: the normal start, clean or not.
 
-Theory of operation: bytes of the last write group may be torn, because nobody was told they are safe.
+Theory of operation: bytes of the last write group may be torn, because they were not acknowledged.
 Everything before had been synced, so damage there is corruption: it is kept, reported and refused. Three
-witnesses say how far synced bytes reach, and the furthest is believed:
+witnesses prove how far synced bytes reach, and the furthest is believed:
 
 * a good batch with ``GROUP_START``: all before it had been synced when it was written (for a log that was
   written by a follower see `SegmentScan.proven_end`);
@@ -41,7 +41,7 @@ from jetstream.log.state.rewrite_state import recovered_rewritten_end
 
 
 def holds_log(disk: Disk, directory: str) -> bool:
-    """Return whether there is a log in ``directory``, in whatever state: whoever opens one leaves a segment.
+    """Return whether there is a log in ``directory``, in any state: every opening leaves a segment.
 
     Raises:
         StorageError: the disk refused.
@@ -53,12 +53,12 @@ def holds_log(disk: Disk, directory: str) -> bool:
 
 
 Verify = Literal["tail", "full"]
-"""Which batches are read when a log opens: those after the last index, or all."""
+"""The batches that an opening reads: those after the last index, or all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What opening the log found and did.
+    """The report of the opening of a log.
 
     Attributes:
         opened_at: wall clock.
@@ -76,19 +76,19 @@ class RecoveryReport:
 
 
 class Recovery:
-    """One recovery of one directory; `run`, then read the attributes.
+    """Recovers one directory once; `run`, then read the attributes.
 
     Attributes:
         segments: at least one; the last has no torn bytes.
         file: of the last segment, open for appending; None if there is no such file.
         log_start_offset: first kept offset.
-        log_end_offset: next offset to be written, or what is known of it.
+        log_end_offset: next offset to be written, as far as it is known.
         corrupt_ranges: offsets whose bytes are damaged or missing.
         end_certain: whether `log_end_offset` is; otherwise nothing may be appended.
         epochs: the epoch history.
         followed: the last batches may have been written by a follower.
-        checkpoint: the one that was found.
-        compaction: how far the log is compacted.
+        checkpoint: the recorded one, if any.
+        compaction: progress of compaction.
         rewritten_end: below it the sealed rewrite has been.
         report: for people.
     """
@@ -178,7 +178,7 @@ class Recovery:
 
     @property
     def _synced_end(self) -> Offset:
-        """How far the state files prove that bytes had been synced."""
+        """Offset below which the state files prove that bytes had been synced."""
         by_checkpoint = self.checkpoint.synced_end if self.checkpoint is not None else Offset(0)
         by_epoch = self.epochs.starts[-1].start if self.epochs.starts else Offset(0)
         return max(by_checkpoint, by_epoch)
@@ -200,7 +200,7 @@ class Recovery:
         bases = sorted(base for base in map(base_of, names) if base is not None)
         while len(bases) > 1 and bases[1] <= self.log_start_offset:
             self._disk.unlink(segment_path(self._directory, bases.pop(0)))
-        # Nothing orders the removal of the two: of an index and its segment either may be left.
+        # The removals are not ordered: of an index and its segment either may be left.
         indexes = {Segment(self._disk, self._directory, base).index_path for base in bases}
         for name in names:
             if name.endswith(INDEX_SUFFIX) and (path := f"{self._directory}/{name}") not in indexes:
@@ -208,7 +208,7 @@ class Recovery:
         return bases
 
     def _find_start(self, first_base: Offset) -> None:
-        """Without a checkpoint the log starts with its first segment; with one, that may be missing."""
+        """Find the log's start: of the checkpoint, else of the first segment; report missing segments."""
         if self.checkpoint is None:
             self.log_start_offset = first_base
         elif first_base > self.log_start_offset:
@@ -244,7 +244,7 @@ class Recovery:
         return segment
 
     def _judge_sealed(self, segment: Segment, scan: SegmentScan, next_base: Offset) -> None:
-        """Report what is wrong with a segment that was synced as a whole: all of it is corruption."""
+        """Report the damage of a segment that was synced as a whole: all of it is corruption."""
         for damage in scan.damages:
             end = damage.next if damage.next is not None else next_base
             self._lose(damage.base, end, _describe(segment, damage))
@@ -261,8 +261,8 @@ class Recovery:
         segment = Segment(self._disk, self._directory, base)
         self.file = file = self._disk.open(segment.path)
         if not self.report.clean:
-            # What a killed process left in the page cache becomes durable before it is taken for truth, and
-            # what the cache holds but the medium never got (a failed write-back) must not be believed.
+            # Bytes that a killed process left in the page cache become durable before they count, and bytes
+            # that the medium never got (a failed write-back) must not be read from the cache.
             file.sync()
             file.drop_cache(self.checkpoint.position_in(base) if self.checkpoint is not None else 0)
             self._disk.sync_dir(self._directory)
@@ -274,7 +274,7 @@ class Recovery:
         return segment
 
     def _judge_last(self, segment: Segment, file: File, scan: SegmentScan) -> None:
-        """Tell corruption from a torn last group, cut the latter, and find the log's end."""
+        """Cut a torn last group, report corruption, and find the log's end."""
         synced_end = max(self._synced_end, scan.proven_end(followed=self.followed))
         torn = next((damage for damage in scan.damages if damage.base >= synced_end), None)
         size = file.size()
@@ -290,7 +290,7 @@ class Recovery:
             self._lose(damage.base, end, _describe(segment, damage))
         self.log_end_offset = scan.next
         active = self.checkpoint.segment_base if self.checkpoint is not None else segment.base
-        is_missing = segment.base < active == scan.next  # what came behind it is not known
+        is_missing = segment.base < active == scan.next  # what followed is unknown
         if scan.next < self._synced_end or is_missing:
             problem = f"the log ends at {scan.next}, not {self._synced_end}"
             self._lose(scan.next, self._synced_end, f"segment {active} is missing" if is_missing else problem)
@@ -301,7 +301,7 @@ class Recovery:
     def _cut(self, segment: Segment, file: File, torn: Damage) -> int:
         """Cut the torn group off, durably, before anything else is done; return the file's new size."""
         size = file.size()
-        # A schema message without a batch was written with the torn one, and is as little to be believed.
+        # A schema message without a batch was written with the torn one, and may be torn too.
         kept = torn.position if torn.position > FIRST_BATCH else FilePosition(0)
         remove_index(self._disk, segment.index_path)
         file.truncate(kept)

@@ -1,12 +1,10 @@
-"""Where in a log a transaction id begins: by what the indexes know of each batch, then in one batch.
+"""Search in a log: by transaction id, through the indexes and one batch, and by stored bytes.
 
 Each segment has its largest transaction id in memory, and each entry of its index that of its batch. So one
-index is looked at and one batch is read, however few records have a transaction id.
+index and one batch are read, however few records have a transaction id.
 
-`batches_within` finds how far so many stored bytes reach, from the indexes alone.
-
-A sealed segment that is taken whole counts by its length. So the indexes of two segments are looked at, at
-most, and no batch is read.
+`batches_within` finds the end of so many stored bytes from the indexes alone. A sealed segment that fits
+whole counts by its length. So at most two indexes are read, and no batch.
 """
 
 from collections.abc import Callable
@@ -31,9 +29,9 @@ def joined(
 
     Args:
         offset: where they begin.
-        max_bytes: at most so many, but for the first batch, which comes however long it is.
-        end: no piece is asked for from there on.
-        piece: returns what follows those that it is given, of what is left of ``max_bytes``; 0 bytes end it.
+        max_bytes: limit of the stored bytes, but for the first batch, which counts however long it is.
+        end: no piece begins there or above.
+        piece: returns the batches behind those it gets that fit the rest of ``max_bytes``; 0 bytes end it.
     """
     taken = StoredBatches(offset, 0)
     while taken.next < end:
@@ -47,11 +45,11 @@ def joined(
 def batches_within(log: LogReader, offset: Offset, max_bytes: int, end: Offset) -> StoredBatches:
     """Return the batches from the one that holds ``offset`` on that take ``max_bytes`` at most.
 
-    At least one, however long, but none that reaches beyond ``end`` or lies behind a corrupt range. Any
-    thread that may wait for the disk can ask, whatever is appended, removed or rewritten meanwhile.
+    At least one, however long, but none that reaches beyond ``end`` or lies behind a corrupt range. For any
+    thread that may wait for the disk, while records are appended, removed or rewritten.
 
     Args:
-        log: where they are counted.
+        log: the log.
         offset: below ``end``.
         max_bytes: as they are stored.
         end: at most the log's end.
@@ -72,7 +70,7 @@ def batches_within(log: LogReader, offset: Offset, max_bytes: int, end: Offset) 
 
 
 def _piece(log: LogReader, taken: StoredBatches, max_bytes: int, end: Offset) -> StoredBatches:
-    """Return what of one segment, or of one epoch in it, follows ``taken``."""
+    """Return the batches of one segment, or of one epoch in it, that follow ``taken``."""
     offset, left = taken.next, max_bytes - taken.bytes
     whole = _whole(log, offset, end)
     if whole is not None and whole.bytes <= left:
@@ -91,7 +89,7 @@ def _piece(log: LogReader, taken: StoredBatches, max_bytes: int, end: Offset) ->
 def _whole(log: LogReader, offset: Offset, end: Offset) -> StoredBatches | None:
     """Return the sealed, intact segment that begins at ``offset`` and ends by ``end``, if there is one."""
     segment = segment_at(log.segments, offset)
-    # Of the segment that is being written the length is told before the end that belongs to it.
+    # Of the active segment the length is published before the end that belongs to it.
     is_kept = log.log_start_offset <= offset == segment.base
     is_hurt = any(low < segment.next and high > segment.base for low, high in log.corrupt_ranges)
     if not is_kept or not segment.sealed or segment.next > end or is_hurt:
@@ -100,7 +98,7 @@ def _whole(log: LogReader, offset: Offset, end: Offset) -> StoredBatches | None:
 
 
 _ANY = NO_TXID + 1
-"""No stored transaction id counts as less."""
+"""The least transaction id that an index holds."""
 
 
 def offset_for_txid(log: LogReader, txid: int) -> Offset:
@@ -117,7 +115,7 @@ def offset_for_txid(log: LogReader, txid: int) -> Offset:
 def first_with_txid(log: LogReader, txid: int, start: Offset, end: Offset) -> Offset | None:
     """Return the first kept offset of ``[start, end)`` whose transaction id is at least ``txid``, if any.
 
-    Any thread that may wait for the disk can ask, whatever is appended, removed or rewritten meanwhile.
+    For any thread that may wait for the disk, while records are appended, removed or rewritten.
 
     Raises:
         CorruptDataError: the batch that would hold it is damaged.
@@ -139,7 +137,7 @@ def first_with_txid(log: LogReader, txid: int, start: Offset, end: Offset) -> Of
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The wanted record; nothing but what lies before ``clear_from`` can hold an earlier one."""
+    """The offset found; only offsets before ``clear_from`` can hold an earlier one."""
 
     offset: Offset
     clear_from: Offset
@@ -158,7 +156,7 @@ def _found(log: LogReader, txid: int, start: Offset, end: Offset) -> _Found | No
             found = Offset(wanted["offset"][0].as_py())
             has_less = own["offset"][0].as_py() < found
             return _Found(found, start if has_less else header.base)
-        offset = header.next  # such records are below the start, or have been removed meanwhile
+        offset = header.next  # its records are below the start, or were removed meanwhile
     return None
 
 

@@ -1,7 +1,7 @@
-"""One sync for many logs: group commit across the streams of a disk.
+"""A sync for many logs: group commit across the streams of a disk.
 
 A sync of one file costs a journal commit, however little there is to write; a sync of the whole file system
-costs one for all files together, but also writes whatever else is dirty there. So few logs are synced one by
+costs one for all files together, but also writes all other dirty bytes. So few logs are synced one by
 one, and many at once, unless that has lately been dearer: a neighbour that copies gigabytes onto the same
 file system makes it wait for them (numbers in docs/adr/0002).
 """
@@ -20,14 +20,14 @@ SYNC_ALL_LOGS_MIN: Final = 4
 
 _FIRST_GUESS_SECONDS: Final = 0.000_2
 _WEIGHT: Final = 0.25
-"""Of the newest duration in the running estimates."""
+"""Weight of the newest duration in the running estimates."""
 
 _FORGETTING: Final = 0.99
 """A dear sync of the disk is tried again when it has been passed over so often that it seems cheap."""
 
 
 class SyncScheduler:
-    """Makes what logs on one disk have appended durable, on the disk's thread."""
+    """Syncs the logs of one disk, on the disk thread."""
 
     __slots__ = ("_all_seconds", "_clock", "_disk", "_file_seconds")
 
@@ -50,7 +50,7 @@ class SyncScheduler:
         return {log: log.writer.failed if log.writer.dirty else None for log in logs}
 
     def expected_seconds(self, count: int) -> float:
-        """Return how long it is expected to take to sync so many logs, one by one."""
+        """Return the expected seconds of a sync of so many logs, one by one."""
         return count * self._file_seconds
 
     def _prefers_all(self, count: int) -> bool:
@@ -62,7 +62,7 @@ class SyncScheduler:
         return False
 
     def _sync_all(self, dirty: Sequence[Log]) -> bool:
-        """Return whether the disk has answered for all logs, well or ill."""
+        """Return whether the disk has synced all logs, or failed them; False: it cannot say."""
         started = self._clock()
         try:
             if not self._disk.sync_all():

@@ -1,9 +1,9 @@
-"""The growing half of a log: what its one writer appends and makes durable.
+"""The writing half of a log: appends and syncs, by one writer.
 
-Theory of operation: `append_group` decides what only the writer knows (does the batch begin a segment, were
-all bytes before it synced), seals the batches and writes them with one call; `append_sealed` writes what a
-leader has decided. `sync` makes everything appended durable at once, which is what group commit shares. All
-methods of this class are for the one disk thread; what `LogReader` offers is for any.
+Theory of operation: `append_group` sets the flags that only the writer knows (does the batch begin a segment,
+were all bytes before it synced), seals the batches and writes them with one call; `append_sealed` writes a
+leader's batches unchanged. `sync` makes everything appended durable at once, which group commit shares. All
+methods are for the one disk thread.
 
 A full disk refuses one append: the part that was written is cut off again, durably, so that the refusal is
 definite. Any other error of the disk, and any failed sync, fails the log: nothing more is appended until it
@@ -30,13 +30,13 @@ from jetstream.log.state.checkpoint import Checkpoint, DurabilityMarkers
 
 
 class LogWriter:
-    """Appends to one log and makes durable what was appended.
+    """Appends to one log and syncs it.
 
     Attributes:
         config: may be replaced at any time.
         failed: why nothing more can be appended; None if it can.
         durable_end: offset after the last batch that is known to be synced.
-        committed: offset below which records are known to be committed, as the next checkpoint will say.
+        committed: offset below which records are known to be committed, for the next checkpoint.
         tail: writes the active segment.
         markers: writes the checkpoint and the epochs.
 
@@ -60,7 +60,7 @@ class LogWriter:
     )
 
     def __init__(self, disk: Disk, reader: LogReader, config: LogConfig, recovery: Recovery) -> None:
-        """Go on where ``recovery`` found the end; ``reader`` is shown every change."""
+        """Go on at the end that ``recovery`` found; every change is published in ``reader``."""
         self._disk = disk
         self._reader = reader
         directory = reader.directory
@@ -146,17 +146,17 @@ class LogWriter:
         All are checked to follow before anything is written. Each epoch that begins in them is on record,
         durably, before its first batch. An empty log that begins inside the first batch takes it whole.
 
-        Recovery still tells a torn end from corruption, though ``GROUP_START`` speaks of the leader's disk:
-        that the log is a follower's is on record before the first batch, and of its leader's groups so few
-        are written before a sync that enough flagged batches behind a place prove it to have been synced
+        Recovery still distinguishes a torn end from corruption, though ``GROUP_START`` is about the leader's
+        disk: ``followed`` is on record before the first batch, and so few of the leader's groups are written
+        before a sync that enough flagged batches behind a place prove that it had been synced
         (`SegmentScan.proven_end`).
 
         Args:
-            batches: of `verified_batches`, the first one at the log's end; may be none.
+            batches: of `verified_batches`, the first one at the log's end; perhaps none.
             now: wall clock.
 
         Raises:
-            CorruptDataError: a batch does not follow what is before it; nothing was stored.
+            CorruptDataError: a batch does not follow the one before it; nothing was stored.
             DiskFull: the log goes on; it has the batches before the segment, epoch or group that did not fit,
                 nearly always none.
             StorageError, FsyncFailed: the log has failed; whether the batches are stored is unknown.
@@ -198,7 +198,7 @@ class LogWriter:
     def _begin_inside(self, batch: SealedBatch) -> None:
         """Put that batch into a segment of its own base, durably, in place of the empty one.
 
-        The empty one goes last: before, an opening takes the new one for a leftover from below the start.
+        The empty one goes last: until then an opening removes the new one as a leftover from below the start.
 
         Source: Kafka's ``UnexpectedAppendOffsetException``.
         """
@@ -227,7 +227,7 @@ class LogWriter:
         segment = self.tail.segment
         if BatchFlags.ROLL not in first.flags and segment.next == first.base:
             if self.tail.is_empty and len(self._reader.segments) > 1:
-                # Begun by whoever led before, and its first batch never came: the segment before it goes on.
+                # Begun by an earlier leader, and its first batch never came: the segment before it goes on.
                 self.cut(first.base)
             self.tail.unseal()
         elif segment.sealed or not self.tail.is_empty:
@@ -248,7 +248,7 @@ class LogWriter:
         except JetstreamError:
             file.close()
             raise
-        # In this order: whoever plans a read meanwhile finds what is left, and no end beyond it.
+        # In this order: a read that is planned meanwhile finds the rest, and no end beyond it.
         self.durable_end = min(self.durable_end, offset)
         self._reader.log_end_offset = offset
         self._reader.segments = left
@@ -270,7 +270,7 @@ class LogWriter:
         """Return after fdatasync of everything appended.
 
         Raises:
-            FsyncFailed: the log has failed; what was appended since the last sync may be lost.
+            FsyncFailed: the log has failed; batches appended since the last sync may be lost.
             StreamOffline: the log had failed before.
         """
         if self.dirty:
@@ -279,7 +279,7 @@ class LogWriter:
             self.mark_synced()
 
     def mark_synced(self) -> None:
-        """Take note that everything appended so far is durable, by a sync of this file or of the disk."""
+        """Record that everything appended so far is durable, by a sync of this file or of the disk."""
         self.durable_end = self._reader.log_end_offset
         self._followed_groups = 0
 
@@ -290,7 +290,7 @@ class LogWriter:
 
     @property
     def may_lack_writes(self) -> bool:
-        """Whether a write or a sync has failed; a log that has only been closed has all that it was given."""
+        """Whether a write or a sync has failed; a log that was only closed lacks nothing."""
         return self.failed is not None and not isinstance(self.failed, StreamOffline)
 
     # --- inside -----------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""What replaces sealed segments: compaction, the sealed rewrite, scrub and repair."""
+"""Work on sealed segments: compaction, the sealed rewrite, scrub and repair."""

@@ -1,9 +1,9 @@
 """Compaction of sealed segments: the last record of each key stays, and so do records without a key.
 
 Theory of operation: a pass gathers the last offset of each key of the dirty part of the log, as many keys as
-a budget of memory holds, and looks through all segments up to there. A segment of which a record goes is
-written anew, beside the old one and synced, and `Log.replace_segment` puts it in its place; until then
-nothing has changed, and whoever reads the old file goes on. All but that is done on any thread that may wait.
+a budget of memory holds, and reads all segments up to there. A segment of which a record goes is written
+anew, beside the old one and synced, and `Log.replace_segment` puts it in its place; until then nothing has
+changed, and readers of the old file go on. All but that last step runs on any thread that may wait.
 
 Offsets, order, timestamps and epochs stay. A batch of which all records stay keeps its bytes; one that is
 left without any gives its range to the batch before it of the same epoch, or to the one behind it, and stays
@@ -36,20 +36,20 @@ from jetstream.log.segments.segment import Segment
 from jetstream.log.state.compaction_state import CompactionState
 
 KEY_BYTES_DEFAULT: Final = 64 * MIB
-"""Of hashes and offsets in one pass: 2.8 million keys."""
+"""Bytes of hashes and offsets in one pass: 2.8 million keys."""
 
 Pace = Callable[[int], None]
-"""Called with the bytes of each chunk that was worked through; it may take its time, or raise to stop."""
+"""Called with the bytes of each chunk that is done; it may wait, or raise to stop."""
 
 Bits = npt.NDArray[np.bool_]
 
 
 class CompactionPass:
-    """One pass over one log: `gather`, then `rewritten` for each segment of the plan.
+    """A pass over one log: `gather`, then `rewritten` for each segment of the plan.
 
     Attributes:
-        end: where the keys have been gathered to: below it the log is clean once all is done.
-        tombstones: how many were found and stay.
+        end: end of the gathered keys: below it the log is clean after the pass.
+        tombstones: number of those that stay.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class CompactionPass:
 
     @property
     def segments(self) -> list[Segment]:
-        """Those that may lose something, as far as the keys were gathered."""
+        """The segments that may lose a record, as far as the keys were gathered."""
         reach = max(self.end, self._plan.purge_end)
         return [segment for segment in self._plan.segments if segment.base < reach]
 
     def rewritten(self, segment: Segment) -> RewrittenSegment | None:
-        """Write what stays of a segment, durably, beside it; None if all of it does.
+        """Write the records of a segment that stay, durably, beside it; None if all stay.
 
         Raises:
             CorruptDataError: a batch is damaged; its offsets are refused from now on.
@@ -114,8 +114,8 @@ class CompactionPass:
         return RewrittenSegment(segment, new, self._lost)
 
     def outcome(self, state: CompactionState, now: TimestampUs) -> CompactionState:
-        """Return what is to be on record once every segment of the plan is in its place."""
-        left = self.tombstones > 0 or self._plan.only_purges  # which has not looked everywhere
+        """Return the state to record once every segment of the plan is in its place."""
+        left = self.tombstones > 0 or self._plan.only_purges  # such a pass does not read everything
         return state.cleaned(self.end, now, tombstones=left)
 
     # --- inside -----------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class CompactionPass:
         return not kept.all()
 
     def _left_of(self, segment: Segment) -> Iterator[list[ReplacementBatch]]:
-        """Yield what is to be written in the segment's place."""
+        """Yield the batches to write in the segment's place."""
         held: list[ReplacementBatch] = []
         for chunk in chunks_of(self._log, segment, segment.base):
             kept = self._kept(chunk)
@@ -138,7 +138,6 @@ class CompactionPass:
         yield held
 
     def _kept(self, chunk: BatchChunk) -> Bits:
-        """Return which of a chunk's records stay."""
         keyed = _keyed(chunk)
         kept = np.ones(chunk.records.num_rows, np.bool_)
         if len(keyed.rows) == 0:
@@ -161,7 +160,7 @@ class _Keyed:
 
 
 def _keyed(chunk: BatchChunk) -> _Keyed:
-    # A column at a time for all batches together: what one call costs is more than its rows do.
+    # A column at a time for all batches together: a call costs more than its rows.
     keys = chunk.records.column(3).combine_chunks()
     has_key = keys.is_valid().to_numpy(zero_copy_only=False)
     tombstones = chunk.records.column(6).is_null().to_numpy()
@@ -170,7 +169,6 @@ def _keyed(chunk: BatchChunk) -> _Keyed:
 
 
 def _pieces(chunk: BatchChunk, kept: Bits) -> Iterator[ReplacementBatch]:
-    """Yield what is left of each batch."""
     [left] = chunk.records.filter(pa.array(kept)).combine_chunks().to_batches() or [NO_RECORDS]
     counts = np.concatenate([[0], np.cumsum(kept)])[chunk.bounds].tolist()
     were = np.diff(chunk.bounds).tolist()

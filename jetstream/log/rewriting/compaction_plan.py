@@ -1,9 +1,9 @@
-"""What compaction is to do next, if anything: a pure decision.
+"""The decision which segments compaction cleans next, if any; pure.
 
-Cleaned are the oldest segments, as far as they are sealed, committed and old enough. What has been cleaned
-before is so with everything up to `CompactionState.cleaned_end`; what comes after is dirty. When enough of it
-is, or it is old enough, the keys of the dirty part are gathered, and all records that it replaces go, its own
-included. The last record of the log always stays, as it is in a segment that is not cleaned.
+The oldest segments are cleaned, as far as they are sealed, committed and old enough. All up to
+`CompactionState.cleaned_end` is clean; the rest is dirty. When enough of it is dirty, or it is old enough,
+the keys of the dirty part are gathered, and all records that it replaces go, its own included. The last
+record of the log always stays, as it is in a segment that is not cleaned.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from jetstream.log.state.compaction_state import CompactionState
 
 @dataclass(frozen=True, slots=True)
 class CompactionBounds:
-    """What the node knows besides the log.
+    """The bounds of a pass that come from outside of the log.
 
     Attributes:
-        high_watermark: only what is committed is cleaned.
-        passed_by_all: every replica has on disk what lies below.
+        high_watermark: only committed records are cleaned.
+        passed_by_all: every replica has the records below on disk.
         now: wall clock.
         border: nothing below it is rewritten, and no tombstone goes: older records may be in an object
-            store, where they stay as they are. None: there is none of the log.
+            store, where they stay as they are. None: the log has no part there.
     """
 
     high_watermark: Offset
@@ -36,12 +36,12 @@ class CompactionBounds:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """One pass.
+    """A pass.
 
     Attributes:
-        segments: what is looked through, and rewritten where a record goes.
-        dirty_start: where the keys are gathered from.
-        end: where they are gathered to, unless there are too many; no record at or above it goes.
+        segments: those that are read, and rewritten if a record goes.
+        dirty_start: start of the gathered keys.
+        end: end of the gathered keys, unless they are too many; no record at or above it goes.
         purge_end: tombstones below it go.
     """
 
@@ -80,7 +80,7 @@ def cleanable(
 
 
 def dirty_ratio(segments: Sequence[Segment], cleaned_end: Offset) -> float:
-    """Return how much of ``segments``, in bytes, has not been cleaned; 0 if there are none."""
+    """Return the part of ``segments``, by bytes, that is dirty; 0 if there are none."""
     total = sum(segment.size for segment in segments)
     dirty = sum(segment.size for segment in segments if segment.next > cleaned_end)
     return dirty / total if total else 0.0
@@ -89,7 +89,7 @@ def dirty_ratio(segments: Sequence[Segment], cleaned_end: Offset) -> float:
 def plan_compaction(
     segments: Sequence[Segment], state: CompactionState, bounds: CompactionBounds, config: CompactionConfig
 ) -> CompactionPlan | None:
-    """Return what is to be done now; None if nothing is due."""
+    """Return the pass that is due now, if any."""
     found = cleanable(segments, bounds.high_watermark, config, bounds.border)
     if not found:
         return None

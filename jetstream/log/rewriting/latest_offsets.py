@@ -1,13 +1,13 @@
 """The last offset of each key, for as many keys as a budget of bytes holds.
 
-Sixteen bytes of hash and eight of offset per key, sorted by the hash's first half. What is new waits beside
-until it is as much as what is sorted, so that sorting costs a logarithmic number of rounds.
+Sixteen bytes of hash and eight of offset per key, sorted by the hash's first half. New keys wait beside until
+they are as many as the sorted ones, so that sorting costs a logarithmic number of rounds.
 
 `KeyHasher` hashes record keys, a column at a time.
 
 Multilinear hashing: a key is a row of 16-bit numbers, each multiplied by a random number of its place, summed
 modulo 2**64; twice, with different random numbers. Two different keys have the same pair with a chance of at
-most 2**-96, whatever the keys are, as nobody knows the random numbers. A keyed cryptographic hash takes the
+most 2**-96, whatever the keys are, as the random numbers are secret. A keyed cryptographic hash takes the
 place of the sum for long keys, of which there are few in a megabyte.
 
 Source: Carter and Wegman, "Universal Classes of Hash Functions" (1979); Lemire and Kaser, "Strongly universal
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 _SHORT_BYTES_MAX: Final = 256
 _ROWS: Final = 16_384
-"""At once, so that the rows of numbers stay within a few megabytes."""
+"""Keys at once, so that the rows of numbers stay within a few megabytes."""
 
 ENTRY_BYTES: Final = 24
 
@@ -32,7 +32,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 class KeyHasher:
-    """Hashes with random numbers of its own: two hashers agree on nothing."""
+    """Hashes with random numbers of its own: two hashers never agree."""
 
     def __init__(self) -> None:
         random = np.random.default_rng()
@@ -80,10 +80,10 @@ _NO_OFFSETS: Final[Offsets] = np.empty(0, np.int64)
 
 
 class LatestOffsets:
-    """Filled in the order of offsets, then asked."""
+    """The last offset of each key; filled in the order of offsets, then read."""
 
     def __init__(self, bytes_max: int) -> None:
-        """Hold at most ``bytes_max`` bytes, and what is added last; while sorting, four times that."""
+        """Hold at most ``bytes_max`` bytes, and the last addition; while sorting, four times that."""
         self._entries_max = bytes_max // ENTRY_BYTES
         self._hashes, self._offsets = _NO_HASHES, _NO_OFFSETS
         self._new: list[tuple[Hashes, Offsets]] = []
@@ -96,13 +96,13 @@ class LatestOffsets:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is to be added."""
+        """Whether no more records are to be added."""
         if len(self._offsets) + self._new_rows < self._entries_max:
             return False
         return len(self) >= self._entries_max
 
     def add(self, hashes: Hashes, offsets: Offsets) -> None:
-        """Take in records that come after all others; the last one of each key counts."""
+        """Add records that come after all others; the last one of each key counts."""
         self._new.append((hashes, offsets))
         self._new_rows += len(offsets)
         if self._new_rows > len(self._offsets):
@@ -114,7 +114,7 @@ class LatestOffsets:
         found = np.zeros(len(offsets), np.bool_)
         if len(self._offsets) == 0:
             return found
-        # Sorted questions walk through memory in order; they are several times as fast.
+        # Sorted look-ups walk through memory in order; they are several times as fast.
         order = np.argsort(hashes[:, 0])
         wanted = hashes[order]
         first = np.searchsorted(self._hashes[:, 0], wanted[:, 0])
@@ -125,7 +125,7 @@ class LatestOffsets:
         return found
 
     def _sort(self) -> None:
-        """Sort what is new in, and drop all but the last of each key."""
+        """Merge the new keys, and drop all but the last offset of each."""
         if not self._new:
             return
         hashes = np.concatenate([self._hashes, *(part for part, _ in self._new)])

@@ -1,8 +1,8 @@
-"""What a log lacks inside, and whether another replica's batches are what was there.
+"""The holes of a log, and the check that another replica's batches fit them.
 
-Theory of operation: replicas' files are equal byte by byte, unless compaction or the sealed rewrite has been
-at one of them. So what is damaged in one has one place, one length and one content, which any other has. It
-is written there again; nothing else in the file moves, and a crash meanwhile leaves damage where there was
+Theory of operation: replicas' files are equal byte by byte, unless compaction or the sealed rewrite has
+changed one of them. So a damaged part has one place, one length and one content, which any other replica has.
+It is written there again; nothing else in the file moves, and a crash meanwhile leaves damage where there was
 damage. Batches that do not fit the place to the byte, between the neighbours that are there, are refused.
 """
 
@@ -23,16 +23,16 @@ from jetstream.log.segments.segment import Segment
 from jetstream.log.state.epochs import EpochHistory
 
 HOLE_BYTES_MAX: Final = 4 * MIB
-"""Of neighbouring batches that are known to be damaged; what lies between known ones is one hole."""
+"""Limit of a hole of damaged batches that the index knows; the bytes between known batches are one hole."""
 
 
 class Hole(NamedTuple):
-    """A part of a segment that is not what was written there.
+    """A part of a segment whose bytes are not the written ones.
 
     Attributes:
         segment: where.
-        row: of the index: of the first of its batches, or the one before which they are missing.
-        rows: how many of its batches the index has, all of them or none.
+        row: row in the index of the first of its batches, or of the batch behind them if they are missing.
+        rows: number of its batches in the index, all of them or none.
         base: first offset of its first batch.
         next: offset after its last batch.
         position: of its first byte.
@@ -49,7 +49,7 @@ class Hole(NamedTuple):
 
 
 def holes(segment: Segment, following: Offset, index: BatchIndex, damaged: OffsetRange) -> Iterator[Hole]:
-    """Yield what is damaged of a segment, in order; the next one begins at ``following``."""
+    """Yield the holes of a segment, in order; the next segment begins at ``following``."""
     offset, end = max(damaged[0], segment.base), min(damaged[1], following)
     while offset < end:
         row = index.find(offset)
@@ -62,7 +62,7 @@ def holes(segment: Segment, following: Offset, index: BatchIndex, damaged: Offse
 
 
 def _known(segment: Segment, index: BatchIndex, row: int, end: Offset) -> Hole:
-    """Return the hole of batches that the index knows, from this one on."""
+    """Return the hole of the batches that the index knows, from ``row`` on."""
     first, last = index[row], row
     while (
         last + 1 < len(index)
@@ -88,13 +88,13 @@ def _missing(segment: Segment, following: Offset, index: BatchIndex, row: int) -
     if row < len(index):
         end, length = index[row].base, index[row].position - position
     else:
-        # Of the segment that grows an end is missing only if what was behind it has been cut.
+        # The active segment lacks an end only if the batches behind it have been cut.
         end, length = following, None if segment.sealed else segment.data_end - position
     return Hole(segment=segment, row=row, rows=0, base=base, next=end, position=position, length=length)
 
 
 def check_fits(hole: Hole, index: BatchIndex, epochs: EpochHistory, batches: Sequence[SealedBatch]) -> None:
-    """Raise CorruptDataError if intact batches, in this order, cannot be what was in the hole."""
+    """Raise CorruptDataError if intact batches, in this order, cannot be those of the hole."""
     before = index[hole.row - 1] if hole.row else None
     after = index[hole.row + hole.rows] if hole.row + hole.rows < len(index) else None
     expected, time = hole.base, before.max_timestamp if before is not None else 0
@@ -124,7 +124,6 @@ def _check_header(header: BatchHeader, expected: Offset, epoch: LeaderEpoch, *, 
 
 
 def _check_rows(hole: Hole, index: BatchIndex, batches: Sequence[SealedBatch]) -> None:
-    """Have the batches be those that the index knows."""
     known = [index[row] for row in range(hole.row, hole.row + hole.rows)]
     found = [(header.base, header.next, len(frame)) for header, frame in batches]
     if found != [(entry.base, entry.next, entry.length) for entry in known]:
@@ -132,7 +131,7 @@ def _check_rows(hole: Hole, index: BatchIndex, batches: Sequence[SealedBatch]) -
 
 
 def entries_of(hole: Hole, batches: Sequence[SealedBatch]) -> list[IndexEntry]:
-    """Return what the index says of batches that are in the hole."""
+    """Return the index entries of batches in the hole."""
     position, entries = hole.position, []
     for header, frame in batches:
         entries.append(IndexEntry.of(header, position, len(frame), last_txid_in(frame)))
@@ -144,12 +143,12 @@ def put_back(file: File, hole: Hole, batches: Sequence[SealedBatch]) -> int:
     """Write batches that fit a hole into its file; return the file's size, when they are durable.
 
     Raises:
-        DiskFull, StorageError, FsyncFailed: the hole is damaged still; what the medium has is not what was
+        DiskFull, StorageError, FsyncFailed: the hole is damaged still; the medium has other bytes than were
             written, or is unknown.
     """
     frames: list[Buffer] = [frame for _, frame in batches]
     position = hole.position
-    if position == FIRST_BATCH:  # what it stands behind may be damaged as well
+    if position == FIRST_BATCH:  # the schema message before it may be damaged as well
         frames.insert(0, SCHEMA_MESSAGE)
         position = FilePosition(0)
     if hole.length is None:
@@ -166,7 +165,7 @@ def put_back(file: File, hole: Hole, batches: Sequence[SealedBatch]) -> int:
 
 
 def publish(hole: Hole, entries: Sequence[IndexEntry]) -> None:
-    """Have the segment's index, which is loaded and lacks them, show the batches that are in the hole now.
+    """Add the batches that are in the hole now to the segment's index, which is loaded and lacks them.
 
     Raises:
         StorageError: the disk did not take the index file; readers find the batches all the same.

@@ -1,7 +1,7 @@
-"""What is to take the place of a sealed segment: written beside it, and synced.
+"""The replacement of a sealed segment: written beside it, and synced.
 
-Until `jetstream.log.log.Log.replace_segment` puts it there nothing has changed, and whoever reads the old
-file goes on. All this is done on any thread that may wait.
+Until `jetstream.log.log.Log.replace_segment` puts it there nothing has changed, and readers of the old file
+go on. For any thread that may wait.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ _SYNC_BYTES: Final = 4 * MIB
 
 @dataclass(frozen=True, slots=True)
 class RewrittenSegment:
-    """What is to take a segment's place: written and synced.
+    """A segment's replacement: written and synced.
 
     Attributes:
-        old: what it was made from.
-        new: what it will be, at its temporary path, which the next opening removes if it stays.
-        records: how many of the old one's records it has not.
+        old: the segment it was made from.
+        new: the replacement, at its temporary path, which the next opening removes if it stays.
+        records: number of the old segment's records that it lacks.
     """
 
     old: Segment
@@ -42,11 +42,11 @@ class RewrittenSegment:
 
     @property
     def bytes(self) -> int:
-        """How much smaller it is."""
+        """Bytes by which it is smaller."""
         return self.old.size - self.new.size
 
     def discard(self, disk: Disk) -> None:
-        """Remove the file; it is not to take the place.
+        """Remove the file: it will not be put in place.
 
         Raises:
             StorageError: the disk refused; the next opening removes it.
@@ -60,7 +60,7 @@ class ReplacementBatch:
     """A batch to be written.
 
     Attributes:
-        header: what it is to say.
+        header: its header.
         records: None: none are left.
         original: its bytes under ``original_header``, if they are to stay.
     """
@@ -83,18 +83,17 @@ class ReplacementBatch:
 def write_beside(
     disk: Disk, segment: Segment, pieces: Iterable[Sequence[ReplacementBatch]], codec: Compression
 ) -> Segment:
-    """Write ``pieces``, in the end all of a segment's range, beside it; durable on return.
+    """Write ``pieces``, which together cover a segment's range, beside it; durable on return.
 
-    They are asked for some at a time, and synced every few megabytes: one sync of all of it would hold up
-    everybody else's.
+    They are read some at a time, and synced every few megabytes: one sync of all would delay all other syncs.
 
     Raises:
-        DiskFull: there is no space for it, and nothing is left of it.
-        StorageError, FsyncFailed: the disk refused; the next opening removes what is left.
+        DiskFull: there is no space for it; its part is removed.
+        StorageError, FsyncFailed: the disk refused; the next opening removes its part.
         JetstreamError: of ``pieces``.
     """
     path = segment.path + NEW_SUFFIX
-    if disk.exists(path):  # left by one that was stopped
+    if disk.exists(path):  # left by a rewrite that was stopped
         disk.unlink(path)
     file = disk.create(path)
     try:

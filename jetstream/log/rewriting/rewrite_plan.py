@@ -1,7 +1,7 @@
-"""Which sealed segments are to have their small batches merged: a pure decision.
+"""The decision which sealed segments get their small batches merged; pure.
 
 Oldest first: they are sealed, cold, committed, and on the disk of every replica. Each is looked at once: up
-to `rewritten_end`, which is on record, all is done, whether it was worth it or not. A segment that is cut,
+to the recorded `rewritten_end` all is done, whether it paid or not. A segment that is cut,
 or that compaction puts in the place of another, is looked at again.
 """
 
@@ -16,18 +16,18 @@ from jetstream.log.segments.index import BatchIndex
 from jetstream.log.segments.segment import Segment
 
 SMALL_BATCH_BYTES: Final = 64 * KIB
-"""Segments whose batches are larger, in the mean, stay: merging them would save next to nothing."""
+"""Segments with larger batches, in the mean, stay: merging them would save next to nothing."""
 SAVED_MIN: Final = 0.1
-"""What has been written takes a segment's place only if it is smaller by that."""
+"""A replacement is put in place only if it is smaller by this part."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteBounds:
-    """What the node knows besides the log.
+    """The bounds of the rewrite that come from outside of the log.
 
     Attributes:
-        high_watermark: only what is committed is rewritten.
-        passed_by_all: every replica has on disk what lies below.
+        high_watermark: only committed records are rewritten.
+        passed_by_all: every replica has the records below on disk.
         now: wall clock.
     """
 
@@ -37,9 +37,9 @@ class RewriteBounds:
 
 
 def is_waiting(segments: Sequence[Segment], looked_at_end: Offset, cold_end: TimestampUs) -> bool:
-    """Return whether there is a segment to be looked at whose records are all at or before ``cold_end``.
+    """Return whether a segment is to be looked at, all of whose records are at or before ``cold_end``.
 
-    It is asked of every stream all the time, where there is nothing to do nearly always.
+    Called for every stream all the time; nearly always nothing is due.
     """
     row = _first_after(segments, looked_at_end)
     return row < len(segments) - 1 and segments[row].max_timestamp <= cold_end
@@ -48,13 +48,13 @@ def is_waiting(segments: Sequence[Segment], looked_at_end: Offset, cold_end: Tim
 def due_segments(
     segments: Sequence[Segment], looked_at_end: Offset, bounds: RewriteBounds, after_us: int
 ) -> tuple[Segment, ...]:
-    """Return the segments that are to be looked at now, oldest first; the last one is never among them.
+    """Return the segments to look at now, oldest first; never the last one.
 
     Args:
         segments: of the log.
-        looked_at_end: below it nothing is to be looked at any more.
-        bounds: see there.
-        after_us: how old a segment's newest record is at least.
+        looked_at_end: everything below has been looked at.
+        bounds: of the rewrite.
+        after_us: least age of a segment's newest record.
     """
     found: list[Segment] = []
     end = min(bounds.high_watermark, bounds.passed_by_all)
@@ -77,5 +77,5 @@ def may_pay(index: BatchIndex) -> bool:
 
 
 def has_paid(size_before: int, size_after: int) -> bool:
-    """Return whether a segment has become enough smaller to be put in the other's place."""
+    """Return whether a replacement is enough smaller to be put in place."""
     return size_after <= size_before * (1 - SAVED_MIN)

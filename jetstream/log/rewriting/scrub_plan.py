@@ -1,9 +1,10 @@
-"""When each sealed segment is read again to see whether its bytes are still good: the clock says it.
+"""The decision when each sealed segment is read again, to find damage, by the clock; pure.
 
-Pure. A pass over a log takes one interval, at an even pace: when half of it is over, half of the log's bytes
-are read. How far a pass is follows from the time of day alone, so nothing is kept on disk: a node that starts
-goes on where the clock is, and what it missed while it was down comes in the next pass. So does what is
-sealed during a pass: otherwise a log that grows would be read as fast as it is written, seconds later.
+A pass over a log takes one interval, at an even pace: when half of it is over, half of the log's bytes are
+read. The progress of a pass follows from the time of day alone, so nothing is kept on disk: a node that
+starts goes on at the clock's place, and segments it missed while it was down come in the next pass. So do
+segments that are sealed during a pass: otherwise a growing log would be read as fast as it is written,
+seconds later.
 """
 
 from collections.abc import Sequence
@@ -27,25 +28,25 @@ class ScrubHand:
     __slots__ = ("_end", "_interval_us", "_pass", "_phase_us", "_position")
 
     def __init__(self, interval_us: int, phase_us: int) -> None:
-        """Begin where the clock is.
+        """Begin at the clock's place.
 
         Args:
-            interval_us: of one pass, microseconds, above 0.
-            phase_us: how much earlier than at multiples of the interval the passes begin; another for each
-                replica, so that they do not all read, and not the same, at once.
+            interval_us: length of a pass, microseconds, above 0.
+            phase_us: microseconds before multiples of the interval at which the passes begin; another value
+                for each replica, so that they do not all read at once, nor the same segment.
         """
         assert interval_us > 0, "a pass takes time"
         self._interval_us = interval_us
         self._phase_us = phase_us
         self._pass: int | None = None
         self._position = _START
-        self._end = _START  # of what was sealed when the pass began
+        self._end = _START  # of the segments that were sealed when the pass began
 
     def due(self, segments: Sequence[Segment], now: TimestampUs) -> Segment | None:
-        """Return the next segment whose turn it is, None if none's is yet.
+        """Return the next segment that is due, None if none is yet.
 
         Args:
-            segments: of the log, as they are now; those that are still written are left out.
+            segments: of the log, as they are now; the active one is left out.
             now: wall clock.
         """
         sealed = [segment for segment in segments if segment.sealed]
@@ -68,7 +69,7 @@ class ScrubHand:
         return next((segment for segment in sealed if self._position <= segment.base < end), None)
 
     def pass_over(self, segment: Segment) -> None:
-        """Go on behind a segment that was due, whatever has become of it."""
+        """Go on behind a segment that was due, even if it was not read."""
         self._position = segment.next
 
 

@@ -1,9 +1,9 @@
 """The sealed rewrite: small batches of a sealed segment become few, and compressed.
 
-A record that is stored alone takes about a kilobyte, nearly all of it metadata. Batches of one epoch that
-follow each other become one of up to `MERGED_BYTES`, under the first one's flags and over all their ranges.
-Records, offsets, order, timestamps and epochs stay as they are, and the ranges tile as before. A batch that
-has no neighbour to be merged with keeps its bytes.
+A record in a batch of its own takes about a kilobyte, nearly all of it metadata. Batches of one epoch that
+follow each other become one of up to `MERGED_BYTES`, with the flags of the first and the ranges of all.
+Records, offsets, order, timestamps and epochs stay as they are, and the ranges tile as before. A batch
+without a neighbour to merge with keeps its bytes.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,10 +27,10 @@ from jetstream.log.rewriting.segment_chunks import BatchChunk, chunks_of
 from jetstream.log.segments.segment import Segment
 
 MERGED_BYTES: Final = MIB
-"""Of records in one batch, before they are compressed: what a fetch asks for, and enough for the codec."""
+"""Bytes of records in one batch, before compression: those of a fetch, and enough for the codec."""
 
 _FIXED_BYTES: Final = 48
-"""Of a record: three numbers, four ends of variable parts, and which of them are null."""
+"""Bytes of a record: three numbers, four ends of variable parts, and their validity."""
 
 assert 2 * MERGED_BYTES < BATCH_BYTES_MAX, "a merged batch is within the limit whatever the codec does"
 
@@ -44,11 +44,11 @@ def rewritten(
     """Write a sealed segment with its batches merged, durably, beside it; None if that does not pay.
 
     Args:
-        log: which the segment is of.
-        disk: where it lies.
+        log: log of the segment.
+        disk: disk of the log.
         segment: sealed.
-        pace: see there.
-        merged_bytes: of records in one batch; more only if it was one before.
+        pace: called with the bytes of each chunk.
+        merged_bytes: limit of the records in one batch; more only if it was one before.
 
     Raises:
         CorruptDataError: a batch is damaged; its offsets are refused from now on.
@@ -68,7 +68,7 @@ def rewritten(
 def _merged(
     log: LogReader, segment: Segment, pace: Pace, merged_bytes: int
 ) -> Iterator[list[ReplacementBatch]]:
-    """Yield what is to be written in the segment's place."""
+    """Yield the batches to write in the segment's place."""
     held: _Run | None = None
     for chunk in chunks_of(log, segment, segment.base):
         *done, held = _runs(chunk, held, merged_bytes)
@@ -83,10 +83,10 @@ class _Run:
     """Batches that become one.
 
     Attributes:
-        header: of what they become.
-        records: of all of them.
-        bytes: of the records.
-        original: the batch itself, if it is one.
+        header: header of the merged batch.
+        records: records of all.
+        bytes: bytes of the records.
+        original: the batch itself, if it is only one.
     """
 
     header: BatchHeader
@@ -95,7 +95,7 @@ class _Run:
     original: memoryview | None
 
     def joined(self, run: "_Run") -> "_Run":
-        """Return this one with ``run``, which follows it, at its end."""
+        """Return this run and the following ``run`` as one."""
         last = run if run.bytes or not self.bytes else self
         header = replace(self.header, next=run.header.next, max_timestamp=last.header.max_timestamp)
         return _Run(header, (*self.records, *run.records), self.bytes + run.bytes, None)
@@ -145,7 +145,7 @@ def _run(chunk: BatchChunk, records: pa.Table, first: int, end: int, size: int) 
 
 
 def _bytes_before(records: pa.Table) -> npt.NDArray[np.int64]:
-    """Return how many bytes come before each row, and before the end; each column is in one piece."""
+    """Return the number of bytes before each row, and before the end; each column is in one piece."""
     sizes = np.full(records.num_rows, _FIXED_BYTES, np.int64)
     for name in ("subject", "key", "value"):
         sizes += _lengths(records[name])

@@ -1,8 +1,8 @@
 """Sealed segments, read from end to end: many batches at a time, checked, and decoded to be written anew.
 
 Each batch is checked against its CRC and its index entry, so that damage is found and not given a new
-checksum. Then small batches are decoded as what they are together, an Arrow IPC stream: one by one they would
-cost several times as much.
+checksum. Then small batches are decoded together, as an Arrow IPC stream: one by one they would cost several
+times as much.
 """
 
 import struct
@@ -25,13 +25,13 @@ from jetstream.log.segments.index import BatchIndex
 from jetstream.log.segments.segment import Segment, SegmentReplaced
 
 _STORED_BYTES: Final = MIB
-"""Read at once; one batch at least."""
+"""Bytes read at once; at least one batch."""
 _BATCHES: Final = 256
-"""Read at once: with more, small ones cost twice as much (caches), and hold up the loop for longer."""
+"""Batches read at once: with more, small ones cost twice as much (caches), and block the loop for longer."""
 _LARGE_BYTES: Final = 32 * KIB
 """Batches that are larger, in the mean, are decoded one by one."""
 _DECODED_BYTES: Final = 16 * MIB
-"""A chunk ends once it has as much, however little that is in the file."""
+"""Decoded bytes at which a chunk ends, however few they are in the file."""
 
 _OPTIONS: Final = pa.ipc.IpcReadOptions(use_threads=False)
 _METADATA_LENGTH: Final = struct.Struct("<I")
@@ -56,7 +56,7 @@ class BatchChunk:
 
     @property
     def bytes(self) -> int:
-        """What the batches take in the file."""
+        """Bytes of the batches in the file."""
         return sum(map(len, self.frames))
 
     @property
@@ -92,15 +92,15 @@ def chunks_of(log: LogReader, segment: Segment, start: Offset) -> Iterator[Batch
 def check_segment(log: LogReader, segment: Segment, pace: Callable[[int], None]) -> None:
     """Read a sealed segment from the medium, and check every batch that is not refused already.
 
-    What was in the page cache is read anew, and not left there.
+    Cached pages are read anew from the medium, and not left in the cache.
 
     Args:
-        log: that the segment is of.
+        log: log of the segment.
         segment: sealed.
         pace: called with the bytes of each piece that was read; may wait, or raise to give up.
 
     Raises:
-        CorruptDataError: a batch is damaged. All that are, in this segment, are refused from now on.
+        CorruptDataError: a batch is damaged. All damaged ones of this segment are refused from now on.
         StorageError, UnavailableError: the disk refused, or the segment is gone.
     """
     reader = _Reader(log, segment, log.indexes.of(segment))
@@ -117,7 +117,7 @@ def check_segment(log: LogReader, segment: Segment, pace: Callable[[int], None])
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What batches have in common whose metadata is equally long: nearly always, as one writer made it."""
+    """The common layout of batches with metadata of one length: nearly always, as one writer made it."""
 
     digits: int
     is_compressed: bool
@@ -133,7 +133,7 @@ class _Reader:
         self._layouts: dict[int, _Layout] = {}
 
     def extent(self, row: int) -> tuple[int, int]:
-        """Return position and length of as many batches from ``row`` on as are read at once."""
+        """Return position and length of the batches from ``row`` on that are read at once."""
         positions, lengths = self._index.positions, self._index.lengths
         start, end = positions[row], positions[row] + lengths[row]
         for following in range(row + 1, min(row + _BATCHES, len(positions))):
@@ -143,13 +143,13 @@ class _Reader:
         return start, end - start
 
     def rows_from(self, offset: Offset) -> range:
-        """Return the rows of the batch that holds ``offset``, if any does, and of those behind it."""
+        """Return the rows of the batch that holds ``offset``, if any, and of those behind it."""
         return range(self._index.find(offset), len(self._index))
 
     def check(self, first: int, start: int, block: memoryview, length: int) -> int:
-        """Check the batches that lie in the ``length`` bytes from ``start`` on, of which ``block`` was read.
+        """Check the batches in the ``length`` bytes from ``start`` on, of which ``block`` was read.
 
-        Between them may lie what is refused already. Return the row behind the last.
+        Bytes that are refused already may lie between them. Return the row behind the last.
         """
         positions, lengths = self._index.positions, self._index.lengths
         row = first
@@ -163,7 +163,7 @@ class _Reader:
         return row
 
     def chunk(self, first: int, block: memoryview) -> BatchChunk:
-        """Return what ``block``, which begins with the batch of row ``first``, holds, or the first of it."""
+        """Return the batches of ``block``, which begins with row ``first``, or the first of them."""
         headers: list[BatchHeader] = []
         frames: list[memoryview] = []
         row, at, decoded = first, 0, 0
@@ -178,7 +178,7 @@ class _Reader:
             headers.append(header)
             frames.append(frame)
             row, at = row + 1, at + len(frame)
-        # Together takes a copy, which is more than it saves if they are large.
+        # Decoding together takes a copy, which costs more than it saves if they are large.
         records = _decoded(block[:at]) if at < len(frames) * _LARGE_BYTES else None
         counts = [] if records is None else _counts(records)
         if records is None or not _fit(counts, headers):
@@ -206,7 +206,7 @@ class _Reader:
         return layout, header
 
     def _decoded_singly(self, first: int, headers: list[BatchHeader], frames: list[memoryview]) -> pa.Table:
-        """Decode batch by batch, and find which one is not as it should be."""
+        """Decode batch by batch, and raise for the damaged one."""
         batches: list[pa.RecordBatch] = []
         for row, (header, frame) in enumerate(zip(headers, frames, strict=True), first):
             try:
@@ -217,9 +217,10 @@ class _Reader:
         return pa.Table.from_batches(batches, SCHEMA)
 
     def _refuse(self, row: int) -> None:
-        """Have a damaged batch found by whoever reads it next, and refused from then on.
+        """Read a damaged batch again, so that it is refused from now on.
 
         Raises:
+            CorruptDataError: it is damaged.
             UnavailableError: nothing is damaged, the segment was cut or removed.
         """
         self._segment.check_present()
@@ -229,7 +230,7 @@ class _Reader:
 
 
 def _decoded(block: memoryview) -> pa.Table | None:
-    """Return the records of all batches, a chunk of each column for each; None if one of them is wrong."""
+    """Return the records of all batches, a chunk of each column per batch; None if a batch is wrong."""
     try:
         with pa.ipc.open_stream(b"".join((SCHEMA_MESSAGE, block, END_OF_STREAM)), options=_OPTIONS) as reader:
             table = reader.read_all()
@@ -247,7 +248,6 @@ def _fit(counts: list[int], headers: list[BatchHeader]) -> bool:
 
 
 def _counts(records: pa.Table) -> list[int]:
-    """Return how many records each batch has."""
     return [len(part) for part in records.column(0).chunks]
 
 

@@ -1,9 +1,9 @@
-"""Which offsets of a log are refused, because their bytes are damaged or missing.
+"""The offsets of a log that are refused, because their bytes are damaged or missing.
 
-Theory of operation: several threads find damage while they read, and the disk thread takes away what is
-truncated; neither may undo the other. So the ranges have one owner, the disk thread. The others hand in what
-they find by appending to a list, and the owner takes that over when it changes the ranges. What is handed in
-counts at once: whoever looks adds it up.
+Theory of operation: several threads find damage while they read, and the disk thread removes truncated
+ranges; neither may undo the other. So the ranges have one owner, the disk thread. The other threads append
+their findings to a list, which the owner merges when it changes the ranges. A finding counts at once: every
+look at the ranges adds the list.
 
 Sets of offsets are sorted, disjoint, half-open ranges.
 """
@@ -46,15 +46,15 @@ class CorruptRanges:
     __slots__ = ("_directory", "_found", "_ranges")
 
     def __init__(self, directory: str) -> None:
-        """Begin with none; ``directory`` is for messages."""
+        """Begin without ranges; ``directory`` is for messages."""
         self._directory = directory
         self._found: list[OffsetRange] = []
         self._ranges: tuple[OffsetRange, ...] = ()
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """All of them."""
-        # In this order: what the owner takes over in between is seen twice, the other way round not at all.
+        """All refused ranges."""
+        # In this order: a finding that the owner merges in between is seen twice; the other way round never.
         found = tuple(self._found)
         ranges = self._ranges
         for start, end in found:
@@ -68,7 +68,7 @@ class CorruptRanges:
             self._found.append((start, end))
 
     def replace(self, ranges: tuple[OffsetRange, ...], log_start: Offset, log_end: Offset) -> None:
-        """Let ``ranges`` be what the owner knows, besides what was found in ``[log_start, log_end)``."""
+        """Replace the ranges by ``ranges`` and the new findings in ``[log_start, log_end)``; by the owner."""
         found = tuple(self._found)
         for start, end in above(below(found, log_end), log_start):
             ranges = with_range(ranges, start, end)
@@ -76,17 +76,17 @@ class CorruptRanges:
         del self._found[: len(found)]
 
     def repaired(self, start: Offset, end: Offset) -> None:
-        """Refuse ``[start, end)`` no more; by the owner, once nobody can read what was there."""
+        """Refuse ``[start, end)`` no more; by the owner, once no reader can get the damaged bytes."""
         found = tuple(self._found)
         ranges = self._ranges
         for damaged in found:
             ranges = with_range(ranges, *damaged)
-        # In this order: what is looked at in between is refused once more, never too little.
+        # In this order: a look in between refuses once too often, never too little.
         self._ranges = without_range(ranges, start, end)
         del self._found[: len(found)]
 
     def refuse(self, offset: Offset) -> None:
-        """Raise CorruptDataError if ``offset`` is one of them."""
+        """Raise CorruptDataError if ``offset`` is refused."""
         for start, end in self.ranges:
             if start <= offset < end:
                 raise CorruptDataError(

@@ -37,7 +37,7 @@ from jetstream.log.format.checksum import crc32c
 HEADER_BYTES: Final = 72
 ENTRY_BYTES: Final = 56
 NO_TXID: Final = -(1 << 63)
-"""Stands where no record has a transaction id; one that is this number itself counts as the next larger."""
+"""Stands for "no transaction id"; an id that is this number itself counts as the next larger."""
 
 _HEADER: Final = struct.Struct("<4sIQQQQQQqI")
 _KIND: Final = struct.Struct("<4sI")
@@ -50,7 +50,7 @@ assert _HEADER.size + _CRC.size == HEADER_BYTES
 
 
 class Covered(Protocol):
-    """What the index must know of a batch, besides its transaction ids."""
+    """The range, epoch and time of a batch, for its index entry."""
 
     @property
     def base(self) -> Offset:
@@ -70,7 +70,7 @@ class Covered(Protocol):
 
 
 class IndexEntry(NamedTuple):
-    """Where one batch lies and what it covers; its range is ``[base, next)``.
+    """Place, range ``[base, next)``, epoch and time of one batch.
 
     ``last_txid`` is the largest transaction id of its records, None if none has one; see `NO_TXID`.
     """
@@ -103,14 +103,14 @@ class IndexEntry(NamedTuple):
 
 
 class StoredBatches(NamedTuple):
-    """Batches that follow each other: the offset after the last one, and their bytes as they are stored."""
+    """Batches that follow each other: the offset after the last one, and their stored bytes."""
 
     next: Offset
     bytes: int
 
 
 class IndexSummary(NamedTuple):
-    """The header of an index file: what opening a sealed segment needs without its entries."""
+    """The header of an index file, enough to open a sealed segment without its entries."""
 
     entries: int
     base: Offset
@@ -129,8 +129,8 @@ class IndexSummary(NamedTuple):
 class BatchIndex:
     """Entries in file order, append-only while readers look.
 
-    Readers on another thread find an entry through `nexts` first; it is appended to last, so what they
-    find there is complete.
+    Readers on another thread find an entry through `nexts` first; it is appended to last, so every entry that
+    they find is complete.
 
     Invariants:
         X1: ``bases`` and ``nexts`` strictly increase, and entry i+1 begins at or after the end of entry i
@@ -218,7 +218,7 @@ class BatchIndex:
         `len` if there is none.
         """
         stop = len(self.nexts)
-        # Of a copy: an array that is looked at cannot grow.
+        # Of a copy: an array with a view of it cannot grow.
         reach = np.frombuffer(self.txids[first:stop], np.int64) >= max(txid, NO_TXID + 1)
         return first + int(reach.argmax()) if reach.any() else stop
 
@@ -228,7 +228,7 @@ class BatchIndex:
         return _txid(int(np.frombuffer(self.txids[:], np.int64).max(initial=NO_TXID)))
 
     def are_verified(self, base: Offset, end: Offset) -> bool:
-        """Return whether every batch of ``[base, end)``, which is not empty, is marked as verified."""
+        """Return whether every batch of ``[base, end)``, which is not empty, is verified."""
         return self.verified.find(0, self.find(base), self.find(Offset(end - 1)) + 1) < 0
 
     def last_row_until(self, first: int, position: int, end: Offset) -> int:
@@ -243,9 +243,9 @@ class BatchIndex:
         return min(max(fitting, first), stop - 1)
 
     def within(self, first: int, max_bytes: int, end: Offset) -> StoredBatches | None:
-        """Return what follows from row ``first`` on in ``max_bytes`` at most, of one epoch and by ``end``.
+        """Return the batches from row ``first`` on of one epoch that fit ``max_bytes`` and end by ``end``.
 
-        The first one alone if it is longer; None if it does not end by ``end``.
+        The first batch alone if it is longer; None if it does not end by ``end``.
         """
         start = self.positions[first]
         last = self.last_row_until(first, start + max_bytes, end)

@@ -1,4 +1,4 @@
-"""Reading and writing index files; what is read is doubted, and doubt means None: scan the segment."""
+"""Reading and writing index files; a doubtful file is read as None: the segment is scanned."""
 
 import contextlib
 
@@ -49,7 +49,7 @@ def read_index(disk: Disk, path: str, base: Offset, segment: File) -> BatchIndex
 
 
 def _content(disk: Disk, path: str) -> bytes | None:
-    """Return what is in a file, None if it is missing: compaction removes it under whoever reads."""
+    """Return the content of a file, None if it is missing: compaction removes it under its readers."""
     if not disk.exists(path):
         return None
     try:
@@ -63,7 +63,7 @@ def _content(disk: Disk, path: str) -> bytes | None:
 def write_index(disk: Disk, path: str, index: BatchIndex, rows: int) -> None:
     """Write the index file of the first ``rows`` entries, not durably.
 
-    A full disk is no reason to fail: the file is derived, and a part of one is doubted.
+    A full disk is no failure: the file is derived, and a part of one is doubted.
     """
     with contextlib.suppress(DiskFull):
         replace_file(disk, path, index.encode(rows), durable=False)

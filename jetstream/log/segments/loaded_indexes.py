@@ -1,7 +1,7 @@
 """The entries of a log's segments: loaded when they are needed, dropped when there are too many.
 
-Any thread that may wait for the disk can ask. Each step on the list is one that threads cannot divide, and
-they come in an order in which no segment stays loaded uncounted: entries are published, then counted; a
+For any thread that may wait for the disk. Each step on the list is atomic between threads, and their order
+is one in which no segment stays loaded uncounted: entries are published, then counted; a
 segment is taken off the list, then its entries are dropped.
 """
 
@@ -17,12 +17,12 @@ LOADED_MAX: Final = 8
 
 
 class LoadedIndexes:
-    """Loads indexes, and keeps account of the sealed segments whose entries are in memory."""
+    """Loads indexes, and counts the sealed segments whose entries are in memory."""
 
     __slots__ = ("_loaded", "_on_damage")
 
     def __init__(self, on_damage: Callable[[Offset, Offset], None]) -> None:
-        """``on_damage`` is told each damaged range, before entries that leave it out are in use."""
+        """``on_damage`` gets each damaged range, before entries that leave it out are in use."""
         self._loaded: list[Segment] = []
         self._on_damage = on_damage
 

@@ -1,4 +1,4 @@
-"""What one log is told to be, in the units that its decisions are made in."""
+"""The settings of one log, in the units of its decisions."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ class CompactionConfig:
     """How a log that keeps the last record of each key is compacted.
 
     Attributes:
-        dirty_ratio: cleaned once so much of what can be cleaned has not been.
-        age_us: cleaned whatever the ratio is once a segment that has not been is so old.
-        tombstone_retention_us: tombstones stay for so long once what they delete is gone.
-        lag_us: records as young as that, in the log's own time, are not cleaned.
+        dirty_ratio: part of the cleanable bytes that is dirty when a pass is due.
+        age_us: age of a dirty segment at which a pass is due whatever the ratio is.
+        tombstone_retention_us: how long tombstones stay after the records that they delete are gone.
+        lag_us: records that are younger, in the log's own time, are not cleaned.
         codec: of batches that are encoded anew.
     """
 
@@ -33,7 +33,7 @@ class LogConfig:
         segment_bytes: a batch that would make the active segment larger begins a new one; larger segments
             mean fewer files, smaller ones let retention free space in finer steps.
         segment_age_us: a batch that comes this long after the active segment's first begins a new one.
-        sync: what `Log.synced_end` means, and so when a record may be acknowledged.
+        sync: the meaning of `LogWriter.synced_end`, and so when a record may be acknowledged.
         retention_age_us: segments whose newest record is older are removed.
         retention_bytes: the oldest segments are removed while the rest holds at least this much.
         retention_messages: the oldest segments are removed while the rest holds at least this many offsets.

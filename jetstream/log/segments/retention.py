@@ -1,4 +1,4 @@
-"""Which old segments the configuration no longer keeps: a pure decision."""
+"""The decision which old segments the configuration no longer keeps; pure."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,7 +9,7 @@ from jetstream.log.segments.log_config import LogConfig
 
 
 class Retained(Protocol):
-    """What is asked of a segment, wherever it lies."""
+    """A segment in the log or in the object store, as retention sees it."""
 
     @property
     def base(self) -> Offset:
@@ -21,15 +21,15 @@ class Retained(Protocol):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Its length in bytes."""
 
     @property
     def max_timestamp(self) -> TimestampUs:
-        """Of its records."""
+        """Largest timestamp of its records."""
 
     @property
     def damages(self) -> Sequence[object]:
-        """What of it cannot be read."""
+        """Its parts that cannot be read."""
 
 
 def retained_start(
@@ -78,7 +78,7 @@ def _is_young(newest_at: TimestampUs | None, now: TimestampUs, lag_us: int) -> b
 
 
 def _newest_at(segment: Retained, following: Retained) -> TimestampUs | None:
-    """Return a time no record of ``segment`` is newer than; None if damage hides it."""
+    """Return an upper bound of the times of ``segment``'s records; None if damage hides it."""
     if not segment.damages:
         return segment.max_timestamp
     return following.max_timestamp or None

@@ -1,7 +1,7 @@
-"""Reading a segment's bytes as they are: good batches, and what lies between them.
+"""Reading a segment's bytes as they are: good batches, and the damage between them.
 
-The scan trusts nothing but checksums. It does not judge: whether damage is a torn tail or corruption is
-decided by `jetstream.log.recovery`, which also knows what had been synced.
+The scan trusts only checksums. It does not judge: `jetstream.log.recovery`, which also knows the synced end,
+decides whether damage is a torn tail or corruption.
 """
 
 import re
@@ -20,7 +20,7 @@ from jetstream.log.format.txid_column import last_txid_in
 from jetstream.log.segments.index import BatchIndex, IndexEntry
 
 FIRST_BATCH: Final = FilePosition(len(SCHEMA_MESSAGE))
-"""Where the first batch of every segment begins."""
+"""Position of the first batch of every segment."""
 
 FOLLOWED_GROUPS_MAX: Final = 32
 """A follower writes at most so many of its leader's groups before it syncs; see `SegmentScan.proven_end`."""
@@ -54,7 +54,7 @@ class Damage(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class SegmentScan:
-    """What a segment file holds.
+    """The content of a segment file.
 
     Attributes:
         index: the good batches; those read by this scan count as verified.
@@ -77,10 +77,10 @@ class SegmentScan:
     def proven_end(self, *, followed: bool) -> Offset:
         """Return an offset below which every batch had been synced, as the good batches prove.
 
-        A batch with ``GROUP_START`` says so of all before it. In a followed log it says so of the leader's
-        disk: the follower may have written it together with batches before it, in one unsynced piece. But of
-        such batches the piece has at most `FOLLOWED_GROUPS_MAX`, so one with as many behind it lies before
-        the piece or begins it.
+        A batch with ``GROUP_START`` proves all before it. In a followed log it proves the leader's disk only:
+        the follower may have written it together with batches before it, in one unsynced piece. But the piece
+        has at most `FOLLOWED_GROUPS_MAX` such batches, so a batch with as many behind it lies before the
+        piece or begins it.
         """
         if not followed:
             return self.group_starts[-1] if self.group_starts else self.base
@@ -109,7 +109,7 @@ class FileWindow:
         length = max(min(length, self.size - position), 0)
         start = position - self._start
         if start < 0 or start + length > len(self._data):
-            # A torn batch may say that it ends behind the end of the file.
+            # A torn batch may claim an end behind the end of the file.
             wanted = max(min(max(length, _WINDOW_BYTES), self.size - position), 0)
             self._data = memoryview(self._file.read(position, wanted))
             self._start = position
@@ -165,7 +165,7 @@ def scan_segment(file: File, base: Offset, known: BatchIndex | None = None) -> S
 
 
 def _check_schema(window: FileWindow, scan: SegmentScan) -> None:
-    """Note a schema message that is not ours; batches begin behind it all the same."""
+    """Record a schema message that is not ours; batches begin behind it all the same."""
     if bytes(window.view(0, FIRST_BATCH)) == SCHEMA_MESSAGE:
         scan.data_end = FIRST_BATCH
         return
@@ -175,7 +175,7 @@ def _check_schema(window: FileWindow, scan: SegmentScan) -> None:
 
 
 def _step(window: FileWindow, position: FilePosition, scan: SegmentScan) -> FilePosition:
-    """Take in what lies at ``position``, a good batch or damage up to the next one; return its end."""
+    """Record the good batch at ``position``, or the damage up to the next one; return its end."""
     try:
         header, frame = _read_expected(window, position, scan.next)
     except CorruptDataError as error:
@@ -204,8 +204,8 @@ def _read_expected(window: FileWindow, position: int, expected: Offset) -> tuple
 def _next_batch(window: FileWindow, position: int, expected: Offset) -> tuple[FilePosition, Offset] | None:
     """Return position and base of the first good batch behind the damage at ``position``.
 
-    First where the damaged batch says that it ends: its body may hold a copy of a batch, which a publisher
-    can put there. Only without such a batch anywhere, and then behind at least one lost offset.
+    First at the end that the damaged batch claims: its body may hold a copy of a batch, which a publisher
+    can put there. Anywhere else only without a batch there, and then behind at least one lost offset.
     """
     end = _claimed_end(window, position)
     base = _base_at(window, end) if end is not None else None
@@ -215,7 +215,7 @@ def _next_batch(window: FileWindow, position: int, expected: Offset) -> tuple[Fi
 
 
 def _claimed_end(window: FileWindow, position: int) -> int | None:
-    """Return where the batch at ``position`` says that it ends; None if it does not say."""
+    """Return the end that the batch at ``position`` claims; None if it claims none."""
     try:
         frame = find_frame(window.view(position, PREFIX_BYTES + METADATA_BYTES_MAX))
     except CorruptDataError:

@@ -1,8 +1,8 @@
-"""One segment: a file of batches, its index, and the readers that hold it open.
+"""A segment: a file of batches, its index, and the readers that hold it open.
 
-Theory of operation: each side closes only what it has opened itself, so that no thread can pull a
+Theory of operation: each side closes only the files it has opened itself, so that no thread can pull a
 descriptor from under another. The writer has a file of its own (`SegmentWriter`). Transfers on the event
-loop share one, open while any of them holds a lease. Whoever reads elsewhere opens one for the while. A
+loop share one, open while any of them holds a lease. Readers elsewhere open a file for each read. A
 retired segment (removed by retention, or of a closed log) gives no new leases; a transfer under way ends on
 the bytes it began with, which the file system keeps until the last descriptor is closed.
 """
@@ -38,7 +38,7 @@ def base_of(name: str) -> Offset | None:
 
 
 def _open_present(disk: Disk, temporary_path: str | None, path: str) -> File:
-    """Open a file where it is, also while it is being given its name."""
+    """Open a file at either path, as it may be renamed meanwhile."""
     if temporary_path is not None:
         try:
             return disk.open(temporary_path)
@@ -49,7 +49,7 @@ def _open_present(disk: Disk, temporary_path: str | None, path: str) -> File:
 
 
 class PlanAgain(UnavailableError):
-    """What a read was planned by is no longer so; the data is there, plan it again."""
+    """The segments a read was planned by have changed; the data is there, plan the read again."""
 
 
 class SegmentReplaced(PlanAgain):
@@ -63,7 +63,7 @@ def _gone(base: Offset, *, is_replaced: bool) -> UnavailableError:
 
 
 class Segment:
-    """A segment file with what is known of it; the writer changes it, readers may look meanwhile.
+    """A segment file and its description; the writer changes it while readers look.
 
     Attributes:
         directory: of its log.
@@ -76,8 +76,8 @@ class Segment:
         max_timestamp: of all batches.
         last_txid: the largest transaction id of all batches, None if none has one.
         index: the entries; None for a sealed segment whose entries are not loaded.
-        damages: what a scan of the file found that is not a good batch.
-        temporary_path: where the file lies until it takes the place of another; None: at ``path``.
+        damages: parts of the file that a scan found not to be good batches.
+        temporary_path: path of the file until it replaces another; None: it lies at ``path``.
         index_doubtful: the index file must not be trusted at the next start.
 
     Invariants:
@@ -183,7 +183,7 @@ class Segment:
         self._replaced, self._retired = is_replaced, True
 
     def come_back(self) -> None:
-        """Take `retire` back: the file has kept its name."""
+        """Undo `retire`: the file has kept its name."""
         self._replaced = self._retired = False
 
     def check_present(self) -> None:
@@ -219,10 +219,10 @@ class Segment:
         self.next = entry.next
 
     def cut(self, offset: Offset) -> "Segment":
-        """Return what this is once its batches from ``offset`` on are cut off, and it is the active one.
+        """Return this segment without its batches from ``offset`` on, as the active one.
 
-        It is another segment, with entries of its own: whoever looks at this one meanwhile, or writes it
-        anew, takes nothing that comes to lie there later for what was there.
+        It is another object, with entries of its own: a reader or a rewrite of this one never takes batches
+        that are written there later for those that were there.
 
         Raises:
             StorageError: the disk refused.
@@ -234,14 +234,14 @@ class Segment:
         left.damages = tuple(damage for damage in self.damages if damage.base < offset)
         left.index_doubtful = self.index_doubtful
         left._describe(left.index)
-        if left.next < offset:  # what is damaged before it stays where it is
+        if left.next < offset:  # damage before it stays where it is
             left.next = offset
             left.data_end = FilePosition(index.positions[row]) if row < len(index) else _batches_end(self)
         left.size = left.data_end
         return left
 
     def describe_scan(self, scan: SegmentScan, size: int) -> None:
-        """Take over what a scan of the whole file found."""
+        """Adopt the result of a scan of the whole file."""
         self.index = scan.index
         self.damages = tuple(scan.damages)
         self._describe(scan.index)
@@ -251,7 +251,7 @@ class Segment:
         self.sealed = scan.sealed
 
     def describe_summary(self, summary: IndexSummary, size: int) -> None:
-        """Take over an index header that fits; the entries stay on disk until they are needed."""
+        """Adopt an index header that fits; the entries stay on disk until they are needed."""
         self.index = None
         self.next = summary.next
         self.data_end = summary.data_end
@@ -306,7 +306,7 @@ class Segment:
         return index
 
     def scan(self) -> SegmentScan:
-        """Return what a sealed segment's bytes say, damage included; changes nothing.
+        """Return the content of a sealed segment's bytes, damage included; changes nothing.
 
         Raises:
             StorageError: the disk refused.
@@ -320,14 +320,14 @@ class Segment:
         return scan
 
     def adopt(self, scan: SegmentScan) -> None:
-        """Publish what `scan` found; whoever refuses damage must know of it before, as readers go by this."""
+        """Publish the result of `scan`; its damage must be refused before, as readers go by this."""
         self.index_doubtful = True
         self.damages = tuple(scan.damages)
         self.index = scan.index
         self.last_txid = scan.index.last_txid
 
     def unload_index(self) -> None:
-        """Drop the entries of a sealed segment from memory, but keep, a byte each, which are verified."""
+        """Drop the entries of a sealed segment from memory, except one byte each: whether it is verified."""
         index = self.index
         if index is not None and self.sealed and not self.damages:
             self._verified = index.verified
@@ -342,7 +342,7 @@ class Segment:
 
 
 def _batches_end(segment: Segment) -> FilePosition:
-    """Return where the last batch of a sealed segment ends, also if that one is damaged."""
+    """Return the end of the last batch of a sealed segment, even a damaged one."""
     end = segment.size - len(END_OF_STREAM)
     with segment.leased() as file:
         has_marker = file.read(end, len(END_OF_STREAM)) == END_OF_STREAM

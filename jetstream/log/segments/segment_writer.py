@@ -15,11 +15,11 @@ from jetstream.log.segments.scan import FIRST_BATCH
 from jetstream.log.segments.segment import Segment
 
 Written = tuple[Covered, Buffer, int | None]
-"""A finished batch: what the index must know of it, its bytes, and its largest transaction id."""
+"""A finished batch: its header, its bytes, and its largest transaction id."""
 
 
 class SegmentWriter:
-    """Has the active segment's file open, on the disk's thread.
+    """Writes, seals and cuts the active segment's file, on the disk thread.
 
     Attributes:
         segment: the active one; sealed only between `seal` and `start`, and after a damaged end.
@@ -28,7 +28,7 @@ class SegmentWriter:
     __slots__ = ("_directory", "_disk", "_file", "segment")
 
     def __init__(self, disk: Disk, directory: str, segment: Segment, file: File | None) -> None:
-        """Take over ``segment`` and its open file; there is none if nothing can be appended."""
+        """Own ``segment`` and its open file; there is no file if nothing can be appended."""
         self._disk = disk
         self._directory = directory
         self._file = file
@@ -62,7 +62,7 @@ class SegmentWriter:
         return config.segment_age_us is not None and now - first_at >= config.segment_age_us
 
     def expired(self, now: TimestampUs, config: LogConfig) -> bool:
-        """Return whether all that the active segment holds is too old to keep."""
+        """Return whether all records of the active segment are too old to keep."""
         return not self.is_empty and is_expired(self.segment.max_timestamp, now, config)
 
     def write(self, batches: Sequence[Written]) -> None:
@@ -84,7 +84,7 @@ class SegmentWriter:
             position = self.segment.data_end
 
     def first_flags(self) -> BatchFlags:
-        """Return the flag of the next batch that its place in the segment decides."""
+        """Return the flags of the next batch that follow from its place in the segment."""
         return BatchFlags.ROLL if self.is_empty else BatchFlags(0)
 
     def seal(self) -> None:
@@ -103,7 +103,7 @@ class SegmentWriter:
         segment.save_index(len(segment.index))
 
     def unseal(self) -> None:
-        """Take back the end of the active segment, if it has one; durable with the next batch."""
+        """Remove the active segment's end-of-stream marker, if it has one; durable with the next batch."""
         segment = self.segment
         if segment.sealed:
             self.file.truncate(segment.data_end)
@@ -129,7 +129,7 @@ class SegmentWriter:
         return segment
 
     def cut(self, segments: tuple[Segment, ...], left: tuple[Segment, ...], file: File) -> None:
-        """Cut from the files of ``segments`` what `left_of` does not have, durably; its last one is active.
+        """Cut the files of ``segments`` down to ``left``, durably; the last of those becomes active.
 
         Its ``file`` belongs to the writer now.
 
@@ -150,7 +150,7 @@ class SegmentWriter:
         file.sync()
 
     def close(self) -> None:
-        """Close the file, if that was not done before."""
+        """Close the file; again is allowed."""
         if self._file is not None:
             file, self._file = self._file, None
             file.close()
@@ -172,10 +172,10 @@ class SegmentWriter:
 
 
 def left_of(segments: tuple[Segment, ...], offset: Offset) -> tuple[Segment, ...]:
-    """Return what is left of segments once all batches from ``offset`` on are cut; at least one.
+    """Return the segments without the batches from ``offset`` on; at least one segment.
 
-    None that becomes empty, if there are others: whether the next batch begins a segment is for its writer to
-    say. Raises as `Segment.cut`.
+    No other one is empty: the writer of the next batch decides whether it begins a segment. Raises as
+    `Segment.cut`.
     """
     kept = [segments[0], *(segment for segment in segments[1:] if segment.base < offset)]
     return (*kept[:-1], kept[-1].cut(offset))

@@ -1,8 +1,8 @@
-"""What was known to be durable when it was last written down.
+"""The checkpoint: how far a log was known to be durable, on record.
 
-The ``checkpoint`` state file is a witness, never an authority: it can show that bytes which are missing or
-bad had been synced, and it carries the log's start. A missing or older one costs protection and time, but
-no data.
+The ``checkpoint`` state file is a witness, never an authority: it can show that missing or bad bytes had been
+synced, or that a segment had been begun, and it carries the log's start. A missing or older one costs
+protection and time, but no data.
 
 `DurabilityMarkers` writes the two state files of a log: the checkpoint and the epochs.
 """
@@ -26,7 +26,7 @@ class Checkpoint:
     Attributes:
         log_start_offset: first offset that is kept.
         synced_end: offset after the last that was known to be synced.
-        segment_base: segment that ``synced_position`` is in.
+        segment_base: segment that ``synced_position`` is in; its file is there.
         synced_position: byte after the last batch that was known to be synced.
         last_epoch: newest epoch at that time.
         clean: nothing was written after this; ``synced_end`` was the log's end.
@@ -42,7 +42,7 @@ class Checkpoint:
     committed: Offset = NO_OFFSET
 
     def position_in(self, segment_base: Offset) -> FilePosition:
-        """Return up to where a segment's bytes were known to be synced, 0 if this is not about that one."""
+        """Return the position up to which a segment was known to be synced, 0 if it is another segment."""
         return self.synced_position if segment_base == self.segment_base else FilePosition(0)
 
     def encode(self) -> dict[str, Json]:
@@ -94,7 +94,7 @@ class DurabilityMarkers:
     __slots__ = ("_checkpoint", "_directory", "_disk", "followed")
 
     def __init__(self, disk: Disk, directory: str, checkpoint: Checkpoint | None, *, followed: bool) -> None:
-        """Begin with what recovery found."""
+        """Go on from the checkpoint that recovery found."""
         self._disk = disk
         self._directory = directory
         self._checkpoint = checkpoint

@@ -5,9 +5,8 @@ The ``compaction`` state file of a log's directory:
     {"cleaned_end": 700, "purged_end": 300, "waiting_end": 500, "waiting_since": microseconds}
 
 Below ``cleaned_end`` no record is left that a later one below it replaces. Below ``purged_end`` tombstones
-may be gone. It is raised before the first of them goes, and only to where the log was clean before: so no
-record in the log is one that a tombstone below ``purged_end`` has deleted, whether that is still there or
-not.
+may be gone. It is raised before the first of them goes, and only as far as the log was clean before: so the
+log has no record that a tombstone below ``purged_end`` has deleted, whether that is still there or not.
 Tombstones below ``waiting_end``, where the log was clean at ``waiting_since``, wait for their retention.
 """
 
@@ -45,14 +44,14 @@ class CompactionState:
         assert self.waiting_end <= self.cleaned_end, f"K1: {self}"
 
     def purgeable_end(self, passed_by_all: Offset, now: TimestampUs, retention_us: int) -> Offset:
-        """Return up to where tombstones may go now; `purged_end` if no others may.
+        """Return the offset below which tombstones may go now; `purged_end` if no others may.
 
         A clock that was set back makes them wait longer, never shorter.
 
         Args:
             passed_by_all: every replica has on disk what lies below.
             now: wall clock.
-            retention_us: how long they are kept once what they delete is gone.
+            retention_us: how long they are kept after the records that they delete are gone.
         """
         if self.waiting_end == _NOTHING or now - self.waiting_since < retention_us:
             return self.purged_end
@@ -72,7 +71,7 @@ class CompactionState:
         return CompactionState(end, self.purged_end, end, now)
 
     def cut(self, end: Offset) -> "CompactionState":
-        """Return the state of a log that was cut at ``end``: what comes there now is not clean."""
+        """Return the state of a log that was cut at ``end``: records that follow there are not clean."""
         return CompactionState(
             min(self.cleaned_end, end),
             min(self.purged_end, end),
@@ -105,9 +104,9 @@ def decode_compaction(state: dict[str, Json]) -> CompactionState:
 def recovered_compaction(
     disk: Disk, directory: str, log_end_offset: Offset
 ) -> tuple[CompactionState, str | None]:
-    """Return the state of a log that is being opened, and what is wrong with its file, if anything is.
+    """Return the state of a log that is being opened, and the problem with its file, if any.
 
-    What a crash has cut off behind the log's end is not clean any more, durably.
+    Behind the log's end, where a crash has cut it, nothing is clean any more, durably.
 
     Raises:
         StorageError, FsyncFailed, DiskFull: the disk refused.
@@ -118,7 +117,7 @@ def recovered_compaction(
     try:
         state = decode_compaction(decode_state(read_whole(disk, path)))
     except CorruptDataError as error:
-        # Tombstones may be missing anywhere then: who has less must not build on this log.
+        # Tombstones may be missing anywhere then: a replica with fewer must not build on this log.
         state = CompactionState(purged_end=log_end_offset)
         return state, f"the compaction file is unusable: {error}"
     if state.cleaned_end > log_end_offset:

@@ -1,8 +1,8 @@
-"""Which leader epoch wrote which offsets: the history that reconciliation and readers compare.
+"""The leader epochs of a log's offsets: the history that reconciliation and readers compare.
 
 The ``epochs`` state file holds ``{"entries": [[epoch, start offset, begun at (microseconds)], …],
 "followed": boolean}``. An epoch is recorded, durably, before its first batch, and stays recorded if it has
-none: a follower that knows it must find it here. ``followed``, missing in older files, says that the last
+none: a follower that knows it must find it here. ``followed``, missing in older files: the last
 batches may have been written as a follower: it is set before the first of them, and taken back with the
 record of the next epoch that this node leads.
 
@@ -83,7 +83,7 @@ class EpochHistory:
         )
 
     def merged(self, written: "tuple[EpochStart, ...]") -> "EpochHistory":
-        """Return the history with the epochs that batches prove, where it lacks them."""
+        """Return the history with the epochs that batches prove and it lacks."""
         known = {entry.epoch: entry for entry in self.starts}
         for entry in written:
             known.setdefault(entry.epoch, entry)
@@ -122,5 +122,5 @@ def decode_epochs(state: dict[str, Json]) -> EpochHistory:
 
 
 def is_followed(state: dict[str, Json]) -> bool:
-    """Return what a state file says of who wrote the last batches."""
+    """Return whether the last batches may have been written as a follower, by a state file."""
     return state.get("followed") is True

@@ -1,9 +1,9 @@
-"""Beginning a log anew at another offset, so that after a crash it is the old one whole or the new one.
+"""Beginning a log anew at another offset; after a crash it is the old one whole, or the new one.
 
 The ``reset`` state file holds ``{"offset": first offset of the new log, "purged_end": as in the compaction
-file of the new log}``, the latter missing if it is 0. Once it is in place the old log
-is gone: whoever finds it, the reset itself or the next opening, removes what is left and begins the new log.
-Every step can be done again, and the file goes last.
+file of the new log}``, the latter missing if it is 0. Once the file is in place the old log is gone: the
+reset itself, or the next opening, removes its rest and begins the new log. Every step can be repeated, and
+the file goes last.
 """
 
 from typing import Final
@@ -40,7 +40,7 @@ def is_resetting(disk: Disk, directory: str) -> bool:
 
 
 def finish_reset(disk: Disk, directory: str) -> Checkpoint:
-    """Make the log in ``directory`` what the reset file says; return its checkpoint when that is durable.
+    """Do what the reset file in ``directory`` says; return the new log's checkpoint when that is durable.
 
     Raises:
         CorruptDataError: the reset file is damaged; nothing was done.

@@ -1,7 +1,7 @@
-"""Up to where the segments of a log have been looked at by the sealed rewrite, on record.
+"""The end of the segments that the sealed rewrite has looked at, on record.
 
-The ``rewritten`` state file of a log's directory: ``{"end": 700}``. Nothing is lost with it: the segments are
-looked at again.
+The ``rewritten`` state file of a log's directory: ``{"end": 700}``. Without it the segments are looked at
+again.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ def write_rewritten_end(disk: Disk, directory: str, end: Offset) -> None:
 
 
 def recovered_rewritten_end(disk: Disk, directory: str, log_end_offset: Offset) -> tuple[Offset, str | None]:
-    """Return what is on record in a log that is being opened, and what is wrong with that, if anything is.
+    """Return the recorded end of a log that is being opened, and the problem with it, if any.
 
     Raises:
         StorageError, FsyncFailed, DiskFull: the disk refused.
@@ -34,7 +34,7 @@ def recovered_rewritten_end(disk: Disk, directory: str, log_end_offset: Offset) 
         end = Offset(natural(decode_state(read_whole(disk, path)), "end"))
     except CorruptDataError as error:
         return _NOTHING, f"the file of the sealed rewrite is unusable: {error}"
-    if end > log_end_offset:  # a crash has cut off what was behind
+    if end > log_end_offset:  # a crash has cut the log back
         write_rewritten_end(disk, directory, log_end_offset)
         end = log_end_offset
     return end, None
