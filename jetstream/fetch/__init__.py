@@ -1,1 +1,1 @@
-"""From a reader's cursor, limits and the high watermark to a range of file bytes, a wait, or a refusal."""
+"""The decision what a fetch gets: a range of file bytes, a wait, or a refusal."""

@@ -1,9 +1,8 @@
 """Cursors: fetches of one connection that go on where the one before them ended.
 
-A reader that names a cursor may ask for ``next`` several times before the first answer has arrived; the
-server knows where each one begins once the one before it is answered. So a round trip is paid once, not for
-every fetch. Fetches of different cursors know nothing of each other: a parked one holds up its own cursor
-only.
+A reader that names a cursor may fetch ``next`` several times before the first response has arrived; the
+server knows the start of each fetch once the one before it is answered. So a round trip is paid once, not for
+every fetch. Fetches of different cursors are independent: a parked one delays its own cursor only.
 """
 
 from collections import deque
@@ -17,12 +16,12 @@ from envelope.types import Incarnation, LeaderEpoch, Offset
 TokenT = TypeVar("TokenT", bound=Hashable)
 
 CURSORS_KEPT_MAX: Final = 256
-"""Cursors of one connection with no fetch in flight; beyond it the one used longest ago is forgotten."""
+"""Cursors of one connection without a fetch in flight; beyond it the least recently used is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class CursorPlace:
-    """Where a cursor stands."""
+    """Stream and offset at which a cursor goes on."""
 
     stream: str
     incarnation: Incarnation
@@ -42,16 +41,16 @@ class ConnectionCursors(Generic[TokenT]):
 
     Invariants:
         F5: of each cursor at most one fetch has its turn; the others wait in the order they came.
-        F6: a cursor stands where its last fetch ended, and nowhere if that one failed.
+        F6: a cursor stands where its last fetch ended, and has no place if that one failed.
         F7: at most ``CURSORS_KEPT_MAX`` cursors without a fetch in flight are known.
     """
 
     def __init__(self) -> None:
         self._busy: dict[int, _Cursor[TokenT]] = {}
-        self._idle: dict[int, _Cursor[TokenT]] = {}  # used longest ago first
+        self._idle: dict[int, _Cursor[TokenT]] = {}  # least recently used first
 
     def enter(self, cursor: int, token: TokenT) -> bool:
-        """Take in a fetch; return whether it has its turn now, or waits until `leave` returns it."""
+        """Add a fetch; return whether it has its turn now; if not, it waits until `leave` returns it."""
         busy = self._busy.get(cursor)
         if busy is not None:
             busy.waiting.append(token)
@@ -60,10 +59,10 @@ class ConnectionCursors(Generic[TokenT]):
         return True
 
     def place(self, cursor: int, stream: str) -> CursorPlace:
-        """Return where the fetch that has its turn goes on.
+        """Return the place at which the fetch that has its turn begins.
 
         Raises:
-            RequestError: the cursor stands nowhere, or in another stream.
+            RequestError: the cursor has no place, or one in another stream.
         """
         place = self._busy[cursor].place
         if place is None:
@@ -75,7 +74,7 @@ class ConnectionCursors(Generic[TokenT]):
         return place
 
     def leave(self, cursor: int, place: CursorPlace | None) -> TokenT | None:
-        """End the fetch that had its turn, at ``place`` or failing; return the one whose turn it is now."""
+        """End the fetch that had its turn, at ``place`` or by failure; return the next one."""
         left = self._busy[cursor]
         left.place = place
         if left.waiting:

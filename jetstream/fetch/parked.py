@@ -1,7 +1,7 @@
-"""Long polls that wait: found by stream and offset when a high watermark moves, by deadline when time does.
+"""Long polls that wait: found by stream and offset when a high watermark moves, and by deadline.
 
 Dropped tokens leave their heap entries behind; these are skipped when they surface, and the heaps are
-rebuilt when more than half is dead, so memory stays in proportion to what waits.
+rebuilt when more than half is dead, so memory stays in proportion to the waiting tokens.
 """
 
 import heapq
@@ -30,7 +30,7 @@ class ParkedFetches(Generic[TokenT]):
     Invariants:
         F2: a token is parked at most once.
         F3: every parked token is in its stream's heap and in the deadline heap.
-        F4: the heaps hold at most twice what is parked, and a few.
+        F4: the heaps hold at most twice as many entries as tokens are parked, and a few.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class ParkedFetches(Generic[TokenT]):
         return token in self._places
 
     def park(self, token: TokenT, stream: StreamName, offset: Offset, deadline: MonotonicNs) -> None:
-        """Keep ``token`` until ``stream`` passes ``offset``, ``deadline`` comes, or it is dropped."""
+        """Park ``token`` until ``stream`` passes ``offset``, ``deadline`` comes, or it is dropped."""
         assert token not in self._places, "F2: a token is parked once"
         self._number += 1
         self._places[token] = _Place(stream, offset, deadline, self._number)
@@ -57,15 +57,15 @@ class ParkedFetches(Generic[TokenT]):
         heapq.heappush(self._by_deadline, (deadline, self._number, token))
 
     def advance(self, stream: StreamName, high_watermark: Offset) -> list[TokenT]:
-        """Take out and return the tokens of ``stream`` with something to read, lowest offset first."""
+        """Remove and return the tokens of ``stream`` with something to read, lowest offset first."""
         return self._take(stream, lambda offset: offset < high_watermark)
 
     def release(self, stream: StreamName) -> list[TokenT]:
-        """Take out and return all tokens of ``stream``."""
+        """Remove and return all tokens of ``stream``."""
         return self._take(stream, lambda _: True)
 
     def expire(self, now: MonotonicNs) -> list[TokenT]:
-        """Take out and return the tokens whose deadline is at or before ``now``, earliest first."""
+        """Remove and return the tokens whose deadline is at or before ``now``, earliest first."""
         expired: list[TokenT] = []
         while self._by_deadline and self._by_deadline[0][0] <= now:
             _, number, token = heapq.heappop(self._by_deadline)

@@ -1,14 +1,14 @@
-"""What to answer to a fetch: bytes, a wait, nothing, or a typed refusal.
+"""The decision on a fetch: bytes, a wait, nothing, or a typed refusal.
 
-The one place that decides what a reader may see. Everything below the high watermark, from the log start
-on, is served in whole batches; an offset at or above the high watermark waits, up to the log end; any
-other offset is out of range (Kafka, KIP-392: an offset that is stored but not yet committed is not an
-error). A reader that says which leader epoch wrote the record before its offset is told when this log has
-another one there: what it read was never committed here (KIP-320).
+The only place that decides which records a reader gets. Everything below the high watermark, from the log
+start on, is served in whole batches; an offset at or above the high watermark waits, up to the log end; any
+other offset is out of range (Kafka, KIP-392: an offset that is stored but not yet committed is not an error).
+A reader that names the leader epoch of the record before its offset is refused if this log has another epoch
+there: the reader's record was never committed here (KIP-320).
 
-A node that follows may know less than the reader, who was at another replica: an offset above its log end
-waits too, and so does whoever has read from a later reign than it knows. What is in its log above the high
-watermark may yet be replaced, so that is no history to hold against anybody.
+A follower may know less than a reader that comes from another replica: an offset above its log end waits too,
+and so does a reader that has read from a later reign than the follower knows. Records of its log above the
+high watermark may yet be replaced, so no reader is refused for them.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ RangeT_co = TypeVar("RangeT_co", bound=PlannedRange, covariant=True)
 
 
 class IndexView(Protocol[RangeT_co]):
-    """What the planner asks of a log."""
+    """A log, as the planner needs it."""
 
     @property
     def log_start_offset(self) -> Offset:
@@ -56,7 +56,7 @@ class IndexView(Protocol[RangeT_co]):
     ) -> RangeT_co:
         """Return whole batches from the one that holds ``offset`` on, none beyond ``end``; empty if it is.
 
-        Without ``load`` it reads no file, and refuses with an error of its own where it would have to.
+        Without ``load`` it reads no file, and raises an error of its own if it would have to.
         """
         ...
 
@@ -67,18 +67,18 @@ class IndexView(Protocol[RangeT_co]):
 
 @dataclass(frozen=True, slots=True)
 class FetchQuery:
-    """Where a reader stands and how much it takes."""
+    """Where a reader stands and how much it wants."""
 
     offset: Offset
     max_bytes: int
     last_epoch: LeaderEpoch | None = None
     """Leader epoch of the record before ``offset``, if the reader knows it."""
     incarnation: Incarnation | None = None
-    """The life of the stream the reader began with, if it minds."""
+    """The life of the stream that the reader began with, if it is to be checked."""
     max_records: int | None = None
-    """At most so many, in whole batches; at least one batch."""
+    """At most so many records, in whole batches; at least one batch."""
     end: Offset | None = None
-    """Where the reader stops: from there on it wants nothing, and does not wait for it."""
+    """End of the reader's range: it waits for nothing from there on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class StreamView(Generic[RangeT]):
     high_watermark: Offset
     index: IndexView[RangeT]
     leader_epoch: LeaderEpoch
-    """Of the newest reign that is known here."""
+    """Epoch of the newest reign that is known here."""
     leads: bool
     """Whether this node leads the stream now: only then its log's end is the stream's."""
 
@@ -123,14 +123,14 @@ class RefuseRead:
 Plan = ServeRange[RangeT] | Wait | Nothing | RefuseRead
 
 ByteSearch = Callable[[Offset, int, Offset], StoredBatches]
-"""Offset, bytes at most, end: what of a log that is."""
+"""Returns the batches of a log from an offset on, by a limit of bytes and an end."""
 
 
 def plan_fetch(query: FetchQuery, stream: StreamView[RangeT], *, load: bool) -> Plan[RangeT]:
     """Decide what ``query`` gets from ``stream`` now; ``load``: whether files may be read for that.
 
     Invariant:
-        F1: what is served ends at or below the high watermark and is not empty.
+        F1: a served range ends at or below the high watermark and is not empty.
     """
     try:
         _check(query, stream)
@@ -153,15 +153,15 @@ def plan_fetch(query: FetchQuery, stream: StreamView[RangeT], *, load: bool) -> 
 def boundary(query: FetchQuery, stream: StreamView[RangeT], within: ByteSearch) -> StoredBatches:
     """Return the batches from ``query.offset`` on that take ``query.max_bytes`` at most; may read files.
 
-    None where a fetch would wait: nothing there is known to be committed.
+    No batches where a fetch would wait: nothing there is known to be committed.
 
     Args:
-        query: where they begin, and how many bytes.
+        query: their start, and the limit of bytes.
         stream: as it is now.
-        within: counts batches from an offset on, so many bytes at most, up to an end.
+        within: counts the batches.
 
     Raises:
-        JetstreamError: a fetch with that query would be refused with it.
+        JetstreamError: the error of a fetch with that query.
 
     Invariant:
         F8: they are whole batches, and end at or below the high watermark.
@@ -201,7 +201,7 @@ def _check(query: FetchQuery, stream: StreamView[RangeT]) -> None:
             high_watermark=stream.high_watermark,
         )
     before = Offset(query.offset - 1)
-    # Below the log start nothing is left to compare with; retention is not divergence.
+    # Below the log start there is nothing to compare with; retention is not divergence.
     known_end = end if stream.leads else min(end, stream.high_watermark)
     if query.last_epoch is None or not start <= before < known_end or _is_ahead(query, stream):
         return

@@ -1,4 +1,4 @@
-"""What a fetch asks for, as the planner and the selection understand it."""
+"""Queries of the planner and the selection, from requests of the protocol."""
 
 from envelope.errors import RequestError
 from envelope.limits import SELECTED_BYTES_MAX
@@ -11,7 +11,7 @@ from jetstream.protocol.requests import Fetch, ListOffsets
 
 
 def placed(request: Fetch, place: CursorPlace) -> Fetch:
-    """Return a fetch of what comes ``next`` with the place where its cursor stands."""
+    """Return a fetch of ``next`` with the place of its cursor."""
     return request.model_copy(
         update={
             "offset": place.offset,
@@ -22,13 +22,13 @@ def placed(request: Fetch, place: CursorPlace) -> Fetch:
 
 
 def offset_of(request: Fetch) -> Offset:
-    """Return where a fetch that has its place begins."""
+    """Return the start of a fetch that has its place."""
     assert request.offset != "next", "a fetch that has its turn has an offset"
     return Offset(request.offset)
 
 
 def query_of(request: Fetch) -> FetchQuery:
-    """Return which range of a log ``request`` needs; of what it leaves out it needs all that is near."""
+    """Return the range of a log that ``request`` needs, with the records that it leaves out."""
     return FetchQuery(
         offset=offset_of(request),
         max_bytes=_bytes_max(request),
@@ -40,7 +40,7 @@ def query_of(request: Fetch) -> FetchQuery:
 
 
 def boundary_query_of(request: ListOffsets) -> FetchQuery:
-    """Return from where on a request ``at`` bytes counts how many."""
+    """Return the start and the number of bytes of a request ``at`` bytes."""
     assert request.offset is not None, "both go with that place"
     assert request.bytes is not None, "both go with that place"
     incarnation = None if request.incarnation is None else Incarnation(request.incarnation)
@@ -48,7 +48,7 @@ def boundary_query_of(request: ListOffsets) -> FetchQuery:
 
 
 def selection_of(request: Fetch) -> Selection | None:
-    """Return what ``request`` selects of that range, None if it wants everything.
+    """Return the selection of ``request`` in that range, None if it wants everything.
 
     Raises:
         RequestError: ``subject`` is not a NATS pattern.
@@ -69,5 +69,5 @@ def selection_of(request: Fetch) -> Selection | None:
 
 
 def _bytes_max(request: Fetch) -> int:
-    """Return how many bytes of the log are looked at, and answered at most."""
+    """Return the limit of bytes that are read from the log, and of those in the response."""
     return min(request.max_bytes, SELECTED_BYTES_MAX) if request.leaves_out else request.max_bytes

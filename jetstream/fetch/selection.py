@@ -1,7 +1,7 @@
-"""What a fetch leaves out: records by subject and key, and columns; a column at a time, in Arrow.
+"""Selection of records by subject and key, and of columns, for a fetch; a column at a time, in Arrow.
 
-What is selected of a range is one batch that covers the whole range, so that a reader checks checksum and
-ranges as it does without a selection, and goes on behind what did not match.
+The selected records of a range are one batch that covers the whole range, so that a reader checks checksum
+and ranges as it does without a selection, and goes on behind records that did not match.
 """
 
 from dataclasses import dataclass, field
@@ -19,10 +19,10 @@ from jetstream.log.format.schema import SCHEMA
 from jetstream.protocol.requests import Column
 
 SEEN_BYTES_MAX: Final = FETCH_BYTES_MAX
-"""Decoded for one fetch, whatever is left of it; beyond it the fetch ends with the batch."""
+"""Bytes decoded for one fetch, selected or not; beyond it the fetch ends with the batch."""
 
 _ROWS_AT_ONCE: Final = 1_024
-"""So many records of the smallest batches are looked at together."""
+"""Records of the smallest batches that are read together."""
 
 _NO_TIME: Final = TimestampUs(0)
 
@@ -31,12 +31,12 @@ _OPTIONAL: tuple[Column, ...] = ("key", "headers", "txid", "value")
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """What is left of a range.
+    """The selected records of a range.
 
     Attributes:
         body: one finished batch that covers ``[start, next)``; empty if nothing matched.
-        next: where the range ends: before its end if a limit cut it.
-        records: how many are left.
+        next: end of the range, which a limit may have cut.
+        records: number of selected records.
         max_timestamp: of all records below ``next``, left out or not.
     """
 
@@ -48,14 +48,14 @@ class Selected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which records and columns a reader wants.
+    """The records and columns that a reader wants.
 
     Attributes:
         subject: only subjects that match this NATS pattern.
         key: only records with this key.
-        columns: of the columns a reader may do without only these; None is all.
-        records_max: at most so many records.
-        bytes_max: at most so much of them, decoded, but at least one batch's.
+        columns: those kept of the columns that may be left out; None is all.
+        records_max: limit of the records.
+        bytes_max: limit of their decoded bytes; at least one batch.
     """
 
     subject: str | None = None
@@ -67,7 +67,7 @@ class Selection:
     def select(
         self, body: Buffer, start: Offset, offset: Offset, end: Offset, epoch: LeaderEpoch
     ) -> Selected:
-        """Return what is wanted, from ``offset`` on, of whole batches covering ``[start, end)`` in ``epoch``.
+        """Return the selected records from ``offset`` on of whole batches of ``[start, end)`` in ``epoch``.
 
         Raises:
             CorruptDataError: a batch is damaged.
@@ -93,7 +93,7 @@ class Selection:
             records = records.filter(pc.is_in(subjects, value_set=pa.array(wanted, pa.utf8())))
         if self.key is not None:
             is_key = pc.equal(records.column(3), pa.scalar(self.key, pa.binary()))
-            records = records.filter(is_key)  # a record without a key has no answer, which is no
+            records = records.filter(is_key)  # the comparison of a missing key is null, which filters it out
         return records
 
     def _projected(self, records: pa.RecordBatch) -> pa.RecordBatch:
@@ -110,7 +110,7 @@ class Selection:
 
 @dataclass(slots=True)
 class _Kept:
-    """What is wanted of the batches so far, and how far they go.
+    """The selected records of the batches so far, and the end of those batches.
 
     Compressed batches are bounded as they are decoded: a few megabytes on disk may be gigabytes.
     """

@@ -1,17 +1,18 @@
-"""How much goes to one reader before the others, and whoever publishes, have their turn.
+"""The length and the time of the turns of readers that catch up, so that publishers find the loop free.
 
-A message comes by the event loop several times on its way from NATS to its ack, and each time waits for the
+A message passes the event loop several times on its way from NATS to its ack, and each time waits for the
 turns of all readers that catch up. So while something is stored their turns are short, and all of them
-together take a share of the time: in the rest of it a message finds a core that waits for it. A long turn
-costs less: what is done around it is done less often.
+together get a share of the time: in the rest of it a message finds an idle core. A long turn costs less per
+byte: the work around it is done less often.
 
-A share of the time, and not a rate, because it follows the machine and the way the readers are reached. A
-reader on this machine takes more of it than its turns: it reads, checks and decodes on one of the cores that
-a message needs. With two of them every hundredth message meets a reader that has one for a hundredth of the
-time, and waits for it; the more cores there are, the seldomer.
+It is a share of the time, and not a rate, because it follows the machine and the way to the readers. A reader
+on this machine takes more of it than its turns: it reads, checks and decodes on one of the cores that a
+message needs. With two cores every hundredth message meets a reader that has one for a hundredth of the time,
+and waits for it; with more cores it is rarer.
 
-And at the right moment, where there is one: when everything is stored and acked, whoever awaited the acks has
-yet to publish what comes next. A turn that begins just then is mostly over before that is here.
+Turns also begin at the right moment, if there is one: when everything is stored and acked, the publisher that
+awaited the acks has yet to publish its next message. A turn that begins just then is mostly over before that
+message arrives.
 """
 
 from typing import Final
@@ -23,31 +24,31 @@ SHORT_TURN_BYTES: Final = 64 * KIB
 CATCH_UP_SHARE_DEFAULT: Final = 0.1
 
 _STORING_S: Final = 0.1
-"""After an append something is still being stored: its ack may be on its way, and with it the next message of
-who awaits it. Longer than a disk's hiccup: readers let loose in the middle of one make it last."""
+"""Time after an append that still counts as storing: its ack may be on its way, and then the next message of
+the publisher that awaits it. Longer than a disk's hiccup: readers that start during one prolong it."""
 
 _MOMENT_S: Final = 0.0003
-"""So long after the last append is done is the moment to begin a turn."""
+"""Time after the end of the last append in which a turn may begin."""
 
 _PATIENCE_S: Final = 0.005
-"""So long beyond the time that it is due a turn is put off to the next such moment."""
+"""Time that a due turn is delayed at most, until the next such moment."""
 
 _SAVED_S: Final = 0.002
-"""So much of the time that nobody took may be taken later: timers ring late."""
+"""Unused time of readers that may be used later, as timers fire late."""
 
 _TAKING_S: Final = 0.1
-"""So long after a reader's turn there are readers that catch up."""
+"""Time after a reader's turn in which there are readers that catch up."""
 
 _COST_S_MAX: Final = 0.05
-"""Of one turn: in what took longer the process was stopped, too."""
+"""Limit of a turn's cost: in a longer one the process was stopped, too."""
 
 _LOCAL_BYTES_A_SECOND_AND_CORE: Final = 96 * MIB
-"""How fast a reader on this machine counts as reading. One core reads, checks and decodes 2.5 GiB a second:
-of two, with a tenth of the time for turns, all readers together have one for less than a hundredth of it."""
+"""Speed at which a reader on this machine counts as reading. A core reads, checks and decodes 2.5 GiB a second:
+of two, with a tenth of the time for turns, all readers together use one for less than a hundredth of it."""
 
 
 class CatchUpScheduler:
-    """Tells how long a turn is, and when the next one may be. Seconds of the loop's clock.
+    """Decides the length of a turn, and the time of the next one. Seconds of the loop's clock.
 
     Invariants:
         F9: while something is stored, turns take no more than their share of the time, but for one turn and
@@ -60,9 +61,9 @@ class CatchUpScheduler:
         """Begin with nothing stored.
 
         Args:
-            share: of the time, for all readers that catch up, while something is stored; above 0, up to 1:
-                nobody waits then.
-            cores: that this machine has for the node, its readers and whoever else is on it.
+            share: part of the time for all readers that catch up, while something is stored; above 0, up to
+                1: no reader waits.
+            cores: number of cores of this machine.
         """
         assert 0 < share <= 1, f"F9: a share of the time, not {share}"
         assert cores > 0, f"F9: something runs on a core, not on {cores}"
@@ -75,25 +76,25 @@ class CatchUpScheduler:
         self._taken_s = float("-inf")
 
     def appending(self, now_s: float) -> None:
-        """Learn that something is stored now; `appended` tells when that is done."""
+        """Record that an append has begun; `appended` follows when it is done."""
         self._storing_until_s = now_s + _STORING_S
         self._under_way += 1
 
     def appended(self, appends: int, now_s: float) -> bool:
-        """Learn that so many appends are done; return whether none is under way any more."""
+        """Record the end of so many appends; return whether no append is under way."""
         self._under_way -= appends
         assert self._under_way >= 0, f"F10: {self._under_way} appends are under way"
         self._done_s = now_s
         return self._under_way == 0
 
     def length(self, now_s: float) -> int:
-        """Return how many bytes go to one reader at once."""
+        """Return the bytes of one turn of a reader."""
         return SHORT_TURN_BYTES if now_s < self._storing_until_s else TURN_BYTES
 
     def taken(self, cost_s: float, now_s: float, local_bytes: int = 0) -> None:
-        """Learn that a reader that catches up had a turn of ``cost_s``, and got bytes on this machine.
+        """Record a turn of ``cost_s`` of a reader that catches up, with its bytes if it is on this machine.
 
-        What it takes while nothing is stored it owes nobody: only its last turn may still keep a core busy.
+        Turns while nothing is stored are free, but for the last one, which may still keep a core busy.
         """
         self._taken_s = now_s
         cost_s = min(cost_s, _COST_S_MAX) + local_bytes / self._local_bytes_a_second
@@ -106,9 +107,9 @@ class CatchUpScheduler:
         return now_s <= self._taken_s + _TAKING_S
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long the next turn of a reader that catches up has to wait; 0: it may be now.
+        """Return the seconds until the next turn of a reader that catches up; 0: it may be now.
 
-        If an append is done before, ask again.
+        Call it again when an append ends before.
         """
         if self._share == 1 or now_s >= self._storing_until_s:
             return 0.0

@@ -27,15 +27,15 @@ def download_segment(
     progressed: Callable[[], None] = lambda: None,
     root: Path | None = None,
 ) -> LogReader:
-    """Bring a segment into an empty ``directory`` of a disk, and return a log of it alone; blocks.
+    """Download a segment into an empty ``directory`` of a disk, and return a log of it alone; blocks.
 
-    Nothing is synced: what a crash leaves of it is removed at the next start. What is copied is checked by
-    its SHA-256. From a local folder on the same file system nothing is copied, the file gets another name. In
-    any case every batch is checked by its CRC32C, and that they are all there.
+    Nothing is synced: the next start removes the rest of a crash. A copy is checked by its SHA-256. From a
+    local folder on the same file system nothing is copied, the file gets another name. In any case every
+    batch is checked by its CRC32C, and that none is missing.
 
     Args:
-        store: where it is.
-        disk: where it is to be.
+        store: source.
+        disk: target.
         directory: of that disk, for this segment alone.
         tiered: the segment.
         progressed: called with every chunk.
@@ -45,7 +45,7 @@ def download_segment(
         TierUnavailable: the store does not give it, or not its bytes; nothing is left in ``directory``.
         DiskFull, StorageError: the disk refused.
     """
-    if disk.exists(directory):  # left by one that could not be removed
+    if disk.exists(directory):  # left by a download that could not be removed
         disk.remove_tree(directory)
     make_directories(disk, directory)
     try:

@@ -1,12 +1,12 @@
-"""HDFS: what Arrow does not tell of it, and the Java machine that comes with it.
+"""HDFS: look-ups that Arrow gets wrong, and the Java machine that comes with it.
 
-**Questions.** Arrow asks HDFS through libhdfs, and takes every failure to look at a path for "nothing is
-there", also that of a namenode which is away: a stream would be without objects. Only a listing that is told
-to find its directory says why it found nothing, so what is missing is missing once such a listing says so.
+**Look-ups.** Arrow uses HDFS through libhdfs, and takes every failure to look at a path for "nothing is
+there", even if the namenode is away: a stream would seem to have no objects. Only a listing that must find
+its directory raises the reason, so a path counts as missing only after such a listing.
 
 **Signals.** libhdfs starts a Java machine in this process. It takes SIGINT, SIGTERM, SIGHUP and SIGQUIT over,
 so that a node would end without closing anything. Hadoop, which runs a command as it starts, has SIGCHLD set
-to its default, so that the event loop would not hear that a child has ended. All of them are put back.
+to its default, so that the event loop would not notice the end of a child. All of them are put back.
 
 **Users.** Of a URI's parts Arrow takes the parameter ``user`` alone, and nothing before the ``@``.
 
@@ -26,7 +26,7 @@ import pyarrow.fs as pafs
 _SCHEMES: Final = ("hdfs", "viewfs")
 _OURS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD)
 _SIGACTION_BYTES: Final = 256
-"""More than a ``struct sigaction`` has; it is kept as it is, and never looked into."""
+"""More than the size of a ``struct sigaction``, which is kept as opaque bytes."""
 _libc: Final = ctypes.CDLL(None)
 
 
@@ -36,7 +36,7 @@ def is_hdfs(uri: str) -> bool:
 
 
 def from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
-    """Return the HDFS of a URI and the path in it, as Arrow's own; asks nothing of it yet.
+    """Return the HDFS of a URI and the path in it, as Arrow's own; sends nothing yet.
 
     Raises:
         OSError: there is no libhdfs or no Java, Hadoop's jars are missing, or the host has no address.
@@ -52,7 +52,7 @@ def from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
 
 @contextlib.contextmanager
 def signals_kept() -> Iterator[None]:
-    """Put the handlers of signals back that the block has set, those that were not set from Python too."""
+    """Restore the handlers of signals after the block, also those that were not set from Python."""
     before = [(number, ctypes.create_string_buffer(_SIGACTION_BYTES)) for number in _OURS]
     for number, action in before:
         _libc.sigaction(number, None, action)
@@ -65,19 +65,19 @@ def signals_kept() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class HdfsLookups:
-    """Of HDFS; what `lookups.Lookups` promises."""
+    """`lookups.Lookups` of HDFS."""
 
     files: pafs.FileSystem
 
     def info(self, path: str) -> pafs.FileInfo:
-        """Return what is at ``path``."""
+        """See `Lookups.info`."""
         found = self.files.get_file_info([path])[0]
         if found.type is pafs.FileType.NotFound and not self._is_missing(path):
             raise OSError(f"it was said that {path} is not there, and then that it is")
         return found
 
     def listed(self, directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
-        """Return what is in ``directory``."""
+        """See `Lookups.listed`."""
         # Arrow's own recursion does not say which directory was gone: the first one, or one below it.
         try:
             found = self.files.get_file_info(pafs.FileSelector(directory))
@@ -87,10 +87,10 @@ class HdfsLookups:
         return found + [entry for path in inside for entry in self.listed(path, recursive=True)]
 
     def delete(self, path: str) -> None:
-        """Delete a file."""
+        """See `Lookups.delete`."""
         try:
             self.files.delete_file(path)
-        except OSError:  # one error for every reason, and for what is not there
+        except OSError:  # one error for every reason, and for a missing file
             with contextlib.suppress(OSError):
                 if self._is_missing(path):
                     return

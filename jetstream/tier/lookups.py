@@ -1,6 +1,6 @@
-"""What a store says is in it, as `pyarrow.fs` tells it.
+"""Look-ups in a store, through `pyarrow.fs`.
 
-HDFS is asked otherwise (`hdfs`): Arrow does not tell what is not there from what could not be looked at.
+HDFS has its own (`hdfs`): there Arrow does not distinguish a missing path from a failed look-up.
 """
 
 from dataclasses import dataclass
@@ -10,36 +10,36 @@ import pyarrow.fs as pafs
 
 
 class Lookups(Protocol):
-    """Questions to a store, by the full path; each raises `OSError` if it was not answered."""
+    """Look-ups in a store, by the full path; each raises `OSError` if the store does not answer."""
 
     def info(self, path: str) -> pafs.FileInfo:
-        """Return what is at ``path``; of the type ``NotFound`` if nothing is."""
+        """Return the file or directory at ``path``; of the type ``NotFound`` if there is none."""
 
     def listed(self, directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
-        """Return what is in ``directory``; nothing if it is not there."""
+        """Return the content of ``directory``; nothing if it is missing."""
 
     def delete(self, path: str) -> None:
-        """Delete a file; one that is not there is no error."""
+        """Delete a file; a missing one is no error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowLookups:
-    """Of a store where Arrow's answers can be taken as they are."""
+    """Look-ups in a store of which Arrow's answers are right."""
 
     files: pafs.FileSystem
 
     def info(self, path: str) -> pafs.FileInfo:
-        """Return what is at ``path``."""
+        """See `Lookups.info`."""
         return self.files.get_file_info([path])[0]
 
     def listed(self, directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
-        """Return what is in ``directory``."""
+        """See `Lookups.listed`."""
         return self.files.get_file_info(
             pafs.FileSelector(directory, allow_not_found=True, recursive=recursive)
         )
 
     def delete(self, path: str) -> None:
-        """Delete a file."""
+        """See `Lookups.delete`."""
         try:
             self.files.delete_file(path)
         except FileNotFoundError:

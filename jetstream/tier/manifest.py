@@ -1,8 +1,8 @@
 """The list of a stream's segments in the object store.
 
-An object of its own, never changed: each one is written whole under a name with its version and hash, and the
-catalogue's `TierMark` says which of them counts. It also tells how to make the stream again without a
-catalogue: its configuration and its leader epochs.
+An object of its own, never changed: each version is written whole under a name with its number and hash, and
+the catalogue's `TierMark` names the one in force. For a restore without a catalogue it also has the stream's
+configuration and leader epochs.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ MANIFEST_FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieredSegment:
-    """One segment in the object store.
+    """A segment in the object store.
 
     Attributes:
         base: its first offset.
@@ -57,13 +57,13 @@ class TieredSegment:
 
     @property
     def damages(self) -> tuple[()]:
-        """There are none: only what is intact is uploaded."""
+        """None: only intact segments are uploaded."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierManifest:
-    """What the object store has of a stream, as of one version of its mark.
+    """The segments of a stream in the object store, as of one version of its mark.
 
     Invariants:
         T1: each segment goes on where the one before it ends, or before that, and ends behind it.
@@ -76,7 +76,7 @@ class TierManifest:
     incarnation: Incarnation
     version: int
     leader_epoch: LeaderEpoch
-    """Of who wrote it."""
+    """Epoch of the leader that wrote it."""
     written_at: TimestampUs
     config: StreamConfig
     start: Offset
@@ -96,7 +96,7 @@ class TierManifest:
 
     @property
     def history(self) -> EpochHistory:
-        """Which leader epoch wrote what."""
+        """The leader epochs of its offsets."""
         return EpochHistory(tuple(EpochStart(*entry) for entry in self.epochs))
 
     @property
@@ -115,7 +115,7 @@ class TierManifest:
         own = self.kept(mark.start)
         kept = (*own, *segments)
         end = kept[-1].next if kept else mark.end
-        # Where nothing of its own is left, it says nothing against a log that an unclean election has chosen.
+        # Without segments of its own it does not contradict a log that an unclean election has chosen.
         mine = self.history.starts if own else ()
         newer = tuple(entry for entry in log.starts if not mine or entry.epoch > mine[-1].epoch)
         epochs = EpochHistory((*mine, *newer)).cut(end).pruned(mark.start)
@@ -129,7 +129,7 @@ class TierManifest:
         )
 
     def problem(self) -> str | None:
-        """Return what contradicts itself in it, None if nothing does."""
+        """Return its contradiction, None if there is none."""
         for before, after in pairwise(self.segments):
             if not after.base <= before.next < after.next:
                 return f"T1: [{after.base}, {after.next}) behind [{before.base}, {before.next})"

@@ -1,10 +1,10 @@
-"""What objects are called, so that a listing alone says what they are.
+"""The names of objects, by which a listing alone identifies them.
 
     <stream>@<incarnation>/<base>-<next>-<epoch>-<SHA-256>.arrows
     <stream>@<incarnation>/manifest-<version>-<epoch>-<SHA-256>.json
 
 Numbers have 20 decimal digits, the hash 64 hexadecimal ones. The epoch is that of the reign whose leader
-wrote the object: who has been deposed deletes nothing of a later reign, whatever it believes.
+wrote the object: a deposed leader deletes nothing of a later reign, whatever it believes.
 """
 
 import re
@@ -46,7 +46,7 @@ class ManifestName:
 
 
 def parsed_name(path: str) -> SegmentName | ManifestName | None:
-    """Return what the object at ``path`` is; None: none of ours."""
+    """Return the name in ``path``; None: no object of ours."""
     name = path.rpartition("/")[2]
     found = _SEGMENT.fullmatch(name)
     if found is not None:

@@ -1,9 +1,9 @@
-"""An object store, by URI: a local folder, S3 and what speaks it, Google Cloud Storage, HDFS, Azure.
+"""An object store, by URI: a local folder, S3 and compatible ones, Google Cloud Storage, HDFS, Azure.
 
-All of it is `pyarrow.fs`. There is nothing to compare and set with, so nothing here relies on it: an object
-is written once under a name that its content decides, read back, and only then spoken of. All calls block.
+All of it is `pyarrow.fs`, which has no compare-and-set: an object is written once under a name that follows
+from its content, read back, and only then referred to. All calls block.
 
-A local folder is made durable before a write returns: its files are synced, and the directories that name
+A local folder is made durable before a write returns: its files are synced, and the directories that hold
 them. The other stores promise that by themselves, HDFS only with `dfs.datanode.synconclose`.
 """
 
@@ -25,12 +25,12 @@ from jetstream.tier.lookups import ArrowLookups, Lookups
 
 CHUNK_BYTES: Final = MIB
 _WITHOUT_DIRECTORIES: Final = frozenset(("s3", "gcs", "abfs"))
-# Keys have slashes, and not everybody writes them as %2F; a host's port is no key.
+# Keys have slashes, which are not always written as %2F; a host's port is no key.
 _SECRET: Final = re.compile(r"(?<=://)(?:[^/@]*|[^/@:]*:(?!\d+/)[^@?\s]*)@")
 
 
 def without_secrets(uri: str) -> str:
-    """Return ``uri`` as it may be shown: without user, password and parameters."""
+    """Return ``uri`` without user, password and parameters, to be shown."""
     return _SECRET.sub("", uri).partition("?")[0]
 
 
@@ -53,15 +53,15 @@ class ObjectStore:
         self._answered = answered
 
     def watched(self, answered: Callable[[], None]) -> "ObjectStore":
-        """Return the same store; it calls ``answered`` on its caller's thread whenever it did something."""
+        """Return the same store; it calls ``answered`` on its caller's thread after each answer."""
         return ObjectStore(self._files, self._root, self._settle, answered)
 
     @classmethod
     def at(cls, uri: str) -> Self:
-        """Return the store at ``uri``, a URI or the absolute path of a local folder; asks nothing of it yet.
+        """Return the store at ``uri``, a URI or the absolute path of a local folder; sends nothing yet.
 
         Raises:
-            InvalidConfig: there is no such kind of store, or the URI says too little.
+            InvalidConfig: there is no such kind of store, or the URI is incomplete.
         """
         opened = hdfs.from_uri if hdfs.is_hdfs(uri) else pafs.FileSystem.from_uri
         try:
@@ -82,8 +82,7 @@ class ObjectStore:
         with self._doing(f"writing {path}"):
             if self._has_directories:
                 self._files.create_dir(self._at(str(PurePosixPath(path).parent)), recursive=True)
-            # An exception closes the stream too: what was written of the object is then left half, and its
-            # name tells that it is.
+            # An exception closes the stream too: the object is then left in part, as its name shows.
             with self._files.open_output_stream(self._at(path)) as stream:
                 for chunk in chunks:
                     stream.write(chunk)
@@ -91,19 +90,19 @@ class ObjectStore:
         try:
             self.settle(path)
         except TierUnavailable:
-            # Another sync might succeed although the pages are gone: the object is to be written anew.
+            # Another sync might succeed although the pages are gone: the object must be written anew.
             with contextlib.suppress(TierUnavailable):
                 self.delete(path)
             raise
 
     def settle(self, path: str) -> None:
-        """Return when an object that is there is durable; raises `TierUnavailable`."""
+        """Return when an existing object is durable; raises `TierUnavailable`."""
         with self._doing(f"syncing {path}"):
             if self._settle is not None:
                 self._settle(self._root, path)
 
     def chunks(self, path: str) -> Iterator[Buffer]:
-        """Yield the bytes of an object, each chunk good until the next one is asked for.
+        """Yield the bytes of an object, each chunk valid until the next one.
 
         Raises:
             TierUnavailable: there is none, or the store refused.
@@ -116,7 +115,7 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def opened(self, path: str) -> Iterator[pa.NativeFile]:
-        """Let an object be read from its beginning, for a ``with`` block; errors in the block are typed too.
+        """Open an object for a ``with`` block; errors in the block are typed too.
 
         Raises:
             TierUnavailable: there is none, or the store refused.
@@ -125,10 +124,10 @@ class ObjectStore:
             yield stream
 
     def link(self, path: str, target: Path) -> bool:
-        """Give an object in a local folder another name, so that it can be read where it lies.
+        """Link an object of a local folder to ``target``, so that it need not be copied.
 
         Returns:
-            False: it has none; the folder is elsewhere, or no folder.
+            False: it is not linked; the folder is on another file system, or the store is no folder.
         """
         if self._settle is None:
             return False
@@ -145,7 +144,7 @@ class ObjectStore:
         return info.size if info.type is pafs.FileType.File else None
 
     def sizes(self, directory: str) -> dict[str, int]:
-        """Return the objects below ``directory``, with their sizes in bytes; none if it is not there.
+        """Return the objects below ``directory``, with their sizes in bytes; none if it is missing.
 
         Raises:
             TierUnavailable: the store refused.
@@ -171,7 +170,7 @@ class ObjectStore:
         return sorted(entry.base_name for entry in found if entry.type is pafs.FileType.Directory)
 
     def check_folder(self) -> None:
-        """Raise if the store is a folder that is not there; of other stores only what is in them can be told.
+        """Raise if the store is a missing folder; other stores are not checked.
 
         Raises:
             FileNotFoundError: there is no such folder; a node makes it when it writes its first object.
@@ -188,7 +187,7 @@ class ObjectStore:
             raise NotADirectoryError(f"{self._root} is a file, not a folder")
 
     def delete(self, path: str) -> None:
-        """Delete an object; one that is not there (another node may have been faster) is no error.
+        """Delete an object; a missing one (another node may have been faster) is no error.
 
         Raises:
             TierUnavailable: the store refused.
@@ -197,7 +196,7 @@ class ObjectStore:
             self._lookups.delete(self._at(path))
 
     def delete_directory(self, directory: str) -> None:
-        """Delete what is below ``directory``, if anything is.
+        """Delete all objects below ``directory``, if any.
 
         Raises:
             TierUnavailable: the store refused; some of it may be gone.
@@ -213,8 +212,8 @@ class ObjectStore:
         try:
             self._files.delete_dir(directory)
         except OSError:
-            # Of Azure, Arrow sees directories that nothing is in, and cannot delete one by every kind of
-            # credentials. No object is left, and an empty one is taken for nothing.
+            # Of Azure, Arrow sees empty directories, and cannot delete one with every kind of credentials.
+            # No object is left, and an empty directory counts as nothing.
             if self._has_directories:
                 raise
 

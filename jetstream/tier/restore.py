@@ -1,7 +1,7 @@
-"""What the object store alone can tell of streams; all of it blocks.
+"""The remains of streams in the object store, without a catalogue; all of it blocks.
 
-The newest manifest that can be read is taken: one that was not in force when everything else was lost lists
-only segments that were verified, too.
+The newest readable manifest counts: even one that was not in force when everything else was lost lists only
+verified segments.
 """
 
 import logging
@@ -22,13 +22,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What the store has of one life of a stream.
+    """The objects of one life of a stream.
 
     Attributes:
         path: of the newest manifest.
         manifest: its content.
-        newest_epoch: of all that has ever led this life, as far as objects tell.
-        missing: objects that the manifest lists and that are not there, or have another size.
+        newest_epoch: newest leader epoch of this life that an object names.
+        missing: objects of the manifest that are missing, or have another size.
     """
 
     path: str
@@ -38,7 +38,7 @@ class Remains:
 
     @property
     def directories(self) -> frozenset[str]:
-        """Return where the objects lie; an earlier life's segments have a directory of their own."""
+        """Return the directories of the objects; an earlier life's segments have their own."""
         paths = (self.path, *(segment.path for segment in self.manifest.segments))
         return frozenset(path.rpartition("/")[0] for path in paths)
 
@@ -58,7 +58,7 @@ class Remains:
 
 
 def all_remains(store: ObjectStore) -> list[Remains]:
-    """Return what there is of every life of every stream, ordered by name and age.
+    """Return the remains of every life of every stream, ordered by name and age.
 
     Raises:
         TierUnavailable: the store refused.
@@ -70,10 +70,10 @@ def all_remains(store: ObjectStore) -> list[Remains]:
 
 
 def remains_of(store: ObjectStore, name: StreamName, incarnation: Incarnation | None) -> Remains:
-    """Return what there is of a stream, of its newest life unless one is named.
+    """Return the remains of a stream, of its newest life unless one is named.
 
     Raises:
-        UnknownStream: there is nothing.
+        UnknownStream: there is no object of it.
         CorruptDataError: objects are missing.
         TierUnavailable: the store refused.
     """
@@ -118,7 +118,6 @@ def _remains(store: ObjectStore, directory: str) -> Remains | None:
 def _missing(
     store: ObjectStore, manifest: TierManifest, directory: str, sizes: dict[str, int]
 ) -> Iterable[str]:
-    """Yield what is not there; an earlier life's segments lie in a directory of their own."""
     known = {directory: sizes}
     for segment in manifest.segments:
         place = segment.path.rpartition("/")[0]

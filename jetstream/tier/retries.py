@@ -1,4 +1,4 @@
-"""When something that failed is tried again: after longer and longer, up to a limit."""
+"""Retries after pauses that double, up to a limit."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,8 +15,8 @@ class FailedAttempts:
 
     Attributes:
         error: of the last one.
-        times: how many.
-        again_at: when the next one is due.
+        times: number of attempts.
+        again_at: time of the next one.
     """
 
     error: JetstreamError
@@ -27,7 +27,7 @@ class FailedAttempts:
 def failed_again(
     before: FailedAttempts | None, error: JetstreamError, now: MonotonicNs, longest_ns: int
 ) -> FailedAttempts:
-    """Return what is known after another failure: the pause doubles, up to ``longest_ns``."""
+    """Return the attempts after another failure: the pause doubles, up to ``longest_ns``."""
     times = 1 if before is None else before.times + 1
     pause = min(_FIRST_NS * 2 ** min(times - 1, 30), longest_ns)
     return FailedAttempts(error, times, MonotonicNs(now + pause))

@@ -1,4 +1,4 @@
-"""Which segments are to be uploaded: a pure decision."""
+"""The decision which segments are uploaded; pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from jetstream.log.segments.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class UploadBounds:
-    """What may be uploaded: what nobody will write anew, so that the store gets the better file, and once.
+    """The bounds of uploads: no rewrite changes an uploaded segment, so the store gets the final file, once.
 
     Attributes:
-        high_watermark: only what is committed; nothing else is in the way of truncation.
-        cleaned_end: of a log that is compacted what has been; None: it is not compacted.
-        rewritten_end: where small batches are merged, below it that is done; None: they are not.
+        high_watermark: only committed records are uploaded, which are never cut off.
+        cleaned_end: end of the clean part of a compacted log; None: it is not compacted.
+        rewritten_end: end of the sealed rewrite; None: small batches are not merged.
     """
 
     high_watermark: Offset
@@ -35,8 +35,8 @@ def due_segments(
 ) -> tuple[Segment, ...]:
     """Return the segments that go on where the tier ends, oldest first.
 
-    Only whole ones, sealed and intact: damage is for a replica to repair, and until then nothing behind it is
-    uploaded, so that the tier has no holes.
+    Only whole ones, sealed and intact: nothing behind damage is uploaded before a replica has repaired it, so
+    that the tier has no holes.
     """
     reached = dropwhile(lambda segment: segment.next <= tiered_end, segments)
     return tuple(
@@ -52,7 +52,7 @@ def damage_in_the_way(
 ) -> Segment | None:
     """Return the first damaged segment that uploads wait for, None if they wait for none.
 
-    A damaged log is neither compacted nor rewritten: what is uploaded after that waits for any damage.
+    A damaged log is neither compacted nor rewritten: uploads that follow those wait for any damage.
     """
     waits_for_any = bounds.cleaned_end is not None or bounds.rewritten_end is not None
     for segment in segments:

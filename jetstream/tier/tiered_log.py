@@ -1,7 +1,8 @@
-"""A stream of which the beginning lies in the object store, asked as its log alone is asked.
+"""A stream whose beginning lies in the object store, with the interface of its log.
 
-What the local log has is read there. What lies before it is read from segments that were brought in; where
-one is not, `SegmentAway` says which: who may wait has it brought in and asks again. So nothing here waits.
+Records of the local log are read there. Earlier ones are read from downloaded segments; a segment that is not
+here is named by `SegmentAway`: a caller that may wait has it downloaded and tries again. So nothing here
+waits.
 """
 
 from collections.abc import Callable
@@ -19,14 +20,14 @@ _NOTHING_TIERED = Offset(0)
 
 
 class SegmentAway(UnavailableError):
-    """What is asked for has to be brought in first: a segment, or (None) the list of them."""
+    """A segment has to be downloaded first, or (None) the list of segments."""
 
     def __init__(self, segment: TieredSegment | None) -> None:
         super().__init__("it is in the object store")
         self.wanted = segment
 
     def not_in_time(self) -> TierUnavailable:
-        """Return what who waited for it in vain is told."""
+        """Return the error for a caller that waited in vain."""
         wanted = self.wanted
         if wanted is None:
             return TierUnavailable("the object store does not answer: where these offsets are is not known")
@@ -39,15 +40,15 @@ class SegmentAway(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class TieredLog:
-    """A stream at one moment, across both places; any thread may ask.
+    """A stream at one moment, across both places; for any thread.
 
     Attributes:
         log: the local part.
-        mark: what the catalogue says of the other part; None: nothing, as far as this node has heard.
+        mark: the catalogue's mark of the tier; None: none, as far as this node knows.
         manifest: the list that ``mark`` names; None: not here yet.
-        leads: this node leads the stream, so ``mark`` is no older than what the log has lost to the tier.
-        held: finds a segment that was brought in.
-        used: told of each tiered segment that was read.
+        leads: this node leads the stream, so ``mark`` covers all that the log has dropped for the tier.
+        held: finds a downloaded segment.
+        used: called with each tiered segment that was read.
     """
 
     log: LogReader
@@ -63,8 +64,8 @@ class TieredLog:
         local, mark = self.log.log_start_offset, self.mark
         if mark is not None and mark.end >= local:
             return mark.start
-        # Of what is between the mark and the log a leader knows that it was removed for good. Who follows may
-        # have dropped it because the leader has, and not have heard yet that it is in the tier.
+        # A leader has removed the offsets between the mark and the log for good. A follower may have dropped
+        # them because the leader has, before it knows the mark that covers them.
         if self.leads:
             return local
         return mark.start if mark is not None else _NOTHING_TIERED
@@ -95,7 +96,7 @@ class TieredLog:
         """Return whole batches from the one that holds ``offset``, as `LogReader.plan_read`.
 
         Raises:
-            SegmentAway: it has to be brought in first.
+            SegmentAway: it has to be downloaded first.
             JetstreamError: as there.
         """
         if offset >= self.log.log_start_offset:
@@ -111,19 +112,19 @@ class TieredLog:
         return found
 
     def batches_within(self, offset: Offset, max_bytes: int, end: Offset) -> StoredBatches:
-        """Return the batches that take ``max_bytes`` at most, as `byte_search.batches_within`.
+        """Return the batches that take ``max_bytes`` at most, as `search.batches_within`.
 
-        Segments that are away and taken whole count by their length, and of one that is not the first none is
-        brought in only to be divided: so they may end before one that would fit in part.
+        Segments that are away and fit whole count by their length, and no segment but the first is downloaded
+        only to be divided: so the batches may end before a segment that would fit in part.
 
         Raises:
-            SegmentAway: the first one has to be brought in first.
+            SegmentAway: the first one has to be downloaded first.
             JetstreamError: as there.
         """
         return joined(offset, max_bytes, end, lambda taken: self._piece(taken, max_bytes, end))
 
     def verify_range(self, file_range: FileRange) -> None:
-        """Check what has not been, as `LogReader.verify_range`; what was brought in has been."""
+        """Check batches as `LogReader.verify_range`; those of downloaded segments have been checked."""
         self.log.verify_range(file_range)
 
     def read_range(self, file_range: FileRange) -> bytes:
@@ -152,8 +153,8 @@ class TieredLog:
         """
         local, start = self.log.log_start_offset, self.log_start_offset
         for segment in self._before_log():
-            # An object never changes, nor does what the list says of it. But only what is read there counts:
-            # what lies above in the local log may have lost records to compaction that the object has.
+            # An object and its entry in the list never change. But only records below the local log count:
+            # above, compaction may have removed records from the log that the object still has.
             if segment.last_txid is not None and segment.last_txid >= txid:
                 end = min(segment.next, local)
                 found = first_with_txid(self._held(segment), txid, start, end)
@@ -165,7 +166,7 @@ class TieredLog:
         return found if self.log.log_start_offset == local else self.first_with_txid(txid)
 
     def _piece(self, taken: StoredBatches, max_bytes: int, end: Offset) -> StoredBatches:
-        """Return what follows ``taken`` in one place, for `joined`."""
+        """Return the batches behind ``taken`` in one place, for `joined`."""
         offset, left = taken.next, max_bytes - taken.bytes
         if offset >= self.log.log_start_offset:
             try:
@@ -184,7 +185,7 @@ class TieredLog:
             return StoredBatches(offset, 0)
 
     def _before_log(self) -> tuple[TieredSegment, ...]:
-        """Return the segments that hold what the log does not, oldest first."""
+        """Return the segments of offsets below the log, oldest first."""
         start, local = self.log_start_offset, self.log.log_start_offset
         if start >= local:
             return ()
@@ -197,7 +198,7 @@ class TieredLog:
 
     def _tiered(self, manifest: TierManifest, offset: Offset) -> TieredSegment:
         if not manifest.segments or offset >= manifest.end:
-            raise SegmentAway(None)  # a follower has yet to hear of it
+            raise SegmentAway(None)  # a follower does not know the mark yet
         return manifest.at(offset)
 
     def _held(self, segment: TieredSegment) -> LogReader:

@@ -1,7 +1,7 @@
-"""Segments and manifests on their way into the object store; all of it blocks.
+"""Upload of segments and manifests to the object store; all of it blocks.
 
 An object counts as stored once all of it was read back and has the hash that was computed from the local
-file. Whatever fails before leaves an object that nobody speaks of; `collect` deletes it.
+file. A failure before leaves an object that no manifest names; `collect` deletes it.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ NO_HASH: Final = hashlib.sha256().hexdigest()
 
 @dataclass(slots=True)
 class Hashed:
-    """Passes chunks through, and knows their hash and length behind the last one."""
+    """Passes chunks through, and has their hash and length behind the last one."""
 
     chunks: Iterator[Buffer]
     sha256: str = NO_HASH
@@ -50,7 +50,7 @@ def upload_segment(
     """Copy a sealed segment as it is to ``directory`` of the store, and read it back.
 
     Raises:
-        TierUnavailable: the store refused, or does not give back what was written.
+        TierUnavailable: the store refused, or returns other bytes than were written.
         CorruptDataError: the local file is damaged.
         StorageError: the disk refused, or reads differently each time.
         UnavailableError: the segment is gone.
@@ -83,7 +83,7 @@ def upload_segment(
 def _is_there(store: ObjectStore, path: str, sha256: str, size: int) -> bool:
     """Return whether an earlier attempt has stored the very object, durably.
 
-    It is never written again then: a manifest may name it, though its leader has not heard so.
+    It is never written again then: a manifest may name it, even if this leader does not know that one.
     """
     if store.size_of(path) != size:
         return False
@@ -108,7 +108,7 @@ def verify(store: ObjectStore, path: str, sha256: str, size: int) -> None:
     """Read an object back.
 
     Raises:
-        TierUnavailable: it is not there, or not as it was written.
+        TierUnavailable: it is missing, or has other bytes than were written.
     """
     found = Hashed(store.chunks(path)).drained()
     if (found.sha256, found.size) != (sha256, size):
@@ -118,10 +118,10 @@ def verify(store: ObjectStore, path: str, sha256: str, size: int) -> None:
 def collect(directory: str, kept: Collection[str], leader_epoch: LeaderEpoch, store: ObjectStore) -> int:
     """Delete the objects of this stream's life that are not ``kept``, of reigns up to ``leader_epoch``.
 
-    What a later leader has written stays, and so does what is none of ours.
+    Objects of a later leader stay, and so do objects that are none of ours.
 
     Returns:
-        How many are gone.
+        The number of deleted objects.
 
     Raises:
         TierUnavailable: the store refused; some may be gone.
