@@ -99,15 +99,6 @@ class ParkedFetches(Generic[TokenT]):
         """Return whether some token of ``stream`` is parked."""
         return stream in self._by_offset
 
-    def audit(self) -> None:
-        """Check F2 to F4 in full; for tests."""
-        queued = [entry for heap in self._by_offset.values() for entry in heap]
-        for entries in (queued, self._by_deadline):
-            living = {token for _, number, token in entries if self._lives(token, number)}
-            assert living == self._places.keys(), "F3"
-        assert len(queued) == self._offset_entries, "F4"
-        assert max(len(queued), len(self._by_deadline)) <= 2 * len(self._places) + _DEAD_ENTRIES_MIN, "F4"
-
     def _take(self, stream: StreamName, ready: Callable[[Offset], bool]) -> list[TokenT]:
         taken: list[TokenT] = []
         while (heap := self._by_offset.get(stream)) and ready(heap[0][0]):

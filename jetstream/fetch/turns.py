@@ -43,7 +43,7 @@ _COST_S_MAX: Final = 0.05
 """Limit of a turn's cost: in a longer one the process was stopped, too."""
 
 _LOCAL_BYTES_A_SECOND_AND_CORE: Final = 96 * MIB
-"""Speed at which a reader on this machine counts as reading. A core reads, checks and decodes 2.5 GiB a second:
+"""Assumed speed of a reader on this machine. A core reads, checks and decodes 2.5 GiB a second;
 of two, with a tenth of the time for turns, all readers together use one for less than a hundredth of it."""
 
 

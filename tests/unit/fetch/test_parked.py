@@ -1,11 +1,13 @@
 """Parked fetches: woken by offset, by time, or by leaving."""
 
+from typing import Any
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from envelope.types import MonotonicNs, Offset, StreamName
-from jetstream.fetch.parked import ParkedFetches
+from jetstream.fetch.parked import _DEAD_ENTRIES_MIN, ParkedFetches
 
 S, T = StreamName("s"), StreamName("t")
 
@@ -15,6 +17,17 @@ def parked(*places: tuple[str, StreamName, int, int]) -> ParkedFetches[str]:
     for token, stream, offset, deadline in places:
         fetches.park(token, stream, Offset(offset), MonotonicNs(deadline))
     return fetches
+
+
+def audit(fetches: ParkedFetches[Any]) -> None:
+    """Check F3 and F4 in full."""
+    queued = [entry for heap in fetches._by_offset.values() for entry in heap]
+    for entries in (queued, fetches._by_deadline):
+        living = {token for _, number, token in entries if fetches._lives(token, number)}
+        assert living == fetches._places.keys(), "F3"
+    assert len(queued) == fetches._offset_entries, "F4"
+    longest = max(len(queued), len(fetches._by_deadline))
+    assert longest <= 2 * len(fetches._places) + _DEAD_ENTRIES_MIN, "F4"
 
 
 def test_a_high_watermark_wakes_only_those_it_has_passed() -> None:
@@ -61,7 +74,7 @@ def test_memory_follows_what_waits() -> None:
         if number % 2:
             fetches.drop(str(number))
         fetches.expire(MonotonicNs(number))
-        fetches.audit()
+        audit(fetches)
     assert len(fetches) == 1
 
 
@@ -101,7 +114,7 @@ class ParkedMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        self.fetches.audit()
+        audit(self.fetches)
         assert len(self.fetches) == len(self.model)
         deadlines = [deadline for _, _, deadline in self.model.values()]
         assert self.fetches.next_deadline == min(deadlines, default=None)
