@@ -294,46 +294,6 @@ def test_missing_segment_files_are_corruption(
     assert (again.log_start_offset, again.log_end_offset) == (0, 6)
 
 
-def test_an_active_segment_that_vanishes_after_its_roll_is_missed() -> None:
-    disk = MemoryDisk()
-    log = filled(disk)
-    log.checkpoint()
-    append(log, [b"six"])
-    log.writer.sync()
-    assert [segment.base for segment in log.reader.segments] == [0, 3, 6]
-    disk = disk.power_loss(everything_survives)
-    disk.unlink(segment_path(DIRECTORY, Offset(6)))
-    problems = inspect_stream(disk, DIRECTORY).problems
-    assert [problem.description for problem in problems] == ["segment 6 is missing"]
-    again = opened(disk, CONFIG)
-    assert isinstance(again.failed, CorruptDataError), "what followed is not known"
-    assert stored_values(again).keys() == {0, 1, 2, 3, 4, 5}, "the rest is served"
-    with pytest.raises(StreamOffline):
-        again.writer.begin_epoch(LeaderEpoch(2), NOW)
-
-
-def test_an_empty_segment_that_vanishes_after_a_clean_close_is_begun_again() -> None:
-    disk = MemoryDisk()
-    log = filled(disk)
-    log.writer.roll()
-    log.close()
-    disk.unlink(segment_path(DIRECTORY, Offset(6)))
-    again = opened(disk, CONFIG)
-    assert again.recovery.problems == ("segment 6 is missing",)
-    append(again, [b"six"])
-    assert stored_values(again).keys() == {0, 1, 2, 3, 4, 5, 6}
-
-
-def test_segments_that_were_cut_off_are_not_missed() -> None:
-    for offset in (3, 5, 6):
-        disk = MemoryDisk()
-        log = filled(disk)
-        append(log, [b"six"])
-        log.truncate_to(Offset(offset))
-        again = opened(disk.power_loss(everything_survives), CONFIG)
-        assert (again.failed, again.recovery.problems) == (None, ())
-
-
 def test_a_hole_between_segments_is_refused_and_the_rest_served() -> None:
     disk = MemoryDisk()
     log = begun(disk, LogConfig(segment_bytes=1000))
