@@ -215,5 +215,4 @@ def _check(query: FetchQuery, stream: StreamView[RangeT]) -> None:
 
 
 def _is_ahead(query: FetchQuery, stream: StreamView[RangeT]) -> bool:
-    """Return whether the reader has read from a later reign than is known here."""
     return not stream.leads and query.last_epoch is not None and query.last_epoch > stream.leader_epoch

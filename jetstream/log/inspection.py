@@ -212,7 +212,6 @@ def _corrupt(path: str, position: FilePosition | None, description: str) -> Find
 
 
 def _damages(path: str, scan: SegmentScan, synced_end: Offset, *, last: bool) -> Iterator[Finding]:
-    """Judge damage by the rule of recovery."""
     for damage in scan.damages:
         kind = ProblemKind.TORN if last and damage.base >= synced_end else ProblemKind.CORRUPT
         until = f"to {damage.next}" if damage.next is not None else "on"
@@ -256,7 +255,6 @@ def _read_batches(
 
 
 def _illegal(header: BatchHeader, records: pa.RecordBatch) -> Iterator[str]:
-    """Yield the faults that no writer of ours makes."""
     offsets = records.column(0).to_numpy()
     timestamps = records.column(1).cast(pa.int64()).to_numpy()
     # Compaction leaves fewer records than offsets, here or on the node this was copied from.
@@ -333,7 +331,6 @@ def _read_checkpoint(disk: Disk, directory: str, problems: list[Finding]) -> Che
 
 
 def _read_epochs(disk: Disk, directory: str, problems: list[Finding]) -> tuple[EpochHistory | None, bool]:
-    """Return the epochs, and whether the log is a followed one."""
     state = _read_state(disk, f"{directory}/{EPOCHS_FILE}", problems)
     try:
         return (decode_epochs(state), is_followed(state)) if state is not None else (None, False)

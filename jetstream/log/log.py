@@ -52,7 +52,6 @@ class Log:
     __slots__ = ("_disk", "compaction", "directory", "reader", "recovery", "rewritten_end", "writer")
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, recovery: Recovery) -> None:
-        """Go on from the result of ``recovery``; use `open`."""
         self._disk = disk
         self.directory = directory
         self.reader = reader = LogReader(directory, recovery.segments)

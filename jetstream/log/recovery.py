@@ -94,7 +94,6 @@ class Recovery:
     """
 
     def __init__(self, disk: Disk, directory: str, now: TimestampUs, verify: Verify) -> None:
-        """Prepare to recover ``directory``, which need not exist."""
         self._disk = disk
         self._directory = directory
         self._verify = verify
@@ -208,14 +207,12 @@ class Recovery:
         return bases
 
     def _find_start(self, first_base: Offset) -> None:
-        """Find the log's start: of the checkpoint, else of the first segment; report missing segments."""
         if self.checkpoint is None:
             self.log_start_offset = first_base
         elif first_base > self.log_start_offset:
             self._lose(self.log_start_offset, first_base, f"the log begins at {first_base}")
 
     def _begin(self) -> None:
-        """Create the first segment of a log, or report that its segments are gone."""
         self.log_end_offset = self._synced_end
         if self._synced_end > 0:
             self._lose(self.log_start_offset, self._synced_end, "all segments are missing")

@@ -35,7 +35,6 @@ class InlineCommitPolicy:
     __slots__ = ("_not_before",)
 
     def __init__(self) -> None:
-        """Begin without a commit that took long."""
         self._not_before = float("-inf")
 
     def allows(

@@ -28,7 +28,6 @@ class SegmentName:
     sha256: str
 
     def __str__(self) -> str:
-        """Return it as a file name."""
         return f"{self.base:020d}-{self.next:020d}-{self.epoch:020d}-{self.sha256}{SEGMENT_ENDING}"
 
 
@@ -41,7 +40,6 @@ class ManifestName:
     sha256: str
 
     def __str__(self) -> str:
-        """Return it as a file name."""
         return f"manifest-{self.version:020d}-{self.epoch:020d}-{self.sha256}.json"
 
 

@@ -27,7 +27,6 @@ class DirectoryIdentity:
     __slots__ = ("_lock", "identity")
 
     def __init__(self, identity: str, lock: File) -> None:
-        """Keep the lock; use `open_or_create`."""
         self.identity = identity
         self._lock = lock
 

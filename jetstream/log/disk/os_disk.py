@@ -226,7 +226,6 @@ def _typed(error: OSError, action: str, path: Path) -> DiskFull | StorageError:
 
 
 def _after(buffers: Sequence[Buffer], skip: int) -> list[Buffer]:
-    """Return what is left of ``buffers`` behind their first ``skip`` bytes."""
     for index, buffer in enumerate(buffers):
         if skip < len(buffer):
             return [memoryview(buffer)[skip:], *buffers[index + 1 :]]

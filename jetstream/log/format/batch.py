@@ -128,7 +128,6 @@ class UnsealedBatch:
     def __init__(
         self, frame: memoryview, digits: int, header: BatchHeader, last_txid: int | None = None
     ) -> None:
-        """Keep a writable view of the encapsulated message and where its digits stand."""
         assert header.base < header.next, f"U1: [{header.base}, {header.next})"
         self._frame = frame
         self._digits = digits

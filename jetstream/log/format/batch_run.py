@@ -135,7 +135,6 @@ def _read_run(data: memoryview, start: int, rows: int, max_bytes: int) -> FoundB
 
 @contextmanager
 def _writable(data: memoryview) -> Iterator[memoryview]:
-    """Lend ``data``, or a copy if it cannot be written."""
     if not data.readonly:
         yield data
         return
@@ -180,7 +179,6 @@ def _metadata(stored: memoryview, places: Numbers, lengths: Numbers) -> Numbers:
 
 
 def _are_many(data: memoryview) -> bool:
-    """Return whether enough batches at the start of ``data`` are small and seem to have no headers."""
     start, end = 0, len(data) - len(TEMPLATE.metadata)
     for _ in range(_FRAMES_MIN):
         if start > end:
@@ -237,7 +235,6 @@ def _are_ours(metadata: Numbers) -> Flags:
 
 
 def _entries(metadata: Numbers) -> tuple[npt.NDArray[np.void], Flags]:
-    """Return the header entry of each batch, and whether it is one."""
     first = TEMPLATE.digits % WORD
     digits = metadata[:, _ENTRY_AT].copy().view(np.uint8)[:, first : first + ENTRY_DIGITS]
     values = _VALUES.take(digits.view(np.uint16))
@@ -304,5 +301,4 @@ def _header(entries: npt.NDArray[np.void]) -> BatchHeader:
 
 
 def _leading(flags: Flags) -> int:
-    """Return the number of leading true values."""
     return int(np.append(flags, np.False_).argmin())

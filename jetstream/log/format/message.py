@@ -115,7 +115,6 @@ def find_frame(data: bytes | bytearray | memoryview, start: int = 0) -> Frame | 
 
 
 def _walk(metadata: bytes) -> tuple[int, int]:
-    """Return the body length and the position of the entry's digits within ``metadata``."""
     message = _U32.unpack_from(metadata, 0)[0]
     # All five fields at once: this runs for every batch that is read.
     vtable = _vtable(metadata, message)

@@ -61,7 +61,6 @@ class CompactionPass:
         pace: Pace,
         key_bytes: int = KEY_BYTES_DEFAULT,
     ) -> None:
-        """Prepare; nothing is read."""
         self._log = log
         self._disk = disk
         self._plan = plan
@@ -126,7 +125,6 @@ class CompactionPass:
         return not kept.all()
 
     def _left_of(self, segment: Segment) -> Iterator[list[ReplacementBatch]]:
-        """Yield the batches to write in the segment's place."""
         held: list[ReplacementBatch] = []
         for chunk in chunks_of(self._log, segment, segment.base):
             kept = self._kept(chunk)

@@ -90,7 +90,6 @@ class LatestOffsets:
         self._new_rows = 0
 
     def __len__(self) -> int:
-        """Number of keys."""
         self._sort()
         return len(self._offsets)
 

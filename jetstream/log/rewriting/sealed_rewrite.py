@@ -68,7 +68,6 @@ def rewritten(
 def _merged(
     log: LogReader, segment: Segment, pace: Pace, merged_bytes: int
 ) -> Iterator[list[ReplacementBatch]]:
-    """Yield the batches to write in the segment's place."""
     held: _Run | None = None
     for chunk in chunks_of(log, segment, segment.base):
         *done, held = _runs(chunk, held, merged_bytes)

@@ -124,8 +124,6 @@ class _Layout:
 
 
 class _Reader:
-    """Reads one segment by its index."""
-
     def __init__(self, log: LogReader, segment: Segment, index: BatchIndex) -> None:
         self._log = log
         self._segment = segment
@@ -187,7 +185,6 @@ class _Reader:
         return BatchChunk(tuple(headers), tuple(frames), records, np.cumsum([0, *counts]))
 
     def _checked(self, row: int, frame: memoryview) -> tuple[_Layout, BatchHeader]:
-        """Return a batch's layout and header after checking CRC and index entry."""
         length = (
             _METADATA_LENGTH.unpack_from(frame, _METADATA_LENGTH_AT)[0] if len(frame) > PREFIX_BYTES else 0
         )
@@ -241,7 +238,6 @@ def _decoded(block: memoryview) -> pa.Table | None:
 
 
 def _fit(counts: list[int], headers: list[BatchHeader]) -> bool:
-    """Return whether each batch has no more records than offsets."""
     return len(counts) == len(headers) and all(
         count <= header.next - header.base for count, header in zip(counts, headers, strict=True)
     )

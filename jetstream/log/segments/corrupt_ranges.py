@@ -46,7 +46,6 @@ class CorruptRanges:
     __slots__ = ("_directory", "_found", "_ranges")
 
     def __init__(self, directory: str) -> None:
-        """Begin without ranges; ``directory`` is for messages."""
         self._directory = directory
         self._found: list[OffsetRange] = []
         self._ranges: tuple[OffsetRange, ...] = ()

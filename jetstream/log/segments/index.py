@@ -143,7 +143,6 @@ class BatchIndex:
     __slots__ = ("bases", "epochs", "lengths", "nexts", "positions", "timestamps", "txids", "verified")
 
     def __init__(self) -> None:
-        """Begin empty."""
         self.bases = array("q")
         self.positions = array("q")
         self.lengths = array("q")

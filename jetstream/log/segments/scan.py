@@ -98,7 +98,6 @@ class FileWindow:
     __slots__ = ("_data", "_file", "_start", "size")
 
     def __init__(self, file: File, size: int) -> None:
-        """Read ``file`` up to ``size``."""
         self._file = file
         self._data = memoryview(b"")
         self._start = 0
@@ -238,7 +237,6 @@ def _search(window: FileWindow, position: int, expected: Offset) -> tuple[FilePo
 
 
 def _base_at(window: FileWindow, position: int) -> Offset | None:
-    """Return the base of the good batch at ``position``, None if there is none."""
     try:
         return read_batch(window, position)[0].base
     except CorruptDataError:

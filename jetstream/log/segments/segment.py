@@ -110,7 +110,6 @@ class Segment:
     )
 
     def __init__(self, disk: Disk, directory: str, base: Offset) -> None:
-        """Describe an empty segment; nothing is opened."""
         self._disk = disk
         self._file: File | None = None
         self._leases = 0

@@ -94,7 +94,6 @@ class DurabilityMarkers:
     __slots__ = ("_checkpoint", "_directory", "_disk", "followed")
 
     def __init__(self, disk: Disk, directory: str, checkpoint: Checkpoint | None, *, followed: bool) -> None:
-        """Go on from the checkpoint that recovery found."""
         self._disk = disk
         self._directory = directory
         self._checkpoint = checkpoint

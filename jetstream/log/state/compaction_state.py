@@ -40,7 +40,6 @@ class CompactionState:
     waiting_since: TimestampUs = _NO_TIME
 
     def __post_init__(self) -> None:
-        """Hold the invariant."""
         assert self.waiting_end <= self.cleaned_end, f"K1: {self}"
 
     def purgeable_end(self, passed_by_all: Offset, now: TimestampUs, retention_us: int) -> Offset:

@@ -41,7 +41,6 @@ class EpochHistory:
     __slots__ = ("starts",)
 
     def __init__(self, starts: tuple[EpochStart, ...] = ()) -> None:
-        """Keep ``starts`` in order."""
         for before, after in pairwise(starts):
             assert before.epoch < after.epoch, f"E1: {before} {after}"
             assert before.start <= after.start, f"E2: {before} {after}"
