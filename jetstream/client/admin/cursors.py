@@ -69,16 +69,11 @@ class Cursors:
         They come in pages by number: of more than 256 one may be missing or come twice if others come or go
         at this moment.
         """
-        wanted = {
-            name: text for name, text in (("consumer", consumer), ("stream", stream)) if text is not None
-        }
-        found: list[CursorInfo] = []
-        while True:
-            fields: dict[str, object] = {**wanted, "offset": len(found)}
-            page = await self._requests.ask("cursor.list", fields, ListCursorsResponse)
-            found.extend(page.cursors)
-            if not page.cursors or len(found) >= page.total:
-                return found
+        named = {"consumer": consumer, "stream": stream}
+        fields: dict[str, object] = {name: text for name, text in named.items() if text is not None}
+        return await self._requests.paged(
+            "cursor.list", fields, ListCursorsResponse, lambda page: page.cursors
+        )
 
     async def _store(self, consumer: str, stream: str, value: bytes | None) -> PublishAck:
         plain_key(consumer, stream)  # a name that is none could be part of another subject

@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Final, TypedDict, TypeVar, Unpack
 
-from pydantic import RootModel
-
 from envelope.errors import UnavailableError, UnknownStream
 from envelope.group_errors import UnknownGroup
 from jetstream.client.admin.group_lag import (
@@ -41,9 +39,6 @@ _READINGS_MAX: Final = 5
 _ASKED_AT_ONCE: Final = 16
 RESET_AT_ONCE: Final = 2_000
 """Cursors that are set all or none; so many fit one NATS message, whatever the streams are called."""
-
-
-_AnyStream = RootModel[StreamInfo | PartitionedStreamInfo]
 
 
 class ResetOptions(TypedDict, total=False):
@@ -181,16 +176,8 @@ class Groups:
         Raises:
             UnavailableError: some of the nodes that have groups do not answer; the list is never cut short.
         """
-        found: list[GroupSummary] = []
-        while True:
-            fields: dict[str, object] = {
-                "offset": len(found),
-                **({} if prefix is None else {"prefix": prefix}),
-            }
-            page = await self._requests.ask("group.list", fields, ListGroupsResponse)
-            found.extend(page.groups)
-            if not page.groups or len(found) >= page.total:
-                return found
+        fields: dict[str, object] = {} if prefix is None else {"prefix": prefix}
+        return await self._requests.paged("group.list", fields, ListGroupsResponse, lambda page: page.groups)
 
     # --- what a reset needs ------------------------------------------------------------------------
 
@@ -226,7 +213,7 @@ class Groups:
 
     async def _info_of(self, stream: str) -> StreamInfo | PartitionedStreamInfo | None:
         try:
-            return (await self._requests.ask("stream.info", {"name": stream}, _AnyStream)).root
+            return await self._requests.stream_info(stream)
         except UnknownStream:
             return None
 

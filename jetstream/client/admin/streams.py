@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import overload
 
-from pydantic import RootModel
-
 from envelope.errors import RequestError
 from envelope.partition_errors import StreamIsPartitioned
 from jetstream.client.nodes.request_api import NatsRequests
@@ -21,22 +19,6 @@ from metadata.api.responses import (
     TruncateStreamResponse,
     UpdateStreamResponse,
 )
-
-
-class _Created(RootModel[CreateStreamResponse | CreatePartitionedStreamResponse]):
-    """Of an ordinary stream, or of a partitioned one."""
-
-
-class _Updated(RootModel[UpdateStreamResponse | PartitionedStreamInfo]):
-    """The same."""
-
-
-class _Deleted(RootModel[DeleteStreamResponse | DeletePartitionedStreamResponse]):
-    """The same."""
-
-
-class _Told(RootModel[StreamInfo | PartitionedStreamInfo]):
-    """The same."""
 
 
 class Streams:
@@ -78,7 +60,9 @@ class Streams:
             InvalidName, InvalidSubject, InvalidConfig: something in it cannot be.
         """
         fields: dict[str, object] = {"name": name, "subject": subject, **config}
-        return (await self._requests.ask("stream.create", fields, _Created)).root
+        return await self._requests.ask(
+            "stream.create", fields, CreateStreamResponse, CreatePartitionedStreamResponse
+        )
 
     async def restore(
         self, name: str, incarnation: str | None = None, replicas: int | None = None
@@ -105,11 +89,15 @@ class Streams:
         Of a partitioned stream all partitions are changed, and a larger ``partitions`` adds some. If that is
         cut off, the same call does the rest.
         """
-        return (await self._requests.ask("stream.update", {"name": name, **changes}, _Updated)).root
+        fields: dict[str, object] = {"name": name, **changes}
+        return await self._requests.ask("stream.update", fields, UpdateStreamResponse, PartitionedStreamInfo)
 
     async def delete(self, name: str) -> DeleteStreamResponse | DeletePartitionedStreamResponse:
         """Delete a stream with all its records; a partitioned one with all its partitions."""
-        return (await self._requests.ask("stream.delete", {"name": name}, _Deleted)).root
+        fields: dict[str, object] = {"name": name}
+        return await self._requests.ask(
+            "stream.delete", fields, DeleteStreamResponse, DeletePartitionedStreamResponse
+        )
 
     async def info(self, name: str) -> StreamInfo:
         """Return a stream's configuration and live state.
@@ -118,7 +106,7 @@ class Streams:
             UnknownStream: there is none.
             StreamIsPartitioned: it is to be asked of one partition, or `partitions` of all.
         """
-        answer = (await self._requests.ask("stream.info", {"name": name}, _Told)).root
+        answer = await self._requests.stream_info(name)
         if isinstance(answer, PartitionedStreamInfo):
             raise StreamIsPartitioned(
                 f"stream {name!r} is partitioned: look at its partitions", partitions=len(answer.partitions)
@@ -132,7 +120,7 @@ class Streams:
             UnknownStream: there is no stream of that name.
             RequestError: it is not partitioned.
         """
-        answer = (await self._requests.ask("stream.info", {"name": name}, _Told)).root
+        answer = await self._requests.stream_info(name)
         if isinstance(answer, StreamInfo):
             raise RequestError(f"stream {name!r} is not partitioned")
         return answer
@@ -144,15 +132,12 @@ class Streams:
         They come in pages by number, of up to 256: of more, one may be missing or come twice if others are
         deleted or created at this moment.
         """
-        found: list[StreamSummary] = []
-        while True:
-            fields: dict[str, object] = {"offset": len(found), **({"internal": True} if internal else {})}
-            if prefix is not None:
-                fields["prefix"] = prefix
-            page = await self._requests.ask("stream.list", fields, ListStreamsResponse)
-            found.extend(page.streams)
-            if not page.streams or len(found) >= page.total:
-                return found
+        fields: dict[str, object] = {"internal": True} if internal else {}
+        if prefix is not None:
+            fields["prefix"] = prefix
+        return await self._requests.paged(
+            "stream.list", fields, ListStreamsResponse, lambda page: page.streams
+        )
 
     async def lookup(self, subject: str) -> "Sequence[StreamSummary]":
         """Return the streams that would store a message on ``subject``."""

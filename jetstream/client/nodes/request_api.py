@@ -1,7 +1,8 @@
 """The request API over NATS: one request and its response."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import nats.errors
@@ -10,12 +11,21 @@ from nats.aio.msg import Msg
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
-from envelope.errors import ConnectionLost, DeadlinePassed, NoResponders, RequestError
+from envelope.errors import ConnectionLost, DeadlinePassed, NoResponders, RemoteProtocolError, RequestError
 from jetstream.client.nodes.node_links import Address
-from metadata.api.responses import ClusterInfo
+from metadata.api.group_responses import ListGroupsResponse
+from metadata.api.responses import (
+    ClusterInfo,
+    ListCursorsResponse,
+    ListStreamsResponse,
+    PartitionedStreamInfo,
+    StreamInfo,
+)
 from metadata.api.wire import decode_response
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_Page = TypeVar("_Page", ListStreamsResponse, ListCursorsResponse, ListGroupsResponse)
+_Item = TypeVar("_Item")
 
 QUESTIONS: Final = frozenset(
     {
@@ -45,8 +55,10 @@ class NatsRequests:
         """Of the subjects of the request API."""
         return self._prefix
 
-    async def ask(self, name: str, fields: dict[str, object], model: type[_Model]) -> _Model:
-        """Send one request and return its response; a question is asked again if it stays without an answer.
+    async def ask(self, name: str, fields: dict[str, object], *models: type[_Model]) -> _Model:
+        """Send one request and return its response: the first of ``models`` that it fits.
+
+        A question is asked again if it stays without an answer.
 
         Raises:
             NoResponders: no node is attached to NATS.
@@ -68,7 +80,26 @@ class NatsRequests:
             raise DeadlinePassed(f"no answer to {name} in {self._timeout:g} s") from None
         except nats.errors.Error as error:
             raise ConnectionLost(f"NATS: {error}") from error
-        return decode_response(model, reply.data)
+        *others, last = models
+        for model in others:
+            with suppress(RemoteProtocolError):
+                return decode_response(model, reply.data)
+        return decode_response(last, reply.data)
+
+    async def paged(
+        self,
+        name: str,
+        fields: dict[str, object],
+        model: type[_Page],
+        items_of: Callable[[_Page], list[_Item]],
+    ) -> list[_Item]:
+        """Ask for page after page of a list, and return the items of all; raises what `ask` raises."""
+        items: list[_Item] = []
+        while True:
+            page = await self.ask(name, {**fields, "offset": len(items)}, model)
+            items += items_of(page)
+            if not items_of(page) or len(items) >= page.total:
+                return items
 
     async def _answered(self, subject: str, data: bytes) -> Msg:
         """Ask until somebody answers; an answer to an earlier asking counts."""
@@ -87,6 +118,10 @@ class NatsRequests:
                     return answer
         finally:
             await answers.unsubscribe()
+
+    async def stream_info(self, name: str) -> StreamInfo | PartitionedStreamInfo:
+        """Return a stream's configuration and state; of a partitioned one its partitions."""
+        return await self.ask("stream.info", {"name": name}, StreamInfo, PartitionedStreamInfo)
 
     async def cluster_info(self) -> ClusterInfo:
         """Return the nodes and how to reach them."""
