@@ -13,6 +13,7 @@ import pytest
 
 import jetstream
 from envelope.errors import InternalError, JetstreamError, RequestError
+from jetstream.client.blocking.loop_thread import LoopThread
 from jetstream.client.blocking.table import BlockingTable
 from jetstream.client.read.reader import BatchReader
 from jetstream.client.read.stream_table import StreamTable
@@ -145,7 +146,8 @@ def test_other_threads_never_see_a_batch_half_taken_in() -> None:
         [pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA
     )
     table._take(batch, reader)
-    seen = BlockingTable(table, lambda: None)
+    thread = LoopThread()
+    seen = BlockingTable(thread, table)
     done = threading.Event()
 
     def take() -> None:
@@ -163,6 +165,7 @@ def test_other_threads_never_see_a_batch_half_taken_in() -> None:
     finally:
         done.set()
         taking.join()
+        thread.close(None)
         sys.setswitchinterval(switch_s)
 
 

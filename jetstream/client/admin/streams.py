@@ -29,21 +29,21 @@ class Streams:
 
     @overload
     async def create(
-        self, name: str, subject: str, *, partitions: None = None, **config: object
+        self, /, name: str, subject: str, *, partitions: None = None, **config: object
     ) -> CreateStreamResponse: ...
 
     @overload
     async def create(
-        self, name: str, subject: str, *, partitions: int, **config: object
+        self, /, name: str, subject: str, *, partitions: int, **config: object
     ) -> CreatePartitionedStreamResponse: ...
 
     @overload
     async def create(
-        self, name: str, subject: str, **config: object
+        self, /, name: str, subject: str, **config: object
     ) -> CreateStreamResponse | CreatePartitionedStreamResponse: ...
 
     async def create(
-        self, name: str, subject: str, **config: object
+        self, /, name: str, subject: str, **config: object
     ) -> CreateStreamResponse | CreatePartitionedStreamResponse:
         """Create a stream, or find it if it exists with an equal configuration (`created` tells which).
 
@@ -83,7 +83,7 @@ class Streams:
         fields: dict[str, object] = {"name": name, "incarnation": incarnation, "replicas": replicas}
         return await self._requests.ask("stream.restore", fields, CreateStreamResponse)
 
-    async def update(self, name: str, **changes: object) -> UpdateStreamResponse | PartitionedStreamInfo:
+    async def update(self, /, name: str, **changes: object) -> UpdateStreamResponse | PartitionedStreamInfo:
         """Change the named fields of a stream's configuration; None puts one back to its default.
 
         Of a partitioned stream all partitions are changed, and a larger ``partitions`` adds some. If that is

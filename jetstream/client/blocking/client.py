@@ -10,24 +10,22 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeVar, Unpack, overload
+from typing import Any, Final, Self, TypeVar, Unpack
 
 import pyarrow as pa
 
 from envelope.errors import ConnectionLost, JetstreamError, RequestError
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset
-from jetstream.client.admin.group_lag import CommittedRange
-from jetstream.client.admin.stream_ranges import PATIENCE_S_DEFAULT
 from jetstream.client.blocking.admin import BlockingCursors, BlockingGroups, BlockingStreams
 from jetstream.client.blocking.consumer import BlockingConsumer, relayed_options
+from jetstream.client.blocking.facade import Facade, awaited
 from jetstream.client.blocking.loop_thread import CallRelay, LoopThread, ProgressRelay
 from jetstream.client.blocking.session import BlockingSession
 from jetstream.client.blocking.table import BlockingTable
 from jetstream.client.connection import JetstreamClient, ReadOptions, connect
 from jetstream.client.consume.options import ConsumeOptions
 from jetstream.client.nodes.socket_access import SocketTls
-from jetstream.client.publish.client import BatchOptions
 from jetstream.client.publish.message_table import (
     ACKS_SCHEMA,
     PIECE_WINDOWS,
@@ -45,8 +43,6 @@ from jetstream.client.publish.session_messages import (
     SessionOptions,
 )
 from jetstream.client.publish.session_publisher import SessionPublisher
-from jetstream.client.read.boundaries import RETRY_S_DEFAULT as BOUNDARY_RETRY_S_DEFAULT
-from jetstream.client.read.read_range import Start
 from jetstream.client.read.reader import BatchReader
 from jetstream.client.read.records import RECORDS_AT_ONCE, Record, records_from
 from jetstream.log.format.schema import NO_RECORDS, SCHEMA
@@ -192,54 +188,36 @@ class BlockingReader:
             raise
 
 
-class BlockingClient:
+class BlockingClient(Facade[JetstreamClient]):
     """One application's way to the streams, without asyncio; made by `connect_blocking`.
 
     Any thread may use it, several at once.
     """
 
     def __init__(self, thread: LoopThread, client: JetstreamClient) -> None:
-        self._thread = thread
-        self._client = client
+        super().__init__(thread, client)
         self._consumers: weakref.WeakSet[BlockingConsumer] = weakref.WeakSet()
 
     @property
     def streams(self) -> BlockingStreams:
         """The streams of the cluster."""
-        return BlockingStreams(self._thread, self._client.streams)
+        return BlockingStreams(self._thread, self._target.streams)
 
     @property
     def cursors(self) -> BlockingCursors:
         """Where consumers read on."""
-        return BlockingCursors(self._thread, self._client.cursors)
+        return BlockingCursors(self._thread, self._target.cursors)
 
     @property
     def groups(self) -> BlockingGroups:
         """The consumer groups of the cluster."""
-        return BlockingGroups(self._thread, self._client.groups)
+        return BlockingGroups(self._thread, self._target.groups)
 
-    @overload
-    def publish(
-        self, subject: str, value: bytes | None, *, streams: None = None, **options: Unpack[PublishOptions]
-    ) -> PublishAck: ...
-
-    @overload
-    def publish(
-        self, subject: str, value: bytes | None, *, streams: Sequence[str], **options: Unpack[PublishOptions]
-    ) -> list[PublishAck]: ...
-
-    def publish(
-        self,
-        subject: str,
-        value: bytes | None,
-        *,
-        streams: Sequence[str] | None = None,
-        **options: Unpack[PublishOptions],
-    ) -> PublishAck | list[PublishAck]:
-        """Publish one message and wait until it is stored; see `JetstreamClient.publish`."""
-        if streams is None:
-            return self._thread.run(self._client.publish(subject, value, **options))
-        return self._thread.run(self._client.publish(subject, value, streams=streams, **options))
+    publish = awaited(JetstreamClient.publish)
+    publish_batch = awaited(JetstreamClient.publish_batch)
+    boundary = awaited(JetstreamClient.boundary)
+    stream_names = awaited(JetstreamClient.stream_names)
+    ranges = awaited(JetstreamClient.ranges)
 
     def publish_all(
         self,
@@ -261,7 +239,7 @@ class BlockingClient:
         acks: list[PublishAck] = []
         acked = 0
         for some in _pieces(messages, checked_window(window) * PIECE_WINDOWS):
-            acks += self._thread.run(self._client.publish_all(some, streams=streams, window=window))
+            acks += self._thread.run(self._target.publish_all(some, streams=streams, window=window))
             acked += len(some)
             if progress is not None:
                 progress(acked)
@@ -287,7 +265,7 @@ class BlockingClient:
             JetstreamError: the first failure; messages after it may be stored, if it was that of one message.
         """
         acks: list[SessionAck] = []
-        session = self._client.session(
+        session = self._target.session(
             name, stream=stream, window=window, timeout_s=timeout_s, retry_s=retry_s
         )
         publisher = self._thread.run(session.__aenter__())
@@ -311,7 +289,7 @@ class BlockingClient:
         Raises:
             JetstreamError: the first failure.
         """
-        block = self._client.session(name, **options)
+        block = self._target.session(name, **options)
         publisher = self._thread.run(block.__aenter__())
         try:
             session = BlockingSession(self._thread, publisher)
@@ -336,40 +314,11 @@ class BlockingClient:
         acks: list[pa.RecordBatch] = []
         rows = 0
         for piece in pieces_of(message_batches(table), checked_window(window)):
-            acks.append(self._thread.run(_publish_piece(self._client, piece, rows, streams, window)))
+            acks.append(self._thread.run(_publish_piece(self._target, piece, rows, streams, window)))
             rows += piece.num_rows
             if progress is not None:
                 progress(rows)
         return pa.Table.from_batches(acks, ACKS_SCHEMA)
-
-    def publish_batch(
-        self, subject: str, table: ArrowTable, **options: Unpack[BatchOptions]
-    ) -> list[PublishAck]:
-        """Publish the rows of a table in batch envelopes; see `JetstreamClient.publish_batch`."""
-        return self._thread.run(self._client.publish_batch(subject, table, **options))
-
-    def boundary(
-        self,
-        stream: str,
-        offset: int,
-        max_bytes: int,
-        incarnation: str | None = None,
-        *,
-        retry_s: float = BOUNDARY_RETRY_S_DEFAULT,
-    ) -> tuple[int, int]:
-        """Return where so many stored bytes end; see `JetstreamClient.boundary`."""
-        found = self._client.boundary(stream, offset, max_bytes, incarnation, retry_s=retry_s)
-        return self._thread.run(found)
-
-    def stream_names(self) -> list[str]:
-        """Return the names of all streams; see `JetstreamClient.stream_names`."""
-        return self._thread.run(self._client.stream_names())
-
-    def ranges(
-        self, streams: Sequence[str], since: Start = "earliest", *, patience_s: float = PATIENCE_S_DEFAULT
-    ) -> dict[str, CommittedRange]:
-        """Return what is committed of each of these streams now; see `JetstreamClient.ranges`."""
-        return self._thread.run(self._client.ranges(streams, since, patience_s=patience_s))
 
     def read(self, stream: str, **options: Unpack[ReadOptions]) -> BlockingReader:
         """Return a reader: iterate over it for records, or over its ``batches()``; see `ReadOptions`.
@@ -378,10 +327,10 @@ class BlockingClient:
         """
         tell = options.get("progress")
         if tell is None:
-            return BlockingReader(self._thread, self._client.read_batches(stream, **options))
+            return BlockingReader(self._thread, self._target.read_batches(stream, **options))
         relay = ProgressRelay(tell)
         options["progress"] = relay.put
-        return BlockingReader(self._thread, self._client.read_batches(stream, **options), relay)
+        return BlockingReader(self._thread, self._target.read_batches(stream, **options), relay)
 
     def consume(
         self, streams: str | Sequence[str], *, group: str, **options: Unpack[ConsumeOptions]
@@ -391,7 +340,7 @@ class BlockingClient:
         Callbacks are called in the thread that asks for records, while it waits for one, or closes.
         """
         relay = CallRelay()
-        consumer = self._client.consume(streams, group=group, **relayed_options(relay, options))
+        consumer = self._target.consume(streams, group=group, **relayed_options(relay, options))
         blocking = BlockingConsumer(self._thread, consumer, relay)
         self._consumers.add(blocking)
         return blocking
@@ -404,10 +353,10 @@ class BlockingClient:
     @contextmanager
     def table(self, stream: str, **options: Unpack[ReadOptions]) -> Iterator[BlockingTable]:
         """Keep the stream as a table while the block lasts; see `JetstreamClient.table`."""
-        block = self._client.table(stream, **options)
+        block = self._target.table(stream, **options)
         table = self._thread.run(block.__aenter__())
         try:
-            yield BlockingTable(table, lambda: self._thread.run(table.caught_up()))
+            yield BlockingTable(self._thread, table)
         finally:
             self._thread.run(_leave(block))
 

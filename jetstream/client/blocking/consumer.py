@@ -1,18 +1,16 @@
 """A member of a consumer group without asyncio."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Final, Literal, Self, TypeVar
+from typing import Final, Literal, Self
 
 import pyarrow as pa
 
+from jetstream.client.blocking.facade import Facade, awaited, on_loop
 from jetstream.client.blocking.loop_thread import CallRelay, LoopThread
 from jetstream.client.consume.consumer import Consumer
 from jetstream.client.consume.options import ConsumeOptions
-from jetstream.client.read.read_range import Start
 from jetstream.client.read.records import Record
-
-T = TypeVar("T")
 
 _CALLBACKS: Final[tuple[Literal["on_assigned", "on_revoked", "on_lost"], ...]] = (
     "on_assigned",
@@ -21,7 +19,7 @@ _CALLBACKS: Final[tuple[Literal["on_assigned", "on_revoked", "on_lost"], ...]] =
 )
 
 
-class BlockingConsumer:
+class BlockingConsumer(Facade[Consumer]):
     """Yields records as `Consumer` does; used by one thread at a time.
 
     What crosses between the threads is a batch, never a record: a partition that is to be given up is stopped
@@ -29,29 +27,28 @@ class BlockingConsumer:
     """
 
     def __init__(self, thread: LoopThread, consumer: Consumer, relay: CallRelay) -> None:
-        self._thread = thread
-        self._consumer = consumer
+        super().__init__(thread, consumer)
         self._relay = relay
 
     @property
     def group(self) -> str:
         """Whose member it is."""
-        return self._consumer.group
+        return self._target.group
 
     @property
     def assignment(self) -> tuple[str, ...]:
-        """See `Consumer.assignment`."""
-        return self._thread.run(_called(lambda: self._consumer.assignment))
+        """The partitions that are this member's now, in the order of their names."""
+        return self._on_loop(lambda: self._target.assignment)
 
     @property
     def paused(self) -> tuple[str, ...]:
-        """See `Consumer.paused`."""
-        return self._thread.run(_called(lambda: self._consumer.paused))
+        """Those partitions that are paused."""
+        return self._on_loop(lambda: self._target.paused)
 
     @property
     def positions(self) -> dict[str, int]:
-        """See `Consumer.positions`."""
-        return self._thread.run(_called(lambda: self._consumer.positions))
+        """The offset after what was handed out, for each partition of which it is known."""
+        return self._on_loop(lambda: self._target.positions)
 
     def __iter__(self) -> Self:
         return self
@@ -59,46 +56,36 @@ class BlockingConsumer:
     def __next__(self) -> Record:
         """Return the next record; raises what `Consumer.__anext__` raises, and `StopIteration`."""
         while True:
-            delivery = self._consumer.delivery
+            delivery = self._target.delivery
             record = None if delivery is None else delivery.next()
             if record is not None:
                 return record
-            if not self._thread.run(self._consumer.deliver(), self._relay):
+            if not self._thread.run(self._target.deliver(), self._relay):
                 raise StopIteration
 
     def batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield partitions and Arrow batches; see `Consumer.batches`."""
         while True:
-            delivery = self._consumer.delivery
+            delivery = self._target.delivery
             batch = None if delivery is None else delivery.rest()
             if delivery is not None and batch is not None:
                 yield delivery.lane.stream, batch
-            elif not self._thread.run(self._consumer.deliver(), self._relay):
+            elif not self._thread.run(self._target.deliver(), self._relay):
                 return
 
-    def commit(self, offsets: Mapping[str, int] | None = None) -> None:
-        """See `Consumer.commit`; a callback may call it too."""
-        self._thread.run(self._consumer.commit(offsets))
-
-    def seek(self, partition: str, start: Start) -> None:
-        """See `Consumer.seek`; a callback may call it too."""
-        self._thread.run(_called(lambda: self._consumer.seek(partition, start)))
-
-    def pause(self, partitions: Iterable[str]) -> None:
-        """See `Consumer.pause`."""
-        self._thread.run(_called(lambda: self._consumer.pause(partitions)))
-
-    def resume(self, partitions: Iterable[str] | None = None) -> None:
-        """See `Consumer.resume`."""
-        self._thread.run(_called(lambda: self._consumer.resume(partitions)))
+    # A callback may call these too.
+    commit = awaited(Consumer.commit)
+    seek = on_loop(Consumer.seek)
+    pause = on_loop(Consumer.pause)
+    resume = on_loop(Consumer.resume)
 
     def close(self) -> None:
         """See `Consumer.close`."""
-        self._thread.run(self._consumer.close(), self._relay)
+        self._thread.run(self._target.close(), self._relay)
 
     def __enter__(self) -> Self:
         """Join the group."""
-        self._thread.run(self._consumer.__aenter__())
+        self._thread.run(self._target.__aenter__())
         return self
 
     def __exit__(
@@ -115,7 +102,3 @@ def relayed_options(relay: CallRelay, options: ConsumeOptions) -> ConsumeOptions
         if told is not None:
             relayed[name] = relay.relayed(told)
     return relayed
-
-
-async def _called(function: Callable[[], T]) -> T:
-    return function()
