@@ -15,7 +15,7 @@ import pytest
 
 from envelope.errors import UnavailableError
 from jetstream.cli.demo import flights
-from jetstream.cli.demo.plain_publisher import AckedPublisher
+from jetstream.cli.demo.plain_publisher import PlainPublisher
 from tests.support.commands import REPOSITORY, CommandProcess, jetstream, json_lines, succeeded, up
 from tests.support.nodes import run
 
@@ -176,7 +176,7 @@ def test_a_refusal_and_a_subject_nobody_stores_are_said_at_once(tmp_path: Path) 
     async def publish(url: str, subject: str) -> None:
         async with await nats.connect(url) as client:
             messages = [flights.Flight(subject, b"x" * size) for size in (1, 2, 200, 3)]
-            await AckedPublisher(client).publish(messages, lambda _: None)
+            await PlainPublisher(client).publish(messages, lambda _: None)
 
     process, endpoints = up(tmp_path)
     with process:

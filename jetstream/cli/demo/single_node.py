@@ -3,10 +3,9 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, suppress
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,7 @@ import jetstream
 from envelope.errors import CorruptDataError, InvalidConfig, UnknownStream
 from jetstream.cli.demo.flight_query import AirportFlights, flights_per_airport, sealed_segments
 from jetstream.cli.demo.flights import Flight
-from jetstream.cli.demo.plain_publisher import Ack, AckedPublisher
+from jetstream.cli.demo.plain_publisher import PlainPublisher, Progress, PublishedFlights, publish_flights
 from jetstream.cli.serve.data_directory import EMBEDDED_NATS_DIRECTORY, claim_data_directory
 from jetstream.client.connection import JetstreamClient
 from jetstream.log.disk.identity import IDENTITY_FILE
@@ -32,8 +31,6 @@ MARKER: Final = "demo"
 
 SEGMENT_BYTES: Final = 2 * 1024 * 1024
 """Small segments, so that nearly every record ends in a sealed file: only the newest one stays open."""
-
-Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +88,16 @@ async def run_demo(directory: Path, messages: Sequence[Flight], keep: bool, prog
         await running.enter_async_context(Node(_node_config(directory, server.url)))
         client = await running.enter_async_context(jetstream.connect(server.url))
         first_offset = await prepared_stream(client, keep)
-        published = await _publish(server.url, messages, first_offset, progress)
+        async with await nats.connect(server.url) as plain:
+            published = await publish_flights(PlainPublisher(plain), messages, progress)
+        for place, offset in enumerate(published.offsets, first_offset):
+            if offset != place:
+                raise CorruptDataError(
+                    f"message {place - first_offset} was acked at offset {offset}, not at offset {place}"
+                )
         read = await read_back(client, first_offset, len(messages), progress)
         sha256 = _checked_content(messages, read.records, first_offset)
-    segments = tuple(sealed_segments(directory))
-    airports = flights_per_airport(segments)
-    if first_offset == 0:
-        check_query(airports, (message.subject for message in messages))
-    return DemoReport(
-        records=len(messages),
-        routes=len({message.subject for message in messages}),
-        first_offset=first_offset,
-        value_bytes=sum(len(message.value) for message in messages),
-        publish_seconds=published,
-        read_seconds=read.seconds,
-        sha256=sha256,
-        segments=segments,
-        stored_bytes=sum(path.stat().st_size for path in segments),
-        airports=airports,
-    )
+    return demo_report(messages, published, read, sha256, directory)
 
 
 def _node_config(directory: Path, url: str) -> NodeConfig:
@@ -128,30 +116,12 @@ async def prepared_stream(client: JetstreamClient, keep: bool, replicas: int = 1
     return stream.log_end_offset
 
 
-async def _publish(url: str, messages: Sequence[Flight], first_offset: int, progress: Progress) -> float:
-    """Publish everything through a plain NATS client and return how many seconds the acks took.
-
-    Raises:
-        CorruptDataError: an ack names another place than the message's own.
-    """
-    async with await nats.connect(url) as client:
-        with progress("publishing", len(messages)) as told:
-            started = time.perf_counter()
-            acks = await AckedPublisher(client).publish(messages, told)
-            seconds = time.perf_counter() - started
-    for place, ack in enumerate(acks, first_offset):
-        if ack != Ack(STREAM, place):
-            raise CorruptDataError(
-                f"message {place - first_offset} was acked as {ack}, not at offset {place}"
-            )
-    return seconds
-
-
 @dataclass(frozen=True, slots=True)
 class ReadBack:
     """Everything that was stored, and how many seconds it took to read it."""
 
     records: pa.Table
+    first_offset: int
     seconds: float
 
 
@@ -164,7 +134,7 @@ async def read_back(client: JetstreamClient, first_offset: int, count: int, prog
             batches.append(batch)
             told(batch.num_rows)
         seconds = time.perf_counter() - started
-    return ReadBack(pa.Table.from_batches(batches, SCHEMA), seconds)
+    return ReadBack(pa.Table.from_batches(batches, SCHEMA), first_offset, seconds)
 
 
 def _checked_content(messages: Sequence[Flight], stored: pa.Table, first_offset: int) -> str:
@@ -205,16 +175,30 @@ def checked_sha256(messages: Sequence[Flight], stored: pa.Table) -> str:
     return read.hexdigest()
 
 
-def check_query(airports: AirportFlights, subjects: Iterable[object]) -> None:
-    """Hold the query on the files against the stream: sealed files hold its first records.
-
-    Args:
-        airports: what the query found.
-        subjects: of all records, in the stream's order.
+def demo_report(
+    messages: Sequence[Flight], published: PublishedFlights, read: ReadBack, sha256: str, directory: Path
+) -> DemoReport:
+    """Query the files of the stopped node in ``directory``, hold them against the stream, and report.
 
     Raises:
-        CorruptDataError: they differ.
+        CorruptDataError: sealed files do not hold the stream's first records.
     """
-    departures = Counter(str(subject).split(".")[1] for subject in islice(subjects, airports.records))
-    if dict(airports.departures) != departures:
-        raise CorruptDataError(f"the files count {airports.departures}, published were {departures}")
+    segments = tuple(sealed_segments(directory))
+    airports = flights_per_airport(segments)
+    if read.first_offset == 0:
+        subjects = read.records["subject"].to_pylist()[: airports.records]
+        departures = Counter(str(subject).split(".")[1] for subject in subjects)
+        if dict(airports.departures) != departures:
+            raise CorruptDataError(f"the files count {airports.departures}, published were {departures}")
+    return DemoReport(
+        records=len(messages),
+        routes=len({message.subject for message in messages}),
+        first_offset=read.first_offset,
+        value_bytes=sum(len(message.value) for message in messages),
+        publish_seconds=published.seconds,
+        read_seconds=read.seconds,
+        sha256=sha256,
+        segments=segments,
+        stored_bytes=sum(path.stat().st_size for path in segments),
+        airports=airports,
+    )

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,16 +16,15 @@ import pyarrow as pa
 import jetstream
 from envelope.errors import CorruptDataError, DeadlinePassed, UnavailableError
 from envelope.types import NodeId
-from jetstream.cli.demo.flight_query import flights_per_airport, sealed_segments
+from jetstream.cli.demo.flight_query import sealed_segments
 from jetstream.cli.demo.flights import Flight
-from jetstream.cli.demo.retrying_publisher import RetryingPublisher
+from jetstream.cli.demo.plain_publisher import PlainPublisher, Progress, PublishedFlights, publish_flights
 from jetstream.cli.demo.single_node import (
     MARKER,
     STREAM,
     DemoReport,
-    Progress,
-    check_query,
     checked_sha256,
+    demo_report,
     prepared_stream,
     read_back,
     refuse_foreign,
@@ -119,21 +118,7 @@ async def run_cluster_demo(
     failover = replace(
         failover, equal_files=equal_files([{path.name: path for path in found} for found in files.values()])
     )
-    segments = tuple(files[NodeId(failover.successor)])
-    airports = flights_per_airport(segments)
-    check_query(airports, read.records["subject"].to_pylist())
-    report = DemoReport(
-        records=len(messages),
-        routes=len({message.subject for message in messages}),
-        first_offset=0,
-        value_bytes=sum(len(message.value) for message in messages),
-        publish_seconds=published.seconds,
-        read_seconds=read.seconds,
-        sha256=sha256,
-        segments=segments,
-        stored_bytes=sum(path.stat().st_size for path in segments),
-        airports=airports,
-    )
+    report = demo_report(messages, published, read, sha256, directory / failover.successor)
     return report, failover
 
 
@@ -174,18 +159,17 @@ class _Run:
 
     async def publish(
         self, url: str, messages: Sequence[Flight], progress: Progress
-    ) -> tuple["PublishedFlights", Failover]:
+    ) -> tuple[PublishedFlights, Failover]:
         """Publish everything, and kill the leader when a third of it is acked."""
         async with await nats.connect(url) as plain:
-            publisher = RetryingPublisher(plain, secrets.token_hex(_RUN_BYTES))
-            with progress("publishing", len(messages)) as told:
-                async with asyncio.TaskGroup() as tasks:
-                    publishing = tasks.create_task(_timed(publisher.publish(messages, told)))
-                    failing = tasks.create_task(self._fail_over(publisher, len(messages) // 3))
+            publisher = PlainPublisher(plain, secrets.token_hex(_RUN_BYTES))
+            async with asyncio.TaskGroup() as tasks:
+                publishing = tasks.create_task(publish_flights(publisher, messages, progress))
+                failing = tasks.create_task(self._fail_over(publisher, len(messages) // 3))
         published, failover = publishing.result(), failing.result()
         return published, replace(failover, sent_again=publisher.sent_again)
 
-    async def _fail_over(self, publisher: RetryingPublisher, killed_after: int) -> Failover:
+    async def _fail_over(self, publisher: PlainPublisher, killed_after: int) -> Failover:
         await publisher.until_acked(killed_after)
         before = await self.until_whole()
         killed = NodeId(str(before.leader))
@@ -219,19 +203,6 @@ class _Run:
             isr=tuple(whole.isr),
             equal_files=0,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedFlights:
-    """The offset at which each message was acked, and how many seconds all of that took."""
-
-    offsets: list[int]
-    seconds: float
-
-
-async def _timed(publishing: Coroutine[None, None, list[int]]) -> PublishedFlights:
-    started = time.perf_counter()
-    return PublishedFlights(await publishing, time.perf_counter() - started)
 
 
 @asynccontextmanager
