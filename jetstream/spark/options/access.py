@@ -16,8 +16,7 @@ from envelope.urls import shown_url
 from jetstream.client.blocking.client import BlockingClient, connect_blocking
 from jetstream.client.connection import JetstreamClient, connect
 from jetstream.client.nodes.node_links import parse_address
-from jetstream.spark.options import option_names
-from jetstream.spark.options.option_names import lowered
+from jetstream.spark.options.option_names import lowered, names_of, option, parsed
 from jetstream.spark.options.option_values import flag, words_of
 from metadata.stream_config import API_PREFIX_DEFAULT
 
@@ -28,16 +27,40 @@ Authorities = str
 """The path of a PEM file, or ``system``."""
 
 
+def _text(_option: str, text: str) -> str:
+    return text
+
+
+def _secret(_option: str, text: str) -> SecretStr:
+    return SecretStr(text)
+
+
+def _servers(option: str, text: str) -> tuple[str, ...]:
+    return words_of(option, text, shown_url)
+
+
+def _addresses(option: str, text: str) -> tuple[str, ...]:
+    addresses = words_of(option, text)
+    for address in addresses:
+        if "://" in address:  # which may have a password
+            raise InvalidOption(f"{option}: host:port of nodes, not a URL: those of NATS are in servers")
+        try:
+            parse_address(address)
+        except RequestError as error:
+            raise InvalidOption(f"{option}: {error.description}") from None
+    return addresses
+
+
 @dataclass(frozen=True, slots=True)
 class NatsIdentity:
     """Who the client is to NATS: one of these, or nobody."""
 
-    user: str | None = None
-    password: SecretStr | None = None
-    token: SecretStr | None = None
-    credentials: SecretStr | None = None
+    user: str | None = option({"nats.user": _text}, None)
+    password: SecretStr | None = option({"nats.password": _secret}, None)
+    token: SecretStr | None = option({"nats.token": _secret}, None)
+    credentials: SecretStr | None = option({"nats.credentials": _secret}, None)
     """The path of a credentials file, or its contents."""
-    nkey_seed: SecretStr | None = None
+    nkey_seed: SecretStr | None = option({"nats.nkeySeed": _secret}, None)
     """The seed itself."""
 
     def __repr__(self) -> str:
@@ -59,19 +82,19 @@ class NatsIdentity:
 class ClusterAccess:
     """All that a client needs; nothing secret is in its repr."""
 
-    servers: tuple[str, ...] = ()
+    servers: tuple[str, ...] = option({"servers": _servers}, ())
     """URLs of NATS; may hold a password."""
-    sockets: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = option({"sockets": _addresses}, ())
     """``host:port`` of nodes, to be asked for the others instead of NATS."""
-    token: SecretStr | None = None
+    token: SecretStr | None = option({"token": _secret}, None)
     """What the nodes' sockets want of readers."""
-    tls_ca: Authorities | None = None
+    tls_ca: Authorities | None = option({"tls.ca": _text}, None)
     """Read over TLS, trusting these; None: without TLS."""
     nats: NatsIdentity = NatsIdentity()
-    nats_tls_ca: Authorities | None = None
-    short_circuit_reads: bool = True
+    nats_tls_ca: Authorities | None = option({"nats.tls.ca": _text}, None)
+    short_circuit_reads: bool = option({"shortCircuitReads": flag}, default=True)
     """Read the files of a node on the same machine where they lie."""
-    api_prefix: str = API_PREFIX_DEFAULT
+    api_prefix: str = option({"apiPrefix": _text}, API_PREFIX_DEFAULT)
 
     def __repr__(self) -> str:
         shown = [*map(shown_url, self.servers), *self.sockets]
@@ -92,25 +115,15 @@ class ClusterAccess:
                 contradict each other.
         """
         rest = lowered(options)
-        given = {name: rest.pop(name.lower()).strip() for name in option_names.ACCESS if name.lower() in rest}
+        given = {name: rest.pop(name.lower()).strip() for name in cls.option_names() if name.lower() in rest}
         _check_whole(given, publishes=publishes)
-        access = cls(
-            servers=words_of("servers", given["servers"], shown_url) if "servers" in given else (),
-            sockets=_addresses(given["sockets"]) if "sockets" in given else (),
-            token=_secret(given.get("token")),
-            tls_ca=given.get("tls.ca"),
-            nats=NatsIdentity(
-                user=given.get("nats.user"),
-                password=_secret(given.get("nats.password")),
-                token=_secret(given.get("nats.token")),
-                credentials=_secret(given.get("nats.credentials")),
-                nkey_seed=_secret(given.get("nats.nkeySeed")),
-            ),
-            nats_tls_ca=given.get("nats.tls.ca"),
-            short_circuit_reads=flag("shortCircuitReads", given.get("shortCircuitReads", "true")),
-            api_prefix=given.get("apiPrefix", API_PREFIX_DEFAULT),
-        )
-        return access, rest
+        texts = lowered(given)
+        return cls(nats=NatsIdentity(**parsed(NatsIdentity, texts)), **parsed(cls, texts)), rest
+
+    @classmethod
+    def option_names(cls) -> tuple[str, ...]:
+        """Return the names of the options that say how the cluster is reached."""
+        return (*names_of(cls), *names_of(NatsIdentity))
 
     def open(self) -> AbstractContextManager[BlockingClient]:
         """Return a client for a ``with`` block, which connects at its beginning and closes at its end.
@@ -172,22 +185,6 @@ def _check_whole(given: Mapping[str, str], *, publishes: bool) -> None:
         raise InvalidOption(
             f"{(ways or ['nats.tls.ca'])[0]} is for NATS, and servers does not say where it is"
         )
-
-
-def _addresses(text: str) -> tuple[str, ...]:
-    addresses = words_of("sockets", text)
-    for address in addresses:
-        if "://" in address:  # which may have a password
-            raise InvalidOption("sockets: host:port of nodes, not a URL: those of NATS are in servers")
-        try:
-            parse_address(address)
-        except RequestError as error:
-            raise InvalidOption(f"sockets: {error.description}") from None
-    return addresses
-
-
-def _secret(text: str | None) -> SecretStr | None:
-    return None if text is None else SecretStr(text)
 
 
 def _revealed(secret: SecretStr | None) -> str | None:

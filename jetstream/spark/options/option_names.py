@@ -1,39 +1,59 @@
-"""Which options there are, where each belongs, and what one is told who writes another; pure.
+"""How an option is declared, and the refusal of one that does not exist; pure.
+
+An option is declared once, by its field of `SourceOptions`, `SinkOptions`, `ClusterAccess` or `NatsIdentity`.
 
 Spark's mapping forgets the case of names, so they are compared in lower case and shown as documented.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import field, fields
 from difflib import get_close_matches
-from typing import Final, NoReturn
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
 from envelope.spark_errors import InvalidOption
 
-ACCESS: Final = (
-    *("servers", "sockets", "token", "tls.ca", "shortCircuitReads", "apiPrefix"),
-    *("nats.user", "nats.password", "nats.token", "nats.credentials", "nats.nkeySeed", "nats.tls.ca"),
-)
-"""How the cluster is reached: of source and sink."""
+Value = TypeVar("Value")
+Default = TypeVar("Default")
+Scope = Literal["both", "batch", "stream"]
+"""Of reads or writes, those that an option is for."""
 
-_READING: Final = (
-    *("stream", "streams", "streamPattern"),
-    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
-    *("startingOffsetsByTimestampStrategy", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss"),
-    *("includeHeaders", "subject", "key", "columns", "readPreference"),
-    *("fetchTimeoutMs", "fetchRetries", "fetchRetryIntervalMs"),
-)
-BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-STREAM_ONLY: Final = (
-    *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-)
-BATCH_SOURCE: Final = (*ACCESS, *_READING, *BATCH_ONLY)
-STREAM_SOURCE: Final = (*ACCESS, *_READING, *STREAM_ONLY)
-SOURCE: Final = (*BATCH_SOURCE, *STREAM_ONLY)
 
-SINK: Final = (
-    *(*ACCESS, "stream", "subject", "sessionName", "staging"),
-    *("window", "windowBytes", "ackTimeoutMs", "retryTimeoutMs", "compress"),
-)
+def option(
+    parsers: Mapping[str, Callable[[str, str], Value]], default: Default, scope: Scope = "both"
+) -> Value | Default:
+    """Declare a dataclass field as the value of an option.
+
+    Args:
+        parsers: a parser for each name as documented, called with the name and the text; of several options
+            that are set the first one counts.
+        default: of the field, if none is set.
+        scope: of these options.
+    """
+    declared: Value | Default = field(default=default, metadata={"parsers": parsers, "scope": scope})
+    return declared
+
+
+def names_of(options: type, *scopes: Scope) -> tuple[str, ...]:
+    """Return the names of the options that a dataclass declares, in these scopes or in all."""
+    declared = [each.metadata for each in fields(options) if each.metadata]
+    return tuple(
+        name for each in declared if not scopes or each["scope"] in scopes for name in each["parsers"]
+    )
+
+
+def parsed(options: type, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of those fields of a dataclass whose options are in ``texts``, in lower case.
+
+    Raises:
+        InvalidOption: a text without a good value.
+    """
+    return {
+        declared.name: parsers[name](name, texts[name.lower()])
+        for declared in fields(options)
+        for parsers in [declared.metadata.get("parsers", {})]
+        for name in [name for name in parsers if name.lower() in texts][:1]
+    }
+
 
 CALLED_HERE: Final = {
     "kafka.bootstrap.servers": "servers, the URLs of NATS, or sockets, host:port of nodes",

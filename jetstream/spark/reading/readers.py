@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from jetstream.spark.options.option_names import STREAM_ONLY, lowered
-from jetstream.spark.options.source_options import parse_source_options
+from jetstream.spark.options.option_names import lowered, names_of
+from jetstream.spark.options.source_options import SourceOptions, parse_source_options
 from jetstream.spark.reading.batch_reader import FilteringBatchReader, SparkBatchReader
 from jetstream.spark.reading.columns import check_schema, output_schema
 from jetstream.spark.reading.stream_reader import StreamReader
@@ -26,7 +26,8 @@ def read_schema(options: Mapping[str, str]) -> StructType:
         InvalidOption: an option that cannot be.
     """
     settle_process()
-    is_stream = not lowered(options).keys().isdisjoint(name.lower() for name in STREAM_ONLY)
+    stream_only = {name.lower() for name in names_of(SourceOptions, "stream")}
+    is_stream = not stream_only.isdisjoint(lowered(options))
     return from_arrow_schema(output_schema(parse_source_options(options, streaming=is_stream).output_columns))
 
 

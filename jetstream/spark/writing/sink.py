@@ -20,9 +20,9 @@ from pyspark.sql.types import StructType
 
 from envelope.errors import RequestError
 from envelope.spark_errors import InvalidOption
+from jetstream.spark.options.sink_options import SinkOptions
 from jetstream.spark.task_process import SettlesWhereItArrives, settle_process
 from jetstream.spark.writing.sink_columns import check_columns, pieces_of
-from jetstream.spark.writing.sink_options import SinkOptions
 from jetstream.spark.writing.sink_target import SinkSessions, check_remembered, opened_target
 from jetstream.spark.writing.staged_files import StagedFile
 from jetstream.spark.writing.staging import MicroBatch, open_staging

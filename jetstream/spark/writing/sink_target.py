@@ -16,8 +16,8 @@ from envelope.partitions import partition_of
 from envelope.types import AckPolicy, PartitionBy
 from jetstream.client.blocking.client import BlockingClient
 from jetstream.client.blocking.session import BlockingSession
+from jetstream.spark.options.sink_options import SinkOptions
 from jetstream.spark.writing.sink_columns import groups_of
-from jetstream.spark.writing.sink_options import SinkOptions
 
 BATCH_SHIFT: Final = 24
 """Bits for the number of an envelope within its micro-batch."""

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import pytest
 
 from envelope.spark_errors import InvalidOption
-from jetstream.spark.options import option_names
+from jetstream.spark.options.option_names import CALLED_HERE, names_of
 from jetstream.spark.options.option_values import duration_s, size_bytes
 from jetstream.spark.options.places import EARLIEST, LATEST, StreamPlace
+from jetstream.spark.options.sink_options import SinkOptions
 from jetstream.spark.options.source_options import (
     COLUMNS,
     HEADERS,
@@ -249,26 +250,26 @@ def test_headers_that_are_wanted_and_not_wanted_are_refused(columns: str, header
 # --- what does not exist, or not here -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", option_names.BATCH_ONLY)
+@pytest.mark.parametrize("name", names_of(SourceOptions, "batch"))
 def test_a_stream_has_no_end(name: str) -> None:
     with pytest.raises(InvalidOption, match=f"^{name} is an option of a batch read"):
         streaming({name.lower(): "latest"})
 
 
-@pytest.mark.parametrize("name", option_names.STREAM_ONLY)
+@pytest.mark.parametrize("name", names_of(SourceOptions, "stream"))
 def test_a_batch_read_has_no_triggers(name: str) -> None:
     with pytest.raises(InvalidOption, match=f"^{name} is an option of a stream"):
         batch({name.lower(): "1"})
 
 
-@pytest.mark.parametrize("name", sorted(set(option_names.SINK) - set(option_names.SOURCE)))
+@pytest.mark.parametrize("name", sorted(set(names_of(SinkOptions)) - set(names_of(SourceOptions))))
 def test_an_option_of_the_sink_is_said_to_be_one(name: str) -> None:
     for parse in (streaming, batch):
         with pytest.raises(InvalidOption, match=f"^{name} is an option of the sink"):
             parse({name.lower(): "1"})
 
 
-@pytest.mark.parametrize("name", sorted(option_names.CALLED_HERE))
+@pytest.mark.parametrize("name", sorted(CALLED_HERE))
 def test_kafkas_names_are_translated(name: str) -> None:
     with pytest.raises(InvalidOption, match=f"^{re.escape(name)}: here it is called "):
         streaming({name.lower(): "x"})
@@ -303,7 +304,7 @@ def test_an_option_like_no_other_is_told_all() -> None:
         InvalidOption, match="there is no option zzz: there are apiPrefix, columns, "
     ) as refused:
         streaming({"zzz": "1"})
-    for name in option_names.STREAM_SOURCE:
+    for name in names_of(SourceOptions, "both", "stream"):
         assert name in refused.value.description
 
 
