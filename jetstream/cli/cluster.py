@@ -88,7 +88,13 @@ async def _replication(client: JetstreamClient, summary: StreamSummary) -> Strea
     else:
         state, lag = info.state, _lag(info)
     return StreamReplication(
-        summary.name, state, stream.leader, stream.leader_epoch, stream.replicas, stream.isr, lag
+        name=summary.name,
+        state=state,
+        leader=stream.leader,
+        leader_epoch=stream.leader_epoch,
+        replicas=stream.replicas,
+        isr=stream.isr,
+        lag=lag,
     )
 
 

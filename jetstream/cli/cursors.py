@@ -100,15 +100,15 @@ def set_cursor(
         )
 
 
-async def _set(nats: NatsOptions, wanted: CursorInfo, as_json: bool) -> None:
-    assert wanted.offset is not None, "an offset was given"
+async def _set(nats: NatsOptions, cursor: CursorInfo, as_json: bool) -> None:
+    assert cursor.offset is not None, "an offset was given"
     async with connected(nats) as client:
-        await client.cursors.commit(wanted.consumer, wanted.stream, wanted.offset, metadata=wanted.metadata)
-        stored = await client.cursors.get(wanted.consumer, wanted.stream) if as_json else wanted
+        await client.cursors.commit(cursor.consumer, cursor.stream, cursor.offset, metadata=cursor.metadata)
+        stored = await client.cursors.get(cursor.consumer, cursor.stream) if as_json else cursor
     if as_json:
         print_json(stored.model_dump(mode="json"))
     else:
-        print_line(f"{wanted.consumer} goes on at offset {wanted.offset} of {wanted.stream}")
+        print_line(f"{cursor.consumer} goes on at offset {cursor.offset} of {cursor.stream}")
 
 
 def delete(

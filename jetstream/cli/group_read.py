@@ -68,17 +68,17 @@ class GroupOptions:
         if self.timeout == timedelta(0):
             raise typer.BadParameter("--timeout 0 reads nothing")
 
-    def member_options(self, wanted: ReadOptions) -> ConsumeOptions:
-        """Return the options of a member that reads what ``wanted`` says."""
-        start = wanted.get("start", "earliest")
+    def member_options(self, read_options: ReadOptions) -> ConsumeOptions:
+        """Return the options of a member that reads what ``read_options`` says."""
+        start = read_options.get("start", "earliest")
         assert not isinstance(start, CursorInfo), "a command line names a place"
         chosen = ConsumeOptions(start=start, commit_records=self.commit_every)
-        if "subject" in wanted:
-            chosen["subject"] = wanted["subject"]
-        if "key" in wanted:
-            chosen["key"] = wanted["key"]
-        if "columns" in wanted:
-            chosen["columns"] = wanted["columns"]
+        if "subject" in read_options:
+            chosen["subject"] = read_options["subject"]
+        if "key" in read_options:
+            chosen["key"] = read_options["key"]
+        if "columns" in read_options:
+            chosen["columns"] = read_options["columns"]
         return chosen
 
 

@@ -171,14 +171,14 @@ async def _lag(nats: NatsOptions, name: str, as_json: bool) -> None:
     print_line(behind + (f", of {found.unknown:,} of which nobody can tell" if found.unknown else ""))
 
 
-def _lag_json(found: GroupLag) -> dict[str, Any]:
+def _lag_json(lag: GroupLag) -> dict[str, Any]:
     return {
-        "group": found.info.group,
-        "generation": found.info.generation,
-        "members": len(found.info.members),
-        "total": found.total,
-        "unknown": found.unknown,
-        "partitions": [_PARTITION.dump_python(each, mode="json") for each in found.partitions],
+        "group": lag.info.group,
+        "generation": lag.info.generation,
+        "members": len(lag.info.members),
+        "total": lag.total,
+        "unknown": lag.unknown,
+        "partitions": [_PARTITION.dump_python(each, mode="json") for each in lag.partitions],
     }
 
 
@@ -272,7 +272,11 @@ def _moment(text: str) -> datetime:
 
 
 def reset(
-    nats: NatsOptions, socket: SocketOptions, wanted: MoveOptions, group: GroupArgument, as_json: Json = False
+    nats: NatsOptions,
+    socket: SocketOptions,
+    move_options: MoveOptions,
+    group: GroupArgument,
+    as_json: Json = False,
 ) -> None:
     """Set where a consumer group reads on; it shows every move and asks, unless --yes.
 
@@ -280,9 +284,18 @@ def reset(
     unless --force: they are put out, and what they have not committed is read again. A group that does not
     exist yet can be given its first cursors with --stream. With --json one object a line, a partition each.
     """
-    to, options = wanted.target(), wanted.selection()
+    to, options = move_options.target(), move_options.selection()
     with reported_errors(as_json):
-        run_async(_reset((nats, socket), group, to, options, wanted, as_json))
+        run_async(
+            _reset(
+                ways=(nats, socket),
+                group=group,
+                to=to,
+                options=options,
+                move_options=move_options,
+                as_json=as_json,
+            )
+        )
 
 
 async def _reset(
@@ -290,18 +303,18 @@ async def _reset(
     group: str,
     to: Target | None,
     options: ResetOptions,
-    wanted: MoveOptions,
+    move_options: MoveOptions,
     as_json: bool,
 ) -> None:
     async with connected(*ways) as client:
         moves = await client.groups.reset(group, to, **options)
         _show_moves(group, moves, as_json)
-        if wanted.dry_run:
+        if move_options.dry_run:
             return
         question = f"Set {len(moves):,} cursors of {group}?"
-        if not wanted.yes and not typer.confirm(question, err=True):
+        if not move_options.yes and not typer.confirm(question, err=True):
             raise typer.Exit(1)
-        await client.groups.move(group, moves, force=wanted.force)
+        await client.groups.move(group, moves, force=move_options.force)
     if not as_json:
         print_line(f"set {len(moves):,} cursors of {group}")
 

@@ -109,8 +109,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_set: bool) -> None:
+    if is_set:
         print_line(VERSION)
         raise typer.Exit
 

@@ -162,7 +162,7 @@ def read(
     stream: StreamArgument,
     selected: SelectionOptions,
     destination: DestinationOptions,
-    wanted: RangeOptions,
+    range_options: RangeOptions,
     member: GroupOptions,
 ) -> None:
     """Write committed records in order: one line each, or as Arrow or Parquet.
@@ -177,12 +177,14 @@ def read(
     an interrupt, and commits what it has written. After a crash some of it comes again. Each line says of
     which stream it is.
     """
-    options = wanted.options()
+    options = range_options.options()
     options.update(selected.options())
-    if wanted.follow and selected.latest_by_key:
+    if range_options.follow and selected.latest_by_key:
         raise typer.BadParameter("which record is a key's last is known at an end, and --follow has none")
-    member.check(has_end=wanted.end is not None or selected.latest_by_key or destination.output is not None)
-    checked = destination.checked(wanted.follow or member.group is not None)
+    member.check(
+        has_end=range_options.end is not None or selected.latest_by_key or destination.output is not None
+    )
+    checked = destination.checked(range_options.follow or member.group is not None)
     with reported_errors():
         if member.group is None:
             run_async(_read(connected(nats, socket), stream, options, selected, checked))

@@ -67,12 +67,12 @@ def end_spark(spark: SparkSession) -> None:
         process.wait()
 
 
-def _settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
+def _settings(master: str, settings: Mapping[str, str]) -> dict[str, str]:
     """Return all settings of a session; what Java is given by the caller comes after ours."""
     local = LOCAL_DEFAULTS if _is_local(master) else {}
     quiet = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
-    java_options = " ".join(filter(None, (quiet, given.get(_JAVA_OPTIONS))))
-    return {**DEFAULTS, **local, **given, _JAVA_OPTIONS: java_options}
+    java_options = " ".join(filter(None, (quiet, settings.get(_JAVA_OPTIONS))))
+    return {**DEFAULTS, **local, **settings, _JAVA_OPTIONS: java_options}
 
 
 def _is_local(master: str) -> bool:

@@ -154,7 +154,17 @@ def read(
     options = ReadOptions(start=parse_start(start), end=parse_end("end"), retry_s=_PATIENCE_S)
     seconds = _seconds(duration)
     with reported_errors(as_json):
-        run_async(_read(nats, socket, stream, options, count, seconds, as_json))
+        run_async(
+            _read(
+                nats=nats,
+                socket=socket,
+                stream=stream,
+                options=options,
+                count=count,
+                seconds=seconds,
+                as_json=as_json,
+            )
+        )
 
 
 async def _read(

@@ -126,7 +126,7 @@ class _Acks:
 
 
 async def publish(
-    client: JetstreamClient, subject: str, load: Load, told: Callable[[int], None]
+    client: JetstreamClient, subject: str, load: Load, progress: Callable[[int], None]
 ) -> BenchReport:
     """Publish with up to ``load.in_flight`` messages unacked, and await every ack.
 
@@ -134,7 +134,7 @@ async def publish(
         JetstreamError: the first failure; RequestError if another stream acks.
     """
     value = os.urandom(load.size)
-    acks = _Acks(load.stream, told)
+    acks = _Acks(load.stream, progress)
     cpu_started, started = time.process_time(), time.perf_counter()
     sent = 0
     async with client.publisher(load.in_flight, _ACK_SECONDS_MAX) as publisher:
@@ -206,7 +206,7 @@ def _value_bytes(batch: pa.RecordBatch) -> int:
 
 
 async def latency(
-    client: JetstreamClient, subject: str, load: Load, told: Callable[[int], None]
+    client: JetstreamClient, subject: str, load: Load, progress: Callable[[int], None]
 ) -> BenchReport:
     """Publish one message after the other; wait for its ack, and for a following reader to have it.
 
@@ -214,7 +214,7 @@ async def latency(
         DeadlinePassed: a message is acked and the reader does not get it.
         JetstreamError: the first failure.
     """
-    acks = _Acks(load.stream, told)
+    acks = _Acks(load.stream, progress)
     run = _Deliveries()
     async with (
         asyncio.TaskGroup() as tasks,

@@ -80,12 +80,12 @@ class PlainPublisher:
         self._changed = asyncio.Event()
         self._failure: Exception | None = None
 
-    async def publish(self, messages: Sequence[Flight], told: Callable[[int], None]) -> list[int]:
+    async def publish(self, messages: Sequence[Flight], progress: Callable[[int], None]) -> list[int]:
         """Publish all ``messages`` and return the offset at which each was acked, in their order.
 
         Args:
             messages: subjects and values.
-            told: called with a count whenever that many more acks have arrived.
+            progress: called with a count whenever that many more acks have arrived.
 
         Raises:
             UnavailableError: without ids, the first refusal, as the stream worded it.
@@ -103,10 +103,10 @@ class PlainPublisher:
             self._owed[index] = None
             await self._send(index)
             if index % _TOLD_EVERY == 0:
-                told(self.acked - shown)
+                progress(self.acked - shown)
                 shown = self.acked
         await self._until_owed(0)
-        told(self.acked - shown)
+        progress(self.acked - shown)
         await subscription.unsubscribe()
         if self._failure is not None:
             raise self._failure

@@ -151,7 +151,7 @@ def archive(
     nats: NatsOptions,
     socket: SocketOptions,
     source: PipelineSource,
-    wanted: ArchiveOptions,
+    archive_options: ArchiveOptions,
     files: FileOptions,
     spark: SparkOptions,
     as_json: Json = False,
@@ -164,12 +164,12 @@ def archive(
     """
     options = source.options(nats, socket)
     with reported_errors(as_json):
-        settings = wanted.settings(files.settings())
+        settings = archive_options.settings(files.settings())
         parse_source_options(options, streaming=True)
         with _held(settings.root) as store:
             told = archive_pipeline.source_options(options, store.manifest, settings.checkpoint)
             run_streaming(
-                wanted.query(spark),
+                archive_options.query(spark),
                 lambda session: archive_pipeline.start(stream_of(session, told), store, settings),
                 as_json=as_json,
             )
@@ -212,7 +212,7 @@ def backfill(
     nats: NatsOptions,
     socket: SocketOptions,
     archive: ArchiveDirectory,
-    wanted: BackfillOptions,
+    backfill_options: BackfillOptions,
     spark: SparkOptions,
     as_json: Json = False,
 ) -> None:
@@ -221,14 +221,14 @@ def backfill(
     Below the archive's border rows are the archive's, from the border on the streams' own, up to what is
     committed when it starts. Retention may have removed from the streams what is archived, and nothing else.
     """
-    if wanted.count == (wanted.parquet is not None):
+    if backfill_options.count == (backfill_options.parquet is not None):
         raise typer.BadParameter("where to? one of --parquet and --count")
-    options = {**access_options(nats, socket), **pairs_of("--option", wanted.option)}
+    options = {**access_options(nats, socket), **pairs_of("--option", backfill_options.option)}
     rows = 0
 
     def job(session: "SparkSession") -> None:
         nonlocal rows
-        target = None if wanted.parquet is None else wanted.parquet.absolute()
+        target = None if backfill_options.parquet is None else backfill_options.parquet.absolute()
         rows = backfill_pipeline.run(session, archive.absolute(), options, target)
 
     with reported_errors(as_json):
@@ -259,7 +259,7 @@ def replay(
     nats: NatsOptions,
     socket: SocketOptions,
     archive: ArchiveDirectory,
-    wanted: ReplayOptions,
+    replay_options: ReplayOptions,
     spark: SparkOptions,
     as_json: Json = False,
 ) -> None:
@@ -270,9 +270,9 @@ def replay(
     """
     settings = ReplaySettings(
         root=archive.absolute(),
-        session=wanted.session,
-        subject=wanted.subject,
-        stream=wanted.to_stream,
+        session=replay_options.session,
+        subject=replay_options.subject,
+        stream=replay_options.to_stream,
         sink=access_options(nats, socket),
     )
     with reported_errors(as_json):

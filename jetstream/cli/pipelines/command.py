@@ -72,7 +72,7 @@ def table(
     nats: NatsOptions,
     socket: SocketOptions,
     source: PipelineSource,
-    wanted: TableOptions,
+    table_options: TableOptions,
     query: QueryOptions,
     as_json: Json = False,
 ) -> None:
@@ -81,7 +81,7 @@ def table(
     A tombstone removes its key; records without a key are left out. The table goes with its checkpoint:
     started again with it, after whatever end, the pipeline goes on, and each record counts once.
     """
-    options, settings = source.options(nats, socket), wanted.settings(query.query_settings())
+    options, settings = source.options(nats, socket), table_options.settings(query.query_settings())
     with reported_errors(as_json):
         parse_source_options(options, streaming=True)
         settings.directory.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def aggregate(
     nats: NatsOptions,
     socket: SocketOptions,
     source: PipelineSource,
-    wanted: QuestionOptions,
+    question: QuestionOptions,
     answer: AnswerOptions,
     query: QueryOptions,
     as_json: Json = False,
@@ -184,7 +184,7 @@ def aggregate(
     Records behind it are in no window; every line says how many. As records, windows have a key of groups and
     start, and are objects with window_start, window_end, the groups and the aggregates.
     """
-    options, settings = source.options(nats, socket), wanted.settings(query.query_settings())
+    options, settings = source.options(nats, socket), question.settings(query.query_settings())
     sink = answer.sink(access_options(nats, socket), query.checkpoint)
     with reported_errors(as_json):
         parse_source_options(options, streaming=True)

@@ -56,7 +56,7 @@ def _found(context: typer.Context, find: Callable[[JetstreamClient], Awaitable[l
 
 
 async def _ask(
-    nats: NatsOptions, find: Callable[[JetstreamClient], Awaitable[list[str]]], found: list[str]
+    nats: NatsOptions, find: Callable[[JetstreamClient], Awaitable[list[str]]], names: list[str]
 ) -> None:
     async with asyncio.timeout(COMPLETION_SECONDS_MAX), connected(nats) as client:
-        found += await find(client)
+        names += await find(client)

@@ -75,12 +75,12 @@ class LocalCluster:
         self,
         nodes: Mapping[NodeId, NodeProcess],
         tasks: asyncio.TaskGroup,
-        told: Callable[[NodeChange], None],
+        on_change: Callable[[NodeChange], None],
         failed: asyncio.Event,
     ) -> None:
         self.nodes = nodes
         self._tasks = tasks
-        self._told = told
+        self._told = on_change
         self._failed = failed
         self._wanted: set[NodeId] = set()
         self._keepers: dict[NodeId, asyncio.Task[None]] = {}
@@ -174,7 +174,7 @@ class LocalCluster:
 async def local_cluster(
     directory: ClusterDirectory,
     nats: Mapping[str, Any],
-    told: Callable[[NodeChange], None],
+    on_change: Callable[[NodeChange], None],
     log: Callable[[str], None],
     failed: asyncio.Event,
 ) -> AsyncIterator[LocalCluster]:
@@ -183,7 +183,7 @@ async def local_cluster(
     Args:
         directory: claimed.
         nats: how they reach NATS, as a node's ``nats`` settings.
-        told: gets what happens to the processes.
+        on_change: gets what happens to the processes.
         log: gets the lines of the nodes' logs.
         failed: set when a node is given up; leave the block then.
 
@@ -195,7 +195,7 @@ async def local_cluster(
         name: NodeProcess(name, directory.settings_file(name), environment, log) for name in directory.peers
     }
     async with asyncio.TaskGroup() as tasks:
-        cluster = LocalCluster(nodes, tasks, told, failed)
+        cluster = LocalCluster(nodes, tasks, on_change, failed)
         for name in nodes:
             cluster.start(name)
         try:

@@ -29,9 +29,9 @@ class NodeProcess:
     """
 
     def __init__(
-        self, name: NodeId, settings: Path, environment: Mapping[str, str], told: Callable[[str], None]
+        self, name: NodeId, settings: Path, environment: Mapping[str, str], log: Callable[[str], None]
     ) -> None:
-        """Prepare it; ``told`` gets the lines of its log."""
+        """Prepare it; ``log`` gets the lines of its log."""
         self.name = name
         self.endpoints: dict[str, str] = {}
         self.ready = asyncio.Event()
@@ -40,7 +40,7 @@ class NodeProcess:
         self.last_words = ""
         self._settings = settings
         self._environment = environment
-        self._told = told
+        self._told = log
         self._process: asyncio.subprocess.Process | None = None
         self._owed: signal.Signals | None = None
         """What was sent to a process that was just being started."""

@@ -26,18 +26,18 @@ class Embedded:
 
 
 @contextmanager
-def signals_set(stop: asyncio.Event, told: Callable[[], None] = lambda: None) -> Iterator[None]:
+def signals_set(stop: asyncio.Event, on_signal: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Set ``stop`` at the first signal; the second one is the interpreter's own again and ends at once.
 
     Args:
         stop: to be waited for.
-        told: called then, for those who do not wait.
+        on_signal: called then, for those who do not wait.
     """
     loop = asyncio.get_running_loop()
 
     def first_signal() -> None:
         stop.set()
-        told()
+        on_signal()
         for number in _STOP_SIGNALS:
             loop.remove_signal_handler(number)
 

@@ -222,29 +222,29 @@ class CursorReset:
         return [] if info is None else streams_of(info)
 
     def selected(
-        self, found: Collection[PartitionName], cursors: Collection[PartitionName]
+        self, existing: Collection[PartitionName], cursors: Collection[PartitionName]
     ) -> list[PartitionName]:
         """Return the partitions whose cursors are moved.
 
         Args:
-            found: what there is of the streams that it is about.
+            existing: what there is of the streams that it is about.
             cursors: where the group has one; only if it is named anything else is moved ``by`` some offsets.
 
         Raises:
             UnknownStream: a stream, or a partition, that was named is not there.
             RequestError: nothing is left.
         """
-        gone = sorted(set(self.streams or ()) - {name.stream for name in found})
+        gone = sorted(set(self.streams or ()) - {name.stream for name in existing})
         if gone:
             raise UnknownStream(f"there is no stream {gone[0]!r}", stream=gone[0])
         if self.partitions:
             [stream] = set(self.streams or ())
             named = [PartitionName(stream, number) for number in sorted(set(self.partitions))]
-            missing = next((name for name in named if name not in found), None)
+            missing = next((name for name in named if name not in existing), None)
             if missing is not None:
                 raise UnknownStream(f"there is no {_text(missing)}", stream=stream)
             return named
-        chosen = sorted(found if self.by is None else set(found).intersection(cursors))
+        chosen = sorted(existing if self.by is None else set(existing).intersection(cursors))
         if not chosen:
             raise RequestError("the group has no cursor in any stream that there is: name the streams")
         return chosen

@@ -118,8 +118,8 @@ class Committer:
             raise refused
 
 
-def _numbered(group: str, asked: CommitRequested, commit: CursorCommit, number: int) -> Request:
-    return commit_request(group, asked, commit, number)
+def _numbered(group: str, request: CommitRequested, commit: CursorCommit, number: int) -> Request:
+    return commit_request(group, request, commit, number)
 
 
 def _left() -> ConnectionLost:

@@ -184,12 +184,12 @@ class ConsumerPartitions:
             self._wheres.pop(lane.claim, None)
         self.commits.forget(lanes)
 
-    async def _tell(self, told: PartitionsTold | None, lanes: list[PartitionBuffer]) -> None:
+    async def _tell(self, callback: PartitionsTold | None, lanes: list[PartitionBuffer]) -> None:
         """Tell the application of partitions, and wait until it has heard."""
-        if told is None or not lanes:
+        if callback is None or not lanes:
             return
         try:
-            heard = told(sorted(lane.stream for lane in lanes))
+            heard = callback(sorted(lane.stream for lane in lanes))
             if inspect.isawaitable(heard):
                 await heard
         except Exception as error:  # noqa: BLE001 - the application's own, raised where it asks for records

@@ -58,7 +58,13 @@ class ConsumerTasks:
         try:
             async with asyncio.TaskGroup() as tasks:
                 services = ConsumerServices(
-                    self._links, self._groups, self._settings, self.lanes, tasks, self._fail, self._end
+                    links=self._links,
+                    groups=self._groups,
+                    settings=self._settings,
+                    lanes=self.lanes,
+                    tasks=tasks,
+                    failed=self._fail,
+                    ended=self._end,
                 )
                 partitions = self._partitions = ConsumerPartitions(services)
                 tasks.create_task(partitions.committer.run())

@@ -193,41 +193,43 @@ class GroupMembership:
             await _back_off(attempt)
             attempt += 1
 
-    async def _send(self, asked: MemberRequest) -> None:
+    async def _send(self, request: MemberRequest) -> None:
         """Send one request once; the machine has it sent again if it stays without an answer."""
         link = self._link
-        if link is None or link.connection != asked.connection:
+        if link is None or link.connection != request.connection:
             return
         try:
-            response = self._succeeded(await link.ask(partial(_numbered, self._group, asked)))
+            response = self._succeeded(await link.ask(partial(_numbered, self._group, request)))
         except JetstreamError as error:
             self._has_failed(link.connection, error)
-            self._refused(asked, error)
+            self._refused(request, error)
             return
-        match asked:
+        match request:
             case Leave():
-                self.give(Left(link.connection, asked.member_id))
+                self.give(Left(link.connection, request.member_id))
             case Join():
                 assert isinstance(response, AssignmentResponse), "C1: a response has its request's type"
-                self._assigned(link.connection, response.assignment, joined=asked)
+                self._assigned(link.connection, response.assignment, joined=request)
             case Release():
                 assert isinstance(response, AssignmentResponse), "C1: a response has its request's type"
                 self._assigned(link.connection, response.assignment)
             case _:
-                assert_never(asked)
+                assert_never(request)
 
     # --- what it is told ----------------------------------------------------------------------------------
 
-    def _refused(self, asked: MemberRequest, error: JetstreamError) -> None:
+    def _refused(self, request: MemberRequest, error: JetstreamError) -> None:
         refusal = refusal_of(error)
-        if isinstance(asked, Join):
-            self.give(JoinRefused(asked.connection, asked.client, asked.request, refusal))
+        if isinstance(request, Join):
+            self.give(JoinRefused(request.connection, request.client, request.request, refusal))
         else:
-            self.give(MemberRefused(asked.connection, asked.member_id, refusal))
+            self.give(MemberRefused(request.connection, request.member_id, refusal))
 
-    def _assigned(self, connection: ConnectionId, told: MemberAssignment, joined: Join | None = None) -> None:
+    def _assigned(
+        self, connection: ConnectionId, response: MemberAssignment, joined: Join | None = None
+    ) -> None:
         try:
-            assignment, self._names = read_assignment(told)
+            assignment, self._names = read_assignment(response)
         except JetstreamError as error:
             self.give(CoordinatorRefused(refusal_of(error)))
             return
@@ -285,8 +287,8 @@ class GroupMembership:
         self.give(CoordinatorLost(connection))
 
 
-def _numbered(group: str, asked: MemberRequest, number: int) -> Request:
-    return member_request(group, asked, number)
+def _numbered(group: str, request: MemberRequest, number: int) -> Request:
+    return member_request(group, request, number)
 
 
 async def _back_off(attempt: int) -> None:

@@ -190,13 +190,13 @@ def _terms(options: ConsumeOptions) -> Terms:
     )
     instance, node = options.get("instance"), options.get("node")
     return Terms(
-        ClientId(uuid.uuid4().hex),
-        int(session_s * _NS),
-        int(rebalance_s * _NS),
-        None if instance is None else InstanceId(instance),
-        assignor,
-        None if node is None else NodeId(node),
-        options.get("rack"),
+        client=ClientId(uuid.uuid4().hex),
+        session_timeout_ns=int(session_s * _NS),
+        rebalance_timeout_ns=int(rebalance_s * _NS),
+        instance_id=None if instance is None else InstanceId(instance),
+        assignor=assignor,
+        node=None if node is None else NodeId(node),
+        rack=options.get("rack"),
     )
 
 

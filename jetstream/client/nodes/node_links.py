@@ -324,10 +324,10 @@ def _replicas(metadata: StreamMetadata, racks: Mapping[str, str | None]) -> Stre
     """Return where a stream is; a server that does not say knows only itself."""
     alone = () if metadata.leader is None else (metadata.leader,)
     return StreamReplicas(
-        metadata.incarnation,
-        metadata.leader,
-        alone if metadata.replicas is None else tuple(metadata.replicas),
-        alone if metadata.isr is None else tuple(metadata.isr),
-        tuple(metadata.read_replicas or ()),
-        racks,
+        incarnation=metadata.incarnation,
+        leader=metadata.leader,
+        replicas=alone if metadata.replicas is None else tuple(metadata.replicas),
+        isr=alone if metadata.isr is None else tuple(metadata.isr),
+        read_replicas=tuple(metadata.read_replicas or ()),
+        racks=racks,
     )

@@ -149,28 +149,28 @@ def check_types(schema: pa.Schema, names: Iterable[str]) -> None:
             raise RequestError(f"the column {name} is {given}, and must be {text}")
 
 
-def _is_text(given: pa.DataType) -> bool:
-    if types.is_dictionary(given):
-        given = given.value_type
-    return types.is_string(given) or types.is_large_string(given) or types.is_string_view(given)
+def _is_text(type_: pa.DataType) -> bool:
+    if types.is_dictionary(type_):
+        type_ = type_.value_type
+    return types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)
 
 
-def _is_text_or_binary(given: pa.DataType) -> bool:
+def _is_text_or_binary(type_: pa.DataType) -> bool:
     return (
-        _is_text(given)
-        or types.is_binary(given)
-        or types.is_large_binary(given)
-        or types.is_binary_view(given)
-        or types.is_fixed_size_binary(given)
+        _is_text(type_)
+        or types.is_binary(type_)
+        or types.is_large_binary(type_)
+        or types.is_binary_view(type_)
+        or types.is_fixed_size_binary(type_)
     )
 
 
-def _is_headers(given: pa.DataType) -> bool:
-    if isinstance(given, pa.MapType):
-        return _is_text(given.key_type) and _is_text_or_binary(given.item_type)
-    if not isinstance(given, pa.ListType | pa.LargeListType):
+def _is_headers(type_: pa.DataType) -> bool:
+    if isinstance(type_, pa.MapType):
+        return _is_text(type_.key_type) and _is_text_or_binary(type_.item_type)
+    if not isinstance(type_, pa.ListType | pa.LargeListType):
         return False
-    pair = given.value_type
+    pair = type_.value_type
     return (
         isinstance(pair, pa.StructType)
         and [field.name for field in pair] == ["key", "value"]
@@ -209,9 +209,9 @@ def _messages(piece: pa.Table, first_row: int) -> Iterator[Message]:
             yield subject, value
 
 
-def _options(names: Sequence[str], given: Sequence[Any], row: int) -> PublishOptions:
+def _options(names: Sequence[str], values: Sequence[Any], row: int) -> PublishOptions:
     options = PublishOptions()
-    for name, value in zip(names, given, strict=True):
+    for name, value in zip(names, values, strict=True):
         if value is None:
             continue
         if name == "headers":

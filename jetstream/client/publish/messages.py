@@ -208,12 +208,12 @@ def parse_ack(payload: bytes) -> PublishAck | PublishRefusal | None:
     offset, epoch, count = fields.get("offset"), fields.get("epoch"), fields.get("count")
     records = count if type(count) is int and count > 0 else None
     return (PublishAck if records is None else BatchAck)(
-        stream,
-        offset if type(offset) is int else sequence - 1,
-        epoch if type(epoch) is int else 0,
-        is_repeat,
-        records or 1,
-        partition,
+        stream=stream,
+        offset=offset if type(offset) is int else sequence - 1,
+        epoch=epoch if type(epoch) is int else 0,
+        duplicate=is_repeat,
+        count=records or 1,
+        partition=partition,
     )
 
 

@@ -83,13 +83,13 @@ class PublisherSessionSettings:
         if window_bytes is not None and window_bytes < 1:
             raise RequestError("a window holds at least one byte")
         return cls(
-            uuid.uuid4().hex if name is None else name,
-            options.get("stream"),
-            checked_window(options.get("window", WINDOW_DEFAULT)),
-            window_bytes,
-            options.get("timeout_s", SESSION_TIMEOUT_S_DEFAULT),
-            options.get("retry_s", RETRY_S_DEFAULT),
-            options.get("derived", False),
+            name=uuid.uuid4().hex if name is None else name,
+            stream=options.get("stream"),
+            window=checked_window(options.get("window", WINDOW_DEFAULT)),
+            window_bytes=window_bytes,
+            timeout_s=options.get("timeout_s", SESSION_TIMEOUT_S_DEFAULT),
+            retry_s=options.get("retry_s", RETRY_S_DEFAULT),
+            is_derived=options.get("derived", False),
         )
 
     def placed(self, options: PublishOptions, sequence: int, after: int) -> PublishOptions:
@@ -145,15 +145,15 @@ class SessionMessage:
         """Bytes of payload."""
         return len(self.value or b"")
 
-    def stored_as(self, told: PublishAck) -> SessionAck:
+    def stored_as(self, ack: PublishAck) -> SessionAck:
         """Return the ack of this message.
 
         Raises:
             Unsupported, RequestError: something else is stored; see `checked_ack`.
         """
         if self.records is not None:
-            checked_ack(told, self.records)
-        return SessionAck(told.stream, self.sequence, told.offset, told.duplicate, told.count)
+            checked_ack(ack, self.records)
+        return SessionAck(ack.stream, self.sequence, ack.offset, ack.duplicate, ack.count)
 
     def withdraw(self, inbox: AckInbox) -> None:
         """Wait for no more answers."""

@@ -123,7 +123,14 @@ class SessionPublisher:
             return self._again(number, records)
         if number <= self._last:
             raise RequestError(f"sequence {number} is not above the last one, {self._last}")
-        message = SessionMessage(number, subject, value, options, ClaimedFuture(loop=self._loop), records)
+        message = SessionMessage(
+            sequence=number,
+            subject=subject,
+            value=value,
+            options=options,
+            future=ClaimedFuture(loop=self._loop),
+            records=records,
+        )
         if not self._unacked:
             self._progress_at = self._loop.time()
         self._last = number

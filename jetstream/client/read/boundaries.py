@@ -51,19 +51,19 @@ class ByteRange:
         return self
 
 
-async def find_boundary(links: NodeLinks, wanted: ByteRange, retry_s: float) -> tuple[int, int]:
+async def find_boundary(links: NodeLinks, byte_range: ByteRange, retry_s: float) -> tuple[int, int]:
     """Return the offset after those batches, and their bytes; see `JetstreamClient.boundary`."""
-    route = StreamRoute(links, wanted.stream, ReadPreference())
+    route = StreamRoute(links, byte_range.stream, ReadPreference())
     gives_up_at = time.monotonic() + retry_s
     longest = _BACKOFF_S_MIN
     while True:
         try:
-            arrival = await route.to_records(wanted.incarnation, behind=True)
-            answer = await _asked(arrival.link, wanted)
+            arrival = await route.to_records(byte_range.incarnation, behind=True)
+            answer = await _asked(arrival.link, byte_range)
             if answer.bytes or answer.leads:
                 return answer.offset, answer.bytes or 0
             if not route.has_caught_up():
-                raise NotLeader(f"there is no leader of {wanted.stream!r} to ask")
+                raise NotLeader(f"there is no leader of {byte_range.stream!r} to ask")
         except JetstreamError as error:
             if not route.failed(error) or time.monotonic() >= gives_up_at:
                 raise
@@ -71,38 +71,40 @@ async def find_boundary(links: NodeLinks, wanted: ByteRange, retry_s: float) -> 
             longest = min(2 * longest, _BACKOFF_S_MAX)
 
 
-async def _asked(link: SocketLink, wanted: ByteRange) -> ListOffsetsResponse:
+async def _asked(link: SocketLink, byte_range: ByteRange) -> ListOffsetsResponse:
     request = ListOffsets(
         id=link.next_id(),
-        stream=wanted.stream,
+        stream=byte_range.stream,
         at="bytes",
-        offset=wanted.offset,
-        bytes=wanted.max_bytes,
-        incarnation=wanted.incarnation,
+        offset=byte_range.offset,
+        bytes=byte_range.max_bytes,
+        incarnation=byte_range.incarnation,
     )
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
             answer = (await link.ask(request)).response
     except TimeoutError:
         link.close()
-        raise DeadlinePassed(f"no offsets of {wanted.stream!r} in {_ANSWER_SECONDS:g} s") from None
+        raise DeadlinePassed(f"no offsets of {byte_range.stream!r} in {_ANSWER_SECONDS:g} s") from None
     except RequestError as error:
         if type(error) in {RequestError, Unsupported}:  # what we send is well-formed
             raise Unsupported(f"node {link.node} is too old to tell where bytes end: {error}") from None
         raise
     assert isinstance(answer, ListOffsetsResponse), "C1: a response has its request's type"
-    return _checked(answer, wanted)
+    return _checked(answer, byte_range)
 
 
-def _checked(answer: ListOffsetsResponse, wanted: ByteRange) -> ListOffsetsResponse:
+def _checked(answer: ListOffsetsResponse, byte_range: ByteRange) -> ListOffsetsResponse:
     """Return an answer that can be; raise RemoteProtocolError otherwise."""
-    is_empty = answer.offset == wanted.offset
+    is_empty = answer.offset == byte_range.offset
     if answer.bytes is None or (answer.bytes == 0) != is_empty:
-        raise RemoteProtocolError(f"from offset {wanted.offset} to {answer.offset} in {answer.bytes} bytes")
-    if not is_empty and not wanted.offset < answer.offset <= answer.high_watermark:
         raise RemoteProtocolError(
-            f"from offset {wanted.offset} to {answer.offset}, at high watermark {answer.high_watermark}"
+            f"from offset {byte_range.offset} to {answer.offset} in {answer.bytes} bytes"
         )
-    if wanted.incarnation not in {None, answer.incarnation}:
-        raise RemoteProtocolError(f"wanted incarnation {wanted.incarnation}, got {answer.incarnation}")
+    if not is_empty and not byte_range.offset < answer.offset <= answer.high_watermark:
+        raise RemoteProtocolError(
+            f"from offset {byte_range.offset} to {answer.offset}, at high watermark {answer.high_watermark}"
+        )
+    if byte_range.incarnation not in {None, answer.incarnation}:
+        raise RemoteProtocolError(f"wanted incarnation {byte_range.incarnation}, got {answer.incarnation}")
     return answer

@@ -112,10 +112,10 @@ class FetchPipeline:
         place: ReaderPlace,
         bounds: ReadBounds,
         settings: FetchSettings,
-        wanted: Wanted,
+        selection: Wanted,
     ) -> None:
         """Begin to fetch."""
-        self._wanted = wanted
+        self._wanted = selection
         self._link = link
         self._stream = stream
         self._place = place
@@ -124,7 +124,7 @@ class FetchPipeline:
         self._has_left = False
         self._settings = settings
         # What is left out is left out by the node: a file has everything.
-        self._short_circuit = settings.short_circuit and link.local.usable and wanted == Wanted()
+        self._short_circuit = settings.short_circuit and link.local.usable and selection == Wanted()
         self._cursor = link.next_id()  # a number of its own on this connection
         self._asked: deque[int] = deque()
         self._ahead = _AHEAD_FIRST if place.offset < bounds.high_watermark else 1

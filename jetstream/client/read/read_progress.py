@@ -34,8 +34,8 @@ PlaceTold = Callable[[Offset], None]
 class ProgressCount:
     """Counts what a reader hands out, and tells it at the reader's own pace, never twice the same."""
 
-    def __init__(self, told: ReadProgressTold | None) -> None:
-        self._told = told
+    def __init__(self, listener: ReadProgressTold | None) -> None:
+        self._told = listener
         self._records = 0
         self._bytes = 0
         self._last: ReadProgress | None = None
@@ -46,11 +46,11 @@ class ProgressCount:
             self._records += records.num_rows
             self._bytes += records.nbytes
 
-    def tell(self, place: ReaderPlace | None, wanted: ResolvedRange | None) -> None:
+    def tell(self, place: ReaderPlace | None, resolved: ResolvedRange | None) -> None:
         """Tell where the reader is, if that is known and news."""
-        if self._told is None or place is None or wanted is None:
+        if self._told is None or place is None or resolved is None:
             return
-        now = ReadProgress(self._records, self._bytes, place.offset, wanted.end)
+        now = ReadProgress(self._records, self._bytes, place.offset, resolved.end)
         if now != self._last:
             self._last = now
             self._told(now)
@@ -59,15 +59,15 @@ class ProgressCount:
 class PlaceCount:
     """Tells where a reader is as `ProgressCount` does, and counts nothing: to add up bytes takes its time."""
 
-    def __init__(self, told: PlaceTold) -> None:
-        self._told = told
+    def __init__(self, listener: PlaceTold) -> None:
+        self._told = listener
         self._last: Offset | None = None
 
     def add(self, records: pa.RecordBatch) -> None:
         """Count nothing."""
 
-    def tell(self, place: ReaderPlace | None, wanted: ResolvedRange | None) -> None:
+    def tell(self, place: ReaderPlace | None, resolved: ResolvedRange | None) -> None:
         """Tell where the reader is, if that is known and news."""
-        if place is not None and wanted is not None and place.offset != self._last:
+        if place is not None and resolved is not None and place.offset != self._last:
             self._last = place.offset
             self._told(place.offset)

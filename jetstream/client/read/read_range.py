@@ -87,9 +87,9 @@ class ResolvedRange:
 
 
 async def resolve(
-    wanted: ReadRange, link: SocketLink, timeout_s: float, *, leader_only: bool
+    read_range: ReadRange, link: SocketLink, timeout_s: float, *, leader_only: bool
 ) -> ResolvedRange:
-    """Ask the node which offsets ``wanted`` means now, with ``timeout_s`` for all its answers.
+    """Ask the node which offsets ``read_range`` means now, with ``timeout_s`` for all its answers.
 
     Raises:
         NotLeader: the node does not lead the stream, and with ``leader_only`` another one's answer will not
@@ -102,10 +102,10 @@ async def resolve(
     """
     try:
         async with asyncio.timeout(timeout_s):
-            return await _resolve(_Asked(wanted, link, leader_only))
+            return await _resolve(_Asked(read_range, link, leader_only))
     except TimeoutError:
         link.close()
-        raise DeadlinePassed(f"no offsets of {wanted.stream!r} in {timeout_s:g} s") from None
+        raise DeadlinePassed(f"no offsets of {read_range.stream!r} in {timeout_s:g} s") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,52 +131,52 @@ class _Asked:
         return response
 
 
-async def _resolve(asked: _Asked) -> ResolvedRange:
-    wanted = asked.wanted
+async def _resolve(question: _Asked) -> ResolvedRange:
+    wanted = question.wanted
     # Only a leader that knows what earlier ones have acked says where the end is; the start any leader knows.
     needs_end = not wanted.follow or "latest" in (wanted.start, wanted.end)
-    bounds = await asked.offsets("latest" if needs_end else "earliest")
+    bounds = await question.offsets("latest" if needs_end else "earliest")
     told = bounds.high_watermark if needs_end else bounds.log_start_offset
     if bounds.offset != told or bounds.log_start_offset > bounds.high_watermark:
         raise RemoteProtocolError(
             f"the {'latest' if needs_end else 'earliest'} offset is {bounds.offset}, "
             f"of [{bounds.log_start_offset}, {bounds.high_watermark})"
         )
-    start = await _start(asked, bounds)
-    end = await _end(asked, bounds)
+    start = await _start(question, bounds)
+    end = await _end(question, bounds)
     place = ReaderPlace(start, incarnation=Incarnation(bounds.incarnation))
     if end is not None and start >= end and isinstance(wanted.start, int):
-        await _check_start(asked, place)
+        await _check_start(question, place)
     end_timestamp = to_timestamp(wanted.end) if wanted.follow and isinstance(wanted.end, datetime) else None
     return ResolvedRange(place, end, end_timestamp, Offset(bounds.high_watermark))
 
 
-async def _start(asked: _Asked, bounds: ListOffsetsResponse) -> Offset:
-    start = asked.wanted.start
+async def _start(question: _Asked, bounds: ListOffsetsResponse) -> Offset:
+    start = question.wanted.start
     if isinstance(start, datetime | Txid):
-        return Offset((await asked.offsets(start)).offset)
+        return Offset((await question.offsets(start)).offset)
     if isinstance(start, int):
         return Offset(start)
     return Offset(bounds.log_start_offset if start == "earliest" else bounds.high_watermark)
 
 
-async def _end(asked: _Asked, bounds: ListOffsetsResponse) -> Offset | None:
-    end, follow = asked.wanted.end, asked.wanted.follow
+async def _end(question: _Asked, bounds: ListOffsetsResponse) -> Offset | None:
+    end, follow = question.wanted.end, question.wanted.follow
     if isinstance(end, datetime):
         # A moment to come has no offset yet: a following reader watches the timestamps instead.
-        return None if follow else Offset((await asked.offsets(end)).offset)
+        return None if follow else Offset((await question.offsets(end)).offset)
     if isinstance(end, int):
         return Offset(end if follow else min(end, bounds.high_watermark))
     return None if end is None and follow else Offset(bounds.high_watermark)
 
 
-async def _check_start(asked: _Asked, place: ReaderPlace) -> None:
+async def _check_start(question: _Asked, place: ReaderPlace) -> None:
     """Have the node refuse a start out of range, although nothing will be read from there."""
     request = Fetch(
-        id=asked.link.next_id(),
-        stream=asked.wanted.stream,
+        id=question.link.next_id(),
+        stream=question.wanted.stream,
         offset=place.offset,
         max_bytes=1,
         incarnation=place.incarnation,
     )
-    await asked.link.ask(request)
+    await question.link.ask(request)

@@ -90,11 +90,11 @@ class BatchReader:
         C6: ``next_offset`` never decreases, and every wanted record from the start up to it has been yielded.
     """
 
-    def __init__(self, links: NodeLinks, wanted: ReadRange, settings: ReadSettings) -> None:
+    def __init__(self, links: NodeLinks, read_range: ReadRange, settings: ReadSettings) -> None:
         """Describe what to read; nothing is asked of a node before the first record is wanted."""
-        self._wanted = wanted.validated()
-        self._route = StreamRoute(links, wanted.stream, settings.wish)
-        self.endless: Final = wanted.follow and wanted.end is None
+        self._wanted = read_range.validated()
+        self._route = StreamRoute(links, read_range.stream, settings.wish)
+        self.endless: Final = read_range.follow and read_range.end is None
         self.start_offset: Offset | None = None
         self._settings = settings
         self._range: ResolvedRange | None = None
@@ -258,12 +258,14 @@ class BatchReader:
             self._place.incarnation, behind=self._place.offset < self._heard
         )
         self._pipeline = FetchPipeline(
-            arrival.link,
-            self.stream,
-            self._place,
-            ReadBounds(self._range.end, self._heard, arrival.visit.leaves),
-            replace(_fetch_settings(self._settings.fetch, arrival), short_circuit=not self._was_away),
-            self._wanted.wanted,
+            link=arrival.link,
+            stream=self.stream,
+            place=self._place,
+            bounds=ReadBounds(self._range.end, self._heard, arrival.visit.leaves),
+            settings=replace(
+                _fetch_settings(self._settings.fetch, arrival), short_circuit=not self._was_away
+            ),
+            selection=self._wanted.wanted,
         )
         self._was_away = False
         return self._pipeline

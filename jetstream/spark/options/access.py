@@ -166,22 +166,22 @@ class ClusterAccess:
         return options | {"tls": context}
 
 
-def _check_whole(given: Mapping[str, str], *, publishes: bool) -> None:
-    for name, value in given.items():
+def _check_whole(texts: Mapping[str, str], *, publishes: bool) -> None:
+    for name, value in texts.items():
         if not value:
             raise InvalidOption(f"{name} is empty")
-    if publishes and "servers" not in given:
+    if publishes and "servers" not in texts:
         raise InvalidOption("servers: to publish, the URL of a NATS server: nats://host:4222")
-    if "servers" not in given and "sockets" not in given:
+    if "servers" not in texts and "sockets" not in texts:
         raise InvalidOption("servers or sockets: the URL of a NATS server, or host:port of a node")
     ways = [
-        name for name in ("nats.user", "nats.token", "nats.credentials", "nats.nkeySeed") if name in given
+        name for name in ("nats.user", "nats.token", "nats.credentials", "nats.nkeySeed") if name in texts
     ]
     if len(ways) > 1:
         raise InvalidOption(f"one way to authenticate to NATS, not {' and '.join(ways)}")
-    if ("nats.user" in given) != ("nats.password" in given):
+    if ("nats.user" in texts) != ("nats.password" in texts):
         raise InvalidOption("nats.user and nats.password belong together")
-    if "servers" not in given and (ways or "nats.tls.ca" in given):
+    if "servers" not in texts and (ways or "nats.tls.ca" in texts):
         raise InvalidOption(
             f"{(ways or ['nats.tls.ca'])[0]} is for NATS, and servers does not say where it is"
         )

@@ -96,12 +96,12 @@ def lowered(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_names(
-    given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, Collection[str]]
+    names: Iterable[str], known: Collection[str], elsewhere: Mapping[str, Collection[str]]
 ) -> None:
     """Refuse what is none of the ``known`` options.
 
     Args:
-        given: names, in any case.
+        names: names, in any case.
         known: those that are meant here.
         elsewhere: by where they belong, those that a user may have wanted: ``{"a batch read": (...)}``.
 
@@ -109,7 +109,7 @@ def check_names(
         InvalidOption: it says what to write instead.
     """
     allowed = {name.lower() for name in known}
-    for name in sorted(given):
+    for name in sorted(names):
         if name.lower() not in allowed:
             _refuse(name, known, elsewhere)
 

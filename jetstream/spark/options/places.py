@@ -48,12 +48,12 @@ class StreamPlace:
             self._refuse(wanted, missing, unknown)
         return {stream: self.streams[name] for stream, name in names.items()}
 
-    def _refuse(self, wanted: list[str], missing: list[str], unknown: list[str]) -> NoReturn:
+    def _refuse(self, streams: list[str], missing: list[str], unknown: list[str]) -> NoReturn:
         problems = [f"{', '.join(missing)} is not named"] if missing else []
         problems += [f"{', '.join(unknown)} is not read"] if unknown else []
         raise InvalidOption(
             f"{self.option}: {'; '.join(problems)}: name each stream that is read, "
-            f"{', '.join(wanted) or 'of which there is none'}"
+            f"{', '.join(streams) or 'of which there is none'}"
         )
 
 

@@ -70,17 +70,17 @@ def local_uri(path: Path) -> str:
     return f"file://{path.absolute()}"
 
 
-def source_options(given: Mapping[str, str], manifest: ArchiveManifest, checkpoint: Path) -> dict[str, str]:
+def source_options(texts: Mapping[str, str], manifest: ArchiveManifest, checkpoint: Path) -> dict[str, str]:
     """Return the options of the source: what is archived already is not read, even if the checkpoint is gone.
 
-    A new archive begins with the earliest records, unless ``given`` says something else.
+    A new archive begins with the earliest records, unless ``texts`` says something else.
     """
-    starts = {name for name in given if name.lower() in STARTS}
-    options = {name: value for name, value in given.items() if name not in starts} | {
+    starts = {name for name in texts if name.lower() in STARTS}
+    options = {name: value for name, value in texts.items() if name not in starts} | {
         "includeHeaders": "true"
     }
     if has_begun(checkpoint) or not manifest.streams:
-        return options | ({name: given[name] for name in starts} or {"startingOffsets": "earliest"})
+        return options | ({name: texts[name] for name in starts} or {"startingOffsets": "earliest"})
     border = {name: place.offset for name, place in manifest.border.items()}
     return options | {"startingOffsets": json.dumps(border)}
 

@@ -100,7 +100,7 @@ def run(spark: "SparkSession", root: Path, options: Mapping[str, str], parquet: 
     return found
 
 
-def live_options(manifest: ArchiveManifest, given: Mapping[str, str]) -> dict[str, str]:
+def live_options(manifest: ArchiveManifest, texts: Mapping[str, str]) -> dict[str, str]:
     """Return the options that read what is behind an archive's border.
 
     Raises:
@@ -109,7 +109,7 @@ def live_options(manifest: ArchiveManifest, given: Mapping[str, str]) -> dict[st
     if not manifest.streams:
         raise RequestError("the archive has no stream yet: nothing is archived")
     border = {name: place.offset for name, place in manifest.border.items()}
-    options = {name: value for name, value in given.items() if name.lower() not in _TOLD_BY_ARCHIVE}
+    options = {name: value for name, value in texts.items() if name.lower() not in _TOLD_BY_ARCHIVE}
     told = {"streams": ",".join(border), "startingOffsets": json.dumps(border), "includeHeaders": "true"}
     return options | told
 

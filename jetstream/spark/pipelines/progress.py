@@ -30,16 +30,16 @@ class BatchProgress:
     late: int = 0
 
 
-def progress_of(told: Mapping[str, Any]) -> BatchProgress:
+def progress_of(event: Mapping[str, Any]) -> BatchProgress:
     """Return what a ``StreamingQueryProgress`` tells."""
-    rows, seconds = told["numInputRows"], told["batchDuration"] / 1000
+    rows, seconds = event["numInputRows"], event["batchDuration"] / 1000
     return BatchProgress(
-        batch=told["batchId"],
+        batch=event["batchId"],
         rows=rows,
         rows_per_second=round(rows / seconds, 1) if seconds else 0.0,
         seconds=seconds,
-        lag=_lag(told["sources"]),
-        late=sum(operator["numRowsDroppedByWatermark"] for operator in told["stateOperators"]),
+        lag=_lag(event["sources"]),
+        late=sum(operator["numRowsDroppedByWatermark"] for operator in event["stateOperators"]),
     )
 
 

@@ -60,7 +60,7 @@ class ReplaySettings:
         return Replay(self.session, self.subject, self.stream)
 
 
-def run(spark: "SparkSession", settings: ReplaySettings, told: Callable[[BatchProgress], None]) -> None:
+def run(spark: "SparkSession", settings: ReplaySettings, listener: Callable[[BatchProgress], None]) -> None:
     """Publish what the archive has and this replay has not; returns when all of it is stored.
 
     Raises:
@@ -84,7 +84,7 @@ def run(spark: "SparkSession", settings: ReplaySettings, told: Callable[[BatchPr
             replay = replay.after(piece)
             _store(disk, replay)
             seconds = time.monotonic() - begun
-            told(BatchProgress(number, rows, rows / seconds, seconds, replay.left))
+            listener(BatchProgress(number, rows, rows / seconds, seconds, replay.left))
             number += 1
 
 

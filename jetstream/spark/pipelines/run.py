@@ -40,7 +40,7 @@ def run_stream(
     spark: SparkSession,
     start: Start,
     stop: threading.Event,
-    told: Told,
+    listener: Told,
     stopping: Callable[[], None] = lambda: None,
 ) -> bool:
     """Run a streaming query until it ends or ``stop`` is set.
@@ -51,7 +51,7 @@ def run_stream(
         spark: the session.
         start: starts the query.
         stop: may be set at any time.
-        told: called with each micro-batch that is done.
+        listener: called with each micro-batch that is done.
         stopping: called when ``stop`` is seen.
 
     Returns:
@@ -63,11 +63,11 @@ def run_stream(
     with _listening(spark) as news:
         with translated():
             query = start(spark)
-        _tell(query, news, told, stop)
+        _tell(query, news, listener, stop)
         if stop.is_set():
             stopping()
             _abandon(query)
-            _tell(query, news, told, threading.Event())
+            _tell(query, news, listener, threading.Event())
             return False
     with translated():
         query.awaitTermination()
@@ -138,7 +138,7 @@ def _listening(spark: SparkSession) -> Iterator[_News]:
         spark.streams.removeListener(news)
 
 
-def _tell(query: StreamingQuery, news: _News, told: Told, stop: threading.Event) -> None:
+def _tell(query: StreamingQuery, news: _News, listener: Told, stop: threading.Event) -> None:
     """Tell what comes of ``query`` until it has ended and all is told, or ``stop`` is set."""
     patience = _TOLD_SECONDS_MAX
     while not stop.is_set() and patience > 0:
@@ -151,7 +151,7 @@ def _tell(query: StreamingQuery, news: _News, told: Told, stop: threading.Event)
             continue
         if progress is None:
             return
-        told(progress)
+        listener(progress)
 
 
 def _abandon(query: StreamingQuery) -> None:

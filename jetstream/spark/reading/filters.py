@@ -41,10 +41,10 @@ class IntegerBounds:
         return IntegerBounds(_tighter(max, self.start, start), _tighter(min, self.end, end))
 
 
-def _tighter(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return choose(one, other)
+def _tighter(choose: Callable[[int, int], int], bound: int | None, other: int | None) -> int | None:
+    if bound is None or other is None:
+        return other if bound is None else bound
+    return choose(bound, other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ def pushed(filters: Iterable[Filter], selected: Pushed) -> tuple[Pushed, list[Fi
     return selected, rest
 
 
-def _push(wanted: Filter, selected: Pushed) -> tuple[Pushed, bool]:
+def _push(condition: Filter, selected: Pushed) -> tuple[Pushed, bool]:
     """Return what is to be read, and whether all that the filter leaves out is left out."""
-    match wanted:
+    match condition:
         case IsNotNull(attribute=(name,)):
             return selected, name in _NEVER_NULL
         case EqualTo(attribute=("subject",), value=str(subject)):
@@ -86,7 +86,7 @@ def _push(wanted: Filter, selected: Pushed) -> tuple[Pushed, bool]:
         case EqualTo(attribute=("key",), value=bytes() | bytearray() as key):
             return _push_key(selected, bytes(key))
         case _:
-            return _push_bounds(wanted, selected)
+            return _push_bounds(condition, selected)
 
 
 # --- offsets and times -------------------------------------------------------------------------------
@@ -101,9 +101,9 @@ _RANGES: Final[Mapping[type[Filter], Callable[[int], tuple[int | None, int | Non
 }
 
 
-def _push_bounds(wanted: Filter, selected: Pushed) -> tuple[Pushed, bool]:
-    bounds = _RANGES.get(type(wanted))
-    attribute, value = getattr(wanted, "attribute", None), getattr(wanted, "value", None)
+def _push_bounds(condition: Filter, selected: Pushed) -> tuple[Pushed, bool]:
+    bounds = _RANGES.get(type(condition))
+    attribute, value = getattr(condition, "attribute", None), getattr(condition, "value", None)
     if bounds is None:
         return selected, False
     if attribute == ("offset",) and isinstance(value, int) and not isinstance(value, bool):

@@ -68,17 +68,17 @@ def _encoded(place: StreamOffset) -> dict[str, object]:
     return told if place.start is None else told | {"start": place.start}
 
 
-def _decoded(stream: str, told: object) -> StreamOffset:
-    if not isinstance(told, Mapping):
-        raise RequestError(f"checkpoint: {stream} is {told!r}, not an object")
-    _check_fields(f"{stream}: ", told, required={"id", "offset"}, optional={"start"})
-    incarnation = told["id"]
+def _decoded(stream: str, fields: object) -> StreamOffset:
+    if not isinstance(fields, Mapping):
+        raise RequestError(f"checkpoint: {stream} is {fields!r}, not an object")
+    _check_fields(f"{stream}: ", fields, required={"id", "offset"}, optional={"start"})
+    incarnation = fields["id"]
     if not isinstance(incarnation, str) or not incarnation:
         raise RequestError(f"checkpoint: {stream}: id is {incarnation!r}")
-    offset = _decoded_offset(stream, "offset", told["offset"])
-    if "start" not in told:
+    offset = _decoded_offset(stream, "offset", fields["offset"])
+    if "start" not in fields:
         return StreamOffset(incarnation, offset)
-    start = _decoded_offset(stream, "start", told["start"])
+    start = _decoded_offset(stream, "start", fields["start"])
     if start > offset:
         raise RequestError(f"checkpoint: {stream}: a batch from {start} to {offset}")
     return StreamOffset(incarnation, offset, start)
@@ -90,8 +90,10 @@ def _decoded_offset(stream: str, field: str, value: object) -> int:
     return value
 
 
-def _check_fields(where: str, told: Mapping[str, object], *, required: set[str], optional: set[str]) -> None:
-    missing, unknown = required - told.keys(), told.keys() - required - optional
+def _check_fields(
+    where: str, fields: Mapping[str, object], *, required: set[str], optional: set[str]
+) -> None:
+    missing, unknown = required - fields.keys(), fields.keys() - required - optional
     if missing or unknown:
         problems = [f"no {name}" for name in sorted(missing)]
         problems += [f"an unknown field {name}" for name in sorted(map(str, unknown))]

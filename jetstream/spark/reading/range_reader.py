@@ -64,7 +64,7 @@ class LogPiece:
 
 
 def read_range(
-    wanted: LogPiece, options: SourceOptions, schema: pa.Schema
+    piece: LogPiece, options: SourceOptions, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the records of a range in the columns of ``schema``, in order, each once.
 
@@ -76,9 +76,9 @@ def read_range(
         CorruptDataError: what came is not the whole range.
         JetstreamError: anything else that the client cannot mend.
     """
-    shape = Shape(schema, wanted.stream, wanted.partition)
+    shape = Shape(schema, piece.stream, piece.partition)
     with _connected(options) as (thread, client):
-        batches = _Batches(client, wanted, options, schema)
+        batches = _Batches(client, piece, options, schema)
         coming = thread.begin(batches.next())
         while (batch := coming.result()) is not None:
             coming = thread.begin(batches.next())
@@ -114,14 +114,14 @@ class _Batches:
     """The batches of a range, checked."""
 
     def __init__(
-        self, client: JetstreamClient, wanted: LogPiece, options: SourceOptions, schema: pa.Schema
+        self, client: JetstreamClient, piece: LogPiece, options: SourceOptions, schema: pa.Schema
     ) -> None:
         self._client = client
-        self._piece = wanted.piece
-        self._read_options = _read_options(wanted.piece.range, options, schema)
+        self._piece = piece.piece
+        self._read_options = _read_options(piece.piece.range, options, schema)
         self._patience_s = options.patience_s
-        self._is_dense = wanted.dense and options.subject is None and options.key is None
-        found = wanted.piece.range
+        self._is_dense = piece.dense and options.subject is None and options.key is None
+        found = piece.piece.range
         self._check = RangeCheck(found.stream, found.start, found.end)
         self._reader = self._reader_from(found.start)
         self._gone: JetstreamError | None = None
@@ -201,11 +201,11 @@ class _Batches:
         return self._client.read_batches(self._piece.range.stream, **wanted)
 
 
-def _read_options(found: IncarnationRange, options: SourceOptions, schema: pa.Schema) -> ReadOptions:
+def _read_options(log: IncarnationRange, options: SourceOptions, schema: pa.Schema) -> ReadOptions:
     read: ReadOptions = {
-        "end": found.end,
+        "end": log.end,
         "follow": True,
-        "incarnation": found.incarnation,
+        "incarnation": log.incarnation,
         "batch_rows": _BATCH_ROWS,
         "read_from": options.read_preference,
         "retry_s": options.patience_s,

@@ -32,8 +32,8 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     return SinkOptions(access=access, **parsed(SinkOptions, texts))
 
 
-def _check_names(given: Mapping[str, str], *, streaming: bool) -> None:
-    for name in given:
+def _check_names(names: Mapping[str, str], *, streaming: bool) -> None:
+    for name in names:
         if name.startswith(_ASYNCHRONOUS_PROGRESS):
             raise InvalidOption(
                 f"{name}: a batch that Spark has not written down before it runs may be another one when it "
@@ -44,4 +44,4 @@ def _check_names(given: Mapping[str, str], *, streaming: bool) -> None:
     others = [name for name in names_of(SinkOptions) if name not in known]
     place = "a batch write" if streaming else "a streaming write"
     elsewhere = {place: others, "the source": names_of(SourceOptions)}
-    check_names(given, (*ClusterAccess.option_names(), *known), elsewhere)
+    check_names(names, (*ClusterAccess.option_names(), *known), elsewhere)
