@@ -81,7 +81,7 @@ _RANGE_OPTIONS: Final = frozenset(("start", "end", "follow", "incarnation"))
 
 
 class JetstreamClient(PublishingClient):
-    """One application's way to the streams; made by `connect`."""
+    """An application's client of a cluster; made by `connect`."""
 
     def __init__(
         self, links: NodeLinks, group_links: GroupLinks, through_nats: ThroughNats | None, tasks: Background

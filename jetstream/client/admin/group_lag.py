@@ -16,14 +16,14 @@ Target = Literal["earliest", "latest"] | int | datetime | timedelta
 
 
 class PartitionName(NamedTuple):
-    """One of the logs that a group reads."""
+    """A log that a group reads."""
 
     stream: str
     partition: int
 
 
 class CursorStatus(StrEnum):
-    """What is to be said of a cursor beside its offset."""
+    """The state of a cursor beside its offset."""
 
     CURRENT = "current"
     """It is within the log."""
@@ -94,7 +94,7 @@ class CursorMove:
 
 
 class CommittedRange(NamedTuple):
-    """What can be read of a partition now: ``[start, end)``; of a moment, what can be read since then."""
+    """The committed offsets of a partition now, ``[start, end)``; with a moment, those stored since then."""
 
     start: Offset
     end: Offset
@@ -186,7 +186,7 @@ def _behind(standing: CursorStatus, cursor: GroupCursor | None, start: int, end:
 
 @dataclass(frozen=True, slots=True)
 class CursorReset:
-    """What is to be done to which cursors; one of ``to`` and ``by`` is set."""
+    """A change of cursors and the cursors that it is for; either ``to`` or ``by`` is set."""
 
     to: Target | None = None
     by: int | None = None

@@ -1,4 +1,4 @@
-"""What can be read of streams now, as the nodes say that lead them."""
+"""The committed ranges of streams now, asked of their leaders."""
 
 import asyncio
 import time

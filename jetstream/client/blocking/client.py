@@ -1,8 +1,8 @@
 """The client library without asyncio: ``publish``, ``publish_all``, ``publish_table``, ``read``, ``streams``.
 
-Each call waits for its result. An event loop runs in a thread of its own, and every call is carried there.
-What crosses between the threads is a batch of records or some windows of messages, never a single record, so
-that reading and publishing cost little more than with the asynchronous client.
+Each call waits for its result. An event loop runs in a thread of its own and runs every call. Batches of
+records and windows of messages cross between the threads, never single records, so that reading and
+publishing cost little more than with the asynchronous client.
 """
 
 import weakref
@@ -160,7 +160,7 @@ class BlockingReader:
         return pa.RecordBatchReader.from_batches(SCHEMA, self.batches())
 
     def _advance(self) -> bool:
-        """Have a batch at the head that is not used up, fetching it if need be; False at the end."""
+        """Fetch until the batch at the head is not used up; return False at the end."""
         while (head := self._deliveries[0]).is_used_up:
             if head.is_last:
                 return False
@@ -189,7 +189,7 @@ class BlockingReader:
 
 
 class BlockingClient(Facade[JetstreamClient]):
-    """One application's way to the streams, without asyncio; made by `connect_blocking`.
+    """An application's client of a cluster, without asyncio; made by `connect_blocking`.
 
     Any thread may use it, several at once.
     """

@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class Relay(Protocol):
-    """What comes out of the loop's thread while the caller's waits."""
+    """Carries calls from the loop's thread to a caller's thread that waits."""
 
     def tell_until_done(self, future: Future[Any]) -> None:
-        """Tell what comes until ``future`` is done, in the thread that calls this."""
+        """Make the relayed calls in the calling thread until ``future`` is done."""
 
 
 class LoopThread:
@@ -38,7 +38,7 @@ class LoopThread:
         self._thread.start()
 
     def begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Have the loop run it; the result can be waited for, which raises what the coroutine raises.
+        """Schedule a coroutine on the loop; return the future of its result.
 
         Raises:
             RequestError: the client is closed; nothing was done.
@@ -52,7 +52,7 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, T], relay: Relay | None = None) -> T:
         """Return the coroutine's result; it is cancelled if the wait is interrupted (Ctrl-C).
 
-        What comes through ``relay`` meanwhile is told in this thread, the caller's.
+        The calls that come through ``relay`` meanwhile are made in this thread, the caller's.
 
         Raises:
             RequestError: the client is closed; nothing was done.
@@ -108,11 +108,11 @@ class ProgressRelay:
         self._waiting: SimpleQueue[ReadProgress | Future[Any]] = SimpleQueue()
 
     def put(self, progress: ReadProgress) -> None:
-        """Be told, by the loop's thread."""
+        """Queue a progress for the caller's thread; called by the loop's thread."""
         self._waiting.put(progress)
 
     def tell_until_done(self, future: Future[Any]) -> None:
-        """Tell what comes until ``future`` is done, in the thread that calls this."""
+        """Call the listener with each queued progress until ``future`` is done, in the calling thread."""
         future.add_done_callback(self._waiting.put)
         while (come := self._waiting.get()) is not future:
             if isinstance(come, ReadProgress):  # and no future of a wait that was interrupted
@@ -121,7 +121,7 @@ class ProgressRelay:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call that the loop's thread waits for."""
+    """A call for which the loop's thread waits."""
 
     function: Callable[[list[str]], object]
     argument: list[str]

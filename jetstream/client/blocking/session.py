@@ -21,7 +21,7 @@ class _Taken(NamedTuple):
 
 
 class BlockingSession:
-    """Publishes tables in one session; made by `BlockingClient.session`. One thread at a time may use it."""
+    """Publishes tables in a session; made by `BlockingClient.session`. Used by one thread at a time."""
 
     def __init__(self, thread: LoopThread, publisher: SessionPublisher) -> None:
         self._thread = thread
@@ -49,11 +49,11 @@ class BlockingSession:
         key: bytes | str | None = None,
         compress: bool = False,
     ) -> int:
-        """Take the rows of a table in, in order; return their number as soon as all are taken.
+        """Queue the rows of a table, in order; return their number as soon as all are queued.
 
-        It waits while the window is full. The table is read in the caller's thread, and cut while what was
-        cut before is on its way; small envelopes wait for some others. That all is stored is what `flush`
-        says, or the end of the block. Everything else: see `SessionPublisher.publish_batch`.
+        It waits while the window is full. The table is read in the caller's thread, and cut while earlier
+        envelopes are on their way; small envelopes are sent together. Not durable on return: `flush`, or the
+        end of the block, waits until all is stored. Everything else: see `SessionPublisher.publish_batch`.
 
         Raises:
             TypeError: ``table`` is no table.

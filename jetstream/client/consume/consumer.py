@@ -118,10 +118,10 @@ class Consumer:
                 return
 
     async def deliver(self) -> bool:
-        """Have something else in `delivery`, for who hands out records by itself; raises as `__anext__`.
+        """Put the next batch into `delivery`, for callers that hand out its records; raises as `__anext__`.
 
         Returns:
-            False: there is nothing more, the consumer is closed.
+            False if the consumer is closed and there is nothing more.
         """
         self.delivery = None if self._is_closed else await self._begin().next(self.delivery)
         return self.delivery is not None

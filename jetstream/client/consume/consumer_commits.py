@@ -1,4 +1,4 @@
-"""What a consumer commits, and when: in the background, before records are handed out, or when asked to.
+"""The commits of a consumer: in the background, before records are handed out, or on request.
 
 `Committer` stores the cursors of a member, one commit after the other.
 """
@@ -127,7 +127,7 @@ def _left() -> ConnectionLost:
 
 
 class ConsumerCommits:
-    """The commits of one consumer. What is refused for good is raised; what was taken away is let go."""
+    """The commits of one consumer. A final refusal is raised; cursors of lost partitions are dropped."""
 
     def __init__(self, settings: ConsumeSettings, lanes: PartitionBuffers, committer: Committer) -> None:
         self._settings = settings
@@ -157,7 +157,7 @@ class ConsumerCommits:
         self._taken |= {lane.stream for lane in lanes if self._known.due(_places([lane], _position))}
 
     def has_begun(self, lane: PartitionBuffer) -> None:
-        """Have the beginning stored where there was no cursor: from now on nothing behind it is left out."""
+        """Store the beginning as the cursor where there was none, so that nothing behind it is left out."""
         if self._known.stored(lane.claim) is None:
             self._is_due.set()
 

@@ -29,7 +29,7 @@ _CURSORS_ASKED: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class ConsumerServices:
-    """What the parts of one consumer share."""
+    """The connections, settings and callbacks that the parts of one consumer share."""
 
     links: NodeLinks
     groups: GroupLinks
@@ -185,7 +185,7 @@ class ConsumerPartitions:
         self.commits.forget(lanes)
 
     async def _tell(self, callback: PartitionsTold | None, lanes: list[PartitionBuffer]) -> None:
-        """Tell the application of partitions, and wait until it has heard."""
+        """Call the application's callback with partitions, and await what it returns."""
         if callback is None or not lanes:
             return
         try:

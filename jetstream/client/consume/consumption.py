@@ -1,10 +1,10 @@
-"""What runs behind a consumer, from its first record to its end.
+"""The tasks behind a consumer, from its first record to its end.
 
-Theory of operation. The membership says what to read and what to give up. Each partition is read by a feed
-into its lane, from the group's cursor on, a batch ahead of the application, which takes from the lanes in
-turn. A partition that is to be given up is stopped at once; but the record that the application works on is
-its own until it asks for the next one. Then what it has processed is committed, and only then the partition
-is given up. Partitions that stay are not concerned.
+Theory of operation. The membership decides which partitions are read and which are given up. A feed reads
+each partition into its buffer, from the group's cursor on, a batch ahead of the application, which gets
+batches from the buffers in turn. A partition that is to be given up is stopped at once; the record that the
+application works on stays its own until it asks for the next one. Then the processed records are committed,
+and only then the partition is given up. Partitions that stay are not affected.
 """
 
 import asyncio
@@ -148,12 +148,11 @@ class ConsumerTasks:
     # --- what happens -------------------------------------------------------------------------------------
 
     def _end(self, error: JetstreamError | None) -> None:
-        """Be over."""
         self.failure = self.failure or error
         self._ended.set()
 
     def _fail(self, error: Exception) -> None:
-        """Be no member any more, and raise ``error`` where the application asks for records."""
+        """End the membership, and raise ``error`` where the application asks for records."""
         assert self._partitions is not None, "what fails has begun"
         self.failure = self.failure or error
         self.lanes.has_ready.set()

@@ -32,7 +32,7 @@ _PAUSE_S: Final = 0.1
 
 
 class BeatingMember(Protocol):
-    """Whom a heartbeat is about; known by its group and its member id."""
+    """The member that a heartbeat is for; known by its group and its member id."""
 
     @property
     def session_timeout_s(self) -> float:
@@ -207,5 +207,5 @@ class GroupLinks:
 
 
 def has_lost(error: JetstreamError) -> bool:
-    """Tell whether a failure says that the coordinator is to be looked for anew."""
+    """Return whether a failure means that the coordinator has to be looked up again."""
     return isinstance(error, ConnectionLost | DeadlinePassed | NotLeader)

@@ -1,9 +1,9 @@
-"""What was read for a consumer, on its way through the application's hands.
+"""Records that were read for a consumer and wait for the application.
 
-Each partition has a lane: a batch that has come, and has to wait until the application asks; of all lanes
-together one delivery is in its hands. A record counts as processed when the next one is asked for. What is in
-hand cannot be taken away; the rest can, and comes back to its lane: because the partition is to be given up,
-because it is paused, or because the application seeks another place.
+Each partition has a buffer: a fetched batch that waits until the application asks for it. One delivery, of
+all buffers together, is in the application's hands. A record counts as processed when the next one is asked
+for. A delivered record cannot be withdrawn; the rest of its batch can, and returns to its buffer when the
+partition is to be given up, when it is paused, or when the application seeks another offset.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class RecordChunk:
 
 @dataclass(slots=True, eq=False)
 class PartitionBuffer:
-    """One partition that is read for a group."""
+    """A partition that is read for a group."""
 
     claim: Claim
     stream: str
@@ -298,7 +298,7 @@ class PartitionBuffers:
         lane.is_idle.set()
 
     def _settle(self, lane: PartitionBuffer) -> None:
-        """Have it among the ready ones, or not: behind all others, unless a batch of its is begun."""
+        """Add the buffer to the ready ones, last unless a batch of it is begun, or remove it."""
         something = bool(lane.chunks) or lane.failure is not None
         if not (something and lane.is_open and not lane.is_paused and lane.in_hand is None):
             self._ready.pop(lane.claim, None)

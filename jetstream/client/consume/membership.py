@@ -58,7 +58,7 @@ _WARN_AGAIN_S: Final = 30.0
 
 
 class Reading(Protocol):
-    """What reads for a member; none of this waits."""
+    """The reader of a member's partitions; none of its methods waits."""
 
     def start(self, partitions: Mapping[Claim, str]) -> None:
         """Read these claims, each from the stream that is named, from the group's cursors on."""
@@ -72,7 +72,7 @@ class Reading(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemberServices:
-    """What a membership needs of its consumer."""
+    """The consumer's parts that a membership uses."""
 
     links: GroupLinks
     tasks: asyncio.TaskGroup
@@ -105,7 +105,7 @@ class GroupMembership:
         return f"group={self._group} {self._machine}"
 
     def give(self, event: MemberEvent) -> None:
-        """Tell the machine, and do what it wants."""
+        """Handle an event of the machine, and perform its actions."""
         for action in self._machine.handle(event, MonotonicNs(time.monotonic_ns())):
             self._perform(action)
         beat = self.beat()
@@ -138,7 +138,7 @@ class GroupMembership:
         return self._machine.commit(partitions)
 
     def close(self) -> None:
-        """Be silent from now on: the session ends by itself."""
+        """Send nothing from now on: the session ends by itself."""
         if self._timer is not None:
             self._timer.cancel()
         self._drop_link()
@@ -250,7 +250,7 @@ class GroupMembership:
         return response
 
     def _complain(self, error: JetstreamError) -> None:
-        """Tell of what goes wrong and is tried again: loudly if it lasts, and then now and then."""
+        """Log a failure that is tried again: as a warning if it lasts, repeated at intervals."""
         now = self._loop.time()
         self._failing_since = self._failing_since or now
         lasts_s = now - self._failing_since

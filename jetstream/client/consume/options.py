@@ -1,4 +1,4 @@
-"""What an application can ask of a consumer."""
+"""The options of a consumer."""
 
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -95,7 +95,7 @@ class ConsumeOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """Whom to tell of partitions that come and go."""
+    """The application's callbacks for partitions that come and go."""
 
     on_assigned: PartitionsTold | None = None
     on_revoked: PartitionsTold | None = None
@@ -104,7 +104,7 @@ class Callbacks:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeSettings:
-    """What a consumer was asked for, checked."""
+    """The options of a consumer, checked."""
 
     group: str
     streams: frozenset[StreamName]

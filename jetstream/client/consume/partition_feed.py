@@ -153,7 +153,7 @@ class PartitionFeeds:
 
     def _open(self, where: FeedStart, feed: PartitionPrefetcher) -> BatchReader:
         def moved(offset: Offset) -> None:
-            """Learn what was left out, or where the range begins; what came before was put into the lane."""
+            """Handle a gap in the range, or its beginning; the records before it are in the buffer."""
             assert feed.reader is not None, "it is the reader that tells"
             feed.lane.incarnation = feed.reader.incarnation
             feed.lane.has_read_to(offset)
@@ -181,7 +181,7 @@ class PartitionFeeds:
         return min(FetchSettings().max_bytes, self._prefetch_bytes)
 
     def _share(self) -> None:
-        """Have all of them fetch so much ahead that together they keep to the bound."""
+        """Set the prefetch of all feeds so that together they keep to the bound."""
         for feed, _ in self._running.values():
             if feed.reader is not None:
                 feed.reader.limit(self._fetch_bytes, self._prefetch_bytes)

@@ -1,4 +1,4 @@
-"""What runs beside the application for as long as a block lasts: a publisher that sends, a client's tasks."""
+"""Tasks that run beside the application while a block lasts: a publisher that sends, a client's tasks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 
 class SendingPublisher(Protocol):
-    """What `sending` runs."""
+    """A publisher that `sending` runs."""
 
     async def run(self) -> None:
         """Send what is published, until cancelled."""

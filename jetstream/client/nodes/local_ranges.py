@@ -1,9 +1,9 @@
 """Short-circuit reads: bodies from the node's own files, where the node is on this machine.
 
-The node tells where a range lies instead of sending it, and this process reads it, if the system lets it: one
-copy out of the page cache, no socket. It is checked as if it had been sent. Whatever does not work out (no
-right to read, another mount namespace, a segment that was rewritten or removed since) costs a question: the
-range is asked for again, over the socket.
+The node returns where a range lies instead of sending it, and this process reads it, if the system lets it:
+one copy out of the page cache, no socket. It is checked as if it had been sent. A failure of any kind (no
+right to read, another mount namespace, a segment that was rewritten or removed since) costs a request: the
+range is fetched again, over the socket.
 
 Source: short-circuit local reads of HDFS (HDFS-347, HDFS-2246), with names instead of descriptors.
 """

@@ -148,10 +148,11 @@ class NodeLinks:
         raise reason
 
     async def coordinator_of(self, group: str) -> SocketLink:
-        """Return an open connection to the node that coordinates ``group``, as the next node tells now.
+        """Return an open connection to the node that coordinates ``group``, as the next node reports it now.
 
         Raises:
-            JetstreamError: no node says; as `link`. What is not ``retriable`` every node would say.
+            JetstreamError: no node reports it; as `link`. Every node would report an error that is not
+                ``retriable``.
         """
         self._turn += 1
         reason: JetstreamError = UnavailableError("no node is known")

@@ -1,9 +1,9 @@
-"""Which node a reader asks, and how long it stays there: decided from what is known, nothing else.
+"""The node that a reader asks, and how long it stays there: decided from what is known, nothing else.
 
-Who is behind reads from any replica in sync, or any read replica, so that catching up costs the leader
-little. Who has caught up goes to the leader: the others learn of a new high watermark a moment later. While
-the leader is away another replica serves what it knows, and the reader looks again soon. Where several
-would do, the nearest one is asked (KIP-392).
+A reader that is behind reads from any replica in sync, or any read replica, so that catching up costs the
+leader little. A reader that has caught up goes to the leader: the others get a new high watermark a moment
+later. While the leader is away another replica serves what it knows, and the reader looks again soon. Where
+several would do, the nearest one is asked (KIP-392).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ LOOK_AGAIN_MS: Final = 1_000
 
 
 class Purpose(Enum):
-    """What a reader asks for."""
+    """The purpose of a reader's request."""
 
     OFFSETS = "where the stream begins and ends"
     CATCH_UP = "records that are known to be there"
@@ -63,7 +63,7 @@ class Locality(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadPreference:
-    """Whom an application would read from."""
+    """The replicas that an application prefers to read from."""
 
     read_from: ReadFrom = "auto"
     whereabouts: Locality = field(default_factory=Locality)

@@ -1,4 +1,4 @@
-"""What a reader needs to be let in by a node's socket: TLS and the token."""
+"""TLS and the token with which a node's socket admits a reader."""
 
 import ssl
 from dataclasses import dataclass

@@ -1,19 +1,20 @@
 """One socket connection to one node: many requests in flight, bodies received in place.
 
-`WakeUp` has the system wake the receiver of a body once enough of it has arrived, not for each piece.
+`WakeUp` sets the socket so that the system wakes the receiver of a body once enough of it has arrived, not
+for each piece.
 
-A part of a body cannot be read, and where processes are more than cores each look makes two of them take
-turns and fills their caches anew. With TLS nobody knows how many bytes of the connection a body still takes,
-so there each piece wakes.
+A part of a body cannot be read, and with more processes than cores each wake-up makes two of them take
+turns and fills their caches anew. With TLS the number of bytes that a body still takes on the connection is
+unknown, so there each piece wakes.
 
-Source: Linux, ``SO_RCVLOWAT`` and ``FIONREAD``. Since 4.18 the kernel makes room for what is waited for, and
-wakes earlier where it cannot; before, a receiver could wait for more than fits, for ever.
+Source: Linux, ``SO_RCVLOWAT`` and ``FIONREAD``. Since 4.18 the kernel makes room for the bytes waited for,
+and wakes earlier where it cannot; before, a receiver could wait for more than fits, for ever.
 
 `BufferPool` is memory for bodies, used again when the last view of it is gone.
 
-A body is received where it stays: Arrow batches, and whatever an application makes of them, view it. Memory
-fresh from the system costs a page fault and a cleared page for every 4 KiB, a sixth of a reader's time; so
-what comes back is kept for the next body, up to a bound.
+A body stays where it is received: Arrow batches view it, and so does everything that an application makes of
+them. Memory fresh from the system costs a page fault and a cleared page for every 4 KiB, a sixth of a
+reader's time; so returned memory is kept for the next body, up to a bound.
 """
 
 import asyncio
@@ -98,7 +99,7 @@ class BufferPool:
 
 
 def can_wait(platform: str, release: str) -> bool:
-    """Tell whether a system makes room for what is waited for; what poses as Linux names an old release."""
+    """Return whether a system makes room for the bytes waited for; impostors name an old release."""
     found = _KERNEL.match(release)
     return platform == "linux" and found is not None and (int(found[1]), int(found[2])) >= _KERNEL_MIN
 

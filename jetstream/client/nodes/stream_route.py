@@ -1,4 +1,4 @@
-"""One reader's way to the replicas of its stream: whom to ask now, and where to go when that one cannot."""
+"""A reader's way to the replicas of its stream: the node to ask now, and the next one when that fails."""
 
 import random
 import time
@@ -84,7 +84,7 @@ class StreamRoute:
             raise doubted
 
     def has_caught_up(self) -> bool:
-        """Learn that there is nothing more where the reader is; return whether it goes to the leader now.
+        """Record that the replica has nothing more; return whether the reader goes to the leader now.
 
         If it does not, it has been where the leader should be already.
         """
@@ -94,15 +94,15 @@ class StreamRoute:
         return was_behind
 
     def has_progressed(self) -> None:
-        """Learn that records came."""
+        """Record that records came."""
         self._damaged_at.clear()
 
     def failed(self, error: JetstreamError) -> bool:
-        """Learn of a failure; return whether it is worth while to ask again.
+        """Record a failure; return whether another attempt is worth while.
 
-        What a node says of a stream that it does not know, or knows by another incarnation, may only be that
-        it has not heard yet: other nodes are asked before it is believed. What is damaged at one replica is
-        whole at another, unless all say the same.
+        A node that reports a stream as unknown, or under another incarnation, may only be behind: other nodes
+        are asked before it is believed. A range that is damaged at one replica is whole at another, unless
+        all report damage.
         """
         visit, self._visit = self._visit, None
         self._is_stale, self._has_caught_up = True, False

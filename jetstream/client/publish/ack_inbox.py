@@ -1,4 +1,4 @@
-"""One inbox for all acks of a client: a counter instead of a subscription for each message.
+"""The inbox for all acks of a client: a counter instead of a subscription for each message.
 
 Source: the muxed reply inbox of NATS's own clients; without its future and its lock for each request.
 """
@@ -52,7 +52,7 @@ AcksFuture = ClaimedFuture[list[PublishAck]]
 
 
 class Expectation(Protocol):
-    """Whoever waits for the answers to one message."""
+    """The answers that one message waits for."""
 
     token: int
 
@@ -60,7 +60,7 @@ class Expectation(Protocol):
         """Take an answer in; return whether no more are wanted."""
 
     def on_failure(self, error: JetstreamError) -> None:
-        """Be told that there will be no answer."""
+        """Handle that there will be no answer."""
 
 
 class OneAck:
@@ -165,7 +165,7 @@ class AckInbox:
             lane.popleft()
 
     def abandon(self, error: JetstreamError | None = None) -> None:
-        """Tell everybody who waits that there will be no answer."""
+        """Fail all expectations."""
         waiting, self._waiting = self._waiting, {}
         for expectation, _ in waiting.values():
             expectation.on_failure(error or ConnectionLost("the client was closed before the ack came"))

@@ -51,7 +51,7 @@ _Sizes = npt.NDArray[np.int64]
 
 
 class Filled(NamedTuple):
-    """One envelope, and how many records it holds."""
+    """An envelope and its number of records."""
 
     payload: bytes
     records: int

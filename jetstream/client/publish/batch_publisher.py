@@ -223,7 +223,7 @@ class BatchPublisher:
         self._changed.set()
 
     def _fail(self, batch: _Batch, error: JetstreamError) -> None:
-        """Have a failure told by `flush`, if by nobody else."""
+        """Fail a batch; `flush` raises the error unless a caller has looked at it."""
         if batch.acked.done():
             return
         batch.rows = []

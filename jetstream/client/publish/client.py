@@ -1,4 +1,4 @@
-"""What a client publishes with: messages, batches, tables, sessions."""
+"""The publishing methods of a client: messages, batches, tables, sessions."""
 
 import asyncio
 from collections import deque
@@ -41,7 +41,7 @@ from jetstream.client.publish.session_publisher import SessionPublisher
 
 
 class BatchOptions(TypedDict, total=False):
-    """What a table that is published in batch envelopes can ask for."""
+    """The options of a table that is published in batch envelopes."""
 
     message_id: str | None
     """Its envelopes get the ids ``message_id/0``, ``/1``, …: publish an equal table again, with the same
@@ -64,7 +64,7 @@ class BatchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ThroughNats:
-    """What needs a NATS connection."""
+    """The parts of a client that use its NATS connection."""
 
     nats: NatsClient
     requests: NatsRequests
@@ -153,8 +153,8 @@ class PublishingClient:
         waits for all acks.
 
         Args:
-            name: of the session; by default one that nobody else has. Who runs again with the same messages
-                under the same name stores none of them twice.
+            name: of the session; by default a unique one. Publishing the same messages again under the same
+                name stores none of them twice.
             options: see `SessionOptions`.
 
         Raises:

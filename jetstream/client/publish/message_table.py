@@ -1,8 +1,8 @@
 """Messages as an Arrow table, and their acks as one.
 
-What a table may be: anything that gives its rows as an Arrow stream (``__arrow_c_stream__``, the Arrow
+A table is anything that gives its rows as an Arrow stream (``__arrow_c_stream__``, the Arrow
 PyCapsule interface): a pyarrow Table, RecordBatch or RecordBatchReader, a polars or pandas DataFrame, a
-DuckDB relation. One row is one message:
+DuckDB relation. A row is a message:
 
     column      type                                      null
     subject     text                                      refused
@@ -45,7 +45,7 @@ _PANDAS_INDEX: Final = re.compile(r"__index_level_\d+__")
 
 
 class ArrowTable(Protocol):
-    """Whatever gives its rows as an Arrow stream."""
+    """An object that gives its rows as an Arrow stream."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return a PyCapsule of an ArrowArrayStream."""

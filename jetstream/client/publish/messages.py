@@ -1,4 +1,4 @@
-"""What a message asks for and what the answer says: options to NATS headers, PubAck JSON to values."""
+"""The options of a message as NATS headers, and the JSON of a PubAck as values."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from envelope.headers import (
 
 
 class PublishOptions(TypedDict, total=False):
-    """What a message can ask for; all of it travels as NATS headers."""
+    """The options of a message; all of them travel as NATS headers."""
 
     key: bytes | str | None
     """For compaction and partitioning. In a header it must be UTF-8 without line ends or outer spaces."""

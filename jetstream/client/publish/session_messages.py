@@ -120,7 +120,7 @@ class PublisherSessionSettings:
 
 @dataclass(slots=True, eq=False)
 class SessionMessage:
-    """One message of a session, until it is acked or given up."""
+    """A message of a session, until it is acked or given up."""
 
     sequence: int
     subject: str
@@ -167,7 +167,7 @@ class UnackedMessages:
     """The messages of a session that are not acked, in the order of their numbers, within a window."""
 
     def __init__(self, window: int, window_bytes: int | None) -> None:
-        """Have room for so many messages, and so many bytes, but always for one message."""
+        """Hold up to ``window`` messages and ``window_bytes`` of payload, but always one message."""
         self._window = window
         self._window_bytes = window_bytes
         self._messages: deque[SessionMessage] = deque()

@@ -2,11 +2,11 @@
 
 Every message names its session, its number and that of the message before it. So many may be on their way: if
 one is lost, those behind it are refused and not stored before it. When anything goes wrong the publisher
-sends again all that is not acked, in order; what was stored the first time is answered with its offset. A
-message that is refused for good is left out, and the next one names the one before that.
+sends again all that is not acked, in order; a message that was stored the first time is answered with its
+offset. A message that is refused for good is left out, and the next one names the one before that.
 
-Who runs again with the same messages under the same numbers, in a session of the same name, stores none of
-them twice. Who has other messages takes another name.
+Publishing the same messages again under the same numbers, in a session of the same name, stores none of
+them twice. Other messages need another name.
 """
 
 import asyncio
@@ -91,13 +91,13 @@ class SessionPublisher:
         value: bytes | Filled | None,
         **options: Unpack[PublishOptions],
     ) -> SessionFuture:
-        """Take one message; return the future of its ack, and wait only while the window is full.
+        """Queue one message; return the future of its ack, and wait only while the window is full.
 
         Args:
             subject: where.
             value: the payload; None is a tombstone. Or one of the `envelopes` of a table.
             options: see `PublishOptions`. A ``sequence`` must be above the last one's; by default it is the
-                next number. What else identifies the message, or names the stream, is the session's.
+                next number. The options that identify the message or name the stream belong to the session.
 
         Raises:
             TypeError: ``value`` is no bytes, or an option does not exist.

@@ -1,4 +1,4 @@
-"""What a session's publisher decides, without anything that it does."""
+"""The decisions of a session's publisher; pure."""
 
 from enum import Enum, auto
 from typing import Final
@@ -7,7 +7,7 @@ from envelope.errors import JetstreamError, SequenceGap, SequencePassed, Session
 
 
 class RefusalEffect(Enum):
-    """What follows for a session from the refusal of one of its messages."""
+    """The effect on a session of the refusal of one of its messages."""
 
     SEND_AGAIN = auto()
     """All that is not acked, in order, a little later."""

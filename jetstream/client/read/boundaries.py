@@ -1,7 +1,7 @@
-"""Where so many stored bytes of a stream end: asked of whichever replica knows.
+"""The offset at which so many stored bytes of a stream end, asked of whichever replica knows.
 
-Any replica in sync can tell of what is committed. That nothing is there yet only the leader can say: the
-others hear of a new high watermark a moment later.
+Any replica in sync can report committed offsets. Only the leader can report that nothing is there yet: the
+others get a new high watermark a moment later.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _BACKOFF_S_MAX: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """What the application asked for: batches from ``offset`` on that take ``max_bytes`` at most."""
+    """A request for the batches from ``offset`` on that have at most ``max_bytes``."""
 
     stream: str
     offset: int

@@ -1,9 +1,9 @@
 """Fetches that keep one connection busy: while a reader is behind, several are under way.
 
-They share a cursor, so that each asks for what comes ``next`` before anybody knows where that begins:
-reading streams at the speed of the disk or the wire instead of waiting out a round trip a fetch. At the end
-of the stream one fetch waits. What is asked for or has arrived, and is not yet taken, is bounded in bytes;
-at the bound the pipeline stops asking.
+They share a cursor, so that each asks for what comes ``next`` before its offset is known:
+streams are read at the speed of the disk or the wire instead of a round trip a fetch. At the end
+of the stream one fetch waits. The bytes that are requested or have arrived, and are not yet consumed, are
+bounded; at the bound the pipeline sends no more requests.
 """
 
 import asyncio

@@ -12,7 +12,7 @@ from jetstream.client.read.read_range import ResolvedRange
 
 @dataclass(frozen=True, slots=True)
 class ReadProgress:
-    """What a reader has handed out so far."""
+    """The records and bytes that a reader has handed out so far."""
 
     records: int
     """Those that were wanted; what the node left out is not counted."""
@@ -47,7 +47,7 @@ class ProgressCount:
             self._bytes += records.nbytes
 
     def tell(self, place: ReaderPlace | None, resolved: ResolvedRange | None) -> None:
-        """Tell where the reader is, if that is known and news."""
+        """Call the listener with the reader's place, if it is known and has changed."""
         if self._told is None or place is None or resolved is None:
             return
         now = ReadProgress(self._records, self._bytes, place.offset, resolved.end)
@@ -67,7 +67,7 @@ class PlaceCount:
         """Count nothing."""
 
     def tell(self, place: ReaderPlace | None, resolved: ResolvedRange | None) -> None:
-        """Tell where the reader is, if that is known and news."""
+        """Call the listener with the reader's place, if it is known and has changed."""
         if place is not None and resolved is not None and place.offset != self._last:
             self._last = place.offset
             self._told(place.offset)

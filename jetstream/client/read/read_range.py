@@ -29,7 +29,7 @@ End = Literal["latest"] | int | datetime | None
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """What the application asked for."""
+    """The range of a stream that the application reads."""
 
     stream: str
     start: Start = "earliest"
@@ -171,7 +171,7 @@ async def _end(question: _Asked, bounds: ListOffsetsResponse) -> Offset | None:
 
 
 async def _check_start(question: _Asked, place: ReaderPlace) -> None:
-    """Have the node refuse a start out of range, although nothing will be read from there."""
+    """Let the node refuse a start out of range, although nothing will be read from there."""
     request = Fetch(
         id=question.link.next_id(),
         stream=question.wanted.stream,

@@ -1,10 +1,10 @@
 """Reading a stream in order: Arrow batches or single records, from any place, over any number of reconnects.
 
-Theory of operation: a reader knows one thing, the next offset its application wants. Whatever breaks (the
-connection, the node, the network), it asks again from exactly there, and checks that what comes fits: every
+Theory of operation: a reader knows the next offset that its application gets. After any failure (of the
+connection, the node, the network) it asks again from exactly there, and checks that the answer fits: every
 batch verified by its CRC, beginning where the last one ended, of the same life of the stream, on the same
-history. Which node it asks makes no difference to that: every replica has the same bytes at the same offsets.
-So an application sees every record of its range once, in order, or an error.
+history. It makes no difference which node it asks: every replica has the same bytes at the same offsets.
+So an application gets every record of its range once, in order, or an error.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a reader gets: single records, or Arrow batches cut to the exact range."""
+"""The results of a reader: single records, or Arrow batches cut to the exact range."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Record(NamedTuple):
-    """One stored message."""
+    """A stored message."""
 
     offset: Offset
     timestamp: TimestampUs

@@ -70,7 +70,8 @@ class OpenReader(Protocol):
 class StreamTable(Mapping[bytes, Record]):
     """Maps each key to its last record, in the order of their offsets; made by `JetstreamClient.table`.
 
-    A ``str`` is looked up as its UTF-8. What was looked up once does not change; look again for what is new.
+    A ``str`` is looked up as its UTF-8. A record that was looked up does not change; look again for a newer
+    one.
 
     Raises:
         JetstreamError: from every use, once the stream cannot be followed any more.
@@ -100,7 +101,7 @@ class StreamTable(Mapping[bytes, Record]):
         return self._current()[key.encode() if isinstance(key, str) else key]
 
     def __contains__(self, key: object) -> bool:
-        """Tell whether a key has a record and was not deleted."""
+        """Return whether a key has a record and was not deleted."""
         return (key.encode() if isinstance(key, str) else key) in self._current()
 
     def __iter__(self) -> Iterator[bytes]:
