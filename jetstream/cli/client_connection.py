@@ -44,7 +44,6 @@ class _Attempt:
             self._limit = None
 
     async def on_error(self, error: Exception) -> None:
-        """Be told by nats-py."""
         if self._limit is None:
             if _VIOLATION in str(error):
                 self._denied.append(error)

@@ -28,11 +28,11 @@ def elect(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not show and ask first.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Have a node lead a stream that is offline, though it is not in sync: acked records may be lost.
+    """Make a node lead a stream that is offline, though it is not in sync: acked records may be lost.
 
     Only if every replica in sync is dead and will not come back in time: bring one back instead, and nothing
-    is lost. Refused while the stream is led, or a replica in sync is alive. What only others have is cut off
-    when they come back. First it shows how much each node that can be asked has, and asks.
+    is lost. Refused while the stream is led, or a replica in sync is alive. Records that only others have are
+    cut off when they come back. First it shows how much each node that can be asked has, and asks.
     """
     with reported_errors(as_json):
         run_async(_elect(nats, name, unclean, yes, as_json))

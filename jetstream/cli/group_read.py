@@ -84,7 +84,7 @@ class GroupOptions:
 
 @dataclass(frozen=True, slots=True)
 class GroupReading:
-    """What one member reads."""
+    """The options of a read by one member of a consumer group."""
 
     stream: str
     asked: GroupOptions

@@ -118,7 +118,7 @@ def _segment_report(path: Path) -> SegmentReport:
 
 
 def _in_use(path: Path) -> bool:
-    """Tell whether a process holds the lock of a data directory."""
+    """Return whether a process holds the lock of a data directory."""
     lock = path / LOCK_FILE
     if not lock.is_file():
         return False

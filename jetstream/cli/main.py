@@ -1,7 +1,7 @@
 """The ``jetstream`` command: every sub-command in one place.
 
-Each command is a thin shell: parse, call the client library, a node or the log, print. What it prints and
-how it ends is a promise to scripts (docs/cli.md).
+Each command is a thin shell: parse, call the client library, a node or the log, print. Its output and its
+exit code are a promise to scripts (docs/cli.md).
 """
 
 from collections.abc import Mapping

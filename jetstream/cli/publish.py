@@ -38,7 +38,7 @@ PUB_EXAMPLES: Final = (
 
 @dataclass(slots=True)
 class Tally:
-    """What has been acked so far."""
+    """The messages acked so far."""
 
     acked: int = 0
     duplicates: int = 0
@@ -108,7 +108,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageOptions:
-    """What each message asks for."""
+    """The options of each message."""
 
     key: Annotated[str | None, typer.Option("--key", help="Key of the record.")] = None
     header: Annotated[
@@ -165,7 +165,7 @@ def pub(
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What to publish where."""
+    """The messages to publish, and where."""
 
     subject: str
     values: Values

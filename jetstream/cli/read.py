@@ -114,7 +114,7 @@ class SelectionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationOptions:
-    """What is written, and where."""
+    """The format of the records that are read, and their destination."""
 
     record_format: Annotated[
         RecordFormat, typer.Option("--format", help="JSON lines, text, an Arrow IPC stream or Parquet.")
@@ -169,8 +169,8 @@ def read(
 
     Without --follow the end is what is committed now. JSON lines have offset, timestamp, subject, value and,
     where set, key, headers and txid; bytes that are not UTF-8 stand as base64 under the name with _base64
-    behind it; a null value is a tombstone. Arrow and Parquet have the log's own columns. What --subject,
-    --key and --columns leave out, the node does not send.
+    behind it; a null value is a tombstone. Arrow and Parquet have the log's own columns. The node does not
+    send what --subject, --key and --columns leave out.
 
     With --group it is a member of a consumer group: it shares the partitions with the other members, reads on
     at the group's cursors (--from is where there is none), waits for new records until --limit, --timeout or

@@ -64,7 +64,7 @@ async def _chunks(file: BinaryIO) -> AsyncIterator[bytes]:
 
 
 def _may_wait(file: BinaryIO) -> bool:
-    """Tell whether reading may block: everything but a regular file or memory."""
+    """Return whether reading may block: true of everything but a regular file or memory."""
     try:
         return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
     except io.UnsupportedOperation:

@@ -147,8 +147,8 @@ def _caches(environment: Mapping[str, str]) -> Iterator[Path]:
 def _shim_home(cache: Path, java: Path) -> Path:
     """Return a Java home below ``cache`` whose program is ``java`` without that argument.
 
-    It is made once for each text. Whoever starts at the same moment writes the same: the last rename wins,
-    and nobody sees half of it.
+    It is made once for each text. Processes that start at the same moment write the same: the last rename
+    wins, and no process reads half of it.
 
     Raises:
         OSError: it cannot be written, or others could write to it.

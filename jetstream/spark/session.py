@@ -92,7 +92,7 @@ def _environment_changes(master: str) -> dict[str, str]:
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Have ``changes`` in this process's environment, which its children inherit, for the block only."""
+    """Set ``changes`` in this process's environment, which its children inherit, for the block only."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

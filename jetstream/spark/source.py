@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class JetstreamDataSource(DataSource):
-    """What ``format("jetstream")`` of a read, a write, and a stream of either means; see docs/spark.md."""
+    """The format ``jetstream`` of a read, a write, and a stream of either; see docs/spark.md."""
 
     @classmethod
     def name(cls) -> str:

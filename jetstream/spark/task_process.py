@@ -1,4 +1,4 @@
-"""What a process in which Spark runs tasks asks of the interpreter."""
+"""The settings of the interpreter in a process in which Spark runs tasks."""
 
 import functools
 import gc
@@ -21,6 +21,5 @@ class SettlesWhereItArrives:
     """Of what Spark pickles: the process that gets it is settled."""
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        """Be what was pickled."""
         settle_process()
         vars(self).update(state)

@@ -43,7 +43,7 @@ Duration = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What each message is, and for how long there are more."""
+    """The messages of a load, and its end."""
 
     size: Annotated[
         str, typer.Option("--size", metavar="SIZE", help="Bytes of each value, like 128 or 1KiB.")

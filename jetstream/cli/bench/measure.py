@@ -1,4 +1,4 @@
-"""What ``jetstream bench`` measures, with the client library, against whatever cluster is there."""
+"""The measurements of ``jetstream bench``, made with the client library against any cluster."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ _STEP_MESSAGES: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is published; the first limit that is reached ends it."""
+    """The messages to publish; the first limit that is reached ends it."""
 
     stream: str
     count: int
@@ -279,7 +279,6 @@ class _Deliveries:
         return arrived
 
     def on_progress(self, _: ReadProgress) -> None:
-        """Be told by the reader."""
         self.begun.set()
 
     async def follow(self, records: AsyncIterator[Record]) -> None:

@@ -1,4 +1,4 @@
-"""What a measurement found, for people and for machines."""
+"""The result of a measurement, for people and for machines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _PER_MILLE: Final = {"p50": 500, "p99": 990, "p99_9": 999, "max": 1000}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport:
-    """One measurement; a message is a record where it was read."""
+    """A measurement; a message is a record where it was read."""
 
     bench: str
     stream: str

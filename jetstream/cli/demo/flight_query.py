@@ -17,7 +17,7 @@ END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 @dataclass(frozen=True, slots=True)
 class AirportFlights:
-    """What the query found: records read, and flights by airport, most first."""
+    """The result of the query: records read, and flights by airport, most first."""
 
     records: int
     departures: tuple[tuple[str, int], ...]

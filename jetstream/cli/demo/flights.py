@@ -25,7 +25,7 @@ _ROWS_PER_STEP: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One message to publish."""
+    """A message to publish."""
 
     subject: str
     value: bytes

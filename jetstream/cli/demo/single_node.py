@@ -1,4 +1,4 @@
-"""What ``jetstream demo`` does, step by step, without a word about how it is shown."""
+"""The steps of ``jetstream demo``, without their output."""
 
 import hashlib
 import time
@@ -35,7 +35,7 @@ SEGMENT_BYTES: Final = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """What one run found; every check has passed, or the run has failed."""
+    """The result of a run; every check has passed, or the run has failed."""
 
     records: int
     routes: int

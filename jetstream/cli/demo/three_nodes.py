@@ -1,4 +1,4 @@
-"""What ``jetstream demo --nodes 3`` does: the demo through the death of the node that leads the stream."""
+"""The steps of ``jetstream demo --nodes 3``: the demo through the death of the node that leads the stream."""
 
 import asyncio
 import hashlib
@@ -45,14 +45,14 @@ _RUN_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """What the death of a leader did.
+    """The effects of the death of a leader.
 
     Attributes:
         killed: the node that led.
         killed_after: messages acked when it was killed.
         successor: the node that leads since.
         epoch: leader epoch of the successor.
-        silence_seconds: between the last ack of the one and the first of the other, as the publisher saw it.
+        silence_seconds: from the last ack of the old leader to the first of the new one, at the publisher.
         sent_again: messages that the publisher had to send once more.
         caught_up_seconds: from the restart of the killed node to its being in sync.
         isr: in sync in the end.
@@ -123,7 +123,7 @@ async def run_cluster_demo(
 
 
 class _Run:
-    """One run against a cluster that is there."""
+    """A run against a cluster that is up."""
 
     def __init__(self, client: JetstreamClient, cluster: LocalCluster, say: Callable[[str], None]) -> None:
         self._client = client

@@ -22,7 +22,7 @@ def _option(*names: str, env: str, metavar: str, text: str) -> Any:  # noqa: ANN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsAccess:
-    """Who we are to a NATS server and how the line is protected; no secret is ever printed."""
+    """Credentials and TLS of a connection to NATS; no secret is ever printed."""
 
     user: Annotated[
         str | None, _option("--user", env="JETSTREAM_NATS_USER", metavar="NAME", text="User name.")

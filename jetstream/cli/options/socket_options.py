@@ -19,7 +19,7 @@ def _option(name: str, *, env: str, metavar: str | None, text: str) -> Any:  # n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketOptions:
-    """What a node with a token or TLS wants of its readers; the token is never printed."""
+    """The token and TLS that a node asks of its readers; the token is never printed."""
 
     socket_token: Annotated[
         str | None,

@@ -1,1 +1,1 @@
-"""What commands print, and the codes with which they exit."""
+"""The output of commands, and their exit codes."""

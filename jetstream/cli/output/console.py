@@ -131,7 +131,7 @@ def _bar(console: Console) -> Progress:
 
 
 def notice(text: str) -> None:
-    """Tell a person something beside the result, on standard error."""
+    """Print a line for people beside the result, on standard error."""
     print(printable(text), file=sys.stderr, flush=True)
 
 

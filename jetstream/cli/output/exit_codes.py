@@ -1,4 +1,4 @@
-"""What the command's exit code tells a script, and how every error becomes one.
+"""The exit codes of the command, and the one of every error.
 
 The numbers are a promise (docs/cli.md): a new meaning takes a new number.
 """

@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 
 class RecordFormat(StrEnum):
-    """What ``jetstream read`` writes."""
+    """The formats of ``jetstream read``."""
 
     JSONL = "jsonl"
     TEXT = "text"

@@ -69,8 +69,8 @@ def complete_file(path: Path) -> Iterator[BufferedWriter]:
     """Yield a file to write, which takes the name ``path`` only when the block ends without an error.
 
     Until then it lies beside it under a hidden name of its own, which is removed if the block fails; a
-    process that is killed leaves it. A file that was there under ``path`` is replaced. What has the name is
-    on disk.
+    process that is killed leaves it. A file that was there under ``path`` is replaced. The content is on disk
+    before it has the name.
 
     Raises:
         FileNotFoundError: its directory is not there.

@@ -242,7 +242,7 @@ def backfill(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """What is published where."""
+    """The rows of an archive that are published again, and the subjects."""
 
     session: Annotated[
         str, typer.Option("--session", metavar="NAME", help="Of this replay: run again with it, it goes on.")

@@ -33,7 +33,7 @@ AGGREGATE_EXAMPLES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """What table is made, and where."""
+    """The table to make, and its directory."""
 
     table: Annotated[
         Path,
@@ -94,7 +94,7 @@ def table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionOptions:
-    """What is asked of the values."""
+    """The aggregates to compute of the values."""
 
     schema: Annotated[
         str, typer.Option("--schema", metavar="DDL", help="Fields of the values, which are JSON objects.")

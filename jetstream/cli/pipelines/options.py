@@ -150,7 +150,7 @@ class PipelineSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkOptions:
-    """What Spark is told."""
+    """The options of the Spark session."""
 
     config: Annotated[
         Path | None,

@@ -35,7 +35,7 @@ _LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug", "trace")
 
 @dataclass(slots=True)
 class Total:
-    """What all micro-batches have read, told one by one."""
+    """The sums of all micro-batches, which are shown one by one."""
 
     as_json: bool
     batches: int = 0

@@ -31,7 +31,7 @@ SOCKET_PORT_DEFAULT: Final = 9292
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What ``up --nodes`` was asked for.
+    """The options of ``up --nodes``.
 
     Attributes:
         directory: where everything is kept.

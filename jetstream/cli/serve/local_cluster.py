@@ -87,9 +87,9 @@ class LocalCluster:
         self._failure: UnavailableError | None = None
 
     def start(self, name: NodeId) -> None:
-        """Have a node run: it is started, and again a second after each death, until it is stopped or killed.
+        """Start a node, and again a second after each death, until it is stopped or killed.
 
-        One that the cluster has removed stays away.
+        A node that the cluster has removed stays away.
 
         A node that dies `DEATHS_MAX` times within `DEATHS_SECONDS` is given up: that is raised where the
         cluster is left.

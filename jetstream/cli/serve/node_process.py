@@ -1,4 +1,4 @@
-"""One node as a child process of the command."""
+"""A node as a child process of the command."""
 
 import asyncio
 import ctypes

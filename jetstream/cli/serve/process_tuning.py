@@ -1,4 +1,4 @@
-"""What a process that is a node, and nothing else, asks of the interpreter and of the C library."""
+"""The settings of the interpreter and of the C library in a process that is a node, and nothing else."""
 
 import ctypes
 import gc
@@ -33,10 +33,10 @@ def tune_collector() -> None:
 def tune_allocator() -> None:
     """Let freed memory be used again, up to `KEPT_BYTES_MAX`; with other C libraries than glibc do nothing.
 
-    glibc gives back what is free at the end of the heap as soon as it is twice as much as the largest block
-    that was freed: with each large message it unmaps what the next one maps anew, page by page, each filled
-    with zeros by the kernel. That took a seventh of the node's CPU for large envelopes. An environment that
-    tells glibc what to do (``MALLOC_*``, ``GLIBC_TUNABLES``) has its way.
+    glibc gives back the free memory at the end of the heap as soon as it is twice as much as the largest
+    block that was freed: with each large message it unmaps what the next one maps anew, page by page, each
+    filled with zeros by the kernel. This took a seventh of the node's CPU for large envelopes. An environment
+    that configures glibc (``MALLOC_*``, ``GLIBC_TUNABLES``) has its way.
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return

@@ -1,4 +1,4 @@
-"""What commands share that stay in the foreground: signals, a NATS server of their own, what they say."""
+"""Parts of the commands that stay in the foreground: signals, a NATS server of their own, their messages."""
 
 import asyncio
 import os

@@ -1,9 +1,9 @@
 """Records that were read for a consumer and wait for the application.
 
-Each partition has a buffer: a fetched batch that waits until the application asks for it. One delivery, of
-all buffers together, is in the application's hands. A record counts as processed when the next one is asked
-for. A delivered record cannot be withdrawn; the rest of its batch can, and returns to its buffer when the
-partition is to be given up, when it is paused, or when the application seeks another offset.
+Each partition has a buffer: a fetched batch that waits until the application asks for it. A single delivery,
+of all buffers together, is in the application's hands. A record counts as processed when the next one is
+asked for. A delivered record cannot be withdrawn; the rest of its batch can, and returns to its buffer when
+the partition is to be given up, when it is paused, or when the application seeks another offset.
 """
 
 import asyncio

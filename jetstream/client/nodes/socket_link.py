@@ -1,4 +1,4 @@
-"""One socket connection to one node: many requests in flight, bodies received in place.
+"""A socket connection to one node: many requests in flight, bodies received in place.
 
 `WakeUp` sets the socket so that the system wakes the receiver of a body once enough of it has arrived, not
 for each piece.

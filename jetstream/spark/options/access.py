@@ -53,7 +53,7 @@ def _addresses(option: str, text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class NatsIdentity:
-    """Who the client is to NATS: one of these, or nobody."""
+    """The client's identity on NATS: at most one kind of credentials."""
 
     user: str | None = option({"nats.user": _text}, None)
     password: SecretStr | None = option({"nats.password": _secret}, None)

@@ -47,18 +47,18 @@ def _window(option: str, text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What the sink is told.
+    """The options of the sink, checked.
 
     Attributes:
         access: how to reach the cluster.
         subject: of rows that have none.
         stream: whose acks are awaited; None: the only one that binds ``subject``.
-        session_name: of a batch write; None: one that nobody else has.
+        session_name: of a batch write; None: a unique one.
         staging: where a micro-batch is kept until it is published; None: nowhere.
         window: envelopes that are not acked, of a task: of small ones many are stored together.
-        window_bytes: what they have together: enough for round trips to a node that syncs, little beside what
-            NATS holds for a client.
-        ack_timeout_s: for an ack, before what is not acked is sent again.
+        window_bytes: payload of all of these: enough for round trips to a node that syncs, little beside the
+            bytes that NATS holds for a client.
+        ack_timeout_s: for an ack, before all that is not acked is sent again.
         retry_timeout_s: without any progress, before the task fails and Spark tries it again; longer than an
             election, and than NATS needs to come back.
         compress: put envelopes into zstd frames.

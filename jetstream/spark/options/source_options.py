@@ -127,7 +127,7 @@ def _interval_s(option: str, text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a query asks for, checked."""
+    """The options of the source, checked."""
 
     access: ClusterAccess
     streams: tuple[str, ...] | None = option({"stream": _one_stream, "streams": _several_streams}, None)
@@ -187,7 +187,7 @@ class SourceOptions:
         return (*COLUMNS, HEADERS) if self.include_headers else COLUMNS
 
     def wants(self, stream: str, whole: str | None = None) -> bool:
-        """Tell whether the query reads the stream, which may be a partition of ``whole``."""
+        """Return whether the query reads the stream, which may be a partition of ``whole``."""
         names = (stream,) if whole is None else (stream, whole)
         if self.streams is not None:
             return any(name in self.streams for name in names)

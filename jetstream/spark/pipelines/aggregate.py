@@ -26,11 +26,11 @@ WINDOW_END: Final = "window_end"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateSettings:
-    """What is asked of the values.
+    """The aggregates to compute of the values, and their windows.
 
     Attributes:
         schema: of the values, in Spark's DDL.
-        time: the field that tells when; a timestamp.
+        time: the field that has the time of a value; a timestamp.
         window: length of a window: ``1 hour``.
         slide: from the start of one window to the next; None: the length, so that each time is in one.
         watermark: how late a record may be, behind the latest one seen.

@@ -44,7 +44,7 @@ _NO_MARKER: Final = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSettings:
-    """What is to be archived where.
+    """The layout of an archive, and when it looks for more records.
 
     Attributes:
         root: the archive's directory, which driver and executors see under this path.

@@ -1,8 +1,8 @@
-"""Why a query failed, out of the text in which Spark hands an error on; pure.
+"""The cause of a query's failure, out of the text in which Spark hands an error on; pure.
 
 An error that is raised in one of Spark's Python processes reaches us as text: messages of the JVM around the
-traceback of that process, whose last line names the class and says what is wrong. What is one of our own
-errors is made one again, with its code, so that the command ends with the right exit code.
+traceback of that process, whose last line has the class and the description. An error of ours is restored
+with its code, so that the command ends with the right exit code.
 """
 
 import re

@@ -11,14 +11,14 @@ from jetstream.spark.reading.offsets import Offsets, StreamOffset, decode_offset
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """One micro-batch that is done.
+    """The progress of a micro-batch that is done.
 
     Attributes:
         batch: its number in the query.
         rows: that it read.
-        rows_per_second: while it ran; 0 if that was too short to tell.
+        rows_per_second: while it ran; 0 if that was too short to measure.
         seconds: that it took.
-        lag: offsets between its end and the high watermark at its end; None: the source does not tell.
+        lag: offsets between its end and the high watermark at its end; None: the source does not report it.
         late: rows that were behind the watermark, and so are in no window.
     """
 

@@ -1,6 +1,6 @@
-"""What Spark writes down of a query in its checkpoint: its id, and the offsets of its batches.
+"""A query's checkpoint as Spark writes it: its id, and the offsets of its batches.
 
-Spark tells a function of `foreachBatch` the number of a batch, and not what the batch has read. That is in
+Spark calls the function of `foreachBatch` with the number of a batch, not with its offsets. They are in
 the checkpoint before the batch runs. Each file is of lines: a version, Spark's own metadata, and an offset
 for each source, of which our queries have one.
 """
@@ -36,7 +36,7 @@ def query_id(checkpoint: Path) -> str:
 
 
 def has_begun(checkpoint: Path) -> bool:
-    """Tell whether the checkpoint knows how far its query is, so that options do not say where it begins."""
+    """Return whether the checkpoint has offsets of its query, which then go before those of options."""
     offsets = checkpoint / "offsets"
     return offsets.is_dir() and any(entry.name.isdigit() for entry in offsets.iterdir())
 

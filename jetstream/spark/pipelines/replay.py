@@ -31,7 +31,7 @@ _COLUMNS: Final = ("value", "key", "txid")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySettings:
-    """What is published where.
+    """The archive that is published again, and the subjects.
 
     Attributes:
         root: the archive's directory.

@@ -139,7 +139,7 @@ def _listening(spark: SparkSession) -> Iterator[_News]:
 
 
 def _tell(query: StreamingQuery, news: _News, listener: Told, stop: threading.Event) -> None:
-    """Tell what comes of ``query`` until it has ended and all is told, or ``stop`` is set."""
+    """Call the listener with the progress of ``query`` until it has ended and all is out, or ``stop``."""
     patience = _TOLD_SECONDS_MAX
     while not stop.is_set() and patience > 0:
         try:

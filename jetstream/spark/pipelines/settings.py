@@ -1,4 +1,4 @@
-"""What every streaming pipeline is told: where its query keeps how far it is, and when it looks for more."""
+"""Settings of every streaming pipeline: the directory of its checkpoint, and when it looks for more."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

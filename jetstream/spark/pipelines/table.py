@@ -42,12 +42,12 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
-    """What table is made, and where.
+    """The table to make, and its directory.
 
     Attributes:
         directory: of the table; every executor must see it under this path.
         layout: its buckets, and the schema of values that are JSON.
-        grace: how long files stay that are replaced, for those who are reading them.
+        grace: how long replaced files stay, for their readers.
     """
 
     directory: Path

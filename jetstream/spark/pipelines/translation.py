@@ -1,4 +1,4 @@
-"""What Spark raises, as errors of ours."""
+"""Errors of Spark as errors of ours."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What the driver asks of the cluster: which logs there are, what can be read of them, where a moment is."""
+"""The driver's requests to the cluster: logs, their committed ranges, the offset of a moment."""
 
 import logging
 import time
@@ -30,7 +30,7 @@ _LATEST_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(mic
 
 
 class SourceLog(NamedTuple):
-    """One log that a query reads."""
+    """A log that a query reads."""
 
     stream: str
     """Of a partitioned stream the whole."""

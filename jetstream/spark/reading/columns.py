@@ -1,4 +1,4 @@
-"""What Spark gets of a log: which columns, under which names, and how batches are brought into that shape.
+"""The columns that Spark gets of a log: their names, their types, and batches brought into that shape.
 
 Pure. Nothing is copied that the log has already: a batch becomes another view of its own buffers. The columns
 that the log does not have are the same in every row, and are made once.

@@ -1,7 +1,8 @@
-"""What of a query's filters the source does itself: reading less, exactly. Pure, on Spark's classes.
+"""The filters of a query that the source applies itself: reading less, exactly. Pure, on Spark's classes.
 
 Offsets and times narrow the range that is read, as the timestamps of a log never decrease; a subject and a
-key are left to the nodes. What is done here altogether Spark need not do again; it gets everything else back.
+key are left to the nodes. Spark need not repeat a filter that is applied here wholly; it gets all others
+back.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -49,7 +50,7 @@ def _tighter(choose: Callable[[int, int], int], bound: int | None, other: int | 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What is read of each stream."""
+    """The range and the selection that are read of each stream."""
 
     offsets: IntegerBounds = IntegerBounds()
     times: IntegerBounds = IntegerBounds()

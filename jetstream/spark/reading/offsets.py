@@ -43,7 +43,7 @@ def encode_offsets(offsets: Offsets) -> dict[str, object]:
 
 
 def is_initial(json: Mapping[str, object]) -> bool:
-    """Tell whether the query has not begun, so that its first batch begins where the options say."""
+    """Return whether the query has not begun, so that its first batch begins where the options name."""
     return json.get("initial") is True
 
 

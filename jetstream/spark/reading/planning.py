@@ -1,7 +1,7 @@
-"""What a query reads next, and whether that is still there: decided from what the cluster says; pure.
+"""The ranges that a query reads next, and which are gone: decided from the cluster's answers; pure.
 
-`MicroBatches.next` plans a batch before Spark writes its end down; `checked_ranges` says what is read when it
-runs, and whenever it runs again. Both find what has been lost: the first before anything is written down, so
+`MicroBatches.next` plans a batch before Spark writes its end down; `checked_ranges` returns its ranges when
+it runs, and whenever it runs again. Both find losses: the first before anything is written down, so
 that the query goes on there once the loss is accepted; the second also in a batch that was planned long ago.
 """
 
@@ -20,7 +20,7 @@ _ACCEPT: Final = "set failOnDataLoss to false to go on with what is there"
 
 
 class StreamBounds(NamedTuple):
-    """What the cluster says of one stream."""
+    """The committed range of a stream, as the cluster reports it."""
 
     incarnation: str
     start: int
@@ -44,7 +44,7 @@ class IncarnationRange(NamedTuple):
 
 
 class ReadPiece(NamedTuple):
-    """What one task reads."""
+    """The range of a stream that a task reads."""
 
     range: IncarnationRange
     may_miss: bool
@@ -55,7 +55,7 @@ Bounds = Mapping[str, StreamBounds]
 
 
 class _Losses:
-    """What a query cannot read any more: fails, or collects warnings."""
+    """The records that a query cannot read any more: fails, or collects warnings."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
@@ -374,7 +374,7 @@ def shared_out(limit: int, sizes: Mapping[str, int], turn: int = 0) -> dict[str,
 
 
 class Planned(NamedTuple):
-    """What `MicroBatches` decided."""
+    """A decision of `MicroBatches`."""
 
     offsets: Offsets
     """The end of the next batch; the same as its start if there is nothing to read, or not enough."""

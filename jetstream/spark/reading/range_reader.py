@@ -53,7 +53,7 @@ _Connection = AbstractAsyncContextManager[JetstreamClient]
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """What one task of Spark reads."""
+    """The part of a log that a task of Spark reads."""
 
     piece: ReadPiece
     stream: str

@@ -1,4 +1,4 @@
-"""What the data source does to read: options and columns checked, and who plans and reads then."""
+"""The data source's reads: options and columns checked, and the planners and readers of these."""
 
 import sys
 from collections.abc import Mapping
@@ -54,6 +54,6 @@ def _checked(schema: StructType) -> pa.Schema:
 
 
 def _takes_filters() -> bool:
-    """Tell whether Spark will hand filters over: it refuses a reader that takes any if its switch is off."""
+    """Return whether Spark will hand filters over: it refuses a reader of filters if its switch is off."""
     main = sys.modules["__main__"].__spec__
     return _PLANS_WITH_FILTERS in sys.modules or (main is not None and main.name == _PLANS_WITH_FILTERS)

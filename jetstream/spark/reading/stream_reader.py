@@ -38,7 +38,7 @@ Json = dict[str, Any]
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the micro-batches of one query in the driver, and reads their ranges wherever Spark wants.
 
-    A planner lives as long as its query, and keeps one connection. What is pickled has nothing of it.
+    A planner lives as long as its query, and keeps one connection. It is not pickled.
     """
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:

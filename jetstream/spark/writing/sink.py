@@ -42,14 +42,14 @@ class TaskPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskPublished(WriterCommitMessage):
-    """What a task has published: all of it is stored."""
+    """The commit message of a task that has published: all its rows are stored."""
 
     records: int
 
 
 @dataclass(frozen=True, slots=True)
 class Staged(WriterCommitMessage):
-    """What a task has staged: durable, and not published."""
+    """The commit message of a task that has staged: its files are durable, and not published."""
 
     query: str
     file: StagedFile | None

@@ -1,4 +1,4 @@
-"""What the options of a write say."""
+"""Parsing of the options of a write."""
 
 from collections.abc import Mapping
 from typing import Final

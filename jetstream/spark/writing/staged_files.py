@@ -1,4 +1,4 @@
-"""What staging writes down: files of rows, the manifest that says which of them are a micro-batch; pure.
+"""The files of staging: rows, and the manifest that names those of a micro-batch; pure.
 
 Below the directory that the option ``staging`` names:
 
@@ -6,8 +6,8 @@ Below the directory that the option ``staging`` names:
     <query>/<batch>/manifest-<digest>.json    the files that are the micro-batch, in order
     <query>/done-<batch>                      all micro-batches up to this one are published
 
-A name is never used for other content: the id is drawn, the digest is of the manifest's bytes. So one that
-was not written to its end is found out.
+A name is never used for other content: the id is drawn, the digest is of the manifest's bytes. So a manifest
+that was not written to its end is found out.
 """
 
 import hashlib
@@ -77,12 +77,12 @@ def done_path(query: str, batch: int) -> str:
 
 
 def is_manifest(path: str, content: bytes) -> bool:
-    """Tell whether ``content`` is a manifest that was written to its end, by the name it has."""
+    """Return whether ``content`` is a manifest that was written to its end, by the name it has."""
     return path.rpartition("/")[2] == f"manifest-{_digest(content)}.json"
 
 
 def may_be_manifest(path: str) -> bool:
-    """Tell whether the path is that of a manifest, perhaps one that was not written to its end."""
+    """Return whether the path is that of a manifest, perhaps one that was not written to its end."""
     return path.rpartition("/")[2].startswith("manifest-")
 
 
@@ -106,7 +106,7 @@ def last_done(paths: Iterable[str]) -> int | None:
 
 
 def is_over(path: str, done: int) -> bool:
-    """Tell whether nobody needs what is at ``path`` of a query, once batch ``done`` is published."""
+    """Return whether nobody needs the file at ``path`` of a query, once batch ``done`` is published."""
     _, *directory, name = path.split("/")
     if directory and _BATCH.fullmatch(directory[0]):
         return int(directory[0]) <= done

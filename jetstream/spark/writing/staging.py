@@ -2,7 +2,8 @@
 
 The tasks write their rows to files; when all are written, the driver writes down which files the micro-batch
 has, and publishes from these in one session. From then on the manifest is the micro-batch: if Spark runs it
-again, with whatever rows, what it staged first is published to its end. So each has the rows of one run.
+again, with whatever rows, the rows that were staged first are published to their end. So each has the rows of
+one run.
 
     crash                        then                                            run again
     before the manifest is there nothing is published                            its rows count
@@ -10,7 +11,7 @@ again, with whatever rows, what it staged first is published to its end. So each
     before it is marked as done  the stream has all                              nothing is added
     after that                   files may be left                               they are removed
 
-One driver runs a query at a time, as Spark demands. What is written is durable before it counts; see
+One driver runs a query at a time, as Spark demands. A file is durable before it counts; see
 `jetstream.tier.object_store`.
 """
 

@@ -1,7 +1,7 @@
 """Whether a task was given all of its rows, or was ended before.
 
 Spark ends a task whose query is stopped, or whose Java dies, by closing what its Python worker reads. Arrow
-takes that for the end of the rows. Who then published the rest as the last envelope would cut it short, and
+takes that for the end of the rows. A last envelope that is published then would be cut short, and
 the task that is run again would cut it elsewhere under the same number, and be refused for ever. At a real
 end a mark of Spark's own follows the rows.
 """

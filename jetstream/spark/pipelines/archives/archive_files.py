@@ -110,7 +110,7 @@ class StagedMove:
 
 @dataclass(frozen=True, slots=True)
 class ManifestChange:
-    """What makes the next version of a manifest: a batch that comes in, or files that become one.
+    """The difference between two versions of a manifest: a new batch, or files merged into one.
 
     Attributes:
         version: of the manifest that results.
@@ -131,7 +131,7 @@ class ManifestChange:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveManifest:
-    """What an archive has.
+    """The files and streams of an archive.
 
     Invariants:
         A1: no file is in it twice.
@@ -164,7 +164,7 @@ class ArchiveManifest:
         return {name: StreamOffset(kept.incarnation, kept.end) for name, kept in self.streams.items()}
 
     def has(self, writer: ArchivedMicroBatch) -> bool:
-        """Tell whether that batch is archived: a query's batches come one after the other."""
+        """Return whether that batch is archived: a query's batches come one after the other."""
         last = self.writer
         return last is not None and last.query == writer.query and last.batch >= writer.batch
 

@@ -1,4 +1,4 @@
-"""An archive's directory: brings changes in so that a crash at any moment leaves all of one or nothing of it.
+"""An archive's directory: makes changes so that a crash at any moment leaves all of one or nothing of it.
 
 Blocking, on a `Disk`. In this order, each step durable before the next:
 
@@ -8,8 +8,8 @@ Blocking, on a `Disk`. In this order, each step durable before the next:
 4. the manifest, in which readers of the manifest see them, and not any more those that were merged;
 5. the merged files are removed.
 
-Opening the archive does what is missing of 3 to 5, and removes what was staged in vain. One process at a time
-holds an archive; anybody may read its manifest meanwhile.
+Opening the archive completes the steps 3 to 5, and removes files that were staged in vain. A single process
+at a time holds an archive; anybody may read its manifest meanwhile.
 """
 
 import uuid
@@ -56,7 +56,7 @@ class ArchiveStore:
 
     @property
     def manifest(self) -> ArchiveManifest:
-        """What the archive has."""
+        """The current manifest."""
         return self._manifest
 
     @property

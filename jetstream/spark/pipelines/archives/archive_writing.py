@@ -1,4 +1,4 @@
-"""What a held archive is given: staged batches, and small files merged into larger ones. Blocking."""
+"""Changes of a held archive: staged batches come in, small files are merged into larger ones. Blocking."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,13 +41,13 @@ class FileSettings:
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """What a query has staged of one of its batches.
+    """The staged files of a query's batch.
 
     Attributes:
         staging: directory of the files; not there if there are none.
         before: the end of the query's batch before, in its streams; empty for its first one.
         ends: the end of this one.
-        rows: how many were written, as counted by who wrote them.
+        rows: how many were written, as their writer counted them.
     """
 
     staging: str

@@ -1,9 +1,9 @@
-"""What of an archive is published again, in which pieces, and how far that has come; pure.
+"""The pieces of an archive that are published again, and how far that has come; pure.
 
-A piece is published in a session of its own, whose name says where it begins, and in which life of its
-stream: an archive that was made anew of a stream that was created again has other records there. Who
-publishes it again, with the same rows in the same order, adds nothing. So what is to be published is fixed
-when a replay begins: rows that the archive gets later are for when it is complete.
+A piece is published in a session of its own, whose name has the piece's first offset and the life of its
+stream: an archive that was made anew of a stream that was created again has other records there. Publishing
+a piece again, with the same rows in the same order, adds nothing. So the pieces are fixed
+when a replay begins: rows that the archive gets later are published once it is complete.
 """
 
 from dataclasses import dataclass, field, replace

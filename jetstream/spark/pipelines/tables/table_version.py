@@ -39,7 +39,7 @@ class MergedMicroBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a table keeps for its life.
+    """The properties that a table keeps for its life.
 
     Attributes:
         buckets: how many.
@@ -69,7 +69,7 @@ class ReplacedFile:
 
 
 class MergedBucket(NamedTuple):
-    """What came of a bucket that a micro-batch has touched: its new file, None if nothing is left in it."""
+    """A bucket after a micro-batch: its new file, None if nothing is left in it."""
 
     bucket: int
     path: str | None
@@ -79,7 +79,7 @@ class MergedBucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """What a table has.
+    """The files of a table in one version.
 
     Invariants:
         B1: each bucket has one file at most, and is one of ``layout.buckets``.
@@ -121,7 +121,7 @@ class TableVersion:
             raise InvalidConfig(f"the table has {_shown(self.layout)}, not {_shown(layout)}")
 
     def takes(self, writer: MergedMicroBatch) -> bool:
-        """Tell whether a micro-batch is still to be merged: False if it is in.
+        """Return whether a micro-batch is still to be merged: False if it is in.
 
         Raises:
             Fenced: the table is another query's.
