@@ -1,4 +1,4 @@
-"""`connect`, and what it gives: streams, publish, read."""
+"""`connect`, and the client that it returns: streams, publish, read."""
 
 import asyncio
 import weakref
@@ -118,10 +118,10 @@ class JetstreamClient(PublishingClient):
     async def ranges(
         self, streams: Sequence[str], since: Start = "earliest", *, patience_s: float = PATIENCE_S_DEFAULT
     ) -> dict[str, CommittedRange]:
-        """Return what is committed of each of these streams now, as its leader says.
+        """Return the committed range of each of these streams now, as its leader reports it.
 
         Args:
-            streams: of a partitioned one the partitions, ``orders/2``; those that there are not are left out.
+            streams: of a partitioned one the partitions, ``orders/2``; missing ones are left out.
             since: where the ranges are to begin: as the ``start`` of a reader.
             patience_s: how long a stream without a leader is asked for.
 

@@ -15,9 +15,9 @@ Publish = Callable[[str, bytes | None], Awaitable[PublishAck]]
 
 
 class Cursors:
-    """The cursors of all consumers. Questions raise what `NatsRequests.ask` raises.
+    """The cursors of all consumers. Reading them raises what `NatsRequests.ask` raises.
 
-    Names of consumers have the grammar of stream names; `InvalidCursor` says that one has not.
+    Names of consumers have the grammar of stream names; another name raises `InvalidCursor`.
     """
 
     def __init__(self, requests: NatsRequests, publish: Publish) -> None:
@@ -25,7 +25,7 @@ class Cursors:
         self._publish = publish
 
     async def get(self, consumer: str, stream: str) -> CursorInfo:
-        """Return a consumer's cursor in a stream, what was acked before included; offset None: it has none.
+        """Return a consumer's cursor in a stream, with every commit acked before; offset None: it has none.
 
         ``js.read(stream, start=cursor)`` goes on there.
         """
@@ -48,11 +48,11 @@ class Cursors:
             stream: it need not exist.
             offset: the next to read, from 0; it may be below the one before.
             metadata: the consumer's own, up to 1024 bytes of UTF-8.
-            incarnation: of the stream that the offset belongs to (`BatchReader.incarnation`): who resumes
-                learns from it that the stream was created again.
+            incarnation: of the stream that the offset belongs to (`BatchReader.incarnation`); with it a
+                resumed reader notices that the stream was created again.
 
         Raises:
-            InvalidCursor: a name, the offset or the metadata cannot be; nothing is stored.
+            InvalidCursor: a name, the offset or the metadata is invalid; nothing is stored.
             DeadlinePassed: no ack in time, outcome unknown: commit again.
             JetstreamError: refused; nothing is stored.
         """
@@ -86,7 +86,7 @@ class Cursors:
 
 
 def place_of(start: Start | CursorInfo, incarnation: str | None) -> tuple[Start, str | None]:
-    """Return where a reader begins, and in which life of the stream, if that is said."""
+    """Return where a reader begins, and in which life of the stream, None for any."""
     if not isinstance(start, CursorInfo):
         return start, incarnation
     if start.offset is None:

@@ -76,7 +76,7 @@ class GroupLag:
 
     @property
     def unknown(self) -> int:
-        """In how many partitions nobody can tell."""
+        """The number of partitions whose lag is unknown."""
         return sum(each.lag is None for each in self.partitions)
 
 
@@ -116,7 +116,7 @@ def cursors_of(info: GroupInfo) -> dict[PartitionName, GroupCursor]:
 
 
 def owners_of(info: GroupInfo) -> dict[PartitionName, GroupMember]:
-    """Return who owns what, also what is to be given up."""
+    """Return the owner of each partition, those that are to be given up included."""
     return dict(_owned(info))
 
 
@@ -132,7 +132,8 @@ def lag_of(info: GroupInfo, partitions: Mapping[PartitionName, StreamInfo]) -> G
 
     Args:
         info: the group.
-        partitions: what exists of the streams that it reads; what it has cursors of and is not there is gone.
+        partitions: the existing ones of the streams that it reads; a cursor of any other is one of a deleted
+            partition.
     """
     cursors, owners = cursors_of(info), owners_of(info)
     names = sorted({*partitions, *cursors, *owners})
@@ -206,7 +207,7 @@ class CursorReset:
         """Return self.
 
         Raises:
-            RequestError: it says nothing, two things, or what cannot be.
+            RequestError: neither or both of ``to`` and ``by`` are set, or a value is invalid.
         """
         if (self.to is None) == (self.by is None):
             raise RequestError("say where to: to, or by how many offsets: by; one of them")
@@ -227,8 +228,9 @@ class CursorReset:
         """Return the partitions whose cursors are moved.
 
         Args:
-            existing: what there is of the streams that it is about.
-            cursors: where the group has one; only if it is named anything else is moved ``by`` some offsets.
+            existing: the partitions of the streams in question.
+            cursors: the partitions with a cursor of the group; only these are moved ``by`` offsets, unless
+                others are named.
 
         Raises:
             UnknownStream: a stream, or a partition, that was named is not there.

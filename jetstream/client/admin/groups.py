@@ -1,4 +1,4 @@
-"""Consumer groups as their operators see them: who is in them, how far they are, and where they read on."""
+"""Consumer groups for their operators: members, lag, and cursors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -20,11 +20,11 @@ _ASKED_AT_ONCE: Final = 64
 
 
 async def range_of(links: NodeLinks, stream: str, since: Start, patience_s: float) -> CommittedRange:
-    """Return what can be read of a stream, from ``since`` on; who leads it is waited for.
+    """Return the committed range of a stream, from ``since`` on; waits for a leader.
 
     Raises:
         UnknownStream: there is none.
-        JetstreamError: nobody led it for ``patience_s``, or no node could be asked.
+        JetstreamError: it had no leader for ``patience_s`` seconds, or no node could be asked.
     """
     route = StreamRoute(links, stream, ReadPreference("leader"))
     gives_up_at = time.monotonic() + patience_s
@@ -50,7 +50,7 @@ async def range_of(links: NodeLinks, stream: str, since: Start, patience_s: floa
 async def ranges_of(
     links: NodeLinks, streams: Sequence[str], since: Start, patience_s: float
 ) -> dict[str, CommittedRange]:
-    """Return what can be read of each, but for those that there are not; raises what `range_of` does."""
+    """Return the committed range of each stream that exists; raises what `range_of` raises."""
 
     async def found(stream: str) -> CommittedRange | None:
         try:

@@ -45,7 +45,7 @@ class Streams:
     async def create(
         self, /, name: str, subject: str, **config: object
     ) -> CreateStreamResponse | CreatePartitionedStreamResponse:
-        """Create a stream, or find it if it exists with an equal configuration (`created` tells which).
+        """Create a stream, or return it if it exists with an equal configuration; then ``created`` is False.
 
         With ``partitions=4, partition_by="key"`` it is partitioned: four streams, ``NAME/0`` and so on.
 
@@ -57,7 +57,7 @@ class Streams:
 
         Raises:
             StreamExists: the name is taken by a stream with another configuration.
-            InvalidName, InvalidSubject, InvalidConfig: something in it cannot be.
+            InvalidName, InvalidSubject, InvalidConfig: a name, a subject or a value is invalid.
         """
         fields: dict[str, object] = {"name": name, "subject": subject, **config}
         return await self._requests.ask(
@@ -67,7 +67,7 @@ class Streams:
     async def restore(
         self, name: str, incarnation: str | None = None, replicas: int | None = None
     ) -> CreateStreamResponse:
-        """Make a lost stream again from what the nodes' object store has of it.
+        """Recreate a lost stream from the nodes' object store.
 
         Args:
             name: of the stream.

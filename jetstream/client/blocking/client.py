@@ -88,8 +88,8 @@ class _Delivery:
 class BlockingReader:
     """Iterates over a stream: over records, or with `batches` over Arrow batches; in one thread at a time.
 
-    It goes on where it stopped, however it is asked and whatever interrupted it: what was fetched and not
-    handed out comes first. An error that ended it is raised again.
+    It goes on where it stopped, after any interruption and with either iterator: fetched records that were
+    not handed out come first. An error that ended it is raised again.
 
     Invariant:
         C12: ``next_offset`` is the offset after the last record handed out.
@@ -105,7 +105,7 @@ class BlockingReader:
 
     @property
     def next_offset(self) -> int | None:
-        """The offset after what was handed out: store it, and start there to go on. None before the start."""
+        """The offset after the last record handed out, to store and start from; None before the start."""
         reached = self._deliveries[0].reached
         return self._batches.start_offset if reached is None else reached
 
@@ -170,9 +170,9 @@ class BlockingReader:
         return True
 
     async def _fetch(self, *, to_the_end: bool) -> None:
-        """Put the next batch behind the others, or all that are left; on the loop's thread.
+        """Append the next batch, or all that are left, to the deliveries; on the loop's thread.
 
-        What a batch is and where it ends are put in together, whether or not anybody still waits for it.
+        A batch and its end are appended together, even if the caller was interrupted.
         """
         if self._failed is not None:
             raise self._failed

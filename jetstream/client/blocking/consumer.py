@@ -32,7 +32,7 @@ class BlockingConsumer(Facade[Consumer]):
 
     @property
     def group(self) -> str:
-        """Whose member it is."""
+        """The name of its group."""
         return self._target.group
 
     @property
@@ -47,7 +47,7 @@ class BlockingConsumer(Facade[Consumer]):
 
     @property
     def positions(self) -> dict[str, int]:
-        """The offset after what was handed out, for each partition of which it is known."""
+        """The offset after the last record handed out, for each partition where it is known."""
         return self._on_loop(lambda: self._target.positions)
 
     def __iter__(self) -> Self:

@@ -25,9 +25,9 @@ class Relay(Protocol):
 
 
 class LoopThread:
-    """An event loop in a daemon thread; closed once, by whoever made it.
+    """An event loop in a daemon thread; closed once, by its owner.
 
-    Any thread may have it run something, also while another one closes it: no wait is left without an end.
+    Any thread may run a coroutine on it, also while another thread closes it: every wait has an end.
     """
 
     def __init__(self) -> None:
@@ -79,10 +79,10 @@ class LoopThread:
                 future.cancel()  # one that is done takes no notice
 
     def close(self, farewell: Coroutine[Any, Any, None] | None) -> None:
-        """Refuse what comes, run ``farewell``, end what is still under way, and then the thread.
+        """Refuse further calls, run ``farewell``, cancel the calls under way, and end the thread.
 
-        If the wait for all that is interrupted, it goes on by itself. Where nobody has closed a client before
-        the interpreter ends, there is nothing to wait for: its thread runs no more.
+        If the wait for all that is interrupted, it goes on by itself. A client that is still open when the
+        interpreter ends needs no wait: its thread runs no more.
         """
         if sys.is_finalizing():
             if farewell is not None:
@@ -129,7 +129,6 @@ class _Call:
     heard: asyncio.Future[None]
 
     def make(self) -> None:
-        """Call, in this thread; what the function raises is raised in the other one."""
         error: Exception | None = ConnectionLost("the call was interrupted")
         try:
             self.function(self.argument)

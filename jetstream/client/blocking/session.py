@@ -82,6 +82,6 @@ class BlockingSession:
             self._thread.run(self._publish(taken))
 
     async def _publish(self, taken: list[_Taken]) -> None:
-        """Give envelopes to the publisher; nobody looks at their acks but `flush`."""
+        """Publish envelopes; only `flush` looks at their acks."""
         for subject, envelope, options in taken:
             _ = await self._publisher.publish(subject, envelope, **options)

@@ -25,7 +25,7 @@ def _locked(
 
 
 class BlockingTable(Facade[StreamTable], Mapping[bytes, Record]):
-    """A `StreamTable` for any thread: each use sees it as it is then, never a batch half taken in."""
+    """A `StreamTable` for any thread: each call sees its current records, and all of a batch or none."""
 
     def __getitem__(self, key: bytes | str) -> Record:  # written out: mypy would take Mapping's signature
         with self._target.lock:
@@ -42,6 +42,6 @@ class BlockingTable(Facade[StreamTable], Mapping[bytes, Record]):
 
     @property
     def next_offset(self) -> Offset:
-        """The offset after the last that the table has taken in."""
+        """The offset after the last record in the table."""
         with self._target.lock:
             return self._target.next_offset

@@ -34,7 +34,7 @@ class Consumer:
     def __init__(
         self, open_consumption: Callable[[], ConsumerTasks], settings: ConsumeSettings, background: Background
     ) -> None:
-        """Ask nothing of anybody before the first record is wanted, or the block begins."""
+        """Send nothing before the first record is asked for, or the block begins."""
         self._open = open_consumption
         self._settings = settings
         self._background = background
@@ -46,7 +46,7 @@ class Consumer:
 
     @property
     def group(self) -> str:
-        """Whose member it is."""
+        """The name of its group."""
         return self._settings.group
 
     @property
@@ -56,7 +56,7 @@ class Consumer:
 
     @property
     def positions(self) -> dict[str, int]:
-        """The offset after what was handed out, for each partition of which it is known."""
+        """The offset after the last record handed out, for each partition where it is known."""
         return {
             lane.stream: lane.position for lane in self._lanes if lane.is_open and lane.position is not None
         }
@@ -67,7 +67,7 @@ class Consumer:
         return tuple(sorted(lane.stream for lane in self._lanes if lane.is_paused))
 
     def session_name(self, partition: str) -> str:
-        """Return the name of a session for what is derived from a partition's records, by any member.
+        """Return the session name for messages derived from a partition's records, the same for all members.
 
         It is another one in another life of the stream, whose offsets begin anew; the same after a restart.
 
@@ -86,16 +86,16 @@ class Consumer:
     async def __anext__(self) -> Record:
         """Return the next record, of any partition; the one before it is processed.
 
-        What is ``retriable`` is tried again without an end, and logged.
+        A ``retriable`` error is logged, and tried again without an end.
 
         Raises:
             StopAsyncIteration: the consumer is closed.
             InstanceFenced: another process has joined with the same ``instance``.
-            OffsetOutOfRange, StreamRecreated: the cursor is not in the stream any more, and no ``reset`` was
-                said. ``detail["stream"]`` is the partition; raised again until it is sought or given up.
+            OffsetOutOfRange, StreamRecreated: the cursor is not in the stream any more, and ``reset`` is not
+                set. ``detail["stream"]`` is the partition; raised again until it is sought or given up.
             CorruptDataError, DivergedHistory: likewise; see `BatchReader.__anext__`.
-            RequestError: the group will not have this member; what cannot be.
-            Exception: what a callback has raised.
+            RequestError: the group refuses this member, or an option is invalid.
+            Exception: raised by a callback.
         """
         while True:
             record = None if self.delivery is None else self.delivery.next()
@@ -215,7 +215,7 @@ class Consumer:
 
 
 async def _run(consumer: Consumer, consumption: ConsumerTasks) -> None:
-    """Consume; a ``consumer`` that nobody else knows any more lives as long as this."""
+    """Consume; keeps a ``consumer`` alive to which the application has no reference left."""
     await consumption.run()
     del consumer
 

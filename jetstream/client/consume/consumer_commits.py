@@ -39,7 +39,7 @@ class _Wish:
 
 
 class Committer:
-    """Takes wishes, and stores what is due for them.
+    """Stores the cursors that were requested since the last commit.
 
     Invariant:
         C25: one commit is under way at a time.
@@ -54,10 +54,10 @@ class Committer:
         self._is_over = False
 
     async def commit(self, places: Places) -> None:
-        """Return when the cursors are durable where ``places`` says, behind all that was wished before.
+        """Return when the cursors of ``places`` are durable, and those of all earlier calls.
 
         Raises:
-            Fenced: something of it is not this member's any more; nothing of that is stored.
+            Fenced: a partition is not this member's any more; its cursor is not stored.
             ConnectionLost: the consumer was closed meanwhile, outcome unknown.
             JetstreamError: the coordinator refuses it.
         """
@@ -68,7 +68,7 @@ class Committer:
         await wish.done
 
     async def run(self) -> None:
-        """Store, until cancelled; what is wished for then, or later, is of unknown outcome."""
+        """Store requested cursors until cancelled; the outcome of requests then, or later, is unknown."""
         try:
             while True:
                 self._current = await self._wishes.get()
@@ -141,11 +141,11 @@ class ConsumerCommits:
         """Processed since the last commit in the background."""
 
     def begin(self, lane: PartitionBuffer, cursor: CursorPosition | None) -> None:
-        """Take in where the group's cursor is; None: it has none."""
+        """Record the group's cursor of a partition; None: it has none."""
         self._known.begin(lane.claim, cursor)
 
     def go_back(self, lane: PartitionBuffer) -> None:
-        """Let the next commit be below the cursor: the application, or what it asked for, goes back."""
+        """Allow the next commit to be below the cursor: the application, or its ``reset``, goes back."""
         self._known.go_back(lane.claim)
 
     def forget(self, lanes: Iterable[PartitionBuffer]) -> None:
@@ -153,7 +153,7 @@ class ConsumerCommits:
         self._known.forget(lane.claim for lane in lanes)
 
     def lose(self, lanes: Iterable[PartitionBuffer]) -> None:
-        """Take in that these are taken away: whoever asks for a commit next is told what it leaves out."""
+        """Record that these are taken away: the next commit raises an error that names what it leaves out."""
         self._taken |= {lane.stream for lane in lanes if self._known.due(_places([lane], _position))}
 
     def has_begun(self, lane: PartitionBuffer) -> None:
@@ -162,7 +162,7 @@ class ConsumerCommits:
             self._is_due.set()
 
     def has_processed(self, rows: int) -> None:
-        """Count what is processed; commit if that is often enough."""
+        """Count processed records; commit at the chosen interval."""
         self._rows += rows
         most = self._settings.commit_records
         if most is not None and self._rows >= most:
@@ -196,11 +196,11 @@ class ConsumerCommits:
             raise _taken_away(taken)
 
     async def at(self, offsets: Mapping[str, int]) -> None:
-        """Commit what the application says, forward or back; raises as `Committer.commit`.
+        """Commit the application's offsets, forward or back; raises as `Committer.commit`.
 
         Raises:
             RequestError: no offset, or a partition that is not this member's.
-            MemberFenced: something of it was taken away before its turn came; the rest is stored.
+            MemberFenced: a partition was taken away before the commit; the rest is stored.
         """
         places: dict[PartitionBuffer, CursorPosition] = {}
         for stream, offset in offsets.items():
@@ -229,9 +229,9 @@ class ConsumerCommits:
         await self._processed(lanes)
 
     async def ahead(self, delivery: Delivery) -> bool:
-        """Commit what is about to be handed out, if it is so wanted; return whether it may be.
+        """Commit the delivery before it is handed out, if the options ask for that; return whether it may be.
 
-        If it may not, or the wait is cancelled, it is back in its lane.
+        If it may not, or the wait is cancelled, it is back in its buffer.
         """
         if self._settings.commit != "before":
             return True

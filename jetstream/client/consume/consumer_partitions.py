@@ -43,7 +43,7 @@ class ConsumerServices:
 
 
 class ConsumerPartitions:
-    """Reads what the membership says; see `Reading`."""
+    """Reads the partitions of the membership's assignment; see `Reading`."""
 
     def __init__(self, services: ConsumerServices) -> None:
         """Nothing is asked before the member is given its first event."""
@@ -81,7 +81,7 @@ class ConsumerPartitions:
             self._feeds.start(lane, FeedStart(start), self._tasks)
 
     async def told(self) -> None:
-        """Return when the application has heard of all that it has lost."""
+        """Return when the callbacks for all lost partitions have returned."""
         while self._telling:
             await asyncio.wait(self._telling)
 
@@ -93,7 +93,7 @@ class ConsumerPartitions:
         self._tasks.create_task(self._begin(lanes))
 
     def stop(self, claims: tuple[Claim, ...]) -> None:
-        """Give these up: what nobody works on at once, the rest when that is done."""
+        """Give these up: idle ones at once, the others when the application is done with them."""
         lanes = self._lanes.of(claims)
         for lane in lanes:
             self._feeds.stop(lane)
@@ -119,7 +119,7 @@ class ConsumerPartitions:
     # --- coming -------------------------------------------------------------------------------------------
 
     async def _begin(self, lanes: list[PartitionBuffer]) -> None:
-        """Find out where to begin, tell the application, read."""
+        """Find out where to begin, call the application's callback, read."""
         try:
             await self._find_cursors(lanes)
         except JetstreamError as error:
@@ -153,7 +153,7 @@ class ConsumerPartitions:
         self._wheres[lane.claim] = where
 
     def _elsewhere(self, lane: PartitionBuffer, error: JetstreamError) -> FeedStart | None:
-        """Return where to go on if that is said; ``error``: the lane's beginning is not in the stream."""
+        """Return where to go on by the ``reset`` option, if any; ``error``: why not at the cursor."""
         del error
         if self._settings.reset is None:
             return None
@@ -164,7 +164,7 @@ class ConsumerPartitions:
     # --- going --------------------------------------------------------------------------------------------
 
     async def _give_up(self, lanes: list[PartitionBuffer]) -> None:
-        """Let the application finish what it works on, commit, and say that these are free."""
+        """Let the application finish its record, commit, and report that these are free."""
         for lane in lanes:
             await lane.has_begun.wait()
             await lane.is_idle.wait()

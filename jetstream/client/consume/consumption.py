@@ -35,8 +35,8 @@ class ConsumerTasks:
     """Runs until it is closed or has failed; made by `Consumer`.
 
     Attributes:
-        lanes: what was read.
-        failure: why there are no more records, if that is not what the application wanted.
+        lanes: records that were read.
+        failure: why there are no more records; None if the application closed the consumer.
         is_over: nothing runs any more.
         was_over: set then.
     """
@@ -81,7 +81,7 @@ class ConsumerTasks:
             self._is_done()
 
     async def _until_ended(self, partitions: ConsumerPartitions) -> NoReturn:
-        """Wait until it is over, and the application has heard of all that it lost by that."""
+        """Wait until it is over, and the callbacks for the partitions lost by that have returned."""
         await self._ended.wait()
         await partitions.told()
         raise _Ended
@@ -117,7 +117,7 @@ class ConsumerTasks:
                 return delivery
 
     def finish(self, done: Delivery | None) -> None:
-        """Take back what was in the application's hands."""
+        """Return the delivery in the application's hands to its buffer."""
         if done is None or self._partitions is None:
             return
         self._partitions.commits.has_processed(self.lanes.finish(done))

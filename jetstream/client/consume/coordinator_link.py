@@ -1,9 +1,9 @@
-"""The way to the coordinators of groups: requests, and heartbeats for all members of a client at once.
+"""Connections to the coordinators of groups: requests, and heartbeats for all members of a client at once.
 
-A heartbeat is a long poll. It says of every member on its connection what that has heard; the coordinator
-keeps it until it has news for one of them. So a member hears of what it is to do within a round trip, and a
-node with many members on one connection has one request of them. A member that comes, goes or has heard more
-has another heartbeat sent, which the coordinator takes instead of the one that it keeps.
+A heartbeat is a long poll. It has, for every member on its connection, the last assignment that the member
+has; the coordinator answers once it has news for one of them. So news reach a member within a round trip, and
+a node with many members on one connection has one request of them. A member that comes, goes or has a newer
+assignment sends another heartbeat, which the coordinator takes instead of the one that it keeps.
 
 These connections are not those on which records are read: there heartbeats would wait behind records, and
 find no room among the fetches that wait at the ends of many partitions.
@@ -39,23 +39,23 @@ class BeatingMember(Protocol):
         """How long it may be unheard."""
 
     def beat(self) -> MemberBeat | None:
-        """Return what is to be said of it; None: nothing now."""
+        """Return the member's part of a heartbeat; None: nothing now."""
 
     def assigned(self, connection: ConnectionId, assignment: MemberAssignment) -> None:
-        """Hear of an assignment, its own or another's."""
+        """Handle an assignment, its own or another's."""
 
     def refused(self, connection: ConnectionId, beat: MemberBeat, error: JetstreamError) -> None:
-        """Hear that the coordinator knows no such member, or not like that."""
+        """Handle the refusal of a member, or of its generation, by the coordinator."""
 
     def disconnected(self, connection: ConnectionId) -> None:
-        """Hear that nothing more comes from there."""
+        """Handle the end of a connection."""
 
 
 class GroupLink:
     """A connection to a node that coordinates groups.
 
     Invariant:
-        C21: every member on it is told when nothing more comes from it, unless it has gone before, or the
+        C21: every member on it is notified of its end, unless it has gone before, or the
             client is closed.
     """
 
@@ -102,11 +102,11 @@ class GroupLink:
             self._due.set()
 
     def wake(self) -> None:
-        """Send the next heartbeat now: there is something else to say."""
+        """Send the next heartbeat now, as its content has changed."""
         self._due.set()
 
     async def _run(self) -> None:
-        """Send heartbeats as long as there is anybody to speak of and somebody to hear it."""
+        """Send heartbeats as long as there are members and a connection."""
         while self._members and not self.link.closed:
             self._due.clear()
             beats = [beat for member in self._members if (beat := member.beat()) is not None]
@@ -183,7 +183,7 @@ class GroupLinks:
     """The connections to coordinators, each with the heartbeats of all members there."""
 
     def __init__(self, links: NodeLinks, timeout_s: float, tasks: Background) -> None:
-        """Connect by ``links``, which nobody else uses; ``timeout_s``: for an answer."""
+        """Connect by ``links``, which has no other user; ``timeout_s``: for an answer."""
         self._links = links
         self._timeout_s = timeout_s
         self._tasks = tasks

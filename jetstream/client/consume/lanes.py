@@ -79,12 +79,12 @@ class PartitionBuffer:
 
     @property
     def processed(self) -> Offset | None:
-        """The offset after what is processed; None if it is not known where reading has begun."""
+        """The offset after the last processed record; None if it is not known where reading has begun."""
         return self._after(0 if self.in_hand is None else self.in_hand.rows_done)
 
     @property
     def position(self) -> Offset | None:
-        """The offset after what was handed out."""
+        """The offset after the last record handed out."""
         return self._after(0 if self.in_hand is None else self.in_hand.rows_handed_out)
 
     def _after(self, rows: int) -> Offset | None:
@@ -95,14 +95,14 @@ class PartitionBuffer:
         return max(self.read_to, self.place or self.read_to)
 
     def has_read_to(self, offset: Offset) -> None:
-        """Take in how far it was read, at first where that begins."""
+        """Record the offset up to which it was read, at first the offset where that begins."""
         self.read_to = offset
         if self.place is None:
             self.place = offset
 
 
 class Delivery:
-    """A chunk in the application's hands, or in those of whoever hands it on; used by one thread at a time.
+    """A chunk in the application's hands; used by one thread at a time.
 
     Invariant:
         C22: a row counts as processed only when the next one was asked for.
@@ -199,7 +199,7 @@ class PartitionBuffers:
         raise RequestError(f"{stream[:256]!r} is not assigned to this consumer")
 
     def worked_on(self) -> tuple[int, int] | None:
-        """Return what the application works on, by numbers that change with it; None: nothing."""
+        """Return numbers of the application's current record that change with it; None: it has none."""
         in_hand = (lane.in_hand for lane in self._lanes.values() if lane.in_hand is not None)
         worked_on = ((each.number, each.rows_handed_out) for each in in_hand if each.rows_handed_out > 0)
         return next(worked_on, None)
@@ -217,7 +217,7 @@ class PartitionBuffers:
         self._settle(lane)
 
     def take(self, rows_max: int | None = None) -> Delivery | None:
-        """Return what is to be handed out next, ``rows_max`` records at most; None if nothing has come.
+        """Return the next delivery, ``rows_max`` records at most; None if nothing has come.
 
         Raises:
             JetstreamError: a partition cannot be read on; again and again, until it is sought or given up.
@@ -242,7 +242,7 @@ class PartitionBuffers:
         return lane.in_hand
 
     def finish(self, delivery: Delivery) -> int:
-        """Take back what is in hand: its rest waits again; return how many rows of it were processed."""
+        """Return a delivery's rest to its buffer; return how many rows of it were processed."""
         lane = delivery.lane
         delivery.is_taken_back = True
         if lane.in_hand is not delivery:
@@ -258,7 +258,7 @@ class PartitionBuffers:
         return rows
 
     def stop(self, lane: PartitionBuffer) -> None:
-        """Hand out nothing more of it; what is in hand is not affected. It is still this member's."""
+        """Hand out nothing more of it; a delivery in hand is not affected. It is still this member's."""
         lane.is_open = False
         self._empty(lane)
 
