@@ -1,4 +1,4 @@
-"""A client's membership in a group: what the machine wants is sent, what is answered it is told."""
+"""A client's membership in a group: performs the machine's actions, gives it the coordinator's answers."""
 
 import asyncio
 import logging
@@ -114,10 +114,10 @@ class GroupMembership:
             self._link.wake()
 
     async def ask(self, request_of: Callable[[int], Request]) -> Response:
-        """Ask the coordinator, whoever it is by then, until there is an answer.
+        """Ask the coordinator, also its successors, until there is an answer.
 
         Raises:
-            JetstreamError: the answer, if to ask again is no use.
+            JetstreamError: the answer, if another attempt is no use.
         """
         attempt = 0
         while True:
@@ -268,22 +268,22 @@ class GroupMembership:
         return self._session_timeout_s
 
     def beat(self) -> MemberBeat | None:
-        """Return what a heartbeat is to say."""
+        """Return the member's part of a heartbeat; None: nothing now."""
         beat = self._machine.beat
         return None if beat is None else member_beat(self._group, beat)
 
     def assigned(self, connection: ConnectionId, assignment: MemberAssignment) -> None:
-        """Hear of an assignment; it may be another member's."""
+        """Handle an assignment; it may be another member's."""
         if assignment.group == self._group and assignment.member == self._machine.member_id:
             self._assigned(connection, assignment)
 
     def refused(self, connection: ConnectionId, beat: MemberBeat, error: JetstreamError) -> None:
-        """Hear that somebody is refused; it may be another member."""
+        """Handle the refusal of a member; it may be another one."""
         if beat.group == self._group and beat.member == self._machine.member_id:
             self.give(MemberRefused(connection, self._machine.member_id, refusal_of(error)))
 
     def disconnected(self, connection: ConnectionId) -> None:
-        """Hear that the connection is gone."""
+        """Handle the end of a connection."""
         self.give(CoordinatorLost(connection))
 
 

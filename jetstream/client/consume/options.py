@@ -127,10 +127,10 @@ class ConsumeSettings:
 
 
 def consume_settings(streams: str | Sequence[str], group: str, options: ConsumeOptions) -> ConsumeSettings:
-    """Return what was asked for.
+    """Return the options, checked.
 
     Raises:
-        RequestError: an option, or a combination, that cannot be.
+        RequestError: an option, or a combination, is invalid.
         InvalidName: of the group or of a stream.
     """
     terms = _terms(options)

@@ -37,7 +37,7 @@ class FeedStart:
 
 
 class PartitionPrefetcher:
-    """Puts what it reads of a partition into its lane, whenever that has room."""
+    """Reads a partition into its buffer, whenever that has room."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class PartitionFeeds:
             links: to the nodes.
             settings: of the consumer.
             lanes: that are filled.
-            begun: called when it is known where a lane begins, and whenever more is known.
-            elsewhere: says where to go on if a start is not in the stream any more; None: it is an error.
+            begun: called when the beginning of a lane is known, and whenever more is known.
+            elsewhere: returns where to go on if a start is not in the stream any more; None: it is an error.
         """
         self._links = links
         self._settings = settings
@@ -126,7 +126,7 @@ class PartitionFeeds:
         return running is not None
 
     async def _run(self, feed: PartitionPrefetcher, where: FeedStart) -> None:
-        """Read until cancelled, or until it fails: the application is told in its turn."""
+        """Read until cancelled, or until a failure, which the application gets in its turn."""
         stream = feed.lane.stream
         while True:
             try:

@@ -21,7 +21,7 @@ _OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class RangeAway(Exception):
-    """A range cannot be read where the node said that it lies; ask for it over the socket."""
+    """A range cannot be read at the place that the node returned; ask for it over the socket."""
 
 
 class LocalRanges:
@@ -32,16 +32,16 @@ class LocalRanges:
     """
 
     def __init__(self, *, usable: bool) -> None:
-        """``usable``: the node is on this machine, and nobody has forbidden it."""
+        """``usable``: the node is on this machine, and the options allow it."""
         self.usable = usable
         """Whether to ask for ranges where they lie; no more once the first one could not be read."""
         self._has_worked = False
 
     async def read(self, where: StoredRangeResponse, room: memoryview) -> None:
-        """Fill ``room``; what is not in the page cache is read by a thread.
+        """Fill ``room``; a thread reads bytes that are not in the page cache.
 
         Raises:
-            RangeAway: the file is not there, not that one, shorter, or may not be read.
+            RangeAway: the file is missing, another one or shorter, or this process may not read it.
         """
         assert len(room) == where.length, "C16: the whole range is read"
         try:

@@ -42,6 +42,6 @@ async def connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_
 
 
 async def close_nats(client: NatsClient) -> None:
-    """Close a connection, be it lost: nats-py then fails to send what it has kept for the next one."""
+    """Close a connection, also a lost one, where nats-py fails to send the messages that it kept."""
     with suppress(OSError, RuntimeError):  # asyncio's, and uvloop's, about a transport that is closed
         await client.close()

@@ -1,4 +1,4 @@
-"""Which nodes there are, who has a stream or coordinates a group, and one connection to each, for all."""
+"""The nodes, the places of streams and of groups' coordinators, and one shared connection to each node."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ class FixedAddresses:
         self._addresses = tuple(addresses)
 
     async def addresses(self) -> Sequence[Address]:
-        """Return what was given."""
+        """Return the fixed addresses."""
         return self._addresses
 
 
@@ -58,13 +58,13 @@ def parse_address(text: str) -> Address:
 
 
 class NodeLinks:
-    """The open connections, re-opened when they are gone, and what the nodes have told of each other.
+    """The open connections, re-opened when they are gone, and the places of streams as nodes report them.
 
     A node may be known by two addresses: the one under which it was reached, which is tried first, and the
     one that it advertises.
 
     Invariant:
-        C2: at most one connection to a node is open, and at most one is being opened for those who want it.
+        C2: at most one connection to a node is open, and at most one is being opened, for all callers.
     """
 
     def __init__(self, book: AddressBook, timeout: float, access: SocketAccess | None = None) -> None:
@@ -103,10 +103,10 @@ class NodeLinks:
         return await self._opened(node, lambda: self._open_node(node))
 
     async def replicas_of(self, stream: str, *, refresh: bool = False) -> StreamReplicas:
-        """Return where ``stream`` is, as a node told last; ``refresh``: as the next node tells now.
+        """Return where ``stream`` is, as a node reported last; ``refresh``: as the next node reports now.
 
         Raises:
-            UnknownStream: every node that could be asked says so.
+            UnknownStream: every node that could be asked reports it.
             JetstreamError: no node could be asked; as `link`.
         """
         if not refresh and stream in self._replicas:
@@ -130,7 +130,7 @@ class NodeLinks:
         raise reason
 
     async def stream_names(self) -> list[str]:
-        """Return the names of all streams in their order, as the next node tells them now.
+        """Return the names of all streams in their order, as the next node reports them now.
 
         Raises:
             JetstreamError: no node could be asked; as `link`.
@@ -240,7 +240,7 @@ class NodeLinks:
     # --- connecting ------------------------------------------------------------------------------------
 
     async def _opened(self, node: str | None, connect: Callable[[], Awaitable[SocketLink]]) -> SocketLink:
-        """Connect, or share the outcome of who is about to."""
+        """Connect, or share the outcome of an attempt under way."""
         if self._closed:
             raise RequestError("this client is closed")
         opening = self._opening.get(node)
@@ -302,7 +302,7 @@ class NodeLinks:
         return list(dict.fromkeys(address for address in known if address is not None))
 
     async def _dial(self, address: Address) -> SocketLink:
-        """Connect to whoever is at ``address``, and return the connection to that node that is shared."""
+        """Connect to ``address``, and return the shared connection to the node there."""
         self._attempts += 1
         try:
             link = await SocketLink.open(*address, self._timeout, self._access)
@@ -322,7 +322,7 @@ class NodeLinks:
 
 
 def _replicas(metadata: StreamMetadata, racks: Mapping[str, str | None]) -> StreamReplicas:
-    """Return where a stream is; a server that does not say knows only itself."""
+    """Return where a stream is; a server of an older version reports only the leader."""
     alone = () if metadata.leader is None else (metadata.leader,)
     return StreamReplicas(
         incarnation=metadata.incarnation,

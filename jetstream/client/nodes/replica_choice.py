@@ -46,7 +46,7 @@ class StreamReplicas:
 
 
 class Locality(NamedTuple):
-    """Where a reader stands, as far as it was told."""
+    """The node and the rack of a reader, as far as they are set."""
 
     node: str | None = None
     """The node that it is next to."""
@@ -83,11 +83,11 @@ class RouteStep:
 def choose(
     known: StreamReplicas, purpose: Purpose, wish: ReadPreference, shunned: Collection[str], turn: int
 ) -> RouteStep | None:
-    """Return whom to ask; None if that is the leader and nobody leads.
+    """Return the node to ask; None if that is the leader and there is none.
 
     Args:
         known: where the stream is.
-        purpose: what is asked for.
+        purpose: of the request.
         wish: the application's.
         shunned: nodes that have failed a moment ago.
         turn: any number; readers with different ones are spread over replicas that are equally near, one with

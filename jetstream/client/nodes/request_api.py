@@ -62,8 +62,8 @@ class NatsRequests:
 
         Raises:
             NoResponders: no node is attached to NATS.
-            DeadlinePassed: no answer in time; what was asked may have been done.
-            JetstreamError: what the node answered.
+            DeadlinePassed: no answer in time; the outcome is unknown.
+            JetstreamError: the node's refusal.
         """
         subject = f"{self._prefix}.{name}"
         try:

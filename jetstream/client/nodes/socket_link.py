@@ -120,7 +120,7 @@ class WakeUp:
 
     @property
     def waiting(self) -> int:
-        """Bytes that have arrived and that nobody was woken for."""
+        """Bytes that have arrived without a wake-up."""
         if self._socket is None:
             return 0
         found = fcntl.ioctl(self._socket.fileno(), termios.FIONREAD, bytes(4))
@@ -274,7 +274,7 @@ class SocketLink(asyncio.BufferedProtocol):
         self._transport.write(data)
 
     def close(self) -> None:
-        """Close; what is in flight is lost."""
+        """Close; requests in flight fail."""
         self._fail_all(ConnectionLost("the connection was closed"))
         if self._transport is not None:
             self._transport.abort()
@@ -294,7 +294,7 @@ class SocketLink(asyncio.BufferedProtocol):
         return self._scratch if self._window is None else self._window
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take in what was received."""
+        """Handle received bytes."""
         self._taken += nbytes
         if self._window is None:
             events = self._machine.receive_data(self._scratch[:nbytes])
@@ -307,7 +307,7 @@ class SocketLink(asyncio.BufferedProtocol):
             self._wake_up.when_filled(self._machine.body_window())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what is in flight."""
+        """Fail all requests in flight."""
         if isinstance(exc, ssl.SSLError):
             self._fail_all(TlsFailed(f"the connection was lost: {tls_problem(exc)}"))
         else:

@@ -23,10 +23,10 @@ class Arrival:
 
 
 class StreamRoute:
-    """`choose` says where a reader goes; here is what it is told, and the connection.
+    """The state behind a reader's `choose`, and its connection.
 
     Invariant:
-        C14: after every failure another node says where the stream is, before anybody is asked again.
+        C14: after every failure another node reports where the stream is, before the next attempt.
     """
 
     def __init__(self, links: NodeLinks, stream: str, wish: ReadPreference) -> None:
@@ -45,20 +45,20 @@ class StreamRoute:
         self._has_caught_up = False
 
     async def to_offsets(self, incarnation: str | None) -> Arrival:
-        """Return who knows where the stream begins and ends; see `to_records`."""
+        """Return a node that knows where the stream begins and ends; see `to_records`."""
         return await self._to(Purpose.OFFSETS, incarnation)
 
     async def to_records(self, incarnation: str | None, *, behind: bool) -> Arrival:
-        """Return whom to ask for records.
+        """Return the node to ask for records.
 
         Args:
             incarnation: the life of the stream that is read; None if any will do.
             behind: there are records to be read.
 
         Raises:
-            UnknownStream: there is none; more than one node says so if there are more.
+            UnknownStream: there is none; more than one node reports it if there are more.
             StreamRecreated: the stream has another incarnation now.
-            NotLeader: nobody leads it now; retriable.
+            NotLeader: it has no leader now; retriable.
             JetstreamError: as `NodeLinks.link`.
         """
         purpose = Purpose.CATCH_UP if behind and not self._has_caught_up else Purpose.TAIL

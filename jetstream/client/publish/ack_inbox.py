@@ -57,7 +57,7 @@ class Expectation(Protocol):
     token: int
 
     def on_answer(self, answer: PublishAck | PublishRefusal) -> bool:
-        """Take an answer in; return whether no more are wanted."""
+        """Record an answer; return whether no more are expected."""
 
     def on_failure(self, error: JetstreamError) -> None:
         """Handle that there will be no answer."""
@@ -111,18 +111,18 @@ class AckOfEach:
         return self.future.done()
 
     def on_failure(self, error: JetstreamError) -> None:
-        """End without all the acks; the error says which came."""
+        """End without all the acks; the error names those that came."""
         if not self.future.done():
             error.detail["acked_by"] = ",".join(sorted(self._acks))
             self.future.set_exception(error)
 
 
 class AckInbox:
-    """Hands out reply subjects and brings what is said on them to whoever waits.
+    """Hands out reply subjects and brings their answers to the expectations.
 
     Invariants:
         C8: an expectation leaves exactly once: answered, refused, overdue, withdrawn or abandoned.
-        C9: each lane is in the order of its deadlines, and empty or headed by one who waits.
+        C9: each lane is in the order of its deadlines, and empty or headed by one that still waits.
     """
 
     def __init__(self, nats: NatsClient) -> None:
@@ -142,7 +142,7 @@ class AckInbox:
         )
 
     def expect(self, expectation: Expectation, timeout: float) -> str:
-        """Return the reply subject under which ``expectation`` is told what comes within ``timeout`` s."""
+        """Return the reply subject whose answers within ``timeout`` s ``expectation`` gets."""
         self._token += 1
         token = expectation.token = self._token
         self._waiting[token] = expectation, timeout
@@ -186,7 +186,7 @@ class AckInbox:
             self.withdraw(expectation)
 
     def _expire(self, timeout: float) -> None:
-        """End what is overdue in one lane, and come again when its next one is due."""
+        """End the overdue expectations of one lane, and schedule the next call for its next deadline."""
         lane = self._lanes.get(timeout)
         if lane is None:
             return

@@ -148,9 +148,9 @@ def pieces_of_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows in order, so many at a time that one more would be over a limit; one row at least.
 
-    The limits are ``fill`` bytes, about, and ``records_max``. Where the rows are cut follows from the rows
-    alone, never from the batches they come in: who publishes an equal table again must find each of its
-    envelopes under the id that it had.
+    The limits are ``fill`` bytes, about, and ``records_max``. The cuts follow from the rows
+    alone, never from the batches they come in: each envelope of an equal table that is published again must
+    have the id that it had.
     """
     waiting: list[pa.RecordBatch] = []
     sizes: list[_Sizes] = []
@@ -240,8 +240,8 @@ def checked_ack(ack: PublishAck, records: int) -> PublishAck:
     """Return the ack of an envelope with so many ``records``.
 
     Raises:
-        Unsupported: whoever acked does not know envelopes, and has stored the envelope itself as a record.
-        RequestError: something else was published under the envelope's id, and is what is stored.
+        Unsupported: the server does not know envelopes, and has stored the envelope itself as a record.
+        RequestError: other records were published under the envelope's id, and are stored.
     """
     if not isinstance(ack, BatchAck) and not ack.duplicate:
         raise Unsupported(f"stream {ack.stream} stored an envelope of {records} records as one message")

@@ -1,9 +1,9 @@
 """Publishing record by record, sent in batch envelopes: the application's pace, the network's sizes.
 
-When an envelope is sent is the transmit policy's to say (the words are those of Apache DistributedLog):
+The transmit policy decides when an envelope is sent (the words are those of Apache DistributedLog):
 
-    immediate  as soon as the event loop has turned: what is published at once, or while all before it waits
-               for acks, goes together
+    immediate  as soon as the event loop has turned: records that are published at once, or while all before
+               them wait for acks, go together
     linger     when it is full, or a little after its first record came
     bytes      when it is full, or at a `flush`: before, its records have no acks
 """
@@ -151,10 +151,10 @@ class BatchPublisher:
         return RecordAck(batch, len(batch.rows) - 1)
 
     async def flush(self) -> None:
-        """Send what waits, and return when all of it is acked.
+        """Send the waiting records, and return when all of them are acked.
 
         Raises:
-            JetstreamError: the first failure that nobody has looked at.
+            JetstreamError: the first failure that was not seen through its future.
         """
         self._close(self._filling)
         while self._full or self._sending:
@@ -171,7 +171,7 @@ class BatchPublisher:
             await self._change()
 
     def abandon(self) -> None:
-        """Send nothing any more: the acks of what waits fail, and nobody waits for room."""
+        """Send nothing any more: the acks of waiting records fail, and nobody waits for room."""
         self._left = True
         self._close(self._filling)
         while self._full:

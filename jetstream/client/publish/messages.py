@@ -88,7 +88,7 @@ class PublishAck:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchAck(PublishAck):
-    """The ack of a whole batch envelope: who has stored it as something else does not tell a count."""
+    """The ack of a whole batch envelope; a server that stored it as a single record sends no count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def encode_options(value: bytes | None, options: PublishOptions) -> tuple[bytes,
     """Return payload and NATS headers of a message.
 
     Raises:
-        InvalidHeader: something cannot be said in a NATS header.
+        InvalidHeader: a value has characters that a NATS header cannot carry.
         RequestError: a tombstone with a value.
         TypeError: an option that does not exist.
     """
@@ -185,7 +185,7 @@ def _check(name: str, text: str) -> None:
 
 
 def parse_ack(payload: bytes) -> PublishAck | PublishRefusal | None:
-    """Return what a reply to a publish says; None if it is not from a stream but from somebody else."""
+    """Return the ack or the refusal in a reply to a publish; None if the reply is not from a stream."""
     try:
         fields: object = from_json(payload)
     except ValueError:

@@ -39,7 +39,7 @@ WINDOW_DEFAULT: Final = 1000
 
 
 class UnobservedFailures:
-    """Futures of messages that failed; beyond a hundred that nobody has looked at they are only counted."""
+    """Futures of messages that failed and were not looked at; beyond a hundred they are only counted."""
 
     def __init__(self) -> None:
         self._futures: list[ClaimedFuture[Any]] = []
@@ -58,9 +58,9 @@ class UnobservedFailures:
             self._uncounted += 1
 
     def raise_first(self) -> None:
-        """Raise the first failure that nobody has looked at, if there is one, and forget all of them.
+        """Raise the first failure that was not looked at, if there is one, and forget all of them.
 
-        A note says how many there are.
+        A note has their number.
         """
         failed = [future for future in self._futures if not future.claimed]
         count = len(failed) + self._uncounted
@@ -122,7 +122,7 @@ class Publisher:
     """Publishes without waiting for each ack; at most ``window`` are outstanding.
 
     ``await publisher.publish(…)`` returns a future of the ack as soon as the message is given to NATS, and
-    waits only while the window is full. A failure that nobody looked at through its future is raised by the
+    waits only while the window is full. A failure that was not seen through its future is raised by the
     next `flush`, or when the ``async with`` block ends.
 
     Invariants:
@@ -204,7 +204,7 @@ class Publisher:
         """Return when every message is acked.
 
         Raises:
-            JetstreamError: the first failure that nobody has looked at; a note says how many there are.
+            JetstreamError: the first failure that was not seen through its future; a note has their number.
         """
         while self._outstanding:
             self._changed.clear()

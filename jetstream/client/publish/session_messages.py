@@ -1,4 +1,4 @@
-"""The messages of a session: how they are to be published, what is on its way, and the acks."""
+"""The messages of a session: their options, those on their way, and their acks."""
 
 import uuid
 from collections import deque
@@ -72,7 +72,7 @@ class PublisherSessionSettings:
 
     @classmethod
     def of(cls, name: str | None, options: SessionOptions) -> "PublisherSessionSettings":
-        """Return what the options say; without a name, with one that nobody else has.
+        """Return the checked options; the default name is unique.
 
         Raises:
             TypeError: an option does not exist.
@@ -93,7 +93,7 @@ class PublisherSessionSettings:
         )
 
     def placed(self, options: PublishOptions, sequence: int, after: int) -> PublishOptions:
-        """Return what a message asks for, its place in the session included."""
+        """Return a message's options with its place in the session."""
         return {
             **options,
             "session": self.name,
@@ -103,7 +103,7 @@ class PublisherSessionSettings:
         }
 
     def forgotten(self, sequence: int, records: int | None) -> SessionAck:
-        """Return the ack of a message that is stored, nobody knows where."""
+        """Return the ack of a message that is stored at an unknown offset."""
         return SessionAck(self.stream or "", sequence, None, duplicate=True, count=records or 1)
 
     def consequence(
@@ -190,7 +190,7 @@ class UnackedMessages:
         return len(self._messages) < self._window and is_within
 
     def append(self, message: SessionMessage) -> None:
-        """Take in the next message."""
+        """Add the next message; there must be room for it."""
         self._messages.append(message)
         self._bytes += message.size
 

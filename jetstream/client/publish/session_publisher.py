@@ -205,14 +205,14 @@ class SessionPublisher:
         """Return when every message is acked.
 
         Raises:
-            JetstreamError: the first failure that nobody has looked at; a note says how many there are.
+            JetstreamError: the first failure that was not seen through its future; a note has their number.
         """
         while self._unacked:
             await self._wait()
         self._failures.raise_first()
 
     async def run(self) -> None:
-        """Send and send again, until cancelled or the session is given up; whatever fails is told to all."""
+        """Send and send again, until cancelled or given up; a failure then fails all messages."""
         try:
             while self._failed is None:
                 if self._trouble is not None:
@@ -225,7 +225,7 @@ class SessionPublisher:
             self._give_up(error)
 
     def abandon(self) -> None:
-        """Give up: what is not acked is of unknown outcome."""
+        """Give up: the outcome of messages that are not acked is unknown."""
         if self._failed is None:
             self._give_up(ConnectionLost("the session was left before the ack came"))
 
@@ -307,7 +307,7 @@ class SessionPublisher:
         self._changed.set()
 
     def _refused(self, message: SessionMessage, error: JetstreamError) -> None:
-        """C20: leave out what is refused for good; whatever else, what is not acked is sent again."""
+        """C20: leave out a message that is refused for good; otherwise send again all that is not acked."""
         consequence = self._settings.consequence(error, message, self._last_acked, is_begun=self._is_begun)
         if consequence is RefusalEffect.GIVE_UP:
             self._give_up(error)

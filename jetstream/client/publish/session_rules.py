@@ -46,11 +46,12 @@ def consequence_of(error: JetstreamError, *, names_last_acked: bool, is_begun: b
 def derived_consequence(
     error: JetstreamError, sequence: int, last_acked: int, *, names_last_acked: bool, is_begun: bool
 ) -> RefusalEffect:
-    """Return what follows where numbers and messages are derived from what is read.
+    """Return the effect of a refusal where numbers and messages are derived from records that are read.
 
-    Whoever else publishes this session publishes the same messages under the same numbers, each naming the
-    one before it, and stops at the first that is refused. So what is not above the stream's last number is
-    stored, and what the stream has beyond the last one that was acked here was derived elsewhere.
+    Any other publisher of this session publishes the same messages under the same numbers, each naming the
+    one before it, and stops at the first that is refused. So a message that is not above the stream's last
+    number is stored, and messages of the stream beyond the last one that was acked here were derived
+    elsewhere.
 
     Args:
         error: why the message is refused.
@@ -68,7 +69,7 @@ def derived_consequence(
 
 
 def named_last(error: SequenceGap) -> int:
-    """Return the last number of the session that the stream has, as its refusal says; 0 if it does not."""
+    """Return the last number of the session in the stream, as its refusal names it; 0 if it does not."""
     last = error.detail.get("last_sequence", 0)
     return last if isinstance(last, int) else 0
 
@@ -79,7 +80,7 @@ _GROWTH_MAX: Final = 16
 class AckTimeout:
     """How long a session waits for an ack before it sends again: longer where acks take longer.
 
-    Where a window of messages takes longer than the timeout, sending again only adds to what is waited for.
+    Where a window of messages takes longer than the timeout, sending again only delays the acks further.
     So it doubles whenever it has passed, and halves once a window full of acks came in a quarter of it.
     """
 

@@ -49,7 +49,7 @@ class FetchSettings:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records and columns a reader wants; the node leaves out the others."""
+    """The records and columns that a reader asks for; the node leaves out the others."""
 
     subject: str | None = None
     key: str | None = None
@@ -86,7 +86,7 @@ class FetchedRange:
 
     @property
     def length(self) -> int:
-        """Bytes that were sent, or told of."""
+        """Bytes that were sent, or that are read from the node's file."""
         return _length(self.response, len(self.body))
 
 
@@ -182,7 +182,7 @@ class FetchPipeline:
         return room
 
     def limit(self, max_bytes: int, prefetch_bytes: int) -> None:
-        """Ask for so much at a time, and so much ahead, from now on; what is under way stays so."""
+        """Set the bytes of one fetch and of the prefetch for later requests."""
         self._settings = replace(self._settings, max_bytes=max_bytes, prefetch_bytes=prefetch_bytes)
         self._ask()
 
@@ -192,7 +192,7 @@ class FetchPipeline:
         self._ready.clear()
 
     def break_off(self) -> None:
-        """Close the connection: after damage nobody knows where on it the next response begins."""
+        """Close the connection: after damage the beginning of the next response on it is unknown."""
         self._link.close()
 
     def _ask(self) -> None:
@@ -287,7 +287,7 @@ class FetchPipeline:
         self._ask()
 
     def _contradiction(self, response: FetchResponse, body_length: int, *, empty: bool) -> str | None:
-        """Return what is wrong with a response, as far as its header tells."""
+        """Return the contradiction in a response's header, None if there is none."""
         place = self._place
         if place.incarnation not in (None, response.incarnation):
             return f"incarnation {response.incarnation!r} instead of {place.incarnation!r}"

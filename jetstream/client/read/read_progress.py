@@ -1,4 +1,4 @@
-"""How far a reader is, told to whoever wants to show it."""
+"""A reader's progress, for a listener that shows it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ PlaceTold = Callable[[Offset], None]
 
 
 class ProgressCount:
-    """Counts what a reader hands out, and tells it at the reader's own pace, never twice the same."""
+    """Counts the records and bytes handed out; calls the listener, never twice with the same."""
 
     def __init__(self, listener: ReadProgressTold | None) -> None:
         self._told = listener
@@ -57,7 +57,7 @@ class ProgressCount:
 
 
 class PlaceCount:
-    """Tells where a reader is as `ProgressCount` does, and counts nothing: to add up bytes takes its time."""
+    """Calls the listener with a reader's place as `ProgressCount` does, without counts: adding up bytes takes time."""
 
     def __init__(self, listener: PlaceTold) -> None:
         self._told = listener

@@ -1,4 +1,4 @@
-"""Where a reader begins and ends: what the application wrote, and which offsets that is now."""
+"""The beginning and the end of a read: as the application wrote them, and as offsets now."""
 
 import asyncio
 from dataclasses import dataclass, field

@@ -91,7 +91,7 @@ class BatchReader:
     """
 
     def __init__(self, links: NodeLinks, read_range: ReadRange, settings: ReadSettings) -> None:
-        """Describe what to read; nothing is asked of a node before the first record is wanted."""
+        """Send nothing to a node before the first record is asked for."""
         self._wanted = read_range.validated()
         self._route = StreamRoute(links, read_range.stream, settings.wish)
         self.endless: Final = read_range.follow and read_range.end is None
@@ -141,7 +141,7 @@ class BatchReader:
 
     @property
     def high_watermark(self) -> Offset | None:
-        """End of what can be read, as the node last told it."""
+        """The end of the committed records, as a node reported it last."""
         if self._pipeline is not None:
             return self._pipeline.high_watermark
         return None if self._range is None else self._range.high_watermark
@@ -277,9 +277,9 @@ class BatchReader:
         self._drop_pipeline()
 
     async def _back_off(self, error: JetstreamError, *, damaged: bool) -> None:
-        """Drop what is under way and wait, a little longer each time, or raise if it is no use.
+        """Drop the fetches under way and wait, longer each time, or raise if another attempt is no use.
 
-        What arrived damaged may be whole at the node: it is asked for again, over a new connection.
+        A batch that arrived damaged may be whole at the node: it is asked for again, over a new connection.
         """
         self._decoded = iter(())
         if damaged and self._pipeline is not None:
@@ -433,7 +433,7 @@ class RecordReader:
 
     @property
     def high_watermark(self) -> Offset | None:
-        """End of what can be read, as the node last told it."""
+        """The end of the committed records, as a node reported it last."""
         return self._batches.high_watermark
 
     def __aiter__(self) -> Self:

@@ -1,10 +1,10 @@
 """A stream as a table: the last record of each key, kept up to date while the stream goes on.
 
-Theory of operation: what is committed is read first, then a task follows the stream. A record replaces the
-one before it with its key, and a tombstone takes its key away. When following has come to an end by an error,
-the table is not what the stream says any more, so every use of it raises that error.
+Theory of operation: the committed records are read first, then a task follows the stream. A record replaces
+the one before it with its key, and a tombstone deletes its key. When following has ended with an error, the
+table lags behind the stream for good, so every use of it raises that error.
 
-`LatestRecords` is the last record of each key of what was read: a column at a time, in Arrow.
+`LatestRecords` is the last record of each key of the records read: a column at a time, in Arrow.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class LatestRecords:
         self._new_rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in records that come after all others."""
+        """Add records that come after all others."""
         self._new.append(batch)
         self._new_rows += batch.num_rows
         if self._new_rows > max(_ROWS_MIN, self._kept.num_rows):
@@ -93,7 +93,7 @@ class StreamTable(Mapping[bytes, Record]):
 
     @property
     def next_offset(self) -> Offset:
-        """The offset after the last that the table has taken in."""
+        """The offset after the last record in the table."""
         return self._next_offset
 
     def __getitem__(self, key: bytes | str) -> Record:
@@ -142,7 +142,7 @@ class StreamTable(Mapping[bytes, Record]):
         return pa.Table.from_arrays(columns, schema=SCHEMA)
 
     async def caught_up(self) -> None:
-        """Return when the table has taken in all that is committed now.
+        """Return when the table has all records that are committed now.
 
         Raises:
             JetstreamError: the stream cannot be read.
