@@ -57,7 +57,7 @@ class ProgressCount:
 
 
 class PlaceCount:
-    """Calls the listener with a reader's place as `ProgressCount` does, without counts: adding up bytes takes time."""
+    """Calls the listener with a reader's place as `ProgressCount` does; counting bytes would take time."""
 
     def __init__(self, listener: PlaceTold) -> None:
         self._told = listener
