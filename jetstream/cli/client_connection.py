@@ -53,9 +53,10 @@ class _Attempt:
             self._limit.reschedule(asyncio.get_running_loop().time())
 
     def explained(self, error: DeadlinePassed) -> JetstreamError:
-        """Return why there was no answer, if NATS has said it.
+        """Return why there was no answer, if NATS has reported it.
 
-        What NATS did not let through is definitely not done. Without the right to hear the answer it may be.
+        A request that NATS did not let through is definitely not done. Without the right to subscribe to the
+        answer it may be.
         """
         unsent = [denied for denied in self._denied if f"{_VIOLATION} for publish" in str(denied)]
         if unsent:
@@ -103,7 +104,7 @@ def _first(gathered: BaseException) -> DeadlinePassed:
 
 
 def _refusal(urls: Sequence[str], reason: Exception) -> JetstreamError:
-    """Say who did not answer and why, without what a URL may hold of a secret."""
+    """Return an error that names the servers and the reason, without the secrets in a URL."""
     servers = ", ".join(without_secrets(url) for url in urls)
     if isinstance(reason, nats.errors.AuthorizationError) or "authorization" in str(reason).lower():
         return Unauthorized(f"the NATS server at {servers} does not let us in: check the credentials")

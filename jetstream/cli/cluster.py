@@ -24,16 +24,16 @@ _NO_ANSWER: Final = "no answer"
 
 @dataclass(frozen=True, slots=True)
 class StreamReplication:
-    """How one stream is replicated, as its leader says.
+    """The replication of a stream, as its leader reports it.
 
     Attributes:
         name: of the stream.
         state: ``online``, ``offline``, or that its leader gave no answer.
-        leader: None if nobody leads.
-        leader_epoch: of its reign.
+        leader: None if there is none.
+        leader_epoch: of the leader.
         replicas: all nodes that are to hold it.
         isr: those in sync.
-        lag: records that the slowest replica does not have on disk; None if one was not heard of.
+        lag: records that the slowest replica does not have on disk; None if that of one is unknown.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""``jetstream stream elect``: have a stream led again whose replicas in sync are all lost."""
+"""``jetstream stream elect``: elect a leader for a stream whose replicas in sync are all lost."""
 
 import asyncio
 from typing import Annotated, Final
@@ -60,7 +60,7 @@ def _given_up(done: ElectLeaderResponse) -> str:
 
 
 async def _show_logs(client: JetstreamClient, name: str) -> None:
-    """Print what each node says that it has of the stream."""
+    """Print the log of the stream that each node reports."""
     stream = await client.streams.info(name)
     nodes = [*stream.replicas, *stream.read_replicas]
     answers = await asyncio.gather(*(_asked(client, node, name) for node in nodes))

@@ -69,7 +69,7 @@ class GroupOptions:
             raise typer.BadParameter("--timeout 0 reads nothing")
 
     def member_options(self, read_options: ReadOptions) -> ConsumeOptions:
-        """Return the options of a member that reads what ``read_options`` says."""
+        """Return the options of a member that reads by ``read_options``."""
         start = read_options.get("start", "earliest")
         assert not isinstance(start, CursorInfo), "a command line names a place"
         chosen = ConsumeOptions(start=start, commit_records=self.commit_every)
@@ -94,10 +94,10 @@ class GroupReading:
     """Records; None: no limit."""
 
     async def write(self, client: JetstreamClient, output: RecordOutput) -> None:
-        """Write what is this member's, until the limit or the timeout.
+        """Write the records of this member's partitions, until the limit or the timeout.
 
-        A batch counts as processed once it is written: what is behind the limit is read by whoever is a
-        member next.
+        A batch counts as processed once it is written: the records behind the limit are for the next
+        member.
         """
         assert self.asked.group is not None, "as a member of a group"
         options = self.asked.member_options(self.wanted)
@@ -117,7 +117,7 @@ class GroupReading:
     async def _next(
         self, batches: AsyncIterator[tuple[str, pa.RecordBatch]]
     ) -> tuple[str, pa.RecordBatch] | None:
-        """Return the next batch and whose it is; None if it takes too long, or there is none."""
+        """Return the next batch and its stream; None if it takes too long, or there is none."""
         seconds = None if self.asked.timeout is None else self.asked.timeout.total_seconds()
         try:
             async with asyncio.timeout(seconds):

@@ -131,7 +131,6 @@ def _in_use(path: Path) -> bool:
 
 
 def _show(path: Path, reports: list[Report], batches: bool) -> None:
-    """Print what was found, for people."""
     for report in reports:
         if isinstance(report, StreamReport):
             _show_stream(report)

@@ -282,7 +282,7 @@ class _Deliveries:
         self.begun.set()
 
     async def follow(self, records: AsyncIterator[Record]) -> None:
-        """Take in what the reader gets, for ever."""
+        """Record the reader's batches, for ever."""
         async for record in records:
             if self._expected is None or record.value is None:
                 continue

@@ -115,11 +115,10 @@ async def _cluster_demo(rows: int | None, nodes: int, data: Path, as_json: bool)
 
 
 def _nothing(_text: str) -> None:
-    """Say nothing: the result for machines is one document."""
+    """Print nothing: the result for machines is one document."""
 
 
 def _show(report: DemoReport, data: Path) -> None:
-    """Print what was found, for people."""
     _show_published(report)
     count = report.records
     end = report.first_offset + count

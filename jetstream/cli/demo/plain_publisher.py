@@ -58,7 +58,7 @@ class EpochAcks:
 
 
 class PlainPublisher:
-    """Publishes pipelined on one connection; with ids of messages it sends again what is not acked.
+    """Publishes pipelined on one connection; with message ids it sends unacked messages again.
 
     Attributes:
         acked: messages acked so far.
@@ -138,7 +138,7 @@ class PlainPublisher:
         )
 
     async def _until_owed(self, count: int) -> None:
-        """Wait until at most ``count`` acks are owed; send what is owed again after each silence."""
+        """Wait until at most ``count`` acks are owed; with ids, send them again after each silence."""
         heard_at = time.perf_counter()
         while len(self._owed) > count:
             acked = self.acked
@@ -186,7 +186,7 @@ class PlainPublisher:
         reign.last_at = now
 
     def _tell(self) -> None:
-        """Wake who waits."""
+        """Wake all waiting tasks."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

@@ -77,11 +77,11 @@ async def run_demo(directory: Path, messages: Sequence[Flight], keep: bool, prog
     Args:
         directory: claimed by `claim_directory`.
         messages: in the order in which they are published.
-        keep: append to what an earlier run left instead of replacing it.
+        keep: append to an earlier run's stream instead of replacing it.
         progress: shows a step's progress: takes its name and total.
 
     Raises:
-        CorruptDataError: what was read back is not what was published.
+        CorruptDataError: the records read back are not the messages published.
     """
     async with AsyncExitStack() as running:
         server = await running.enter_async_context(EmbeddedNatsServer(directory / EMBEDDED_NATS_DIRECTORY))

@@ -82,13 +82,13 @@ async def run_cluster_demo(
     Args:
         directory: empty, or an earlier run's; its stream is replaced.
         nodes: how many.
-        messages: published in this order; what has to be sent again may be stored later.
+        messages: published in this order; messages that have to be sent again may be stored later.
         progress: shows a step's progress: takes its name and total.
-        say: tells a person what happens.
+        say: prints a line for people.
 
     Raises:
         InvalidConfig: the directory has the data of nodes, and not of this many of an earlier demo.
-        CorruptDataError: what was read back is not what was acked.
+        CorruptDataError: the records read back are not those that were acked.
         UnavailableError: a node cannot be kept alive, or does not come back in time.
     """
     refuse_foreign(directory, CLUSTER_FILE)

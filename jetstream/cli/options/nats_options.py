@@ -84,10 +84,10 @@ class NatsAccess:
                 raise typer.BadParameter(f"there is no file {path}")
 
     def connect_arguments(self) -> dict[str, Any]:
-        """Return nats-py's connect arguments, only those that are given.
+        """Return nats-py's connect arguments, only those that are set.
 
         Raises:
-            InvalidConfig: a TLS file that is not what it should be.
+            InvalidConfig: a TLS file is invalid.
         """
         self.checked()
         given: dict[str, object | None] = {

@@ -1,4 +1,4 @@
-"""A pipeline in the foreground: Spark is started, micro-batches are told, signals stop it cleanly.
+"""A pipeline in the foreground: Spark is started, micro-batches are shown, signals stop it cleanly.
 
 Spark is imported here, when a pipeline is about to run: the other commands do without it, and need not have
 it.
@@ -55,7 +55,7 @@ class Total:
             notice(batch_text(progress))
 
     def say_done(self, event: str) -> None:
-        """Say how it has ended, with all that was read."""
+        """Print the event at the end, with all that was read."""
         if self.as_json:
             sums: dict[str, float] = {"batches": self.batches, "rows": self.rows, "late": self.late}
             sums["seconds"] = round(self.seconds, 3)

@@ -121,7 +121,7 @@ def _ports(plan: ClusterPlan, directory: ClusterDirectory) -> dict[NodeId, NodeP
 async def _begin(
     cluster: LocalCluster, directory: ClusterDirectory, nats: NatsOptions, embedded: bool, as_json: bool
 ) -> None:
-    """Wait until all nodes serve, then say where everything is."""
+    """Wait until all nodes serve, then print their endpoints."""
     async with connected(nats) as client:
         await cluster.until_ready(client)
     if embedded:

@@ -43,7 +43,7 @@ _DECIDED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node's process has died, was started again, or has stopped as it was told."""
+    """The death, the restart or the stop of a node's process."""
 
     event: str
     node: NodeId
@@ -183,8 +183,8 @@ async def local_cluster(
     Args:
         directory: claimed.
         nats: how they reach NATS, as a node's ``nats`` settings.
-        on_change: gets what happens to the processes.
-        log: gets the lines of the nodes' logs.
+        on_change: called with each change of a process.
+        log: called with each line of the nodes' logs.
         failed: set when a node is given up; leave the block then.
 
     Raises:

@@ -31,7 +31,7 @@ def signals_set(stop: asyncio.Event, on_signal: Callable[[], None] = lambda: Non
 
     Args:
         stop: to be waited for.
-        on_signal: called then, for those who do not wait.
+        on_signal: called at the first signal.
     """
     loop = asyncio.get_running_loop()
 
@@ -107,7 +107,7 @@ def end_of_server_sets(stop: asyncio.Event, server: EmbeddedNatsServer, embedded
 
 
 def say(event: str, as_json: bool) -> None:
-    """Say that something has happened, with nothing to add."""
+    """Print an event that has no details."""
     if as_json:
         print_json({"event": event})
     else:
@@ -115,7 +115,7 @@ def say(event: str, as_json: bool) -> None:
 
 
 def say_stopping(as_json: bool) -> None:
-    """Say that the end has begun."""
+    """Print that the end has begun."""
     if as_json:
         print_json({"event": "stopping"})
     else:

@@ -98,15 +98,15 @@ def lowered(options: Mapping[str, str]) -> dict[str, str]:
 def check_names(
     names: Iterable[str], known: Collection[str], elsewhere: Mapping[str, Collection[str]]
 ) -> None:
-    """Refuse what is none of the ``known`` options.
+    """Refuse names of options that do not exist here.
 
     Args:
-        names: names, in any case.
-        known: those that are meant here.
-        elsewhere: by where they belong, those that a user may have wanted: ``{"a batch read": (...)}``.
+        names: in any case.
+        known: the options that exist here.
+        elsewhere: options of other places, by place, for the message: ``{"a batch read": (...)}``.
 
     Raises:
-        InvalidOption: it says what to write instead.
+        InvalidOption: with the name to write instead.
     """
     allowed = {name.lower() for name in known}
     for name in sorted(names):

@@ -99,12 +99,12 @@ def size_bytes(option: str, text: str) -> int:
 
 
 def words_of(option: str, text: str, shown: Callable[[str], str] = str) -> tuple[str, ...]:
-    """Return what commas separate.
+    """Return the words of a list with commas.
 
     Args:
-        option: what it is of.
+        option: for the message.
         text: the words.
-        shown: returns what may be told of a word.
+        shown: returns a word without its secrets.
 
     Raises:
         InvalidOption: there is nothing, or one of them twice.

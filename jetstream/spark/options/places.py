@@ -1,4 +1,4 @@
-"""Where a query begins and ends in its streams, as its options say it; pure."""
+"""The beginning and the end of a query in its streams, as its options name them; pure."""
 
 import json
 import re
@@ -58,7 +58,7 @@ class StreamPlace:
 
 
 def place_at_offsets(option: str, text: str) -> StreamPlace:
-    """Return what ``earliest``, ``latest``, or JSON with an offset for each stream says.
+    """Return the place that ``earliest``, ``latest``, or JSON with an offset for each stream means.
 
     Raises:
         InvalidOption: it is none of these.
@@ -74,7 +74,7 @@ def place_at_offsets(option: str, text: str) -> StreamPlace:
 
 
 def place_at_moments(option: str, text: str) -> StreamPlace:
-    """Return what JSON with a moment for each stream says.
+    """Return the place that JSON with a moment for each stream means.
 
     Raises:
         InvalidOption: it is none.

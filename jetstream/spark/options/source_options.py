@@ -196,10 +196,10 @@ class SourceOptions:
 
 
 def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Return what the options of a read say; see docs/spark.md.
+    """Return the checked options of a read; see docs/spark.md.
 
     Raises:
-        InvalidOption: one that does not exist, belongs elsewhere, has a value that cannot be, or contradicts
+        InvalidOption: one that does not exist, belongs elsewhere, has an invalid value, or contradicts
             another one.
     """
     mine, other = _SCOPES[streaming], _SCOPES[not streaming]

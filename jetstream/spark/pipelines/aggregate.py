@@ -1,7 +1,7 @@
-"""Pipeline *aggregate*: values that are JSON, in windows of the time that they tell, grouped and aggregated.
+"""Pipeline *aggregate*: values that are JSON, in windows of the time in them, grouped and aggregated.
 
-A window comes out once, when the watermark has passed its end: the latest time seen so far, less what records
-may be late. A record that comes later still is in no window, and is counted (`BatchProgress.late`).
+A window comes out once, when the watermark has passed its end: the latest time seen so far, less the allowed
+delay. A later record is in no window, and is counted (`BatchProgress.late`).
 """
 
 from collections.abc import Mapping
@@ -69,8 +69,8 @@ def start(
 
     Args:
         records: a streaming frame with the columns of our source.
-        settings: what is asked.
-        sink: where to put the answers.
+        settings: the aggregates.
+        sink: for the windows.
     """
     return settings.query.started(_writer(windows_of(records, settings), settings, sink).outputMode("append"))
 

@@ -1,7 +1,7 @@
 """*archive*: streams into a directory of Parquet files, each record exactly once.
 
 Spark runs a batch again after a crash, with the same records under the same number. Its files are staged,
-and brought in by `archive_writing`, which knows the batches that it has. The archive itself says how far it
+and brought in by `archive_writing`, which knows the batches that it has. The archive records how far it
 is, so that a lost checkpoint costs nothing: the query goes on at the archive's border.
 """
 
@@ -71,9 +71,9 @@ def local_uri(path: Path) -> str:
 
 
 def source_options(texts: Mapping[str, str], manifest: ArchiveManifest, checkpoint: Path) -> dict[str, str]:
-    """Return the options of the source: what is archived already is not read, even if the checkpoint is gone.
+    """Return the options of the source; archived records are not read again, even if the checkpoint is gone.
 
-    A new archive begins with the earliest records, unless ``texts`` says something else.
+    A new archive begins with the earliest records, unless ``texts`` names another start.
     """
     starts = {name for name in texts if name.lower() in STARTS}
     options = {name: value for name, value in texts.items() if name not in starts} | {

@@ -33,7 +33,7 @@ SCHEMA: Final = (
 
 
 def manifest_of(root: Path) -> ArchiveManifest:
-    """Return what the archive in ``root`` has now, whoever writes to it.
+    """Return the manifest of the archive in ``root``, also while another process writes to it.
 
     Raises:
         RequestError: there is no archive.
@@ -49,9 +49,9 @@ def manifest_of(root: Path) -> ArchiveManifest:
 
 
 def archived(spark: "SparkSession", root: Path, manifest: ArchiveManifest) -> "DataFrame":
-    """Return the rows of an archive as its manifest tells: each once, also while files are merged.
+    """Return the rows of an archive by its manifest: each once, also while files are merged.
 
-    If files are merged between the reading of the manifest and theirs, Spark says that one is missing.
+    If files are merged between the reading of the manifest and theirs, Spark reports one as missing.
     """
     if not manifest.files:
         return spark.createDataFrame([], SCHEMA)
@@ -65,7 +65,7 @@ def backfill(spark: "SparkSession", root: Path, options: Mapping[str, str]) -> "
     Args:
         spark: session.
         root: the archive's directory.
-        options: of a batch read of the source; the archive says which streams, and where they begin.
+        options: of a batch read of the source; the archive names the streams, and where they begin.
 
     Raises:
         RequestError: there is no archive.
@@ -101,7 +101,7 @@ def run(spark: "SparkSession", root: Path, options: Mapping[str, str], parquet: 
 
 
 def live_options(manifest: ArchiveManifest, texts: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that read what is behind an archive's border.
+    """Return the options that read the records behind an archive's border.
 
     Raises:
         RequestError: nothing is archived, so that there is no border.

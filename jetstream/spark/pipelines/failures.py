@@ -18,15 +18,15 @@ _TEXT_CHARS_MAX: Final = 1000
 
 
 class QueryFailed(InternalError):
-    """A query failed for a reason that is not among ours: the description is what Spark says."""
+    """A query failed with an error that is not ours; the description is Spark's."""
 
 
 def failure_of(text: str, *, is_request: bool = False) -> JetstreamError:
-    """Return the error that ended a query, from all that Spark says about it.
+    """Return the error that ended a query, from all of Spark's text about it.
 
     Args:
         text: with lines of the JVM and of Python.
-        is_request: what was asked of Spark is wrong.
+        is_request: the request to Spark is wrong.
     """
     classes = {cls.__name__: cls for cls in registry().values()}
     for found in reversed(list(_OWN_ERROR.finditer(text))):
@@ -36,7 +36,7 @@ def failure_of(text: str, *, is_request: bool = False) -> JetstreamError:
 
 
 def reason_of(text: str) -> str:
-    """Return the line that says what is wrong: the last one with a condition of Spark, else the first."""
+    """Return the line with the reason: the last one with a condition of Spark, else the first."""
     conditions: list[str] = _CONDITION.findall(text)
     lines = conditions[-1:] or [line for line in text.splitlines() if line.strip()] or ["unknown"]
     return lines[0].strip()[:_TEXT_CHARS_MAX]

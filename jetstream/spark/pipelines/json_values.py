@@ -1,7 +1,7 @@
 """Values that are JSON objects, as Spark's SQL reads them by a schema; pure.
 
-What a schema does not name is left out, what an object lacks is null. A value that is no such object, or has
-another type in a field, ends the query with an error: nobody would notice a null.
+Fields that a schema does not name are left out, fields that an object lacks are null. A value that is no such
+object, or has another type in a field, ends the query with an error: a null would go unnoticed.
 """
 
 

@@ -1,4 +1,4 @@
-"""How far a query is, out of what Spark tells of each micro-batch; pure."""
+"""The progress of a query, out of Spark's events of its micro-batches; pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class BatchProgress:
 
 
 def progress_of(event: Mapping[str, Any]) -> BatchProgress:
-    """Return what a ``StreamingQueryProgress`` tells."""
+    """Return the progress in a ``StreamingQueryProgress``."""
     rows, seconds = event["numInputRows"], event["batchDuration"] / 1000
     return BatchProgress(
         batch=event["batchId"],
@@ -63,7 +63,7 @@ def _behind(end: StreamOffset | None, latest: StreamOffset) -> int:
 
 
 def _offsets(text: str | None) -> Offsets | None:
-    """Return the offsets that a source has told; None if it is not ours, or has told none."""
+    """Return the offsets that a source has reported; None if it is not ours, or has reported none."""
     try:
         told = json.loads(text) if text else None
         return decode_offsets(told) if isinstance(told, dict) else None

@@ -22,7 +22,7 @@ def query_id(checkpoint: Path) -> str:
     """Return the id that the query keeps over restarts.
 
     Raises:
-        CorruptDataError: the checkpoint does not tell.
+        CorruptDataError: the checkpoint does not have it.
     """
     path = checkpoint / "metadata"
     try:
@@ -45,7 +45,7 @@ def batch_offsets(checkpoint: Path, batch: int) -> tuple[Offsets, Offsets]:
     """Return the ends of the batch before, which the first has not, and of this one.
 
     Raises:
-        CorruptDataError: the checkpoint does not tell.
+        CorruptDataError: the checkpoint does not have them.
         RequestError: it is of another source, or of another version of ours.
     """
     before = _end_of(checkpoint, batch - 1) if batch else {}

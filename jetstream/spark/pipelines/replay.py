@@ -1,6 +1,6 @@
 """*replay*: an archive's records are published again, in the order of their offsets in each stream, once.
 
-What is published is the record as it was: key, value, headers, txid, and subject, unless that is to be
+A record is published as it was: key, value, headers, txid, and subject, unless the settings name
 another one. Offsets and timestamps are those of the stream that stores it now.
 """
 
@@ -61,7 +61,7 @@ class ReplaySettings:
 
 
 def run(spark: "SparkSession", settings: ReplaySettings, listener: Callable[[BatchProgress], None]) -> None:
-    """Publish what the archive has and this replay has not; returns when all of it is stored.
+    """Publish the archive's records that this replay has not published; returns when all of them are stored.
 
     Raises:
         RequestError: there is no archive, or the settings are wrong.
@@ -121,7 +121,7 @@ def _subject_column(template: str) -> "Iterator[Column]":
 
 
 def _own_headers() -> "Column":
-    """Return the application's headers: those that said how to publish were for the first time."""
+    """Return the application's headers; those with publish options were for the first time."""
     from pyspark.sql import functions as sql  # noqa: PLC0415 - settings are made without Spark
 
     headers = sql.filter("headers", lambda header: ~header["key"].isin(*MESSAGE_HEADERS))

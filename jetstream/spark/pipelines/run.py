@@ -1,7 +1,7 @@
-"""A pipeline while it runs: what is told of each micro-batch, how it is stopped, and why it has ended.
+"""A pipeline while it runs: the progress of its micro-batches, its stop, and the reason of its end.
 
-Spark tells a listener on a thread of its own; what it tells goes through a queue to the thread that waits
-here, which is the main one, so that signals are heard at any time.
+Spark calls a listener on a thread of its own; its events go through a queue to the thread that waits
+here, which is the main one, so that signals are handled at any time.
 """
 
 import contextlib
@@ -77,7 +77,7 @@ def run_stream(
 def run_job(spark: SparkSession, job: Job, stop: threading.Event) -> bool:
     """Run a job that has an end until it ends or ``stop`` is set, which cancels it.
 
-    It runs on the caller's thread: what is registered with a session Spark finds, for writes, only on threads
+    It runs on the caller's thread: for writes Spark finds the data sources of a session only on threads
     whose session that is.
 
     Returns:
@@ -108,7 +108,7 @@ def _cancel_at_stop(spark: SparkSession, stop: threading.Event, ended: threading
 
 
 class _News(StreamingQueryListener):
-    """Puts what Spark tells of any query of the session into a queue; None is a query's end."""
+    """Queues Spark's events of all queries of the session; None is a query's end."""
 
     def __init__(self) -> None:
         self.queue: queue.SimpleQueue[tuple[str, BatchProgress | None]] = queue.SimpleQueue()
@@ -124,7 +124,7 @@ class _News(StreamingQueryListener):
         """Say nothing: nothing has happened."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Hand on that all is told."""
+        """Queue the end."""
         self.queue.put((str(event.runId), None))
 
 
@@ -155,6 +155,6 @@ def _tell(query: StreamingQuery, news: _News, listener: Told, stop: threading.Ev
 
 
 def _abandon(query: StreamingQuery) -> None:
-    """Stop a query, whatever its micro-batch says to that."""
+    """Stop a query, whatever error its micro-batch raises."""
     with contextlib.suppress(*SPARK_ERRORS):
         query.stop()

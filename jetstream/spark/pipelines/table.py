@@ -1,8 +1,8 @@
 """Pipeline *table*: a stream whose records have keys becomes a table of the last record of each key.
 
-Each micro-batch is merged into the buckets that its keys lie in
-(`jetstream.spark.pipelines.tables.table_version`
-says what a table is). A tombstone removes its key; records without a key are nobody's, and left out.
+Each micro-batch is merged into the buckets of its keys (see
+`jetstream.spark.pipelines.tables.table_version`).
+A tombstone removes its key; records without a key are left out.
 """
 
 import time

@@ -86,10 +86,10 @@ class SparkBatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(SparkBatchReader):
-    """The same where Spark hands filters over; where its switch for that is off, it refuses who takes any."""
+    """The same with filters from Spark, which refuses such a reader if its switch for filters is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take over what the source can do; return what Spark has to."""
+        """Apply the filters that the source can; return the others, for Spark."""
         self._pushed, rest = pushed(filters, self._pushed)
         self._options = replace(self._options, subject=self._pushed.subject, key=self._pushed.key)
         return rest
@@ -116,6 +116,6 @@ def read_partition(
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Log what is lost and accepted."""
+    """Log accepted losses."""
     for warning in warnings:
         _log.warning("%s", warning)

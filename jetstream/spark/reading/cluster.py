@@ -59,9 +59,10 @@ class Cluster:
         return self._missing()
 
     def _look(self) -> None:
-        """See to it that the list of logs is `LOOK_S` old at most.
+        """Refresh the list of logs if it is older than `LOOK_S`.
 
-        While nobody can be asked for it, the last one does: whether its logs are there their nodes say.
+        While no node can be asked for it, the last list is used: the nodes of its logs report those that are
+        gone.
         """
         if time.monotonic() - self._looked_at < LOOK_S and not self._missing():
             return
@@ -78,7 +79,7 @@ class Cluster:
         return [name for name in self._options.streams or () if name not in found]
 
     def bounds(self) -> dict[str, StreamBounds]:
-        """Return what is committed of each log now; those that are gone are left out."""
+        """Return the committed range of each log now; those that are gone are left out."""
         self._look()
         ranges = self._ranges("earliest", list(self._logs))
         if len(ranges) < len(self._logs):
@@ -103,7 +104,7 @@ class Cluster:
     def boundary(self, of: IncarnationRange, max_bytes: int) -> int:
         """Return up to where a range has at most so many bytes, as they are stored; one batch in any case.
 
-        That its start is gone whoever reads it finds, and knows what follows: here that is no error.
+        A start that is gone is no error here: the reader of the range finds it, and decides.
         """
         try:
             return self._client.boundary(of.stream, of.start, max_bytes, of.incarnation)[0]
@@ -162,7 +163,7 @@ class Cluster:
         return {log: facts for name in sorted(names) for log, facts in self._logs_of(name).items()}
 
     def _found_by_names(self) -> dict[str, SourceLog]:
-        """Return the logs as nodes name them, which do not say what is a partition, nor what is compacted."""
+        """Return the logs by the names that nodes report, without partitioning and compaction."""
         names = set(self._client.stream_names())
         found = {}
         for name in sorted(names):

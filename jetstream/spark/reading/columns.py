@@ -49,11 +49,11 @@ def output_schema(names: Sequence[str]) -> pa.Schema:
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """Check what the application wants: some of the columns, as they are.
+    """Check the application's columns: some of the source's, as they are.
 
     Raises:
-        RequestError: a column that there is not, one that comes twice, one of another type, or one that is to
-            be in every row and is not.
+        RequestError: a column that does not exist, one that comes twice, one of another type, or one that is
+            declared not null and may be null.
     """
     names: list[str] = []
     for field in schema:
@@ -74,7 +74,7 @@ def _check_name(name: str, earlier: Collection[str]) -> None:
 
 
 def log_columns(names: Collection[str]) -> tuple[Column, ...]:
-    """Return what a node is asked for, to get these columns."""
+    """Return the columns to ask a node for, to get these columns."""
     return tuple(name for name in _OPTIONAL if name in names)
 
 

@@ -61,11 +61,11 @@ class Pushed:
 
 
 def pushed(filters: Iterable[Filter], selected: Pushed) -> tuple[Pushed, list[Filter]]:
-    """Return what is to be read, and the filters that Spark has to apply to it.
+    """Return the selection to read, and the filters that Spark has to apply to it.
 
     Args:
-        filters: all of them hold for what the query wants.
-        selected: what the options say already.
+        filters: the query's, all of which hold.
+        selected: the selection of the options.
     """
     rest: list[Filter] = []
     for wanted in filters:
@@ -76,7 +76,7 @@ def pushed(filters: Iterable[Filter], selected: Pushed) -> tuple[Pushed, list[Fi
 
 
 def _push(condition: Filter, selected: Pushed) -> tuple[Pushed, bool]:
-    """Return what is to be read, and whether all that the filter leaves out is left out."""
+    """Return the selection to read, and whether it leaves out all records that the filter leaves out."""
     match condition:
         case IsNotNull(attribute=(name,)):
             return selected, name in _NEVER_NULL

@@ -48,10 +48,10 @@ def is_initial(json: Mapping[str, object]) -> bool:
 
 
 def decode_offsets(json: Mapping[str, object]) -> Offsets:
-    """Return what the JSON object says.
+    """Return the offsets in the JSON object.
 
     Raises:
-        RequestError: it is of another version or source, lacks a field, or has one that cannot be.
+        RequestError: it is of another version or source, lacks a field, or has an invalid one.
     """
     version = json.get("v")
     if version != VERSION or isinstance(version, bool):

@@ -126,7 +126,7 @@ def ending_offsets(options: SourceOptions, bounds: Bounds, timed: Mapping[str, i
 def batch_ranges(
     options: SourceOptions, bounds: Bounds, starts: Offsets, ends: Offsets
 ) -> tuple[list[IncarnationRange], list[str]]:
-    """Return what a batch read reads, and warnings.
+    """Return the ranges of a batch read, and warnings.
 
     Args:
         options: of the read.
@@ -214,7 +214,7 @@ def _begin(stream: str, start: Offsets, end: StreamOffset) -> int:
 
 
 def _kept(planned: IncarnationRange, now: StreamBounds | None, losses: _Losses) -> IncarnationRange:
-    """Return what is there of a planned range; of none its end is not behind its start."""
+    """Return the remaining part of a planned range; if none is left its end is not behind its start."""
     stream, incarnation, start, end = planned
     if start == end:
         return planned
@@ -348,10 +348,10 @@ def next_offsets(
 
 
 def shared_out(limit: int, sizes: Mapping[str, int], turn: int = 0) -> dict[str, int]:
-    """Return how much each gets of ``limit``: in proportion to its size, at least 1 and at most its size.
+    """Return the share of each in ``limit``: in proportion to its size, at least 1 and at most its size.
 
-    What is given is the limit, or all. If that is less than 1 for each, ``turn`` says who is first; if it
-    counts what was given so far, all have their turn.
+    The shares add up to the limit, or to all. If that is less than 1 for each, ``turn`` says which is first;
+    if it counts the shares given so far, all have their turn.
     """
     names = sorted(sizes)
     if sum(sizes.values()) <= limit:

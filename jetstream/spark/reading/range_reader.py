@@ -1,10 +1,10 @@
 """Reading one range of one stream exactly, in the process that Spark gives it to.
 
-Theory of operation: the client's reader does what is hard (every replica in turn, each batch verified and
+Theory of operation: the client's reader does the hard part (every replica in turn, each batch verified and
 fitting the one before it, always going on at the exact offset). It runs in a thread of its own, which
-decodes the next batches while Spark takes these. Small ones are put together before Spark sees them. A
-range was committed when it was planned, so all of it must come: what does not come in time is an error, and
-so is a record that is missing.
+decodes the next batches while Spark consumes these. Small ones are put together before Spark gets them. A
+range was committed when it was planned, so all of it must come: records that do not come in time are an
+error, and so is a record that is missing.
 """
 
 import asyncio
@@ -68,12 +68,12 @@ def read_range(
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the records of a range in the columns of ``schema``, in order, each once.
 
-    Whoever closes it earlier has it leave the cluster.
+    Closing it earlier closes its connection to the cluster.
 
     Raises:
-        DataLoss: records of the range are gone, and that may not be.
+        DataLoss: records of the range are gone, and ``failOnDataLoss`` is set.
         DeadlinePassed: nothing came for `SourceOptions.patience_s`.
-        CorruptDataError: what came is not the whole range.
+        CorruptDataError: the records that came are not the whole range.
         JetstreamError: anything else that the client cannot mend.
     """
     shape = Shape(schema, piece.stream, piece.partition)
@@ -98,7 +98,7 @@ def _connected(options: SourceOptions) -> Iterator[tuple[LoopThread, JetstreamCl
 
 
 async def _entered(access: ClusterAccess, patience_s: float) -> tuple[_Connection, JetstreamClient]:
-    """Connect: the driver could a moment ago, so who cannot be reached now is tried again."""
+    """Connect; an unreachable cluster is tried again, as the driver could reach it a moment ago."""
     gives_up_at = time.monotonic() + patience_s
     while True:
         try:
@@ -183,7 +183,7 @@ class _Batches:
         )
 
     def _go_on_behind(self, error: JetstreamError) -> None:
-        """Leave out what is gone, if that may be missing; raise if not."""
+        """Leave out lost records, if ``failOnDataLoss`` is false; raise if not."""
         self._gone = None
         found, place = self._piece.range, self._place
         kept = error.detail.get("log_start_offset")

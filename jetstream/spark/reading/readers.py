@@ -20,10 +20,10 @@ _PLANS_WITH_FILTERS: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def read_schema(options: Mapping[str, str]) -> StructType:
-    """Return the columns that the options name; whether they are of a stream nobody has said yet.
+    """Return the columns that the options name; it is open yet whether a batch or a stream reads them.
 
     Raises:
-        InvalidOption: an option that cannot be.
+        InvalidOption: an invalid option.
     """
     settle_process()
     stream_only = {name.lower() for name in names_of(SourceOptions, "stream")}
@@ -32,11 +32,11 @@ def read_schema(options: Mapping[str, str]) -> StructType:
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> SparkBatchReader:
-    """Return what plans and does a batch read of these columns.
+    """Return the planner and reader of a batch read of these columns.
 
     Raises:
-        InvalidOption: an option that cannot be.
-        RequestError: columns that there are not.
+        InvalidOption: an invalid option.
+        RequestError: a column that does not exist.
     """
     reader = FilteringBatchReader if _takes_filters() else SparkBatchReader
     return reader(parse_source_options(options, streaming=False), _checked(schema))

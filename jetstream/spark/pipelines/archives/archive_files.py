@@ -1,11 +1,12 @@
-"""An archive as its manifest tells it: which files hold which rows, and how far of each stream they go.
+"""An archive as its manifest describes it: the rows of each file, and the archived range of each stream.
 
 Pure. An archive is a directory of Parquet files, ``date=2026-01-02/b0000000042-00000.parquet``, and a
 manifest that is replaced as a whole, one version after the other. A `ManifestChange` makes the next version:
-it is written down before the first file moves, so that whoever finds it after a crash can finish it.
+it is written down before the first file moves, so that the next process can finish it after a crash.
 
-Theory of operation: a batch of a query is staged, its files are measured, and `added_batch` holds what they
-have against what the query says that it read: exactly the offsets behind those that are archived. So neither
+Theory of operation: a batch of a query is staged, its files are measured, and `added_batch` holds their
+content
+against the range that the query reports: exactly the offsets behind those that are archived. So neither
 a lost checkpoint, an old one, a second query, nor a source that is wrong can bring a row in twice or leave
 one out unseen.
 """
@@ -49,7 +50,7 @@ class PendingFile:
     Attributes:
         path: where it lies now, below the archive's root.
         directory: where it belongs: ``date=2026-01-02``.
-        spans: what it has, as measured from its rows.
+        spans: its content, as measured from its rows.
     """
 
     path: str
@@ -79,10 +80,10 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedStream:
-    """How much of a stream is archived: one life of it, offsets ``[start, end)``, without a gap.
+    """The archived range of a stream: one life of it, offsets ``[start, end)``, without a gap.
 
     Attributes:
-        end: the border: what is archived is below, what is read from the stream itself is from here on.
+        end: the border: archived records are below, later ones are read from the stream itself.
         rows: fewer than offsets where the stream was compacted, or where retention was allowed to be faster.
     """
 
@@ -102,7 +103,7 @@ class ArchivedMicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class StagedMove:
-    """A staged file and what it becomes."""
+    """A staged file and its place in the archive."""
 
     staged: str
     file: ArchivedFile
@@ -291,7 +292,7 @@ def _stream_name(place: StreamPlace, ends: Offsets) -> str:
 
 
 def _range(name: str, before: Offsets, end: StreamOffset) -> ArchivedStream:
-    """Return what a batch was to read of a stream: from where the one before it ended.
+    """Return the range that a batch was to read of a stream: from where the one before it ended.
 
     Where retention was faster, and was allowed to be, the batch itself begins later.
     """
@@ -303,7 +304,6 @@ def _range(name: str, before: Offsets, end: StreamOffset) -> ArchivedStream:
 
 
 def _grown(manifest: ArchiveManifest, name: str, batch: ArchivedStream, span: Span | None) -> ArchivedStream:
-    """Return what is archived of a stream with a batch of it."""
     kept = manifest.streams.get(name, ArchivedStream(batch.incarnation, batch.start, batch.start))
     if kept.incarnation != batch.incarnation:
         raise StreamRecreated(

@@ -40,9 +40,9 @@ def due_merges(files: Sequence[ArchivedFile], target_bytes: int) -> list[Merge]:
 
 
 def final_merges(files: Sequence[ArchivedFile], target_bytes: int) -> list[Merge]:
-    """Return what makes files as few and as large as they should be, where no more come in.
+    """Return the merges that make files as few and as large as they should be, where no more come in.
 
-    Merged files may be smaller than what they are made of, so that there is more to merge afterwards; each
+    Merged files may be smaller than their sources together, so that there is more to merge afterwards; each
     time there are fewer files, and so it ends.
     """
     directories: dict[str, list[ArchivedFile]] = defaultdict(list)

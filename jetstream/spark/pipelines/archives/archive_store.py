@@ -43,7 +43,7 @@ class ArchiveStore:
     """
 
     def __init__(self, disk: Disk) -> None:
-        """Finish what a crash has left of the last change."""
+        """Finish a change that a crash has cut short."""
         self._disk = disk
         self._is_sound = True
         self._manifest = _stored_manifest(disk)
@@ -165,7 +165,7 @@ def held_archive(disk: Disk) -> Iterator[ArchiveStore]:
 
 
 def read_manifest(disk: Disk) -> ArchiveManifest:
-    """Return what an archive has now, whoever holds it.
+    """Return the manifest of an archive, also while another process holds it.
 
     Raises:
         RequestError: there is no archive.

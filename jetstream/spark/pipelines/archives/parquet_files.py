@@ -1,4 +1,4 @@
-"""Parquet files on a `Disk`: what is in them, and several written as one.
+"""Parquet files on a `Disk`: their content, and several written as one.
 
 Arrow's columns all the way; memory does not grow with the files but with their row groups.
 """
@@ -28,11 +28,11 @@ _PLACE_COLUMNS: Final = ["stream", "partition", "offset"]
 
 
 class DiskStream(io.RawIOBase):
-    """A file of a `Disk` as Python's files are: with a cursor, and not closed by who closes the stream.
+    """A file of a `Disk` as Python's files are: with a cursor, and left open when the stream is closed.
 
     Attributes:
-        is_given_up: nothing more is written; what still comes is from a writer that failed, and is taken
-            to its end by whoever collects it.
+        is_given_up: nothing more is written: the last writes of a failed writer come when it is
+            garbage-collected.
     """
 
     def __init__(self, file: File) -> None:
@@ -81,7 +81,7 @@ class DiskStream(io.RawIOBase):
 
 
 def measured(disk: Disk, path: str, directory: str) -> PendingFile:
-    """Return what a file of rows has, which belongs into ``directory``; reads three of its columns.
+    """Return the content of a file of rows that belongs into ``directory``; reads three of its columns.
 
     Raises:
         CorruptDataError: it is not Parquet, or has other columns.
@@ -139,7 +139,6 @@ def _row_groups(disk: Disk, files: Sequence[ArchivedFile]) -> Iterator[pa.Table]
 
 
 def _spans(table: pa.Table) -> Iterator[tuple[StreamPlace, Span]]:
-    """Yield what a table has of each stream and partition."""
     groups = table.group_by(["stream", "partition"])
     found = groups.aggregate([("offset", "min"), ("offset", "max"), ("offset", "count")])
     for row in found.to_pylist():

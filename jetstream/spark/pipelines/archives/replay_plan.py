@@ -33,12 +33,12 @@ class ReplayRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How far a replay has come.
+    """The progress of a replay.
 
     Attributes:
         session: begins the names of its sessions.
         subject: that records are published on; ``{subject}`` stands for their own.
-        stream: whose acks are awaited, if that is said.
+        stream: whose acks are awaited; None: the only one that binds the subject.
         ends: of each stream, the first offset that is not part of it.
         reached: of each stream, the first offset that is not known to be published.
     """
@@ -62,7 +62,7 @@ class Replay:
         return sum(end - self.reached[name] for name, end in self.ends.items())
 
     def resumed(self, stored: "Replay | None", manifest: ArchiveManifest) -> "Replay":
-        """Return the replay to go on with: what was begun is finished first.
+        """Return the replay to go on with: one that was begun is finished first.
 
         Raises:
             InvalidConfig: it was begun with another subject or stream.
@@ -83,7 +83,7 @@ class Replay:
         return replace(self, ends=ends, reached=starts | self.reached)
 
     def next_piece(self) -> ReplayRange | None:
-        """Return what is to be published next, None at the end."""
+        """Return the piece to publish next, None at the end."""
         for name in sorted(self.ends):
             start, end = self.reached[name], self.ends[name]
             if start < end:

@@ -1,7 +1,7 @@
 """The merge of one bucket, where Spark runs it: its rows and those of a micro-batch, a column at a time.
 
-Which record of a key is the last, its offset says; records of several partitions are compared by their time
-of append first, which never decreases within a partition.
+The last record of a key is the one with the highest offset; records of several partitions are compared by
+their time of append first, which never decreases within a partition.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ class BucketMerge:
     def merged(self, disk: Disk, bucket: int, rows: pa.Table) -> MergedBucket:
         """Merge rows of a micro-batch into their bucket; returns when the new file's content is durable.
 
-        Its name is not: whoever makes the version sees to that.
+        Its name is not yet: the process that makes the version syncs the directory.
         """
         before = self.files.get(bucket)
         new = rows.drop_columns([BUCKET])
@@ -70,7 +70,7 @@ class BucketMerge:
 
 
 def merge_function(root: Path, merge: BucketMerge) -> Callable[[pa.Table], pa.Table]:
-    """Return the merge as ``applyInArrow`` wants it: of the rows of one bucket, by the column `BUCKET`."""
+    """Return the merge for ``applyInArrow``: of the rows of one bucket, by the column `BUCKET`."""
 
     def merge_rows(rows: pa.Table) -> pa.Table:
         bucket = rows[BUCKET][0].as_py()

@@ -68,14 +68,14 @@ def bring_in(
 
 
 def stored_version(disk: Disk) -> TableVersion | None:
-    """Return what a table has now, None if there is none; raises `CorruptDataError`."""
+    """Return the current version of a table, None if there is none; raises `CorruptDataError`."""
     if not disk.exists(VERSION_PATH):
         return None
     return decode_version(decode_state(read_whole(disk, VERSION_PATH)))
 
 
 def read_version(disk: Disk) -> TableVersion:
-    """Return what a table has now, whoever writes it.
+    """Return the current version of a table, also while another process writes to it.
 
     Raises:
         RequestError: there is no table.

@@ -139,7 +139,7 @@ class TableVersion:
     def merged(
         self, writer: MergedMicroBatch, buckets: Sequence[MergedBucket], now: TimestampUs, grace_us: int
     ) -> "TableVersion":
-        """Return the next version: with these buckets as they are now, without what the grace is over for."""
+        """Return the next version: with these buckets, without replaced files whose grace is over."""
         touched = {bucket.bucket for bucket in buckets}
         assert len(touched) == len(buckets), "B1: a bucket is merged by one task"
         kept = [file for file in self.files if file.bucket not in touched]
@@ -155,7 +155,7 @@ class TableVersion:
         )
 
     def strays(self, names: Iterable[str]) -> Iterator[str]:
-        """Yield those of the names in `FILES_DIRECTORY` that nobody needs: a batch was cut short."""
+        """Yield the names in `FILES_DIRECTORY` that no version needs: files of a batch that was cut short."""
         needed = {file.path for file in self.files} | {file.path for file in self.replaced}
         yield from (name for name in names if name not in needed)
 
