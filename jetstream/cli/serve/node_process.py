@@ -43,7 +43,7 @@ class NodeProcess:
         self._told = log
         self._process: asyncio.subprocess.Process | None = None
         self._owed: signal.Signals | None = None
-        """What was sent to a process that was just being started."""
+        """The signal sent to a process that was just being started."""
 
     @property
     def pid(self) -> int:

@@ -56,7 +56,7 @@ class PartitionLag:
     lag: int | None
     """Offsets from the cursor, or from the log start, to the high watermark; None: nobody can tell."""
     member: str | None
-    """Who owns it."""
+    """The member that owns it."""
     client: str | None
     committed_at: datetime | None
 

@@ -61,7 +61,7 @@ class LoopThread:
         assert threading.current_thread() is not self._thread, "the loop's thread cannot wait for itself"
         future: Future[T] | None = None
         try:
-            # Not by `begin`: an interrupt on the way back from there would leave nobody to cancel it.
+            # Not by `begin`: after an interrupt on the way back from there nothing would cancel it.
             with self._admission:
                 if self._closed:
                     coroutine.close()

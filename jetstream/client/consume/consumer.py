@@ -41,7 +41,7 @@ class Consumer:
         self._consumption: ConsumerTasks | None = None
         self._task: asyncio.Task[None] | None = None
         self.delivery: Delivery | None = None
-        """What is in the application's hands."""
+        """The records in the application's hands."""
         self._is_closed = False
 
     @property

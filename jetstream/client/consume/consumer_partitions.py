@@ -65,7 +65,7 @@ class ConsumerPartitions:
         self._wheres: dict[Claim, FeedStart] = {}
         """Where reading begins that has not begun."""
         self._announced: set[Claim] = set()
-        """What the application was told that it has."""
+        """Partitions that the application was notified of."""
         self._telling: set[asyncio.Task[None]] = set()
         """Callbacks that nothing else waits for."""
 

@@ -54,10 +54,10 @@ class PartitionBuffer:
     place: Offset | None = None
     """After what is processed, or left out; None until it is known where reading begins."""
     read_to: Offset | None = None
-    """What was not put here below it was left out."""
+    """The offset below which missing records were left out."""
     incarnation: str | None = None
     chunks: deque[RecordChunk] = field(default_factory=deque)
-    """What waits to be handed out."""
+    """Chunks that wait to be handed out."""
     in_hand: "Delivery | None" = None
     failure: JetstreamError | None = None
     """Why nothing comes behind the chunks."""

@@ -216,7 +216,7 @@ class GroupMembership:
             case _:
                 assert_never(request)
 
-    # --- what it is told ----------------------------------------------------------------------------------
+    # --- answers and failures -----------------------------------------------------------------------------
 
     def _refused(self, request: MemberRequest, error: JetstreamError) -> None:
         refusal = refusal_of(error)

@@ -47,7 +47,7 @@ class LocalRanges:
         try:
             done = _read_cached(where, room)
             if done < len(room):
-                # It opens the file itself: who waits for it may be cancelled, even before it has begun.
+                # It opens the file itself: the waiting task may be cancelled, even before it has begun.
                 await asyncio.to_thread(_read_rest, where, room, done)
         except (OSError, ValueError) as error:  # ValueError: a path that is none in this system's encoding
             self.usable = self._has_worked

@@ -170,7 +170,7 @@ class SocketLink(asyncio.BufferedProtocol):
         self.greeted = False
         """Whether the node has answered the hello."""
         self.node = ""
-        """Who answered it."""
+        """The node that answered it."""
         self._taken = 0
         self._wake_up: WakeUp | None = None
         """Of the open connection."""

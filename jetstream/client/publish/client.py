@@ -55,7 +55,7 @@ class BatchOptions(TypedDict, total=False):
     stream: str | None
     """The stream whose acks are awaited, if several bind the subject."""
     ack: Literal["leader", "all"] | None
-    """Who must hold the records before they are acked; None is the stream's own policy."""
+    """The replicas that must hold the records before they are acked; None is the stream's own policy."""
     timeout: float
     """Seconds to wait for each ack; 5 if it is not given."""
     window: int

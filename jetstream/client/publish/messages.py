@@ -55,7 +55,7 @@ class PublishOptions(TypedDict, total=False):
     stream: str | None
     """The stream whose ack is awaited, if several bind the subject; the others store and stay silent."""
     ack: Literal["leader", "all"] | None
-    """Who must hold the record before it is acked; None is the stream's own policy."""
+    """The replicas that must hold the record before it is acked; None is the stream's own policy."""
     timeout: float
     """Seconds to wait for the ack; 5 if it is not given."""
 

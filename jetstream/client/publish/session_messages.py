@@ -21,11 +21,11 @@ class SessionOptions(TypedDict, total=False):
     """How a session is published."""
 
     stream: str | None
-    """That answers, if several bind the subjects."""
+    """The stream whose acks count, if several bind the subjects."""
     window: int
     """Messages that are not acked; 1,000 if it is not given."""
     window_bytes: int | None
-    """What these have together, unless it is a single message; not limited if it is not given."""
+    """Payload of these together, unless it is a single message; not limited if it is not given."""
     timeout_s: float
     """For an ack, before all unacked is sent again; up to 16 times that while acks are slow. 2 if it is not
     given."""

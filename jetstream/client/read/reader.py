@@ -104,7 +104,7 @@ class BatchReader:
         """The largest high watermark that a node has told."""
         self._decoded: Iterator[_Decoded] = iter(())
         self._is_local = False
-        """What is decoded was read where it lies."""
+        """The decoded range was read from the node's file."""
         self._was_away = False
         """Something could not be, or was not what it should be: what follows is to come over the socket."""
         self._begun = False

@@ -87,7 +87,7 @@ class ClusterAccess:
     sockets: tuple[str, ...] = option({"sockets": _addresses}, ())
     """``host:port`` of nodes, to be asked for the others instead of NATS."""
     token: SecretStr | None = option({"token": _secret}, None)
-    """What the nodes' sockets want of readers."""
+    """The token that the nodes' sockets ask of readers."""
     tls_ca: Authorities | None = option({"tls.ca": _text}, None)
     """Read over TLS, trusting these; None: without TLS."""
     nats: NatsIdentity = NatsIdentity()

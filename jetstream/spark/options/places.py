@@ -24,7 +24,7 @@ class StreamPlace:
     """A place in each stream: an offset, `EARLIEST`, `LATEST`, or a moment in microseconds since 1970 UTC."""
 
     option: str
-    """What said so."""
+    """The option that names the place."""
     everywhere: int | None = None
     """In all streams; None: ``streams`` names each."""
     streams: Mapping[str, int] = field(default_factory=dict)

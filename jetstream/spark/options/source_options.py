@@ -153,7 +153,7 @@ class SourceOptions:
         "batch",
     )
     no_match: NoMatch = option({"startingOffsetsByTimestampStrategy": _no_match}, "error")
-    """What a starting moment means behind which there is no record."""
+    """The meaning of a starting moment without a record behind it."""
     max_offsets: int | None = option({"maxOffsetsPerTrigger": count}, None, "stream")
     max_bytes: int | None = option({"maxBytesPerTrigger": size_bytes}, None, "stream")
     min_offsets: int | None = option({"minOffsetsPerTrigger": count}, None, "stream")
@@ -170,7 +170,7 @@ class SourceOptions:
     fetch_timeout_s: float = option({"fetchTimeoutMs": _timeout_s}, 120.0)
     fetch_retries: int = option({"fetchRetries": _retries}, 3)
     fetch_retry_interval_s: float = option({"fetchRetryIntervalMs": _interval_s}, 1.0)
-    """What Kafka's source does; its documentation says 10 ms."""
+    """The default of Kafka's source; its documentation says 10 ms."""
 
     @property
     def patience_s(self) -> float:

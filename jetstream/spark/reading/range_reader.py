@@ -125,7 +125,7 @@ class _Batches:
         self._check = RangeCheck(found.stream, found.start, found.end)
         self._reader = self._reader_from(found.start)
         self._gone: JetstreamError | None = None
-        """What says that the records which come next are not there any more."""
+        """The error that means that the next records are gone."""
 
     async def next(self) -> pa.RecordBatch | None:
         """Return the next batch; None at the end, when it is known that it was all."""
