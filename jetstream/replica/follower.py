@@ -38,13 +38,10 @@ from jetstream.replica.follower_events import (
     Action,
     AppendBatches,
     AppendsUndone,
-    Batches,
     CutRefused,
     Distrust,
-    DivergingAnswer,
     Event,
     FetchFromLeader,
-    FetchRefused,
     LeaderAssigned,
     LeaderConnected,
     LeaderDisconnected,
@@ -53,13 +50,19 @@ from jetstream.replica.follower_events import (
     LogWritten,
     ReportLost,
     ResetLog,
-    StartOverAnswer,
     Truncate,
 )
 from jetstream.replica.log_state import LogState
 from jetstream.replica.reconcile import EpochEnd, cut_point
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.settings import NEVER, ReplicaSettings
+from jetstream.replica.wire import (
+    BatchesMessage,
+    DivergingMessage,
+    FetchMessage,
+    RefusedMessage,
+    StartOverMessage,
+)
 
 APPENDS_IN_FLIGHT_MAX: Final = 2
 """Appends that are not written yet; with one, network and disk would wait for each other."""
@@ -140,15 +143,15 @@ class Follower:
         match event:
             case LeaderAssigned():
                 actions = self._reign(event, now)
-            case Batches():
+            case BatchesMessage():
                 actions = self._batches(event, now)
-            case DivergingAnswer() | StartOverAnswer():
+            case DivergingMessage() | StartOverMessage():
                 actions = self._part(event, now)
             case LogWritten() | LogSynced() | LogCut() | CutRefused() | AppendsUndone():
                 actions = self._reported(event, now)
             case LogStartMoved(log_start_offset):
                 actions = self._start_moved(log_start_offset)
-            case FetchRefused(leader_epoch):
+            case RefusedMessage(leader_epoch):
                 actions = self._wait(now) if leader_epoch == self.leader_epoch else ()
             case LeaderDisconnected():
                 actions = self._wait(now)
@@ -196,18 +199,16 @@ class Follower:
             self._asks_when_synced = False
             self.wake_at = MonotonicNs(now + self._settings.fetch_timeout_ns)
         log = self._log
-        return (
-            FetchFromLeader(
-                self.leader,
-                self.leader_epoch,
-                self._node_epoch,
-                log.epochs.last,
-                log.log_end_offset,
-                log.synced_end,
-                self.high_watermark,
-                asks,
-            ),
+        fetch = FetchMessage(
+            node_epoch=self._node_epoch,
+            leader_epoch=self.leader_epoch,
+            last_epoch=log.epochs.last,
+            log_end=log.log_end_offset,
+            synced_end=log.synced_end,
+            high_watermark=self.high_watermark,
+            asks=asks,
         )
+        return (FetchFromLeader(self.leader, fetch),)
 
     def _wait(self, now: MonotonicNs) -> tuple[Action, ...]:
         """Ask anew later, whatever was asked for before."""
@@ -223,7 +224,7 @@ class Follower:
             return False
         return (last_epoch, log_end) == (self._log.epochs.last, self._log.log_end_offset)
 
-    def _batches(self, answer: Batches, now: MonotonicNs) -> tuple[Action, ...]:
+    def _batches(self, answer: BatchesMessage, now: MonotonicNs) -> tuple[Action, ...]:
         if not self._is_for_this_log(answer.leader_epoch, answer.last_epoch, answer.base):
             return ()
         if not _continues(answer):
@@ -231,7 +232,7 @@ class Follower:
         if _lack_other_tombstones(self._log, answer):
             self.high_watermark = min(self.high_watermark, answer.log_start_offset)
             self._leaders_high_watermark = self.high_watermark
-            return self._cut(ResetLog(answer.log_start_offset, answer.purged_end))
+            return self._cut(ResetLog(answer.log_start_offset, answer.purged_end, answer.note or None))
         # The leader has found this log to be the beginning of its own: what it says is committed is so here.
         self._leaders_high_watermark = max(self._leaders_high_watermark, answer.high_watermark)
         actions = [*self._append(answer), *self._advance()]
@@ -239,7 +240,7 @@ class Follower:
         self._asks_when_synced = 0 < count < self._settings.ask_ahead_records_min
         return tuple(actions) if self._asks_when_synced else (*actions, *self._fetch(now))
 
-    def _append(self, answer: Batches) -> tuple[Action, ...]:
+    def _append(self, answer: BatchesMessage) -> tuple[Action, ...]:
         log = self._log
         if answer.next == answer.base:
             return ()
@@ -251,13 +252,14 @@ class Follower:
         self._unwritten.append(answer.next)
         return (AppendBatches(answer),)
 
-    def _part(self, answer: DivergingAnswer | StartOverAnswer, now: MonotonicNs) -> tuple[Action, ...]:
+    def _part(self, answer: DivergingMessage | StartOverMessage, now: MonotonicNs) -> tuple[Action, ...]:
         """Cut the log back to what it shares with the leader's, as far as the answer tells."""
         if not self._is_for_this_log(answer.leader_epoch, answer.last_epoch, answer.log_end):
             return ()
         log = self._log
-        if isinstance(answer, StartOverAnswer):
-            return self._cut(ResetLog(answer.log_start_offset))
+        if isinstance(answer, StartOverMessage):
+            # Also an empty note: this log's own may speak of what no other log has.
+            return self._cut(ResetLog(answer.log_start_offset, note=answer.note))
         end = cut_point(log, EpochEnd(answer.epoch, answer.end))
         if end is None:
             # Nothing that is here is the leader's. What lay before the start is no part of this log any more,
@@ -342,12 +344,12 @@ def _identity(log: LogState) -> tuple[LeaderEpoch, Offset, Offset]:
     return log.epochs.last, log.log_end_offset, log.purged_end
 
 
-def _lack_other_tombstones(log: LogState, answer: Batches) -> bool:
+def _lack_other_tombstones(log: LogState, answer: BatchesMessage) -> bool:
     """Tell whether the leader's log, or this one, may lack tombstones from here on that the other has."""
     return answer.purged_end != log.purged_end and answer.base < max(answer.purged_end, log.purged_end)
 
 
-def _continues(answer: Batches) -> bool:
+def _continues(answer: BatchesMessage) -> bool:
     """Tell whether the batches can follow a log that ends at their base under ``last_epoch``."""
     if answer.next == answer.base:
         return not answer.epochs

@@ -6,9 +6,10 @@ became of each in the same order: `LogWritten` and `LogSynced`, `LogCut` or `Cut
 
 from dataclasses import dataclass
 
-from envelope.types import NO_OFFSET, LeaderEpoch, NodeEpoch, NodeId, Offset
+from envelope.types import NO_OFFSET, LeaderEpoch, NodeId, Offset
 from jetstream.replica.log_state import LogState
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
+from jetstream.replica.wire import Answer, BatchesMessage, FetchMessage
 
 # --- events: the catalogue ----------------------------------------------------------------------------
 
@@ -22,68 +23,6 @@ class LeaderAssigned:
     may_lack_committed: bool = False
     """The leader may lack what was committed in this log: its election was unclean, or one since this log's
     last epoch, or the stream counts what nobody has forced to disk."""
-
-
-# --- events: answers of the leader; they repeat the fetch's ``last_epoch`` and ``log_end`` -------------
-
-
-@dataclass(frozen=True, slots=True)
-class EpochBegins:
-    """The first of the batches from ``start`` on that was written under ``epoch``."""
-
-    epoch: LeaderEpoch
-    start: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class Batches:
-    """What the leader has after the log that the fetch described; perhaps nothing."""
-
-    leader_epoch: LeaderEpoch
-    last_epoch: LeaderEpoch
-    base: Offset
-    """The fetch's ``log_end``."""
-    next: Offset
-    """Offset after the last batch; the base if there is none."""
-    epochs: tuple[EpochBegins, ...]
-    """Of the batches, in order; the first begins at the base. Empty if there is no batch."""
-    high_watermark: Offset
-    log_start_offset: Offset = NO_OFFSET
-    """Where the leader's log begins."""
-    purged_end: Offset = NO_OFFSET
-    """Tombstones below may be missing in the leader's log."""
-
-
-@dataclass(frozen=True, slots=True)
-class DivergingAnswer:
-    """The log that the fetch described is no beginning of the leader's."""
-
-    leader_epoch: LeaderEpoch
-    last_epoch: LeaderEpoch
-    log_end: Offset
-    epoch: LeaderEpoch
-    """The largest that the leader knows and that is not above ``last_epoch``."""
-    end: Offset
-    """Where it ends in the leader's log."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartOverAnswer:
-    """The log that the fetch described has nothing to build on."""
-
-    leader_epoch: LeaderEpoch
-    last_epoch: LeaderEpoch
-    log_end: Offset
-    log_start_offset: Offset
-    """Where the leader's log begins."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchRefused:
-    """The leader of that epoch, to whom a fetch was sent, refused it, whatever the reason."""
-
-    leader_epoch: LeaderEpoch
-    """Of the fetch."""
 
 
 # --- events: the log ----------------------------------------------------------------------------------
@@ -142,10 +81,7 @@ class LeaderConnected:
 
 Event = (
     LeaderAssigned
-    | Batches
-    | DivergingAnswer
-    | StartOverAnswer
-    | FetchRefused
+    | Answer
     | LogWritten
     | LogSynced
     | LogCut
@@ -162,27 +98,17 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class FetchFromLeader:
-    """Ask the leader for what comes after this log. It may be lost; a newer one replaces it."""
+    """Send the leader a fetch. It may be lost; a newer one replaces it."""
 
     leader: NodeId
-    leader_epoch: LeaderEpoch
-    node_epoch: NodeEpoch
-    """Of this process."""
-    last_epoch: LeaderEpoch
-    log_end: Offset
-    """After all appends that were asked for, even if they are not written yet."""
-    synced_end: Offset
-    """The acknowledgement: durable here."""
-    high_watermark: Offset
-    asks: bool
-    """False: it only acknowledges; the answer to what was asked before is still awaited."""
+    fetch: FetchMessage
 
 
 @dataclass(frozen=True, slots=True)
 class AppendBatches:
     """Append the answer's batches, bytes unchanged; then tell `LogWritten`, and `LogSynced` once synced."""
 
-    batches: Batches
+    batches: BatchesMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +129,8 @@ class ResetLog:
     offset: Offset
     purged_end: Offset = NO_OFFSET
     """Of the new log, which is copied from one that has the same."""
+    note: bytes | None = None
+    """The leader's publisher state, in place of this node's; None: that stays."""
 
 
 @dataclass(frozen=True, slots=True)

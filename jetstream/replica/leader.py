@@ -27,26 +27,30 @@ from jetstream.log.state.epochs import EpochHistory, EpochStart
 from jetstream.replica.isr import InSyncReplicas
 from jetstream.replica.leader_events import (
     Action,
+    AnswerFollower,
     Deposed,
-    Diverging,
     Event,
     FetchArrived,
-    FetchRefusal,
     FollowerLost,
     IsrRefused,
     LeaderLogSynced,
     LeaseRenewed,
     MinimumChanged,
-    RefuseFetch,
     ReplicasChanged,
     ServeFollower,
-    StartOver,
 )
 from jetstream.replica.log_state import LogState
 from jetstream.replica.progress import FollowerProgress, FollowerState
 from jetstream.replica.reconcile import EpochEnd, Follows, StartsOver, compare
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.settings import NEVER, ReplicaSettings
+from jetstream.replica.wire import (
+    DivergingMessage,
+    FetchMessage,
+    FetchRefusal,
+    RefusedMessage,
+    StartOverMessage,
+)
 from metadata.catalog.commands import NodeAtEpoch
 from metadata.lease import Lease, unlimited
 
@@ -161,13 +165,16 @@ class Leader:
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
         """Take in one event; return what the shell must do, in that order."""
         if self.deposed:
-            return (_refused(event, FetchRefusal.DEPOSED),) if isinstance(event, FetchArrived) else ()
+            if not isinstance(event, FetchArrived):
+                return ()
+            return (AnswerFollower(event.follower, _refused(event.fetch, FetchRefusal.DEPOSED)),)
         answers: tuple[Action, ...] = ()
         match event:
             case Deposed(leader_epoch):
                 self.deposed = leader_epoch >= self.leader_epoch
-            case FetchArrived():
-                answers = self._fetched(event, now)
+            case FetchArrived(follower, fetch):
+                answer = self._fetched(follower, fetch, now)
+                answers = () if answer is None else (AnswerFollower(follower, answer),)
             case ReplicasChanged():
                 self._change_replicas(event, now)
             case _:
@@ -242,27 +249,30 @@ class Leader:
                 progress.leader_appends(log.log_end_offset, now)
         self._log = LogState(log.epochs, log.log_start_offset, log_end, synced_end)
 
-    def _fetched(self, fetch: FetchArrived, now: MonotonicNs) -> tuple[Action, ...]:
-        reason = self._refusal(fetch)
+    def _fetched(
+        self, follower: NodeId, fetch: FetchMessage, now: MonotonicNs
+    ) -> DivergingMessage | StartOverMessage | RefusedMessage | None:
+        """Return what is to be answered at once; None if the fetch is parked."""
+        reason = self._refusal(follower, fetch)
         if reason is not None:
-            return (_refused(fetch, reason),)
-        progress, log = self._followers[fetch.follower], self._log
+            return _refused(fetch, reason)
+        progress, log = self._followers[follower], self._log
         if fetch.node_epoch > progress.node_epoch:
             progress.begin_anew(fetch.node_epoch, log.log_end_offset, now)
         where = compare(log, fetch.last_epoch, fetch.log_end)
         if isinstance(where, Follows):
             progress.acknowledge(fetch, log.log_end_offset, now)
             progress.park(fetch, now)
-            return ()
+            return None
         progress.parked = None
         if not self.may_speak(now):
-            return (_refused(fetch, FetchRefusal.NO_LEASE),)
-        return (_parting(fetch, where, log.log_start_offset),)
+            return _refused(fetch, FetchRefusal.NO_LEASE)
+        return _parting(fetch, where, log.log_start_offset)
 
-    def _refusal(self, fetch: FetchArrived) -> FetchRefusal | None:
+    def _refusal(self, follower: NodeId, fetch: FetchMessage) -> FetchRefusal | None:
         if fetch.leader_epoch != self.leader_epoch:
             return FetchRefusal.OTHER_LEADER_EPOCH
-        progress = self._followers.get(fetch.follower)
+        progress = self._followers.get(follower)
         if progress is None:
             return FetchRefusal.UNKNOWN_REPLICA
         return FetchRefusal.OLD_NODE_EPOCH if fetch.node_epoch < progress.node_epoch else None
@@ -298,17 +308,18 @@ class Leader:
             parked = progress.parked
             if parked is None:
                 continue
-            if parked.log_end < log.log_start_offset:
+            fetch = parked.fetch
+            if fetch.log_end < log.log_start_offset:
                 progress.serve(log)
-                yield StartOver(follower, parked.last_epoch, parked.log_end, log.log_start_offset)
+                yield AnswerFollower(follower, _parting(fetch, StartsOver(), log.log_start_offset))
             elif (
-                parked.log_end < log.log_end_offset
+                fetch.log_end < log.log_end_offset
                 or progress.start_told != log.log_start_offset
                 or now >= parked.heartbeat(self.high_watermark, interval_ns)
             ):
                 progress.serve(log)
                 limit = log.log_end_offset
-                yield ServeFollower(follower, parked.last_epoch, parked.log_end, limit, self.high_watermark)
+                yield ServeFollower(follower, fetch.last_epoch, fetch.log_end, limit, self.high_watermark)
 
     def _due(self, lagging_at: MonotonicNs) -> Iterator[MonotonicNs]:
         """Yield when time alone may give something to do; what is past waits for something else."""
@@ -405,16 +416,18 @@ def _named(
     return tuple(members)
 
 
-def _refused(fetch: FetchArrived, reason: FetchRefusal) -> RefuseFetch:
-    return RefuseFetch(fetch.follower, fetch.leader_epoch, reason)
+def _refused(fetch: FetchMessage, reason: FetchRefusal) -> RefusedMessage:
+    return RefusedMessage(fetch.leader_epoch, reason)
 
 
-def _parting(fetch: FetchArrived, where: StartsOver | EpochEnd, log_start: Offset) -> Action:
+def _parting(
+    fetch: FetchMessage, where: StartsOver | EpochEnd, log_start: Offset
+) -> DivergingMessage | StartOverMessage:
     """Return the answer to a fetch whose log is no beginning of the leader's."""
     match where:
         case EpochEnd(epoch, end):
-            return Diverging(fetch.follower, fetch.last_epoch, fetch.log_end, epoch, end)
+            return DivergingMessage(fetch.leader_epoch, fetch.last_epoch, fetch.log_end, epoch, end)
         case StartsOver():
-            return StartOver(fetch.follower, fetch.last_epoch, fetch.log_end, log_start)
+            return StartOverMessage(fetch.leader_epoch, fetch.last_epoch, fetch.log_end, log_start)
         case _:
             assert_never(where)

@@ -5,10 +5,10 @@ that the follower sent: they are about that log, whenever they arrive.
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-from envelope.types import LeaderEpoch, NodeEpoch, NodeId, Offset
+from envelope.types import LeaderEpoch, NodeId, Offset
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
+from jetstream.replica.wire import DivergingMessage, FetchMessage, RefusedMessage, StartOverMessage
 from metadata.catalog.commands import NodeAtEpoch
 
 # --- events -------------------------------------------------------------------------------------------
@@ -32,18 +32,7 @@ class FetchArrived:
     """A follower asks for what comes after its log, and acknowledges what it has on disk."""
 
     follower: NodeId
-    node_epoch: NodeEpoch
-    """Of the follower's process."""
-    leader_epoch: LeaderEpoch
-    """The reign that it follows."""
-    last_epoch: LeaderEpoch
-    """Of its history; `NO_EPOCH` if it is empty."""
-    log_end: Offset
-    synced_end: Offset
-    high_watermark: Offset
-    """As far as the follower knows."""
-    asks: bool
-    """False: it only acknowledges; the answer to what was asked before about this log is still awaited."""
+    fetch: FetchMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,55 +135,11 @@ class ServeFollower:
 
 
 @dataclass(frozen=True, slots=True)
-class Diverging:
-    """Answer that the follower's log is no beginning of the leader's: see `jetstream.replica.reconcile`."""
+class AnswerFollower:
+    """Send the follower an answer without batches; one to start over gets its note from the shell."""
 
     follower: NodeId
-    last_epoch: LeaderEpoch
-    log_end: Offset
-    epoch: LeaderEpoch
-    """The largest that the leader knows and that is not above ``last_epoch``."""
-    end: Offset
-    """Where it ends in the leader's log."""
+    answer: DivergingMessage | StartOverMessage | RefusedMessage
 
 
-@dataclass(frozen=True, slots=True)
-class StartOver:
-    """Answer that the follower's log has nothing to build on: it is to begin anew at the leader's start."""
-
-    follower: NodeId
-    last_epoch: LeaderEpoch
-    log_end: Offset
-    log_start_offset: Offset
-
-
-class FetchRefusal(StrEnum):
-    """Why a fetch was refused; it has changed nothing."""
-
-    OTHER_LEADER_EPOCH = "other_leader_epoch"
-    """It is for another reign than the leader's."""
-    OLD_NODE_EPOCH = "old_node_epoch"
-    """The follower's process has been replaced by a newer one."""
-    UNKNOWN_REPLICA = "unknown_replica"
-    """The stream has no such replica."""
-    DEPOSED = "deposed"
-    """This reign is over."""
-    NOT_LEADING = "not_leading"
-    """Said by a node without a leader of the stream: it does not lead, or not yet."""
-    NO_LEASE = "no_lease"
-    """The logs part, and the leader may not say where until its lease is valid again."""
-    CANNOT_READ = "cannot_read"
-    """The leader has what was asked for, and fails to read it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RefuseFetch:
-    """Answer that the fetch is refused."""
-
-    follower: NodeId
-    leader_epoch: LeaderEpoch
-    """Of the fetch: the follower takes no refusal in another reign for its own."""
-    reason: FetchRefusal
-
-
-Action = AdvanceHighWatermark | ProposeIsr | ServeFollower | Diverging | StartOver | RefuseFetch
+Action = AdvanceHighWatermark | ProposeIsr | ServeFollower | AnswerFollower

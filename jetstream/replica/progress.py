@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from envelope.types import NO_OFFSET, LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset
-from jetstream.replica.leader_events import FetchArrived
+from envelope.types import NO_OFFSET, MonotonicNs, NodeEpoch, NodeId, Offset
 from jetstream.replica.log_state import LogState
 from jetstream.replica.settings import NEVER
+from jetstream.replica.wire import FetchMessage
 
 _NEVER_HEARD = NodeEpoch(0)
 
@@ -50,15 +50,12 @@ def passed_by_all(
 class ParkedFetch:
     """The newest fetch of a follower, not answered yet; an older one is never answered."""
 
-    last_epoch: LeaderEpoch
-    log_end: Offset
-    high_watermark: Offset
-    """As far as the follower knows."""
+    fetch: FetchMessage
     since: MonotonicNs
 
     def heartbeat(self, high_watermark: Offset, interval_ns: int) -> MonotonicNs:
         """Return when the follower is to be told of the high watermark, if there is nothing else to tell."""
-        return NEVER if self.high_watermark >= high_watermark else MonotonicNs(self.since + interval_ns)
+        return NEVER if self.fetch.high_watermark >= high_watermark else MonotonicNs(self.since + interval_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,7 @@ class FollowerProgress:
         """Answer it once more before it joins those in sync: what it was sent before was for another role."""
         self.start_told, self.was_answered = None, False
 
-    def acknowledge(self, fetch: FetchArrived, log_end: Offset, now: MonotonicNs) -> None:
+    def acknowledge(self, fetch: FetchMessage, log_end: Offset, now: MonotonicNs) -> None:
         """Take in how far its log is durable; the leader's ends at ``log_end``.
 
         Kafka compares with the leader's end at the previous fetch. Here fetches also come between a write and
@@ -129,19 +126,20 @@ class FollowerProgress:
         if self._mark is None:
             self._mark = _Mark(log_end, now)
 
-    def park(self, fetch: FetchArrived, now: MonotonicNs) -> None:
+    def park(self, fetch: FetchMessage, now: MonotonicNs) -> None:
         """Keep a fetch until it is answered, unless its answer is on the way.
 
         A follower also fetches when it has synced, to acknowledge; it may be waiting for batches then.
         """
         if fetch.asks or self._served_end != fetch.log_end:
-            self.parked = ParkedFetch(fetch.last_epoch, fetch.log_end, fetch.high_watermark, now)
+            self.parked = ParkedFetch(fetch, now)
             self._served_end = None
 
     def serve(self, leader: LogState) -> None:
         """Note that the parked fetch is answered from the leader's log."""
         assert self.parked is not None, "only who asks is answered"
-        self._served_end = self.parked.log_end if self.parked.log_end < leader.log_end_offset else None
+        log_end = self.parked.fetch.log_end
+        self._served_end = log_end if log_end < leader.log_end_offset else None
         self.parked, self.start_told = None, leader.log_start_offset
 
     def leader_appends(self, log_end: Offset, now: MonotonicNs) -> None:

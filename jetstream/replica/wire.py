@@ -1,14 +1,14 @@
-"""The bytes of what followers and leaders say to each other.
+"""The messages between followers and leaders, and their bytes.
 
 One connection carries all streams of which one node follows the other. The follower's end declares each under
-a handle before it first speaks of it; messages name the handle. All numbers are little-endian:
+a handle before it first speaks of it; the handle stands beside the message. All numbers are little-endian:
 
     offset size field
     0      4    length of the header, u32: what follows the checksum, without the body
     4      4    CRC32C of the header
     8      1    kind
-    9      -    the kind's numbers in the order of its fields: handle and body_bytes u32, asks one byte,
-                others u64
+    9      -    the handle, u32 (not of `Ping` and `Pong`), and the kind's numbers in the order of its fields:
+                body_bytes u32, asks one byte, others u64
     -      -    `Declare`: length u16 and UTF-8 bytes of the name, then of the incarnation
     -      -    `BatchesMessage` and `StartOverMessage`: length u32 and bytes of the note
     -      -    `BatchesMessage`: its epochs up to the end, each: epoch u64, first offset u64
@@ -24,14 +24,14 @@ nothing that follows on that connection can be told apart any more.
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
 from envelope.errors import RemoteProtocolError
 from envelope.limits import MIB, RESPONSE_BODY_BYTES_MAX, STREAM_NAME_CHARS_MAX
-from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, Offset, StreamName
-from jetstream.replica.leader_events import FetchRefusal
+from envelope.types import NO_OFFSET, Incarnation, LeaderEpoch, NodeEpoch, Offset, StreamName
 
 HEADER_BYTES_MAX: Final = 16 * MIB
 """A longer one is no message: room for a note, and the epochs of a body in which every batch has its own."""
@@ -44,103 +44,134 @@ BODY_BYTES_MAX: Final = RESPONSE_BODY_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class Declare:
-    """From now on the handle stands for this life of that stream, on this connection."""
+    """From now on the message's handle stands for this life of that stream, on this connection."""
 
-    handle: int
     name: StreamName
     incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
 class FetchMessage:
-    """`jetstream.replica.leader_events.FetchArrived`, from whoever is at the other end."""
+    """Ask for what comes after the follower's log, and acknowledge what it has on disk."""
 
-    handle: int
     node_epoch: NodeEpoch
+    """Of the follower's process."""
     leader_epoch: LeaderEpoch
+    """The reign that it follows."""
     last_epoch: LeaderEpoch
+    """Of its history; `NO_EPOCH` if it is empty."""
     log_end: Offset
+    """After all appends that were asked for, even if they are not written yet."""
     synced_end: Offset
+    """The acknowledgement: durable at the follower."""
     high_watermark: Offset
+    """As far as the follower knows."""
     asks: bool
+    """False: it only acknowledges; the answer to what was asked before about this log is still awaited."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairMessage:
     """Ask for the batches from the one with ``offset`` on, none of them beyond ``end``.
 
-    Whoever asks has had them, and its own are damaged; who leads does not matter.
+    The asking node has had them, and its own are damaged; any replica answers.
     """
 
-    handle: int
     offset: Offset
     end: Offset
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Say that you live."""
+    """Ask for a `Pong`; without a handle."""
 
 
-# --- from the leader's end ------------------------------------------------------------------------------
+# --- from the leader's end: answers to fetches repeat the fetch's ``last_epoch`` and log end -------------
+
+
+class EpochBegins(NamedTuple):
+    """The first of the batches from ``start`` on that was written under ``epoch``."""
+
+    epoch: LeaderEpoch
+    start: Offset
 
 
 @dataclass(slots=True)
 class BatchesMessage:
-    """`jetstream.replica.follower_events.Batches`, and the batches themselves."""
+    """What the leader has after the log that the fetch described; perhaps nothing."""
 
-    handle: int
     leader_epoch: LeaderEpoch
     last_epoch: LeaderEpoch
     base: Offset
+    """The fetch's ``log_end``."""
     next: Offset
+    """Offset after the last batch; the base if there is none."""
     high_watermark: Offset
-    log_start_offset: Offset
+    log_start_offset: Offset = NO_OFFSET
     """Where the leader's log begins."""
-    purged_end: Offset
-    """Tombstones below may be missing there."""
-    epochs: tuple[tuple[LeaderEpoch, Offset], ...]
-    """Epoch and first offset of each `EpochBegins`."""
-    body_bytes: int
-    body: bytes = b""
-    """As received; whoever sends it need not have it in memory."""
+    purged_end: Offset = NO_OFFSET
+    """Tombstones below may be missing in the leader's log."""
+    body_bytes: int = 0
+    epochs: tuple[EpochBegins, ...] = ()
+    """Of the batches, in order; the first begins at the base. Empty if there is no batch."""
     note: bytes = b""
-    """What the leader knows of committed records that may be gone, as its note's file would say it, for who
-    is about to come into the ISR; empty: nothing, or not now."""
+    """The leader's publisher state, as in its file, for a follower that is about to join the ISR: it covers
+    committed records that may be gone. Empty: nothing, or not now."""
+    body: bytes = b""
+    """As received, not verified; empty at the sender, which sends it from its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class DivergingMessage:
-    """`jetstream.replica.follower_events.DivergingAnswer`."""
+    """The log that the fetch described is no beginning of the leader's: see `jetstream.replica.reconcile`."""
 
-    handle: int
     leader_epoch: LeaderEpoch
     last_epoch: LeaderEpoch
     log_end: Offset
     epoch: LeaderEpoch
+    """The largest that the leader knows and that is not above ``last_epoch``."""
     end: Offset
+    """Where it ends in the leader's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartOverMessage:
-    """`jetstream.replica.follower_events.StartOverAnswer`."""
+    """The log that the fetch described has nothing to build on: begin anew at the leader's start."""
 
-    handle: int
     leader_epoch: LeaderEpoch
     last_epoch: LeaderEpoch
     log_end: Offset
     log_start_offset: Offset
+    """Where the leader's log begins."""
     note: bytes = b""
     """As that of a `BatchesMessage`."""
 
 
+class FetchRefusal(StrEnum):
+    """Why a fetch was refused; it has changed nothing."""
+
+    OTHER_LEADER_EPOCH = "other_leader_epoch"
+    """It is for another reign than the leader's."""
+    OLD_NODE_EPOCH = "old_node_epoch"
+    """The follower's process has been replaced by a newer one."""
+    UNKNOWN_REPLICA = "unknown_replica"
+    """The stream has no such replica."""
+    DEPOSED = "deposed"
+    """This reign is over."""
+    NOT_LEADING = "not_leading"
+    """Said by a node without a leader of the stream: it does not lead, or not yet."""
+    NO_LEASE = "no_lease"
+    """The logs part, and the leader may not say where until its lease is valid again."""
+    CANNOT_READ = "cannot_read"
+    """The leader has what was asked for, and fails to read it."""
+
+
 @dataclass(frozen=True, slots=True)
 class RefusedMessage:
-    """`jetstream.replica.follower_events.Refused`, and why."""
+    """The fetch is refused."""
 
-    handle: int
     leader_epoch: LeaderEpoch
-    """Of the fetch."""
+    """Of the fetch: a follower ignores a refusal in another reign than its own."""
     reason: FetchRefusal
 
 
@@ -148,24 +179,21 @@ class RefusedMessage:
 class RepairAnswer:
     """The first of the batches that were asked for; none: there are none to be had here now."""
 
-    handle: int
     base: Offset
     next: Offset
-    body_bytes: int
+    body_bytes: int = 0
     body: bytes = b""
     """As that of a `BatchesMessage`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The answer to `Ping`."""
+    """The answer to `Ping`; without a handle."""
 
 
 Question = FetchMessage | RepairMessage
-FollowerMessage = Declare | Question | Ping
 Answer = BatchesMessage | DivergingMessage | StartOverMessage | RefusedMessage
-LeaderMessage = Answer | RepairAnswer | Pong
-WireMessage = FollowerMessage | LeaderMessage
+WireMessage = Declare | Question | Ping | Answer | RepairAnswer | Pong
 
 # --- the bytes ------------------------------------------------------------------------------------------
 
@@ -189,14 +217,17 @@ _KINDS: Final[dict[int, type[WireMessage]]] = {
 _KIND_OF: Final = {message: number for number, message in _KINDS.items()}
 _REASONS: Final = dict(enumerate(FetchRefusal, 1))
 _REASON_OF: Final = {reason: number for number, reason in _REASONS.items()}
-_ELSEWHERE: Final = frozenset(("name", "incarnation", "epochs", "body", "note", "reason"))
+_ELSEWHERE: Final = frozenset(("name", "incarnation", "epochs", "note", "body", "reason"))
 _NAMES: Final = {
     kind: tuple(field.name for field in fields(kind) if field.name not in _ELSEWHERE)
     for kind in _KINDS.values()
 }
-_CODES: Final = {"handle": "I", "body_bytes": "I", "asks": "?"}
+_CODES: Final = {"body_bytes": "I", "asks": "?"}
+_WITHOUT_HANDLE: Final = (Ping, Pong)
 _NUMBERS: Final = {
-    kind: struct.Struct("<B" + "".join(_CODES.get(name, "Q") for name in names))
+    kind: struct.Struct(
+        ("<B" if kind in _WITHOUT_HANDLE else "<BI") + "".join(_CODES.get(name, "Q") for name in names)
+    )
     for kind, names in _NAMES.items()
 }
 
@@ -205,16 +236,11 @@ assert STREAM_NAME_CHARS_MAX < 2**16, "the length of a name is a u16"
 
 
 def encode(message: WireMessage, handle: int | None = None) -> bytes:
-    """Return the bytes of ``message``, all but its body, which is to be sent after them.
-
-    Args:
-        message: has a handle if one is given.
-        handle: in place of the message's own.
-    """
+    """Return the bytes of ``message`` under ``handle``, all but its body, which is to be sent after them."""
     kind = type(message)
     numbers = [getattr(message, name) for name in _NAMES[kind]]
     if handle is not None:
-        numbers[0] = handle
+        numbers.insert(0, handle)
     parts = [_NUMBERS[kind].pack(_KIND_OF[kind], *numbers)]
     match message:
         case Declare(name=name, incarnation=incarnation):
@@ -245,11 +271,13 @@ class WireReader:
         """Bytes of the present part that have not arrived: a frame's two numbers, a header, or a body."""
         self._checksum: int | None = None
         """Of the header that is on its way."""
-        self._headed: BatchesMessage | RepairAnswer | None = None
+        self._headed: tuple[int, BatchesMessage | RepairAnswer] | None = None
         """What the body that is on its way belongs to."""
 
-    def feed(self, data: bytes) -> Iterator[WireMessage]:
-        """Take in what has arrived; yield the messages that are complete now. To be exhausted.
+    def feed(self, data: bytes) -> Iterator[tuple[int, WireMessage]]:
+        """Read what has arrived; yield the messages that are complete now, each after its handle.
+
+        To be exhausted. The handle of a message without one is 0.
 
         Raises:
             RemoteProtocolError: a header is damaged, or is no message; the reader is of no more use.
@@ -260,18 +288,19 @@ class WireReader:
             self._pieces.append(data[position:end])
             part, position = b"".join(self._pieces), end
             self._pieces.clear()
-            message = self._take(part)
-            if message is not None:
-                yield message
+            complete = self._read(part)
+            if complete is not None:
+                yield complete
         if position < len(data):
             self._pieces.append(data[position:])
             self._missing -= len(data) - position
 
-    def _take(self, part: bytes) -> WireMessage | None:
-        """Take a part that is complete in, and say what the next one is; return what it completes."""
+    def _read(self, part: bytes) -> tuple[int, WireMessage] | None:
+        """Read a part that is complete, and note which one is next; return the message that it completes."""
+        complete: tuple[int, WireMessage]
         if self._headed is not None:
-            message: WireMessage = self._headed
-            self._headed.body = part
+            complete = self._headed
+            self._headed[1].body = part
         elif self._checksum is None:
             length, self._checksum = _FRAME.unpack(part)
             if length > HEADER_BYTES_MAX:
@@ -281,16 +310,16 @@ class WireReader:
         else:
             if crc32c(part) != self._checksum:
                 raise RemoteProtocolError("a damaged header")
-            message = _decode(part)
+            handle, message = complete = _decode(part)
             if isinstance(message, BatchesMessage | RepairAnswer) and message.body_bytes:
-                self._headed, self._missing = message, message.body_bytes
+                self._headed, self._missing = (handle, message), message.body_bytes
                 return None
         self._headed = self._checksum = None
         self._missing = _FRAME.size
-        return message
+        return complete
 
 
-def _decode(header: bytes) -> WireMessage:
+def _decode(header: bytes) -> tuple[int, WireMessage]:
     kind = _KINDS.get(header[0]) if header else None
     if kind is None:
         raise RemoteProtocolError("a message of no known kind")
@@ -299,11 +328,11 @@ def _decode(header: bytes) -> WireMessage:
         rest = _rest(kind, header[_NUMBERS[kind].size :])
     except (struct.error, LookupError, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"a {kind.__name__} makes no sense: {error}") from error
-    # Its numbers are all that most messages have, in the order of their fields.
-    message = kind(**dict(zip(_NAMES[kind], numbers, strict=True)), **rest) if rest else kind(*numbers)
+    handle = 0 if kind in _WITHOUT_HANDLE else numbers.pop(0)
+    message = kind(*numbers, **rest)  # the numbers are its first fields
     if isinstance(message, BatchesMessage | RepairAnswer):
         _check(message)
-    return message
+    return handle, message
 
 
 def _check(message: BatchesMessage | RepairAnswer) -> None:
@@ -327,7 +356,7 @@ def _rest(kind: type[WireMessage], data: bytes) -> dict[str, Any]:
         if len(rest["note"]) < length:
             raise IndexError(f"{length} bytes wanted, {len(rest['note'])} there")
         if kind is BatchesMessage:
-            return {**rest, "epochs": tuple(_EPOCH.iter_unpack(data))}
+            return {**rest, "epochs": tuple(map(EpochBegins._make, _EPOCH.iter_unpack(data)))}
     elif kind is RefusedMessage:
         rest["reason"], data = _REASONS[data[0]], data[1:]
     if data:

@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -23,7 +22,6 @@ from tests.support.replica_sessions import (
     RawLeader,
     SessionNode,
     answering,
-    as_sent,
     batches,
     connected,
     fetch_from,
@@ -242,9 +240,9 @@ _DAMAGED[-1] ^= 1
         b"GET / HTTP/1.1\r\n\r\n",
         bytes(_DAMAGED),
         encode(Pong()),
-        encode(batches(1, 0)),
-        encode(replace(fetch_from(1), handle=0)),
-        2 * encode(Declare(0, NAME, LIFE)),
+        encode(batches(1, 0), 0),
+        encode(fetch_from(1), 0),
+        2 * encode(Declare(NAME, LIFE), 0),
     ],
     ids=["garbage", "damaged", "pong", "answer", "undeclared", "declared-twice"],
 )
@@ -281,7 +279,7 @@ def test_a_follower_that_makes_no_sense_is_cut_off_and_others_are_served(
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         bytes(_DAMAGED),
         encode(Ping()),
-        encode(replace(batches(1, 0), handle=1)),
+        encode(batches(1, 0), 1),
     ],
     ids=["garbage", "damaged", "ping", "undeclared"],
 )
@@ -297,14 +295,14 @@ def test_a_leader_that_makes_no_sense_is_cut_off_and_dialled_again(
                 end = await leader.ends.get()
                 await a.story.until_told("connected", of=B)
                 a.sessions.fetch(B, NAME, LIFE, fetch_from(1))
-                assert await end.receive() == Declare(0, NAME, LIFE)
-                end.writer.write(encode(replace(batches(1, 0), handle=0)) + said)
+                assert await end.receive() == Declare(NAME, LIFE)
+                end.writer.write(encode(batches(1, 0), 0) + said)
                 await a.story.until_told("connected", "disconnected", "connected", of=B)
                 assert "a connection with peer=b is closed" in caplog.text
-                assert [as_sent(answer) for *_, answer in a.story.answers] == [as_sent(batches(1, 0))]
+                assert [answer for *_, answer in a.story.answers] == [batches(1, 0)]
                 a.sessions.fetch(B, NAME, LIFE, fetch_from(2))
                 end = await leader.ends.get()
-                assert await end.receive() == Declare(0, NAME, LIFE)
+                assert await end.receive() == Declare(NAME, LIFE)
             finally:
                 await a.stop()
 

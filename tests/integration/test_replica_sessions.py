@@ -16,12 +16,13 @@ from envelope.limits import MIB
 from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.reader import FileRange
-from jetstream.replica.leader_events import FetchRefusal
 from jetstream.replica.wire import (
     Answer,
     BatchesMessage,
     Declare,
     DivergingMessage,
+    EpochBegins,
+    FetchRefusal,
     Ping,
     Pong,
     RefusedMessage,
@@ -43,7 +44,6 @@ from tests.support.replica_sessions import (
     RawEnd,
     SessionNode,
     answering,
-    as_sent,
     batches,
     connected,
     fetch_from,
@@ -78,15 +78,15 @@ def stored(root: Path, *values: bytes) -> tuple[LiveStream, FileRange, bytes]:
 
 
 def test_what_is_asked_arrives_and_every_kind_of_answer_comes_back(loop: str) -> None:
-    epochs = ((LeaderEpoch(6), Offset(9)), (LeaderEpoch(7), Offset(10)))
+    epochs = (EpochBegins(LeaderEpoch(6), Offset(9)), EpochBegins(LeaderEpoch(7), Offset(10)))
     answers: list[tuple[Answer, bytes | None]] = [
         (replace(batches(9, 3), epochs=epochs), b"body"),
         (batches(9, 0), None),
         (
-            DivergingMessage(9, LeaderEpoch(7), LeaderEpoch(6), Offset(9), LeaderEpoch(5), Offset(3)),
+            DivergingMessage(LeaderEpoch(7), LeaderEpoch(6), Offset(9), LeaderEpoch(5), Offset(3)),
             None,
         ),
-        (StartOverMessage(9, LeaderEpoch(7), LeaderEpoch(6), Offset(9), Offset(100)), None),
+        (StartOverMessage(LeaderEpoch(7), LeaderEpoch(6), Offset(9), Offset(100)), None),
         (refusal(), None),
     ]
 
@@ -96,9 +96,7 @@ def test_what_is_asked_arrives_and_every_kind_of_answer_comes_back(loop: str) ->
             assert a.sessions.is_connected(B)
             assert a.sessions.fetch(B, NAME, LIFE, fetch_from(9))
             await b.story.until_fetched(1)
-            assert [(*who, replace(found, handle=0)) for *who, found in b.story.fetches] == [
-                (A, NAME, LIFE, replace(fetch_from(9), handle=0))
-            ]
+            assert b.story.fetches == [(A, NAME, LIFE, fetch_from(9))]
             for answer, body in answers:
                 sent = with_body(answer, body or b"") if isinstance(answer, BatchesMessage) else answer
                 b.sessions.answer(A, NAME, LIFE, sent, body)
@@ -110,7 +108,7 @@ def test_what_is_asked_arrives_and_every_kind_of_answer_comes_back(loop: str) ->
                 else answer
                 for answer, body in answers
             ]
-            assert [as_sent(found) for *_, found in a.story.answers] == [as_sent(answer) for answer in wanted]
+            assert [found for *_, found in a.story.answers] == wanted
             assert not c.story.fetches
             assert not c.story.answers
 
@@ -244,8 +242,8 @@ async def asked_by_hand(node: SessionNode, count: int) -> RawEnd:
     """A follower that has asked for streams s0, s1, …, with the handles 0, 1, …"""
     end = await RawEnd.dial(node)
     for handle in range(count):
-        declared = Declare(handle, StreamName(f"s{handle}"), LIFE)
-        end.writer.write(encode(declared) + encode(replace(fetch_from(handle), handle=handle)))
+        declared = Declare(StreamName(f"s{handle}"), LIFE)
+        end.writer.write(encode(declared, handle) + encode(fetch_from(handle), handle))
     await node.story.until_fetched(count)
     return end
 
@@ -289,12 +287,12 @@ def test_of_two_answers_of_one_stream_that_wait_only_the_newer_one_is_sent(tmp_p
             leases = found.segment._leases
             b.sessions.answer(A, StreamName(f"s{count - 1}"), LIFE, refusal())
             assert found.segment._leases == leases - 1
-            raw.writer.write(encode(replace(fetch_from(100), handle=0)))
+            raw.writer.write(encode(fetch_from(100), 0))
             answers = [await raw.receive() for _ in range(count + 1)]
-            assert answers[count - 1] == replace(refusal(), handle=count - 1)
+            assert (raw.handles[count - 1], answers[count - 1]) == (count - 1, refusal())
             last = answers[-1]
             assert isinstance(last, BatchesMessage)
-            assert (last.handle, last.base) == (0, 100)
+            assert (raw.handles[-1], last.base) == (0, 100)
             raw.close()
         finally:
             await b.stop()
@@ -310,15 +308,15 @@ def test_what_repairs_a_log_comes_beside_what_a_follower_is_sent(tmp_path: Path,
         name = StreamName("s")
         async with connected(a, b):
             a.sessions.fetch(B, name, LIFE, fetch_from(0))
-            a.sessions.fetch(B, name, LIFE, RepairMessage(0, Offset(0), Offset(1)))
+            a.sessions.fetch(B, name, LIFE, RepairMessage(Offset(0), Offset(1)))
             await b.story.until(lambda: len(b.story.questions) == len(b.story.fetches) == 1)
-            assert b.story.questions[0][1:] == (name, LIFE, RepairMessage(0, Offset(0), Offset(1)))
-            answer = RepairAnswer(0, Offset(0), Offset(1), found.length)
+            assert b.story.questions[0][1:] == (name, LIFE, RepairMessage(Offset(0), Offset(1)))
+            answer = RepairAnswer(Offset(0), Offset(1), found.length)
             b.sessions.answer(A, name, LIFE, answer, found)
             b.sessions.answer(A, name, LIFE, refusal())
             await a.story.until(lambda: len(a.story.repairs) == len(a.story.answers) == 1)
             assert a.story.repairs[0][3] == replace(answer, body=data)
-            assert a.story.answers[0][3] == replace(refusal(), handle=0)
+            assert a.story.answers[0][3] == refusal()
         assert found.segment._leases == 0
         stream.log.close()
 
@@ -332,13 +330,13 @@ def test_a_repair_whose_body_cannot_be_read_is_answered_with_nothing(tmp_path: P
         with found.segment.leased() as file:
             os.truncate(f"/proc/self/fd/{file.fileno()}", MIB // 2)
         async with connected(a, b):
-            a.sessions.fetch(B, StreamName("s"), LIFE, RepairMessage(0, Offset(0), Offset(1)))
+            a.sessions.fetch(B, StreamName("s"), LIFE, RepairMessage(Offset(0), Offset(1)))
             await b.story.until(lambda: len(b.story.questions) == 1)
             b.sessions.answer(
-                A, StreamName("s"), LIFE, RepairAnswer(0, Offset(0), Offset(1), found.length), found
+                A, StreamName("s"), LIFE, RepairAnswer(Offset(0), Offset(1), found.length), found
             )
             await a.story.until(lambda: len(a.story.repairs) == 1)
-            assert a.story.repairs[0][3] == RepairAnswer(0, Offset(0), Offset(0), 0)
+            assert a.story.repairs[0][3] == RepairAnswer(Offset(0), Offset(0))
             assert a.story.told == []
         stream.log.close()
 
@@ -409,7 +407,7 @@ def test_a_fetch_whose_body_cannot_be_read_is_refused_and_the_others_are_served(
                 a.sessions.fetch(B, StreamName(f"s{number}"), LIFE, fetch_from(number))
             await a.story.until_answered(3)
             assert [name for _, name, *_ in a.story.answers] == ["s0", "s1", "s2"]
-            refused = RefusedMessage(0, batches(0).leader_epoch, FetchRefusal.CANNOT_READ)
+            refused = RefusedMessage(batches(0).leader_epoch, FetchRefusal.CANNOT_READ)
             assert a.story.answers[0][3] == refused
             assert "cannot read for a follower" in caplog.text
             assert a.story.told == []

@@ -7,8 +7,9 @@ from random import Random
 import pytest
 
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName, TimestampUs
-from jetstream.replica.leader_events import FetchRefusal, RefuseFetch
+from jetstream.replica.leader_events import AnswerFollower
 from jetstream.replica.role_events import AdvanceHighWatermark
+from jetstream.replica.wire import FetchRefusal, RefusedMessage
 from metadata.catalog.commands import ChangeLeader, NodeAtEpoch
 from metadata.catalog.tables import InSyncReplica, Stream, UncleanElection
 from metadata.stream_config import StreamConfig
@@ -337,7 +338,8 @@ def test_what_the_laws_of_replication_permit_is_no_violation() -> None:
     committed = _committed(X, Y)
     committed.by_follower("b/orders", _log(X), Offset(2))
     check_members(_row(A), committed, {"disk-of-a": _log(X, Y, _batch(3, 1, "tail"))})
-    check_speech("a/orders", [RefuseFetch(B, LeaderEpoch(2), FetchRefusal.DEPOSED)], may_speak=False)
+    refusal = RefusedMessage(LeaderEpoch(2), FetchRefusal.DEPOSED)
+    check_speech("a/orders", [AnswerFollower(B, refusal)], may_speak=False)
     Reigns().begun((A, 1), LeaderEpoch(2), _log(X), committed, newest=LeaderEpoch(3))
     leases = Leases(tolerance=10)
     leases.left = lambda node: 11

@@ -4,7 +4,6 @@ from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset
 from jetstream.replica.follower import Follower
 from jetstream.replica.follower_events import (
     Action,
-    DivergingAnswer,
     Event,
     FetchFromLeader,
     LeaderAssigned,
@@ -13,6 +12,7 @@ from jetstream.replica.follower_events import (
 )
 from jetstream.replica.log_state import LogState
 from jetstream.replica.settings import ReplicaSettings
+from jetstream.replica.wire import DivergingMessage, FetchMessage
 from tests.support.reigns import log
 from tests.support.replica_cluster import START, A, B
 
@@ -75,17 +75,17 @@ def fetch(
     known: int = 0,
     asks: bool = True,
 ) -> FetchFromLeader:
-    return FetchFromLeader(
-        leader,
-        LeaderEpoch(epoch),
-        NodeEpoch(2),
-        LeaderEpoch(last),
-        Offset(end),
-        Offset(end if synced is None else synced),
-        Offset(known),
-        asks,
+    message = FetchMessage(
+        node_epoch=NodeEpoch(2),
+        leader_epoch=LeaderEpoch(epoch),
+        last_epoch=LeaderEpoch(last),
+        log_end=Offset(end),
+        synced_end=Offset(end if synced is None else synced),
+        high_watermark=Offset(known),
+        asks=asks,
     )
+    return FetchFromLeader(leader, message)
 
 
-def diverging(last: int, log_end: int, epoch: int, end: int) -> DivergingAnswer:
-    return DivergingAnswer(EPOCH, LeaderEpoch(last), Offset(log_end), LeaderEpoch(epoch), Offset(end))
+def diverging(last: int, log_end: int, epoch: int, end: int) -> DivergingMessage:
+    return DivergingMessage(EPOCH, LeaderEpoch(last), Offset(log_end), LeaderEpoch(epoch), Offset(end))

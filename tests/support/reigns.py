@@ -13,6 +13,7 @@ from jetstream.replica.leader_events import (
 )
 from jetstream.replica.log_state import LogState
 from jetstream.replica.settings import NEVER
+from jetstream.replica.wire import FetchMessage
 from metadata.catalog.commands import NodeAtEpoch
 from metadata.lease import Lease
 from tests.support.replica_cluster import START, A, B, C, D
@@ -87,13 +88,15 @@ class Reign:
         return self.give(
             FetchArrived(
                 follower,
-                NodeEpoch(said["node_epoch"]),
-                LeaderEpoch(said["epoch"]),
-                LeaderEpoch(said["last"]),
-                Offset(log_end),
-                Offset(log_end if synced_end is None else synced_end),
-                Offset(said["known"]),
-                bool(said["asks"]),
+                FetchMessage(
+                    node_epoch=NodeEpoch(said["node_epoch"]),
+                    leader_epoch=LeaderEpoch(said["epoch"]),
+                    last_epoch=LeaderEpoch(said["last"]),
+                    log_end=Offset(log_end),
+                    synced_end=Offset(log_end if synced_end is None else synced_end),
+                    high_watermark=Offset(said["known"]),
+                    asks=bool(said["asks"]),
+                ),
             )
         )
 

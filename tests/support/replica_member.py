@@ -14,6 +14,14 @@ from jetstream.replica.follower import Follower
 from jetstream.replica.isr import refusal_of
 from jetstream.replica.leader import Appointment, Leader
 from jetstream.replica.settings import ReplicaSettings
+from jetstream.replica.wire import (
+    Answer,
+    BatchesMessage,
+    EpochBegins,
+    FetchMessage,
+    FetchRefusal,
+    RefusedMessage,
+)
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command
 from metadata.catalog.events import CommandRefused, Events
@@ -33,7 +41,7 @@ class Message:
 
     source: NodeId
     target: NodeId
-    event: leading.FetchArrived | following.Event
+    message: FetchMessage | Answer
     batches: tuple[Batch, ...] = ()
 
 
@@ -77,7 +85,7 @@ class Member:
         self.lost: list[following.ReportLost] = []
         self.distrusts: list[following.Distrust] = []
         self.proposals: deque[leading.ProposeIsr] = deque()
-        self.refusals: list[leading.RefuseFetch] = []
+        self.refusals: list[RefusedMessage] = []
         self.high_watermark = Offset(0)
         self.is_up = False
         self._unsynced_kept = True
@@ -195,14 +203,14 @@ class Member:
 
     def receive(self, message: Message) -> None:
         """Take a message in, if the machine it is for is there; otherwise it is lost."""
-        if isinstance(message.event, leading.FetchArrived):
+        if isinstance(message.message, FetchMessage):
             if self.leader is not None:
-                self.lead(message.event)
+                self.lead(leading.FetchArrived(message.source, message.message))
             elif self.is_up:
-                answer = following.FetchRefused(message.event.leader_epoch)
+                answer = RefusedMessage(message.message.leader_epoch, FetchRefusal.NOT_LEADING)
                 self.cluster.send(Message(self.name, message.source, answer))
         elif self.follower is not None:
-            self.follow(message.event, message.batches)
+            self.follow(message.message, message.batches)
 
     def tick(self) -> None:
         """Let time have passed, if it is of any interest to the machine."""
@@ -258,22 +266,17 @@ class Member:
                 batches = [
                     batch for batch in self.log.after(log_end, self.batches_max) if batch.next <= limit
                 ]
-                event = _answer(epoch, last_epoch, log_end, batches, high_watermark)
-                self.cluster.send(Message(self.name, follower, event, tuple(batches)))
-            case leading.Diverging(follower, last_epoch, log_end, known, end):
-                diverging = following.DivergingAnswer(epoch, last_epoch, log_end, known, end)
-                self.cluster.send(Message(self.name, follower, diverging))
-            case leading.StartOver(follower, last_epoch, log_end, log_start):
-                start_over = following.StartOverAnswer(epoch, last_epoch, log_end, log_start)
-                self.cluster.send(Message(self.name, follower, start_over))
-            case leading.RefuseFetch(follower, fetched_epoch):
-                self.refusals.append(action)
-                self.cluster.send(Message(self.name, follower, following.FetchRefused(fetched_epoch)))
+                served = _answer(epoch, last_epoch, log_end, batches, high_watermark)
+                self.cluster.send(Message(self.name, follower, served, tuple(batches)))
+            case leading.AnswerFollower(follower, answer):
+                if isinstance(answer, RefusedMessage):
+                    self.refusals.append(answer)
+                self.cluster.send(Message(self.name, follower, answer))
 
     def _perform_following(self, action: following.Action, batches: tuple[Batch, ...]) -> None:
         match action:
-            case following.FetchFromLeader():
-                self.cluster.send(Message(self.name, action.leader, as_arrived(self.name, action)))
+            case following.FetchFromLeader(leader, fetch):
+                self.cluster.send(Message(self.name, leader, fetch))
             case following.AppendBatches(answer):
                 for batch in batches:
                     self.log.append(batch)
@@ -298,30 +301,16 @@ class Member:
                 self.lost.append(action)
 
 
-def as_arrived(follower: NodeId, fetch: following.FetchFromLeader) -> leading.FetchArrived:
-    """What the leader is told of a follower's fetch."""
-    return leading.FetchArrived(
-        follower,
-        fetch.node_epoch,
-        fetch.leader_epoch,
-        fetch.last_epoch,
-        fetch.log_end,
-        fetch.synced_end,
-        fetch.high_watermark,
-        fetch.asks,
-    )
-
-
 def _answer(
     leader_epoch: LeaderEpoch,
     last_epoch: LeaderEpoch,
     base: Offset,
     batches: list[Batch],
     high_watermark: Offset,
-) -> following.Batches:
-    epochs: list[following.EpochBegins] = []
+) -> BatchesMessage:
+    epochs: list[EpochBegins] = []
     for batch in batches:
         if not epochs or epochs[-1].epoch != batch.epoch:
-            epochs.append(following.EpochBegins(batch.epoch, batch.base))
+            epochs.append(EpochBegins(batch.epoch, batch.base))
     end = batches[-1].next if batches else base
-    return following.Batches(leader_epoch, last_epoch, base, end, tuple(epochs), high_watermark)
+    return BatchesMessage(leader_epoch, last_epoch, base, end, high_watermark, epochs=tuple(epochs))

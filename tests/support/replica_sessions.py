@@ -16,11 +16,12 @@ from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, 
 from jetstream.log.reader import FileRange
 from jetstream.node.peers.session_ends import PeerSessionSettings
 from jetstream.node.peers.sessions import ReplicaSessions
-from jetstream.replica.leader_events import FetchRefusal
 from jetstream.replica.wire import (
     Answer,
     BatchesMessage,
+    EpochBegins,
     FetchMessage,
+    FetchRefusal,
     RefusedMessage,
     RepairAnswer,
     RepairMessage,
@@ -43,16 +44,12 @@ HASTY: Final = PeerSessionSettings(leader_timeout_ns=300 * MS, ping_interval_ns=
 
 NOWHERE: Final = Address(LOOPBACK, 1)
 
-_ANY: Final = 4711
-"""What the sessions fill in themselves."""
-
 Fetched = Callable[[NodeId, StreamName, Incarnation, FetchMessage], None]
 
 
 def fetch_from(log_end: int) -> FetchMessage:
     """A fetch that differs from others by its log end."""
     return FetchMessage(
-        _ANY,
         NodeEpoch(3),
         LeaderEpoch(7),
         LeaderEpoch(6),
@@ -67,7 +64,6 @@ def batches(base: int, count: int = 1) -> BatchesMessage:
     """An answer that differs from others by its base."""
     end = Offset(base + count)
     return BatchesMessage(
-        _ANY,
         LeaderEpoch(7),
         LeaderEpoch(6),
         Offset(base),
@@ -75,8 +71,7 @@ def batches(base: int, count: int = 1) -> BatchesMessage:
         high_watermark=Offset(5),
         log_start_offset=Offset(0),
         purged_end=Offset(0),
-        epochs=((LeaderEpoch(7), Offset(base)),) if count else (),
-        body_bytes=0,
+        epochs=(EpochBegins(LeaderEpoch(7), Offset(base)),) if count else (),
     )
 
 
@@ -87,12 +82,7 @@ def with_body(answer: BatchesMessage, body: bytes | FileRange) -> BatchesMessage
 
 def refusal() -> RefusedMessage:
     """The smallest answer."""
-    return RefusedMessage(_ANY, LeaderEpoch(7), FetchRefusal.DEPOSED)
-
-
-def as_sent(answer: Answer) -> Answer:
-    """Without what only a connection gives it."""
-    return replace(answer, handle=0)
+    return RefusedMessage(LeaderEpoch(7), FetchRefusal.DEPOSED)
 
 
 class Deaf:
@@ -278,13 +268,18 @@ def answering(node: SessionNode, body_of: Callable[[FetchMessage], bytes | FileR
 
 
 class RawEnd:
-    """One end of a session, spoken by hand."""
+    """One end of a session, spoken by hand.
+
+    Attributes:
+        handles: of the messages that `receive` has returned, in order.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
+        self.handles: list[int] = []
         self._reader = reader
         self._messages = WireReader()
-        self._ready: list[WireMessage] = []
+        self._ready: list[tuple[int, WireMessage]] = []
 
     @classmethod
     async def dial(cls, node: SessionNode, source: NodeId = A, *, early: bytes = b"") -> "RawEnd":
@@ -308,7 +303,9 @@ class RawEnd:
                     self.close()
                     return None
                 self._ready.extend(self._messages.feed(data))
-        return self._ready.pop(0)
+        handle, message = self._ready.pop(0)
+        self.handles.append(handle)
+        return message
 
     def close(self) -> None:
         """Cut the connection."""

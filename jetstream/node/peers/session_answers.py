@@ -16,8 +16,7 @@ from envelope.types import Buffer
 from jetstream.log.reader import FileRange
 from jetstream.node.disk.leased_range import Body
 from jetstream.node.peers.session_line import PeerConnection
-from jetstream.replica.leader_events import FetchRefusal
-from jetstream.replica.wire import Answer, RefusedMessage, RepairAnswer, encode
+from jetstream.replica.wire import Answer, FetchRefusal, RefusedMessage, RepairAnswer, encode
 from metadata.node.admission.descriptors import DescriptorShare
 
 _log = logging.getLogger(__name__)
@@ -123,18 +122,17 @@ class SessionResponseQueue:
         elif isinstance(error, OSError | StorageError):
             base = body.file_range.segment.base
             _log.error("cannot read for a follower segment=%d error=%r runbook=RB-01", base, error)
-            self._line.send(encode(_refusal(outgoing)))
+            self._line.send(encode(_refusal(outgoing.answer), outgoing.handle))
         else:
             self._crashed(error)
         self.go_on()
 
 
-def _refusal(outgoing: _Outgoing) -> RefusedMessage | RepairAnswer:
+def _refusal(answer: Answer | RepairAnswer) -> RefusedMessage | RepairAnswer:
     """Return what is said in the place of batches that cannot be read."""
-    answer = outgoing.answer
     if isinstance(answer, RepairAnswer):
-        return RepairAnswer(outgoing.handle, answer.base, answer.base, 0)
-    return RefusedMessage(outgoing.handle, answer.leader_epoch, FetchRefusal.CANNOT_READ)
+        return RepairAnswer(answer.base, answer.base)
+    return RefusedMessage(answer.leader_epoch, FetchRefusal.CANNOT_READ)
 
 
 def _read_cached(body: Body, room: memoryview) -> int:

@@ -154,7 +154,7 @@ class FetchRequester:
                 return None
             handle = self._handles[life] = len(self._lives)
             self._lives.append(life)
-            line.send(encode(Declare(handle, *life)))
+            line.send(encode(Declare(*life), handle))
         return handle
 
     def _tell(self, verdict: Verdict | None) -> None:
@@ -200,15 +200,15 @@ class FetchRequester:
         self._has_heard = True
         self._tell(self.pulse.heard())
 
-    def received(self, message: WireMessage) -> None:
+    def received(self, handle: int, message: WireMessage) -> None:
         """See `LineEnd.received`."""
         if isinstance(message, Pong):
             return
         if not isinstance(message, Answer | RepairAnswer):
             raise RemoteProtocolError(f"a leader does not say {type(message).__name__}")
-        if message.handle >= len(self._lives):
-            raise RemoteProtocolError(f"an answer for handle {message.handle}, which was not declared")
-        life = self._lives[message.handle]
+        if handle >= len(self._lives):
+            raise RemoteProtocolError(f"an answer for handle {handle}, which was not declared")
+        life = self._lives[handle]
         if isinstance(message, RepairAnswer):
             self._host.repair_answered(self._peer, *life, message)
         else:
@@ -260,14 +260,14 @@ class FetchResponder:
         """See `LineEnd.heard`."""
         self._silence_ns = 0
 
-    def received(self, message: WireMessage) -> None:
+    def received(self, handle: int, message: WireMessage) -> None:
         """See `LineEnd.received`."""
         match message:
-            case FetchMessage(handle=handle):
+            case FetchMessage():
                 self._host.fetched(self._peer, *self._life(handle), message)
-            case RepairMessage(handle=handle):
+            case RepairMessage():
                 self._host.repair_asked(self._peer, *self._life(handle), message)
-            case Declare(handle=handle, name=name, incarnation=incarnation):
+            case Declare(name, incarnation):
                 if handle in self._lives or len(self._lives) == _HANDLES_MAX:
                     raise RemoteProtocolError(f"handle {handle} cannot be declared")
                 self._lives[handle] = (name, incarnation)

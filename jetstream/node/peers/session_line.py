@@ -27,8 +27,8 @@ class LineEnd(Protocol):
     def heard(self) -> None:
         """Learn that something has arrived, if only a part of a message."""
 
-    def received(self, message: WireMessage) -> None:
-        """Take in a message.
+    def received(self, handle: int, message: WireMessage) -> None:
+        """Handle a message that came under ``handle``.
 
         Raises:
             RemoteProtocolError: it may not come from there; the connection is closed.
@@ -128,8 +128,8 @@ class PeerConnection(asyncio.Protocol):
             return
         try:
             self._end.heard()
-            for message in self._messages.feed(data):
-                self._end.received(message)
+            for handle, message in self._messages.feed(data):
+                self._end.received(handle, message)
                 if self._over.done():
                     return
         except RemoteProtocolError as error:

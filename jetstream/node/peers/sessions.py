@@ -132,7 +132,7 @@ class ReplicaSessions:
         return PeerRefusal(f"{source} is not known here as a node of this cluster", later=True)
 
     def fetch(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Question) -> bool:
-        """Ask ``peer`` for what it has of a stream; the handle in ``message`` does not matter.
+        """Ask ``peer`` for what it has of a stream.
 
         Returns:
             False if there is no connection: nothing was sent.
@@ -156,8 +156,7 @@ class ReplicaSessions:
             peer: who asked.
             name: of the stream.
             incarnation: of the stream.
-            message: its handle does not matter, and a body in it is not sent; its ``body_bytes`` are those
-                of ``body``.
+            message: a body in it is not sent; its ``body_bytes`` are those of ``body``.
             body: of a `BatchesMessage` or `RepairAnswer`. Bytes are not to be changed any more; a range is
                 read later, its segment is kept until then.
 

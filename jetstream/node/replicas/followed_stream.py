@@ -7,12 +7,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final, assert_never
+from typing import assert_never
 
 from envelope.errors import DiskFull, JetstreamError, StreamLost
 from envelope.types import NO_OFFSET, LeaderEpoch, NodeId, Offset
 from jetstream.node.disk.appends import FollowerAppend
-from jetstream.node.disk.history_file import NOTHING_NOTED, decode_note, encode_note
+from jetstream.node.disk.history_file import NOTHING_NOTED, decode_note
 from jetstream.node.replicas.lost_records import LostRecords
 from jetstream.node.replicas.parts import NodeServices, ReplicaContext, log_state
 from jetstream.replica.follower import Follower
@@ -20,14 +20,10 @@ from jetstream.replica.follower_events import (
     Action,
     AppendBatches,
     AppendsUndone,
-    Batches,
     CutRefused,
     Distrust,
-    DivergingAnswer,
-    EpochBegins,
     Event,
     FetchFromLeader,
-    FetchRefused,
     LeaderAssigned,
     LeaderConnected,
     LeaderDisconnected,
@@ -36,25 +32,13 @@ from jetstream.replica.follower_events import (
     LogWritten,
     ReportLost,
     ResetLog,
-    StartOverAnswer,
     Truncate,
 )
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
-from jetstream.replica.wire import (
-    Answer,
-    BatchesMessage,
-    DivergingMessage,
-    FetchMessage,
-    RefusedMessage,
-    StartOverMessage,
-)
+from jetstream.replica.wire import Answer, BatchesMessage, RefusedMessage
 from metadata.catalog.tables import Stream
 
 _log = logging.getLogger(__name__)
-
-_NO_HANDLE: Final = 0
-"""The session gives a stream its handle."""
-_NOTHING_NOTED: Final = encode_note(NOTHING_NOTED)
 
 
 class FollowingStream:
@@ -74,8 +58,6 @@ class FollowingStream:
         self._follower = Follower(
             cluster.node_id, cluster.node_epoch, log_state(parts.log), high_watermark, cluster.settings
         )
-        self._body = self._note = b""
-        self._committed = NO_OFFSET
         self.passed_by_all = NO_OFFSET
         self._lost = LostRecords(parts, cluster.node_id)
         self._settled: asyncio.Future[None] | None = None
@@ -121,43 +103,21 @@ class FollowingStream:
 
     def answered(self, message: Answer) -> None:
         """Take in the leader's answer."""
-        match message:
-            case BatchesMessage():
-                self._batches(message)
-            case DivergingMessage(_, leader_epoch, last_epoch, log_end, epoch, end):
-                self._tell(DivergingAnswer(leader_epoch, last_epoch, log_end, epoch, end))
-            case StartOverMessage(_, leader_epoch, last_epoch, log_end, log_start_offset, note):
-                # Nothing is as good as any note: this log's own may speak of what no other log has.
-                self._note = note or _NOTHING_NOTED
-                self._tell(StartOverAnswer(leader_epoch, last_epoch, log_end, log_start_offset))
-                self._note = b""
-            case RefusedMessage(_, leader_epoch, reason):
-                _log.info("fetch refused stream=%s reason=%s", self._parts.name, reason)
-                self._tell(FetchRefused(leader_epoch))
-            case _:
-                assert_never(message)
+        if isinstance(message, BatchesMessage):
+            self._batches(message)
+            return
+        if isinstance(message, RefusedMessage):
+            _log.info("fetch refused stream=%s reason=%s", self._parts.name, message.reason)
+        self._tell(message)
 
-    def _batches(self, message: BatchesMessage) -> None:
-        epochs = tuple(EpochBegins(epoch, start) for epoch, start in message.epochs)
-        batches = Batches(
-            message.leader_epoch,
-            message.last_epoch,
-            message.base,
-            message.next,
-            epochs,
-            message.high_watermark,
-            message.log_start_offset,
-            message.purged_end,
-        )
-        self._body, self._note, self._committed = message.body, message.note, message.high_watermark
-        if message.note and not message.body:
+    def _batches(self, batches: BatchesMessage) -> None:
+        if batches.note and not batches.body:
             # The machine asks for more only when that is on disk, and so joins those in sync only then.
-            self._append(lambda: self._tell(batches))
+            self._append(batches, lambda: self._tell(batches))
         else:
             self._tell(batches)
-        self._body = self._note = b""
-        self.passed_by_all = max(self.passed_by_all, message.purged_end)
-        self._drop_before(message.log_start_offset)
+        self.passed_by_all = max(self.passed_by_all, batches.purged_end)
+        self._drop_before(batches.log_start_offset)
 
     def _drop_before(self, log_start_offset: Offset) -> None:
         """Let the log begin where the leader's does, as far as it is known to be committed here."""
@@ -186,18 +146,20 @@ class FollowingStream:
                 self._fetch(action)
             case AppendBatches(batches):
                 log, end = self._parts.log, batches.next
-                self._append(lambda: self._tell(LogWritten(end), LogSynced(min(log.writer.synced_end, end))))
+                self._append(
+                    batches, lambda: self._tell(LogWritten(end), LogSynced(min(log.writer.synced_end, end)))
+                )
             case AdvanceHighWatermark(high_watermark):
                 self._parts.watchers.tell(high_watermark)
             case Truncate(end):
                 _log.info("cutting the log back stream=%s end=%d %s", name, end, self._follower)
                 self._lost.cut(end)
                 self._cut(partial(_truncate, self._parts, end))
-            case ResetLog(offset, purged_end):
+            case ResetLog(offset, purged_end, note):
                 _log.warning("beginning the log anew stream=%s offset=%d %s", name, offset, self._follower)
                 if not purged_end:  # otherwise the leader has what goes, as far as it is not deleted
                     self._lost.cut(offset)
-                self._cut(partial(_begin_anew, self._parts, offset, purged_end, self._note))
+                self._cut(partial(_begin_anew, self._parts, offset, purged_end, note))
             case ReportLost(start, end):
                 self._lost.committed(start, end)
             case Distrust(start, end):
@@ -209,34 +171,24 @@ class FollowingStream:
             case _:
                 assert_never(action)
 
-    def _fetch(self, fetch: FetchFromLeader) -> None:
+    def _fetch(self, action: FetchFromLeader) -> None:
         if self.failed is not None:
             return
-        message = FetchMessage(
-            _NO_HANDLE,
-            fetch.node_epoch,
-            fetch.leader_epoch,
-            fetch.last_epoch,
-            fetch.log_end,
-            fetch.synced_end,
-            fetch.high_watermark,
-            fetch.asks,
-        )
-        parts = self._parts
-        if not self._services.cluster.sessions.fetch(fetch.leader, parts.name, parts.incarnation, message):
+        name, incarnation = self._parts.name, self._parts.incarnation
+        if not self._services.cluster.sessions.fetch(action.leader, name, incarnation, action.fetch):
             self._follower.handle(LeaderDisconnected(), self._services.clock.monotonic())
 
     # --- the disk ----------------------------------------------------------------------------------
 
-    def _append(self, then: Callable[[], None]) -> None:
-        """Append what has come, and take its note in before."""
+    def _append(self, message: BatchesMessage, then: Callable[[], None]) -> None:
+        """Put the message's note in force, and append its batches."""
         append = FollowerAppend(
             opened=self._parts.opened,
-            data=self._body,
+            data=message.body,
             now=self._services.clock.wall(),
             high_watermark=self.high_watermark,
-            committed=self._committed,
-            note=self._note,
+            committed=message.high_watermark,
+            note=message.note,
         )
         self._services.disk.append([append], lambda: self._appended(append, then))
 
@@ -295,7 +247,7 @@ def _truncate(parts: ReplicaContext, end: Offset) -> None:
     parts.settle()
 
 
-def _begin_anew(parts: ReplicaContext, offset: Offset, purged_end: Offset, note: bytes) -> None:
-    """Begin with an empty log, and what the leader's note says, if there is one; on the disk thread."""
-    noted = decode_note(note) if note else None
+def _begin_anew(parts: ReplicaContext, offset: Offset, purged_end: Offset, note: bytes | None) -> None:
+    """Begin with an empty log, and the leader's note, if there is one; on the disk thread."""
+    noted = None if note is None else decode_note(note) if note else NOTHING_NOTED
     parts.opened.begin_anew(offset, noted, lambda: parts.log.reset_to(offset, purged_end))

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar, assert_never
+from typing import Final, TypeVar
 
 from envelope.errors import JetstreamError, UnavailableError
 from envelope.limits import MIB
@@ -16,8 +17,15 @@ from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.node.disk.history_file import LastTxid, PublisherState, encode_note, sessions_of
 from jetstream.node.replicas.hot_batches import HotBatches
 from jetstream.node.replicas.parts import NodeServices, ReplicaContext
-from jetstream.replica.leader_events import Diverging, FetchRefusal, RefuseFetch, ServeFollower, StartOver
-from jetstream.replica.wire import Answer, BatchesMessage, DivergingMessage, RefusedMessage, StartOverMessage
+from jetstream.replica.leader_events import AnswerFollower, ServeFollower
+from jetstream.replica.wire import (
+    Answer,
+    BatchesMessage,
+    EpochBegins,
+    FetchRefusal,
+    RefusedMessage,
+    StartOverMessage,
+)
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -86,21 +94,12 @@ class FollowerResponses:
             self._find_on_thread(serve)
         return found.length
 
-    def tell(self, action: Diverging | StartOver | RefuseFetch, high_watermark: Offset) -> None:
+    def tell(self, action: AnswerFollower, high_watermark: Offset) -> None:
         """Send an answer without batches."""
-        epoch = self._leader_epoch
-        match action:
-            case Diverging(follower, last_epoch, log_end, where, end):
-                self._answer(follower, DivergingMessage(0, epoch, last_epoch, log_end, where, end))
-            case StartOver(follower, last_epoch, log_end, log_start_offset):
-                note = self._note(high_watermark)
-                self._answer(
-                    follower, StartOverMessage(0, epoch, last_epoch, log_end, log_start_offset, note)
-                )
-            case RefuseFetch(follower, leader_epoch, reason):
-                self._answer(follower, RefusedMessage(0, leader_epoch, reason))
-            case _:
-                assert_never(action)
+        answer = action.answer
+        if isinstance(answer, StartOverMessage):
+            answer = replace(answer, note=self._note(high_watermark))
+        self._answer(action.follower, answer)
 
     def _find(self, serve: ServeFollower, *, load: bool) -> FileRange:
         return self._parts.log.reader.plan_read(serve.log_end, _ANSWER_BYTES, serve.limit, load=load)
@@ -157,7 +156,6 @@ class FollowerResponses:
         length: int,
     ) -> None:
         message = BatchesMessage(
-            handle=0,
             leader_epoch=self._leader_epoch,
             last_epoch=serve.last_epoch,
             base=serve.log_end,
@@ -166,7 +164,7 @@ class FollowerResponses:
             log_start_offset=self._parts.log.log_start_offset,
             # Read after the batches were found: where tombstones are missing in them, this is raised already.
             purged_end=self._parts.log.compaction.purged_end,
-            epochs=((epoch, serve.log_end),) if length else (),
+            epochs=(EpochBegins(epoch, serve.log_end),) if length else (),
             body_bytes=length,
             note=self._note(serve.high_watermark)
             if serve.follower in self._joining and end >= serve.high_watermark
@@ -189,7 +187,7 @@ class FollowerResponses:
             serve.log_end,
             error,
         )
-        self._answer(serve.follower, RefusedMessage(0, self._leader_epoch, FetchRefusal.CANNOT_READ))
+        self._answer(serve.follower, RefusedMessage(self._leader_epoch, FetchRefusal.CANNOT_READ))
 
     def _answer(self, follower: NodeId, message: Answer, body: Buffer | FileRange | None = None) -> None:
         parts, sessions = self._parts, self._services.cluster.sessions
@@ -199,5 +197,5 @@ class FollowerResponses:
             UnavailableError
         ) as error:  # the segment was removed since it was found: the follower asks again
             _log.info("not served follower=%s stream=%s error=%s", follower, parts.name, error)
-            refused = RefusedMessage(0, self._leader_epoch, FetchRefusal.CANNOT_READ)
+            refused = RefusedMessage(self._leader_epoch, FetchRefusal.CANNOT_READ)
             sessions.answer(follower, parts.name, parts.incarnation, refused)

@@ -66,7 +66,7 @@ class RepairExchange:
             stream.log.writer.config.segment_bytes + BATCH_BYTES_MAX if hole.length is None else hole.length
         )
         while offset < hole.next:
-            answer = await self._ask(stream, peer, RepairMessage(0, offset, hole.next))
+            answer = await self._ask(stream, peer, RepairMessage(offset, hole.next))
             if not answer.base <= offset < answer.next:
                 raise UnavailableError(f"{peer} does not have offset {offset} of {stream.name}")
             parts.append(answer.body)
@@ -101,7 +101,7 @@ class RepairExchange:
         """Answer ``peer`` with what is here; with nothing where it is not to be had."""
         replica = self._find(incarnation)
         if replica is None or not replica.is_open:
-            self._answer(peer, name, incarnation, RepairAnswer(0, message.offset, message.offset, 0), None)
+            self._answer(peer, name, incarnation, RepairAnswer(message.offset, message.offset), None)
             return
         plan = partial(_verified_range, replica.log.reader, message.offset, message.end)
         if message.end > replica.high_watermark:
@@ -125,13 +125,13 @@ class RepairExchange:
             return
         found = planning.result() if error is None else None
         if found is None or not found.length:
-            self._answer(peer, name, incarnation, RepairAnswer(0, offset, offset, 0), None)
+            self._answer(peer, name, incarnation, RepairAnswer(offset, offset), None)
             return
-        answer = RepairAnswer(0, found.base, found.next, found.length)
+        answer = RepairAnswer(found.base, found.next, found.length)
         try:
             self._answer(peer, name, incarnation, answer, found)
         except UnavailableError:  # the segment was removed since
-            self._answer(peer, name, incarnation, RepairAnswer(0, offset, offset, 0), None)
+            self._answer(peer, name, incarnation, RepairAnswer(offset, offset), None)
 
     def _answer(
         self,

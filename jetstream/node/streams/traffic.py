@@ -9,8 +9,15 @@ from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.streams.repair_exchange import RepairExchange
 from jetstream.replica.duty import may_lead_soon
-from jetstream.replica.leader_events import Event, FetchArrived, FetchRefusal, FollowerLost, LeaseRenewed
-from jetstream.replica.wire import Answer, FetchMessage, RefusedMessage, RepairAnswer, RepairMessage
+from jetstream.replica.leader_events import Event, FetchArrived, FollowerLost, LeaseRenewed
+from jetstream.replica.wire import (
+    Answer,
+    FetchMessage,
+    FetchRefusal,
+    RefusedMessage,
+    RepairAnswer,
+    RepairMessage,
+)
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.tables import Stream
 from metadata.node.leases.presence import Membership
@@ -27,9 +34,9 @@ class EarlyFetches:
     def __init__(self) -> None:
         self._fetches: dict[Incarnation, dict[NodeId, FetchArrived]] = {}
 
-    def keep(self, incarnation: Incarnation, fetch: FetchArrived) -> None:
+    def keep(self, incarnation: Incarnation, arrived: FetchArrived) -> None:
         """Keep one until the reign begins, or another does."""
-        self._fetches.setdefault(incarnation, {})[fetch.follower] = fetch
+        self._fetches.setdefault(incarnation, {})[arrived.follower] = arrived
 
     def forget(self, incarnation: Incarnation, leader_epoch: LeaderEpoch) -> None:
         """Drop those of a stream that others lead, or nobody, in that reign: whoever asked will ask again.
@@ -37,7 +44,7 @@ class EarlyFetches:
         Followers may be ahead of this node: what they ask of a later reign may be this node's to answer.
         """
         fetches = self._fetches.pop(incarnation, {})
-        kept = {node: fetch for node, fetch in fetches.items() if fetch.leader_epoch > leader_epoch}
+        kept = {node: early for node, early in fetches.items() if early.fetch.leader_epoch > leader_epoch}
         if kept:
             self._fetches[incarnation] = kept
 
@@ -47,8 +54,8 @@ class EarlyFetches:
 
     def reign_begun(self, leading: LeadingStream) -> None:
         """Answer those of a reign that has begun."""
-        for fetch in self.taken(leading.parts.incarnation):
-            leading.reign.tell(fetch)
+        for arrived in self.taken(leading.parts.incarnation):
+            leading.reign.tell(arrived)
 
     def taken(self, incarnation: Incarnation) -> tuple[FetchArrived, ...]:
         """Return those of a stream, and keep them no more."""
@@ -90,23 +97,14 @@ class ReplicaTraffic:
 
     def fetched(self, peer: NodeId, name: StreamName, incarnation: Incarnation, fetch: FetchMessage) -> None:
         """See `SessionHost.fetched`."""
-        arrived = FetchArrived(
-            peer,
-            fetch.node_epoch,
-            fetch.leader_epoch,
-            fetch.last_epoch,
-            fetch.log_end,
-            fetch.synced_end,
-            fetch.high_watermark,
-            fetch.asks,
-        )
+        arrived = FetchArrived(peer, fetch)
         replica = self._find(incarnation)
         if replica is not None and replica.leading is not None:
             replica.leading.reign.tell(arrived)
         elif may_lead_soon(fetch.leader_epoch, self._row_of(name, incarnation), self._cluster.node_id):
             self._early.keep(incarnation, arrived)
         else:
-            refused = RefusedMessage(fetch.handle, fetch.leader_epoch, FetchRefusal.NOT_LEADING)
+            refused = RefusedMessage(fetch.leader_epoch, FetchRefusal.NOT_LEADING)
             self._cluster.sessions.answer(peer, name, incarnation, refused)
 
     def _row_of(self, name: StreamName, incarnation: Incarnation) -> Stream | None:

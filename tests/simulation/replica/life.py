@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from envelope.types import Incarnation, MonotonicNs, NodeEpoch, NodeId, StreamName
 from jetstream.replica.isr import refusal_of
-from jetstream.replica.leader_events import FetchArrived
+from jetstream.replica.wire import FetchMessage
 from metadata.catalog.events import CommandRefused
 from metadata.catalog.tables import Stream
 from metadata.lease import Lease
@@ -110,7 +110,7 @@ class Life:
             replica = self.replicas.get(message.stream)
             if replica is not None:
                 replica.receive(message)
-            elif isinstance(message.event, FetchArrived):
+            elif isinstance(message.message, FetchMessage):
                 refuse(self, message)
 
     def publish(self, message: Publish) -> None:

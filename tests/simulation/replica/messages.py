@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, StreamName
-from jetstream.replica import follower_events as following
-from jetstream.replica.leader_events import FetchArrived
+from jetstream.replica.wire import Answer as FetchAnswer
+from jetstream.replica.wire import FetchMessage
 from metadata.catalog.commands import Command
 from metadata.catalog.events import Event
 from metadata.catalog.tables import RegisteredNode, Stream
@@ -24,13 +24,7 @@ class ToReplica:
 
     source: NodeId
     stream: StreamName
-    event: (
-        FetchArrived
-        | following.Batches
-        | following.DivergingAnswer
-        | following.StartOverAnswer
-        | following.FetchRefused
-    )
+    message: FetchMessage | FetchAnswer
     batches: tuple[Batch, ...] = ()
 
 

@@ -258,8 +258,8 @@ _FOLLOWING: Final = (
     _mutant(
         "acknowledges_what_it_asked_for",
         _FOLLOWER,
-        "                log.log_end_offset,\n                log.synced_end,\n",
-        "                log.log_end_offset,\n                log.log_end_offset,\n",
+        "            synced_end=log.synced_end,\n",
+        "            synced_end=log.log_end_offset,\n",
     ),
 )
 _ASKING: Final = (
@@ -291,8 +291,8 @@ _ASKING: Final = (
     _mutant(
         "refusal_names_the_leaders_epoch",
         _LEADER,
-        "            return (_refused(fetch, reason),)\n",
-        "            return (RefuseFetch(fetch.follower, self.leader_epoch, reason),)\n",
+        "            return _refused(fetch, reason)\n",
+        "            return RefusedMessage(self.leader_epoch, reason)\n",
         scenario=(
             "tests/unit/replica/test_leader.py::test_a_fetch_of_another_reign_is_refused_and_changes_nothing[6]"
         ),
@@ -300,8 +300,8 @@ _ASKING: Final = (
     _mutant(
         "silent_to_who_diverges_without_a_lease",
         _LEADER,
-        "            return (_refused(fetch, FetchRefusal.NO_LEASE),)\n",
-        "            return ()\n",
+        "            return _refused(fetch, FetchRefusal.NO_LEASE)\n",
+        "            return None\n",
         first=118,
     ),
     _mutant(

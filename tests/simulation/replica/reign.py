@@ -5,19 +5,24 @@ from typing import TYPE_CHECKING
 
 from envelope.errors import CorruptDataError
 from envelope.types import NodeId, Offset
-from jetstream.replica import follower_events as following
 from jetstream.replica.leader import Appointment, Leader
 from jetstream.replica.leader_events import (
     Action,
-    Diverging,
+    AnswerFollower,
     Event,
     LeaderLogSynced,
     ProposeIsr,
-    RefuseFetch,
     ServeFollower,
-    StartOver,
 )
 from jetstream.replica.role_events import AdvanceHighWatermark
+from jetstream.replica.wire import (
+    Answer,
+    BatchesMessage,
+    DivergingMessage,
+    EpochBegins,
+    FetchRefusal,
+    RefusedMessage,
+)
 from metadata.catalog.commands import ChangeIsr
 from tests.simulation.replica.checkers.damages import check_served
 from tests.simulation.replica.checkers.read_replicas import check_proposal
@@ -141,7 +146,6 @@ class Reign:
     # --- what the machine wants -----------------------------------------------------------------------
 
     def _perform(self, action: Action) -> None:
-        epoch = self._leader.leader_epoch
         match action:
             case AdvanceHighWatermark(high_watermark):
                 self._advance(high_watermark)
@@ -149,15 +153,9 @@ class Reign:
                 self._propose(action)
             case ServeFollower():
                 self._serve(action)
-            case Diverging(follower, last_epoch, log_end, known, end):
-                self._world.trace.counts["diverging"] += 1
-                self._answer(follower, following.DivergingAnswer(epoch, last_epoch, log_end, known, end))
-            case StartOver(follower, last_epoch, log_end, log_start):
-                self._world.trace.counts["start_over"] += 1
-                self._answer(follower, following.StartOverAnswer(epoch, last_epoch, log_end, log_start))
-            case RefuseFetch(follower, fetch_epoch, reason):
-                self._world.trace.counts[f"fetch_{reason.value}"] += 1
-                self._answer(follower, following.FetchRefused(fetch_epoch))
+            case AnswerFollower(follower, answer):
+                self._world.trace.counts[_kind(answer)] += 1
+                self._answer(follower, answer)
 
     def _advance(self, high_watermark: Offset) -> None:
         self._replica.watermark.is_at(high_watermark)
@@ -190,33 +188,32 @@ class Reign:
             there = readable(self._image, serve.log_end, self._world.swarm.served_batches_max)
         except CorruptDataError:
             self._world.trace.counts["fetch_cannot_read"] += 1
-            self._answer(serve.follower, following.FetchRefused(self._leader.leader_epoch))
+            self._answer(serve.follower, RefusedMessage(self._leader.leader_epoch, FetchRefusal.CANNOT_READ))
             return
         batches = tuple(batch for batch in there if batch.next <= serve.limit)
-        begins: list[following.EpochBegins] = []
+        begins: list[EpochBegins] = []
         for batch in batches:
             if not begins or begins[-1].epoch != batch.epoch:
-                begins.append(following.EpochBegins(batch.epoch, batch.base))
+                begins.append(EpochBegins(batch.epoch, batch.base))
         end = batches[-1].next if batches else serve.log_end
         check_served(self._replica.title, self._image, serve.log_end, end)
-        answer = following.Batches(
-            self._leader.leader_epoch,
-            serve.last_epoch,
-            serve.log_end,
-            end,
-            tuple(begins),
-            serve.high_watermark,
+        answer = BatchesMessage(
+            leader_epoch=self._leader.leader_epoch,
+            last_epoch=serve.last_epoch,
+            base=serve.log_end,
+            next=end,
+            high_watermark=serve.high_watermark,
+            epochs=tuple(begins),
         )
         self._answer(serve.follower, answer, batches)
 
-    def _answer(
-        self,
-        follower: NodeId,
-        event: following.Batches
-        | following.DivergingAnswer
-        | following.StartOverAnswer
-        | following.FetchRefused,
-        batches: tuple[Batch, ...] = (),
-    ) -> None:
-        message = ToReplica(self._life.name, self._image.stream, event, batches)
+    def _answer(self, follower: NodeId, answer: Answer, batches: tuple[Batch, ...] = ()) -> None:
+        message = ToReplica(self._life.name, self._image.stream, answer, batches)
         self._world.network.send((self._life.name, follower), message)
+
+
+def _kind(answer: Answer) -> str:
+    """Return what such answers are counted as."""
+    if isinstance(answer, RefusedMessage):
+        return f"fetch_{answer.reason.value}"
+    return "diverging" if isinstance(answer, DivergingMessage) else "start_over"

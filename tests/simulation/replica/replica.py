@@ -8,6 +8,7 @@ from jetstream.replica import leader_events as leading
 from jetstream.replica import role_events
 from jetstream.replica.follower import Follower
 from jetstream.replica.leader import Appointment
+from jetstream.replica.wire import FetchMessage, FetchRefusal, RefusedMessage
 from metadata.catalog.tables import Stream
 from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.checkers.watermarks import Watermark
@@ -28,7 +29,6 @@ from tests.simulation.replica.writer import (
     Write,
 )
 from tests.simulation.violation import Violation
-from tests.support.replica_member import as_arrived
 
 if TYPE_CHECKING:
     from tests.simulation.replica.life import Life
@@ -139,15 +139,14 @@ class Replica:
 
     def receive(self, message: ToReplica) -> None:
         """Take in a fetch, or the answer to one."""
-        event = message.event
-        if isinstance(event, leading.FetchArrived):
+        if isinstance(message.message, FetchMessage):
             if self.reign is not None:
-                self.reign.tell(event)
+                self.reign.tell(leading.FetchArrived(message.source, message.message))
             else:
                 refuse(self.life, message)
         elif self.follower is not None:
             self._batches = message.batches
-            self._follow(event)
+            self._follow(message.message)
             self._batches = ()
 
     def publish(self, message: Publish) -> None:
@@ -242,10 +241,9 @@ class Replica:
         assert self.follower is not None, f"{self.title} follows"
         epoch = self.follower.leader_epoch
         match action:
-            case following.FetchFromLeader():
-                fetch = as_arrived(self.life.name, action)
+            case following.FetchFromLeader(leader, fetch):
                 message = ToReplica(self.life.name, self.image.stream, fetch)
-                self.life.world.network.send((self.life.name, action.leader), message)
+                self.life.world.network.send((self.life.name, leader), message)
             case following.AppendBatches():
                 self.writer.append(self._batches)
             case following.Truncate(end):
@@ -271,8 +269,8 @@ def _reign_in(row: Stream, follower: Follower) -> following.LeaderAssigned:
 
 def refuse(life: "Life", message: ToReplica) -> None:
     """Say that nobody leads the stream at this node."""
-    refused = ToReplica(life.name, message.stream, following.FetchRefused(message.event.leader_epoch))
-    life.world.network.send((life.name, message.source), refused)
+    refused = RefusedMessage(message.message.leader_epoch, FetchRefusal.NOT_LEADING)
+    life.world.network.send((life.name, message.source), ToReplica(life.name, message.stream, refused))
 
 
 def _as_events(report: Report, image: LogImage) -> tuple[following.Event, ...]:

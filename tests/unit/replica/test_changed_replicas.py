@@ -5,14 +5,14 @@ import pytest
 from envelope.types import LeaderEpoch, NodeId, Offset
 from jetstream.replica.leader import sole_replica
 from jetstream.replica.leader_events import (
-    FetchRefusal,
+    AnswerFollower,
     FollowerLost,
-    RefuseFetch,
     ReplicasChanged,
     ServeFollower,
 )
 from jetstream.replica.role_events import AdvanceHighWatermark, Tick
 from jetstream.replica.settings import NEVER
+from jetstream.replica.wire import FetchRefusal, RefusedMessage
 from tests.support.reigns import EPOCH, Reign, named, proposals, steady
 from tests.support.replica_cluster import LAG_MAX, START, A, B, C, D, E
 
@@ -23,7 +23,7 @@ def changed(*replicas: NodeId, isr: tuple[NodeId, ...], version: int = 2) -> Rep
 
 def test_a_replica_that_comes_is_served_and_joins_once_it_has_everything() -> None:
     reign = steady(Reign())
-    assert reign.fetch(E) == (RefuseFetch(E, EPOCH, FetchRefusal.UNKNOWN_REPLICA),)
+    assert reign.fetch(E) == (AnswerFollower(E, RefusedMessage(EPOCH, FetchRefusal.UNKNOWN_REPLICA)),)
     reign.give(changed(A, B, C, E, isr=(A, B, C)))
     assert [state.node for state in reign.leader.follower_states()] == [B, C, E]
     assert reign.leader.isr.maximal == {A, B, C}
@@ -50,7 +50,7 @@ def test_a_replica_that_goes_is_waited_for_no_more() -> None:
     actions = reign.give(changed(A, B, isr=(A, B)))
     assert AdvanceHighWatermark(Offset(12)) in actions
     assert proposals(actions) == [], "nobody wants it back"
-    assert reign.fetch(C, 12) == (RefuseFetch(C, EPOCH, FetchRefusal.UNKNOWN_REPLICA),)
+    assert reign.fetch(C, 12) == (AnswerFollower(C, RefusedMessage(EPOCH, FetchRefusal.UNKNOWN_REPLICA)),)
     assert reign.give(FollowerLost(C)) == ()
 
 

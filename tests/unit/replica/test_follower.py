@@ -6,46 +6,50 @@ from envelope.types import LeaderEpoch, NodeId, Offset
 from jetstream.replica.follower_events import (
     AppendBatches,
     AppendsUndone,
-    Batches,
     CutRefused,
-    DivergingAnswer,
-    EpochBegins,
     Event,
-    FetchRefused,
     LeaderConnected,
     LeaderDisconnected,
     LogCut,
     ReportLost,
     ResetLog,
-    StartOverAnswer,
     Truncate,
 )
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.settings import NEVER, ReplicaSettings
+from jetstream.replica.wire import (
+    BatchesMessage,
+    DivergingMessage,
+    EpochBegins,
+    FetchRefusal,
+    RefusedMessage,
+    StartOverMessage,
+)
 from tests.support.following import EPOCH, LOG, SETTINGS, Following, diverging, fetch
 from tests.support.reigns import log
 from tests.support.replica_cluster import RETRY, A, B, C
 
 TIMEOUT = SETTINGS.fetch_timeout_ns
+REFUSED = RefusedMessage(EPOCH, FetchRefusal.NO_LEASE)
 
 
 def batches(
     last: int, base: int, end: int, *epochs: tuple[int, int], known: int = 0, epoch: int = EPOCH
-) -> Batches:
+) -> BatchesMessage:
     """An answer to a log that ends at ``base`` under epoch ``last``; all of the leader's epoch by default."""
     begins = epochs or (((EPOCH, base),) if end > base else ())
-    return Batches(
-        LeaderEpoch(epoch),
-        LeaderEpoch(last),
-        Offset(base),
-        Offset(end),
-        tuple(EpochBegins(LeaderEpoch(one), Offset(start)) for one, start in begins),
-        Offset(known),
+    return BatchesMessage(
+        leader_epoch=LeaderEpoch(epoch),
+        last_epoch=LeaderEpoch(last),
+        base=Offset(base),
+        next=Offset(end),
+        high_watermark=Offset(known),
+        epochs=tuple(EpochBegins(LeaderEpoch(first), Offset(start)) for first, start in begins),
     )
 
 
-def start_over(last: int, log_end: int, log_start: int) -> StartOverAnswer:
-    return StartOverAnswer(EPOCH, LeaderEpoch(last), Offset(log_end), Offset(log_start))
+def start_over(last: int, log_end: int, log_start: int) -> StartOverMessage:
+    return StartOverMessage(EPOCH, LeaderEpoch(last), Offset(log_end), Offset(log_start))
 
 
 # --- whom to follow -----------------------------------------------------------------------------------
@@ -99,7 +103,7 @@ def test_a_fetch_without_an_answer_is_repeated() -> None:
     assert following.give(Tick()) == ()
 
 
-@pytest.mark.parametrize("event", [FetchRefused(EPOCH), LeaderDisconnected()])
+@pytest.mark.parametrize("event", [REFUSED, LeaderDisconnected()])
 def test_a_refused_or_lost_fetch_is_repeated_later(event: Event) -> None:
     following = Following().after(RETRY // 2)
     assert following.give(event) == ()
@@ -110,7 +114,7 @@ def test_a_refused_or_lost_fetch_is_repeated_later(event: Event) -> None:
 
 def test_a_refusal_in_another_reign_says_nothing() -> None:
     following = Following()
-    following.give(FetchRefused(LeaderEpoch(EPOCH - 1)))
+    following.give(RefusedMessage(LeaderEpoch(EPOCH - 1), FetchRefusal.DEPOSED))
     assert following.wakes_after == TIMEOUT
 
 
@@ -123,7 +127,7 @@ def test_over_a_new_connection_it_is_asked_at_once() -> None:
 
 def test_to_acknowledge_is_not_to_ask_and_does_not_put_off_when_that_is_repeated() -> None:
     following = Following(log((3, 0), (5, 6), end=10, synced=8))
-    following.give(FetchRefused(EPOCH))
+    following.give(REFUSED)
     assert following.after(RETRY // 2).synced(10) == (fetch(5, 10, asks=False),)
     assert following.after(RETRY // 2).give(Tick()) == (fetch(5, 10),)
 
@@ -145,7 +149,7 @@ def test_an_answer_without_batches_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("answer", [batches(5, 8, 12), batches(5, 12, 14), batches(3, 10, 12)])
-def test_an_answer_about_another_log_is_ignored(answer: Batches) -> None:
+def test_an_answer_about_another_log_is_ignored(answer: BatchesMessage) -> None:
     following = Following()
     assert following.give(answer) == ()
     assert following.follower.log == LOG
@@ -167,11 +171,11 @@ def test_a_repeated_answer_is_appended_once() -> None:
         batches(5, 10, 12, (7, 11)),
         batches(5, 10, 12, (6, 10), (7, 12)),
         batches(5, 10, 10, (7, 10)),
-        Batches(EPOCH, LeaderEpoch(5), Offset(10), Offset(12), (), Offset(0)),
+        BatchesMessage(EPOCH, LeaderEpoch(5), Offset(10), Offset(12), Offset(0)),
         batches(5, 10, 9, (7, 10)),
     ],
 )
-def test_batches_that_cannot_follow_are_not_appended_but_asked_for_later(answer: Batches) -> None:
+def test_batches_that_cannot_follow_are_not_appended_but_asked_for_later(answer: BatchesMessage) -> None:
     following = Following()
     assert following.give(answer) == ()
     assert following.after(RETRY).give(Tick()) == (fetch(5, 10),)
@@ -302,14 +306,14 @@ def test_a_log_without_records_does_not_go_back_behind_its_start() -> None:
 
 def test_a_log_that_ends_before_the_leaders_starts_begins_there_without_loss() -> None:
     following = Following(known=10)
-    assert following.give(start_over(5, 10, 30)) == (ResetLog(Offset(30)),)
+    assert following.give(start_over(5, 10, 30)) == (ResetLog(Offset(30), note=b""),)
     assert following.give(LogCut(log(start=30, end=30))) == (fetch(0, 30, known=10),)
 
 
 @pytest.mark.parametrize(
     "answer", [diverging(5, 12, 3, 4), diverging(3, 10, 3, 4), start_over(5, 9, 30), start_over(3, 10, 30)]
 )
-def test_what_is_said_about_another_log_cuts_nothing(answer: DivergingAnswer | StartOverAnswer) -> None:
+def test_what_is_said_about_another_log_cuts_nothing(answer: DivergingMessage | StartOverMessage) -> None:
     following = Following()
     assert following.give(answer) == ()
     assert following.follower.log == LOG
@@ -337,7 +341,7 @@ def test_what_the_disk_says_of_appends_before_a_cut_does_not_count_after_it() ->
     following = Following()
     following.give(batches(5, 10, 12))
     following.reign(C, EPOCH + 1)
-    answer = DivergingAnswer(LeaderEpoch(EPOCH + 1), EPOCH, Offset(12), LeaderEpoch(5), Offset(8))
+    answer = DivergingMessage(LeaderEpoch(EPOCH + 1), EPOCH, Offset(12), LeaderEpoch(5), Offset(8))
     assert following.give(answer) == (Truncate(Offset(8)),)
     assert following.written(12) + following.synced(12) + following.give(AppendsUndone(LOG)) == ()
     assert following.give(LogCut(log((3, 0), (5, 6), end=8))) == (fetch(5, 8, leader=C, epoch=EPOCH + 1),)

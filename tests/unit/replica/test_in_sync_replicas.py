@@ -4,19 +4,18 @@ import pytest
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset
 from jetstream.replica.leader_events import (
+    AnswerFollower,
     Deposed,
-    Diverging,
-    FetchRefusal,
     FollowerLost,
     IsrRefused,
     MinimumChanged,
     ProposeIsr,
-    RefuseFetch,
     ReplicasChanged,
     ServeFollower,
 )
 from jetstream.replica.role_events import AdvanceHighWatermark, Tick
 from jetstream.replica.settings import NEVER
+from jetstream.replica.wire import DivergingMessage, FetchRefusal, RefusedMessage
 from tests.support.reigns import EPOCH, OLD, Reign, log, named, proposals, steady
 from tests.support.replica_cluster import LAG_MAX, RETRY, START, A, B, C, D
 
@@ -253,9 +252,11 @@ def test_without_a_lease_nothing_is_committed_served_or_proposed() -> None:
 
 def test_without_a_lease_who_diverges_is_refused_so_that_it_asks_again() -> None:
     reign = Reign(isr=(A, B), lease_until=START)
-    assert reign.fetch(C, 11, last=6) == (RefuseFetch(C, EPOCH, FetchRefusal.NO_LEASE),)
+    assert reign.fetch(C, 11, last=6) == (AnswerFollower(C, RefusedMessage(EPOCH, FetchRefusal.NO_LEASE)),)
     reign.renew(1)
-    assert reign.fetch(C, 11, last=6) == (Diverging(C, LeaderEpoch(6), Offset(11), OLD, Offset(10)),)
+    assert reign.fetch(C, 11, last=6) == (
+        AnswerFollower(C, DivergingMessage(EPOCH, LeaderEpoch(6), Offset(11), OLD, Offset(10))),
+    )
 
 
 def test_a_lease_that_is_renewed_in_time_is_no_event() -> None:
@@ -276,7 +277,7 @@ def test_a_deposed_leader_refuses_and_is_silent(epoch: int) -> None:
         == ()
     )
     assert not reign.leader.may_speak(reign.now)
-    assert reign.fetch(B) == (RefuseFetch(B, EPOCH, FetchRefusal.DEPOSED),)
+    assert reign.fetch(B) == (AnswerFollower(B, RefusedMessage(EPOCH, FetchRefusal.DEPOSED)),)
     assert reign.high_watermark == 10
     assert reign.leader.wake_at == NEVER
 
@@ -291,7 +292,7 @@ def test_whom_a_deposed_leader_refuses_knows_that_it_is_meant() -> None:
     reign = Reign()
     for epoch in (EPOCH + 2, EPOCH + 1):
         reign.give(Deposed(LeaderEpoch(epoch)))
-    refused = RefuseFetch(B, LeaderEpoch(EPOCH + 2), FetchRefusal.DEPOSED)
+    refused = AnswerFollower(B, RefusedMessage(LeaderEpoch(EPOCH + 2), FetchRefusal.DEPOSED))
     assert reign.fetch(B, epoch=EPOCH + 2) == (refused,)
 
 

@@ -7,18 +7,16 @@ from hypothesis import strategies as st
 from envelope.types import LeaderEpoch, NodeId, Offset
 from jetstream.replica.leader import Leader, sole_replica
 from jetstream.replica.leader_events import (
-    Diverging,
-    FetchRefusal,
+    AnswerFollower,
     FollowerLost,
     LeaderLogSynced,
     MinimumChanged,
-    RefuseFetch,
     ServeFollower,
-    StartOver,
 )
 from jetstream.replica.progress import FollowerState, passed_by_all
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.settings import NEVER
+from jetstream.replica.wire import DivergingMessage, FetchRefusal, RefusedMessage, StartOverMessage
 from tests.support.reigns import EPOCH, OLD, Reign, log, named, proposals, steady
 from tests.support.replica_cluster import HEARTBEAT, LAG_MAX, RETRY, START, A, B, C, D
 
@@ -141,7 +139,7 @@ def test_an_isr_below_the_minimum_commits_nothing() -> None:
 @pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH + 1])
 def test_a_fetch_of_another_reign_is_refused_and_changes_nothing(epoch: int) -> None:
     reign = Reign(isr=(A, B))
-    refused = RefuseFetch(B, LeaderEpoch(epoch), FetchRefusal.OTHER_LEADER_EPOCH)
+    refused = AnswerFollower(B, RefusedMessage(LeaderEpoch(epoch), FetchRefusal.OTHER_LEADER_EPOCH))
     assert reign.fetch(B, epoch=epoch, node_epoch=9) == (refused,)
     assert reign.high_watermark == 0
     assert AdvanceHighWatermark(Offset(10)) in reign.fetch(B, node_epoch=1)
@@ -149,14 +147,16 @@ def test_a_fetch_of_another_reign_is_refused_and_changes_nothing(epoch: int) -> 
 
 @pytest.mark.parametrize("stranger", [A, NodeId("x")])
 def test_who_is_no_follower_is_refused(stranger: NodeId) -> None:
-    refused = RefuseFetch(stranger, EPOCH, FetchRefusal.UNKNOWN_REPLICA)
+    refused = AnswerFollower(stranger, RefusedMessage(EPOCH, FetchRefusal.UNKNOWN_REPLICA))
     assert Reign().fetch(stranger) == (refused,)
 
 
 def test_an_older_start_of_a_follower_is_refused() -> None:
     reign = Reign(isr=(A, B))
     reign.fetch(B, 4, node_epoch=3)
-    assert reign.fetch(B, node_epoch=2) == (RefuseFetch(B, EPOCH, FetchRefusal.OLD_NODE_EPOCH),)
+    assert reign.fetch(B, node_epoch=2) == (
+        AnswerFollower(B, RefusedMessage(EPOCH, FetchRefusal.OLD_NODE_EPOCH)),
+    )
     assert reign.high_watermark == 4
 
 
@@ -171,7 +171,7 @@ def test_a_newer_start_of_a_follower_has_acknowledged_nothing_yet() -> None:
 
 def test_a_fetch_that_diverges_is_told_where_and_does_not_count() -> None:
     reign = Reign(isr=(A, B))
-    answer = Diverging(B, LeaderEpoch(6), Offset(11), OLD, Offset(10))
+    answer = AnswerFollower(B, DivergingMessage(EPOCH, LeaderEpoch(6), Offset(11), OLD, Offset(10)))
     assert reign.fetch(B, 11, last=6) == (answer,)
     assert reign.high_watermark == 0
     reign.written(12)
@@ -181,7 +181,7 @@ def test_a_fetch_that_diverges_is_told_where_and_does_not_count() -> None:
 def test_a_follower_that_ends_before_the_log_starts_begins_anew() -> None:
     reign = Reign(isr=(A, B), known=10)
     reign.give(LogStartMoved(Offset(8)))
-    assert reign.fetch(C, 7) == (StartOver(C, OLD, Offset(7), Offset(8)),)
+    assert reign.fetch(C, 7) == (AnswerFollower(C, StartOverMessage(EPOCH, OLD, Offset(7), Offset(8))),)
     assert ServeFollower(C, LeaderEpoch(0), Offset(8), Offset(10), Offset(10)) in reign.fetch(C, 8, last=0)
 
 
@@ -189,7 +189,7 @@ def test_a_fetch_is_told_to_begin_anew_if_the_log_moves_on_while_it_waits() -> N
     reign = Reign(isr=(A, B), known=10, lease_until=START)
     reign.fetch(C, 9)
     reign.give(LogStartMoved(Offset(10)))
-    assert reign.renew(1) == (StartOver(C, OLD, Offset(9), Offset(10)),)
+    assert reign.renew(1) == (AnswerFollower(C, StartOverMessage(EPOCH, OLD, Offset(9), Offset(10))),)
 
 
 # --- serving ------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import pytest
 
 from envelope.types import LeaderEpoch, MonotonicNs, Offset, SyncMode
 from jetstream.replica import follower_events as following
-from jetstream.replica.leader_events import FetchArrived, FetchRefusal, FollowerLost
+from jetstream.replica.leader_events import FollowerLost
+from jetstream.replica.wire import FetchMessage, FetchRefusal
 from metadata.catalog.commands import ChangeLeader
 from metadata.catalog.events import CommandRefused
 from metadata.controller.events import Elect, LeaderSilent, NodeHeard
@@ -161,7 +162,9 @@ def test_d5_zombie_replica_stale_epoch_fetch() -> None:
     (late, *_) = (
         message
         for message in reversed(cluster.sent)
-        if message.source == C and isinstance(message.event, FetchArrived) and message.event.synced_end == 2
+        if message.source == C
+        and isinstance(message.message, FetchMessage)
+        and message.message.synced_end == 2
     )
     cluster.elect(B, tell=[A, B])
     cluster.flow(cut_off=[C])

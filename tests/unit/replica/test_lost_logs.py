@@ -8,9 +8,9 @@ from jetstream.replica.follower_events import (
     LeaderConnected,
     LeaderDisconnected,
     ResetLog,
-    StartOverAnswer,
 )
 from jetstream.replica.settings import NEVER
+from jetstream.replica.wire import StartOverMessage
 from tests.support.following import EPOCH, Following, diverging, fetch
 from tests.support.replica_cluster import A, B, C, ReplicaCluster, agree, come_together
 from tests.support.replica_log import ReplicaLog
@@ -70,11 +70,11 @@ def test_nothing_committed_is_cut_for_a_leader_that_must_have_it() -> None:
 
 def test_nobody_begins_anew_for_an_empty_leader_that_was_elected_cleanly() -> None:
     following = Following(known=4)
-    answer = StartOverAnswer(EPOCH, LeaderEpoch(5), Offset(10), Offset(0))
+    answer = StartOverMessage(EPOCH, LeaderEpoch(5), Offset(10), Offset(0))
     assert following.give(answer) == (Distrust(Offset(0), Offset(4)),)
 
 
 def test_who_is_behind_what_retention_has_left_begins_anew() -> None:
     following = Following(known=10)
-    answer = StartOverAnswer(EPOCH, LeaderEpoch(5), Offset(10), Offset(12))
-    assert following.give(answer) == (ResetLog(Offset(12)),)
+    answer = StartOverMessage(EPOCH, LeaderEpoch(5), Offset(10), Offset(12))
+    assert following.give(answer) == (ResetLog(Offset(12), note=b""),)

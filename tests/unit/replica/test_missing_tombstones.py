@@ -7,29 +7,28 @@ import pytest
 from envelope.types import LeaderEpoch, Offset
 from jetstream.replica.follower_events import (
     AppendBatches,
-    Batches,
-    EpochBegins,
     LogCut,
     LogSynced,
     LogWritten,
     ResetLog,
 )
+from jetstream.replica.wire import BatchesMessage, EpochBegins
 from tests.support.following import EPOCH, LOG, Following, fetch
 from tests.support.reigns import log
 
 
-def without_tombstones(base: int, end: int, purged_end: int, log_start: int = 0) -> Batches:
+def without_tombstones(base: int, end: int, purged_end: int, log_start: int = 0) -> BatchesMessage:
     """An answer of a leader in whose log tombstones below ``purged_end`` may be missing."""
     begins = (EpochBegins(EPOCH, Offset(base)),) if end > base else ()
-    return Batches(
-        EPOCH,
-        LeaderEpoch(5),
-        Offset(base),
-        Offset(end),
-        begins,
-        Offset(30),
-        Offset(log_start),
-        Offset(purged_end),
+    return BatchesMessage(
+        leader_epoch=EPOCH,
+        last_epoch=LeaderEpoch(5),
+        base=Offset(base),
+        next=Offset(end),
+        high_watermark=Offset(30),
+        log_start_offset=Offset(log_start),
+        purged_end=Offset(purged_end),
+        epochs=begins,
     )
 
 
@@ -56,6 +55,11 @@ def test_a_copy_that_was_begun_from_another_log_begins_anew(purged_end: int) -> 
     following = Following(replace(LOG, purged_end=Offset(20)))
     reset = ResetLog(Offset(0), Offset(purged_end))
     assert following.give(without_tombstones(10, 12, purged_end)) == (reset,)
+
+
+def test_what_the_leader_says_of_publishers_goes_into_the_log_that_begins_anew() -> None:
+    answer = replace(without_tombstones(10, 10, 11), note=b"note")
+    assert Following().give(answer) == (ResetLog(Offset(0), Offset(11), b"note"),)
 
 
 def test_an_own_log_without_some_tombstones_goes_on_behind_them() -> None:

@@ -6,7 +6,8 @@ It speaks with a lease only.
 from collections.abc import Iterable
 
 from envelope.types import LeaderEpoch, NodeId, StreamName
-from jetstream.replica.leader_events import Action, RefuseFetch
+from jetstream.replica.leader_events import Action, AnswerFollower
+from jetstream.replica.wire import RefusedMessage
 from tests.simulation.replica.checkers.committed import Committed
 from tests.simulation.replica.log_image import LogImage
 from tests.simulation.violation import Violation
@@ -43,6 +44,10 @@ def check_speech(name: str, actions: Iterable[Action], *, may_speak: bool) -> No
     """Check what a leader wants done: nothing but refusals without a lease or after its reign."""
     if may_speak:
         return
-    said = [action for action in actions if not isinstance(action, RefuseFetch)]
+    said = [
+        action
+        for action in actions
+        if not (isinstance(action, AnswerFollower) and isinstance(action.answer, RefusedMessage))
+    ]
     if said:
         raise Violation(f"{name}: {said[0]} without a lease, or after the reign")

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
 
-from envelope.types import NO_OFFSET, Incarnation, LeaderEpoch, NodeId, Offset
+from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.stream_files import StreamFiles
@@ -65,9 +65,7 @@ async def followed(disk: MemoryDisk) -> AsyncIterator[tuple[StreamReplica, Recor
         assert replica.following is not None
         replica.following.follow(OTHER, LeaderEpoch(2))
         end = Offset(9)
-        replica.following.answered(
-            BatchesMessage(0, LeaderEpoch(2), LeaderEpoch(1), end, end, end, Offset(0), NO_OFFSET, (), 0)
-        )
+        replica.following.answered(BatchesMessage(LeaderEpoch(2), LeaderEpoch(1), end, end, end))
         assert replica.high_watermark == end
         yield replica, fetched
     finally:

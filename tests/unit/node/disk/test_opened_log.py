@@ -443,9 +443,8 @@ def test_a_note_fits_an_answer_however_many_sessions_a_group_begins() -> None:
     newest = [session for session, _ in sessions.items()][-SESSIONS_MAX:]
     assert [session for session, _ in noted.sessions] == newest
     note = encode_note(noted)
-    (read,) = WireReader().feed(
-        encode_message(StartOverMessage(0, LeaderEpoch(1), LeaderEpoch(0), Offset(0), Offset(0), note))
-    )
+    sent = StartOverMessage(LeaderEpoch(1), LeaderEpoch(0), Offset(0), Offset(0), note)
+    ((_, read),) = WireReader().feed(encode_message(sent, 0))
     assert isinstance(read, StartOverMessage)
     assert decode_note(read.note) == noted
 

@@ -24,8 +24,14 @@ from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.streams.repair_exchange import RepairExchange
-from jetstream.replica.leader_events import FetchRefusal, ServeFollower
-from jetstream.replica.wire import BatchesMessage, RefusedMessage, RepairAnswer, RepairMessage
+from jetstream.replica.leader_events import ServeFollower
+from jetstream.replica.wire import (
+    BatchesMessage,
+    FetchRefusal,
+    RefusedMessage,
+    RepairAnswer,
+    RepairMessage,
+)
 from metadata.stream_config import StreamConfig
 from tests.support.logs import append, file_content, flipped, overwrite
 from tests.support.lone_streams import lone_services
@@ -94,7 +100,7 @@ def test_a_leader_finds_its_damage_when_a_follower_is_to_have_it() -> None:
             answers, said = FollowerResponses(scene.parts, EPOCH, scene.services), scene.said.answers
             answers.serve(ServeFollower(PEER, EPOCH, Offset(1), END, END), in_sync=True, joins=False)
             await until(partial(has, said, 1))
-            assert said == [(PEER, RefusedMessage(0, EPOCH, FetchRefusal.CANNOT_READ), None)]
+            assert said == [(PEER, RefusedMessage(EPOCH, FetchRefusal.CANNOT_READ), None)]
             assert scene.refused() == ((1, 2),)
             answers.serve(ServeFollower(PEER, EPOCH, Offset(0), END, END), in_sync=True, joins=False)
             await until(partial(has, said, 2))
@@ -114,7 +120,7 @@ def test_who_is_asked_for_a_repair_gives_what_it_has_and_finds_its_own_damage(kn
             log, said = scene.parts.log, scene.said.answers
             exchange = asked_of(scene, SimpleNamespace(is_open=True, high_watermark=known, log=log))
             for offset in (1, 2):
-                exchange.asked(PEER, NAME, INCARNATION, RepairMessage(0, Offset(offset), END))
+                exchange.asked(PEER, NAME, INCARNATION, RepairMessage(Offset(offset), END))
                 await until(partial(has, said, offset))
             answers = [answer for _, answer, _ in said if isinstance(answer, RepairAnswer)]
             assert [(answer.base, answer.next) for answer in answers] == [(1, 1), (2, 3)]
@@ -131,9 +137,9 @@ def test_what_may_be_cut_is_looked_at_between_two_appends_and_what_is_committed_
             exchange = asked_of(scene, replica)
             append_under_way = scene.services.disk.call(gate.wait)
             try:
-                exchange.asked(PEER, NAME, INCARNATION, RepairMessage(0, Offset(0), Offset(1)))
+                exchange.asked(PEER, NAME, INCARNATION, RepairMessage(Offset(0), Offset(1)))
                 replica.high_watermark = END
-                exchange.asked(PEER, NAME, INCARNATION, RepairMessage(0, Offset(2), END))
+                exchange.asked(PEER, NAME, INCARNATION, RepairMessage(Offset(2), END))
                 await until(partial(has, said, 1))
             finally:
                 gate.set()

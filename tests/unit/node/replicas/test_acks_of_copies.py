@@ -15,7 +15,7 @@ from jetstream.node.disk.history_file import LastTxid, PublisherState, encode_no
 from jetstream.node.replicas.internal_write_path import InternalAppendPath
 from jetstream.node.replicas.led_stream import LeadingStream
 from jetstream.replica.leader_events import FetchArrived
-from jetstream.replica.wire import BatchesMessage
+from jetstream.replica.wire import BatchesMessage, FetchMessage
 from metadata.stream_config import StreamConfig
 from tests.support.copy_acks import EPOCH, START, Replica, replica
 from tests.support.messages import block_of, message
@@ -24,9 +24,16 @@ from tests.support.sockets import until
 
 
 def fetch(follower: NodeId, log_end: int, synced_end: int, last_epoch: LeaderEpoch = EPOCH) -> FetchArrived:
-    return FetchArrived(
-        follower, START, EPOCH, last_epoch, Offset(log_end), Offset(synced_end), Offset(0), asks=True
+    message = FetchMessage(
+        node_epoch=START,
+        leader_epoch=EPOCH,
+        last_epoch=last_epoch,
+        log_end=Offset(log_end),
+        synced_end=Offset(synced_end),
+        high_watermark=Offset(0),
+        asks=True,
     )
+    return FetchArrived(follower, message)
 
 
 def wait_for_more(own: Replica, leading: LeadingStream, follower: NodeId) -> None:
@@ -135,7 +142,6 @@ def test_a_follower_asks_again_when_it_has_a_note_without_batches_on_disk() -> N
             following, opened = own.follow(), own.parts.opened
             nothing, note = Offset(0), encode_note(PublisherState(LastTxid(Offset(0), 7), ()))
             answer = BatchesMessage(
-                handle=0,
                 leader_epoch=EPOCH,
                 last_epoch=LeaderEpoch(0),
                 base=nothing,
@@ -143,8 +149,6 @@ def test_a_follower_asks_again_when_it_has_a_note_without_batches_on_disk() -> N
                 high_watermark=nothing,
                 log_start_offset=nothing,
                 purged_end=nothing,
-                epochs=(),
-                body_bytes=0,
                 note=note,
             )
             following.answered(answer)

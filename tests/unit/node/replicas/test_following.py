@@ -11,7 +11,7 @@ from jetstream.node.disk.history_file import read_note
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import begin_reign
 from jetstream.node.replicas.followed_stream import FollowingStream
-from jetstream.replica.wire import Answer, BatchesMessage, DivergingMessage, StartOverMessage
+from jetstream.replica.wire import Answer, BatchesMessage, DivergingMessage, EpochBegins, StartOverMessage
 from tests.support.copy_acks import EPOCH, Replica, replica
 from tests.support.ingest_machine import IngestHarness
 from tests.support.logs import Record, append, records_batch
@@ -39,7 +39,6 @@ async def copy_one(own: Replica, following: FollowingStream, offset: Offset, now
     batch = encode(records_batch([Record(timestamp=now)], offset), offset, EPOCH)
     data, end = bytes(batch.seal(BatchFlags(0))), Offset(offset + 1)
     answer = BatchesMessage(
-        handle=0,
         leader_epoch=EPOCH,
         last_epoch=LeaderEpoch(0),
         base=offset,
@@ -47,7 +46,7 @@ async def copy_one(own: Replica, following: FollowingStream, offset: Offset, now
         high_watermark=end,
         log_start_offset=offset,
         purged_end=Offset(0),
-        epochs=((EPOCH, offset),),
+        epochs=(EpochBegins(EPOCH, offset),),
         body_bytes=len(data),
         body=data,
     )
@@ -63,7 +62,7 @@ def test_what_was_never_committed_is_not_answered_for_once_the_log_began_anew() 
             assert [session for session, _ in read_note(own.disk, opened.log.directory).sessions] == [b"p"]
             # The leader never had that record, knows of no session and no txid, and begins at 50 by now.
             following, fifty = own.follow(), Offset(50)
-            following.answered(StartOverMessage(0, EPOCH, LeaderEpoch(1), Offset(1), fifty, b""))
+            following.answered(StartOverMessage(EPOCH, LeaderEpoch(1), Offset(1), fifty, b""))
             await until(lambda: opened.log.log_start_offset == 50)
             await copy_one(own, following, fifty, TimestampUs(now + 1))
             following.follow(None, EPOCH)
@@ -82,8 +81,8 @@ def test_what_was_never_committed_is_not_answered_for_once_the_log_began_anew() 
 @pytest.mark.parametrize(
     ("answer", "end"),
     [
-        (DivergingMessage(0, EPOCH, LeaderEpoch(2), Offset(2), LeaderEpoch(1), Offset(1)), 1),
-        (StartOverMessage(0, EPOCH, LeaderEpoch(2), Offset(2), Offset(9), b""), 9),
+        (DivergingMessage(EPOCH, LeaderEpoch(2), Offset(2), LeaderEpoch(1), Offset(1)), 1),
+        (StartOverMessage(EPOCH, LeaderEpoch(2), Offset(2), Offset(9), b""), 9),
     ],
 )
 def test_a_log_for_whose_cut_there_is_no_space_is_cut_once_there_is(answer: Answer, end: int) -> None:
@@ -124,9 +123,7 @@ def test_the_id_of_a_record_that_was_cut_is_not_remembered() -> None:
                 opened.absorb(verified_batches(bytes(batch.frame)))
             assert opened.history.dedupe.lookup(b"a") == 1
             following = own.follow()
-            following.answered(
-                DivergingMessage(0, EPOCH, LeaderEpoch(2), Offset(2), LeaderEpoch(1), Offset(1))
-            )
+            following.answered(DivergingMessage(EPOCH, LeaderEpoch(2), Offset(2), LeaderEpoch(1), Offset(1)))
             await until(lambda: own.said.fetches[-1].log_end == 1)
             assert (opened.history.dedupe.lookup(b"a"), opened.history.end) == (None, 1)
 
@@ -142,8 +139,8 @@ def test_a_truncation_for_which_there_is_no_space_waits_for_the_next_answer() ->
             log.writer.sync()
             following = own.follow()
             own.parts.upkeep = Upkeep(log, own.services.clock, lambda: following.high_watermark)
-            one, two, nothing = Offset(1), Offset(2), Offset(0)
-            answer = BatchesMessage(0, EPOCH, EPOCH, two, two, two, one, nothing, (), 0)
+            one, two = Offset(1), Offset(2)
+            answer = BatchesMessage(EPOCH, EPOCH, two, two, two, log_start_offset=one)
             for capacity_bytes, log_start_offset in ((0, 0), (None, 1)):
                 own.disk.capacity_bytes = capacity_bytes
                 following.answered(answer)

@@ -3,21 +3,22 @@
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset
 from jetstream.node.streams.traffic import EarlyFetches
 from jetstream.replica.leader_events import FetchArrived
+from jetstream.replica.wire import FetchMessage
 
 LIFE = Incarnation("life")
 
 
 def fetch(follower: str, leader_epoch: int) -> FetchArrived:
-    return FetchArrived(
-        NodeId(follower),
-        NodeEpoch(1),
-        LeaderEpoch(leader_epoch),
-        LeaderEpoch(1),
-        Offset(0),
-        Offset(0),
-        Offset(0),
+    message = FetchMessage(
+        node_epoch=NodeEpoch(1),
+        leader_epoch=LeaderEpoch(leader_epoch),
+        last_epoch=LeaderEpoch(1),
+        log_end=Offset(0),
+        synced_end=Offset(0),
+        high_watermark=Offset(0),
         asks=True,
     )
+    return FetchArrived(NodeId(follower), message)
 
 
 def test_what_is_asked_of_a_later_reign_outlives_the_news_of_an_earlier_one() -> None:
