@@ -203,13 +203,13 @@ def publish_headers(headers: Sequence[tuple[str, bytes]]) -> PublishHeaders:
     )
 
 
-def session_place(found: Mapping[str, bytes]) -> SessionPlace | None:
-    """Return the place in a session that the headers in ``found`` name, None if they name no session.
+def session_place(headers: Mapping[str, bytes]) -> SessionPlace | None:
+    """Return the place in a session that ``headers`` name, None if they name no session.
 
     Raises:
         InvalidHeader: a value is outside its grammar, or a header lacks another.
     """
-    session, sequence, after = found.get(SESSION), found.get(SEQUENCE), found.get(SEQUENCE_AFTER)
+    session, sequence, after = headers.get(SESSION), headers.get(SEQUENCE), headers.get(SEQUENCE_AFTER)
     if session is None:
         if sequence is not None or after is not None:
             raise InvalidHeader(f"a sequence is one of a session: {SESSION} is missing")
@@ -228,35 +228,35 @@ def session_place(found: Mapping[str, bytes]) -> SessionPlace | None:
     return place._replace(after=int(after))
 
 
-def _session(found: Mapping[str, bytes]) -> tuple[SessionPlace | None, InvalidHeader | None]:
+def _session(headers: Mapping[str, bytes]) -> tuple[SessionPlace | None, InvalidHeader | None]:
     try:
-        place = session_place(found)
+        place = session_place(headers)
     except InvalidHeader as error:
         return None, error
-    if place is not None and found.get(MESSAGE_ID):
+    if place is not None and headers.get(MESSAGE_ID):
         return None, InvalidHeader(f"a message has a {MESSAGE_ID} or a {SESSION}, not both")
     return place, None
 
 
-def _problem(found: Mapping[str, bytes]) -> InvalidHeader | None:
-    message_id, txid = found.get(MESSAGE_ID, b""), found.get(TXID, b"0")
+def _problem(headers: Mapping[str, bytes]) -> InvalidHeader | None:
+    message_id, txid = headers.get(MESSAGE_ID, b""), headers.get(TXID, b"0")
     if len(message_id) > MESSAGE_ID_BYTES_MAX:
         return InvalidHeader(f"{MESSAGE_ID} has {len(message_id)} bytes, the limit is {MESSAGE_ID_BYTES_MAX}")
     if not _INTEGER.fullmatch(txid) or not -_INT64_MAX - 1 <= int(txid) <= _INT64_MAX:
         return InvalidHeader(f"{TXID} must be a signed 64-bit number")
-    if found.get(ACK, b"all") not in _ACK_POLICIES:
+    if headers.get(ACK, b"all") not in _ACK_POLICIES:
         return InvalidHeader(f"{ACK} must be none, leader or all")
-    if found.get(TOMBSTONE, b"true") not in _FLAGS:
+    if headers.get(TOMBSTONE, b"true") not in _FLAGS:
         return InvalidHeader(f"{TOMBSTONE} must be true or false")
-    if BATCH_RECORDS in found:
+    if BATCH_RECORDS in headers:
         return InvalidHeader(f"{BATCH_RECORDS} is written by the node alone")
     return None
 
 
-def _bad_expectation(found: Mapping[str, bytes]) -> JetstreamError | None:
-    if not _SEQUENCE.fullmatch(found.get(EXPECTED_LAST_SEQUENCE) or b"0"):
+def _bad_expectation(headers: Mapping[str, bytes]) -> JetstreamError | None:
+    if not _SEQUENCE.fullmatch(headers.get(EXPECTED_LAST_SEQUENCE) or b"0"):
         return InvalidHeader(f"{EXPECTED_LAST_SEQUENCE} must be a number from 0")
-    for name in found:
+    for name in headers:
         if name in UNSUPPORTED_HEADERS:
             return Unsupported(f"header {name} is not supported")
     return None

@@ -80,28 +80,28 @@ def _subscriptions(
     )
 
 
-def _range(found: _Subscriptions) -> Owners:
+def _range(subscriptions: _Subscriptions) -> Owners:
     owners: Owners = {}
-    for name, stream in found.streams.items():
-        places = found.subscribers[name]
+    for name, stream in subscriptions.streams.items():
+        places = subscriptions.subscribers[name]
         each, extra = divmod(stream.count, len(places))
         start = 0
         for turn, place in enumerate(places):
             end = start + each + (turn < extra)
             for number in range(start, end):
-                owners[Partition(name, number)] = found.members[place].member_id
+                owners[Partition(name, number)] = subscriptions.members[place].member_id
             start = end
     return owners
 
 
-def _round_robin(found: _Subscriptions) -> Owners:
+def _round_robin(subscriptions: _Subscriptions) -> Owners:
     owners: Owners = {}
     last = -1
-    for name, stream in found.streams.items():
-        places = found.subscribers[name]
+    for name, stream in subscriptions.streams.items():
+        places = subscriptions.subscribers[name]
         for number in range(stream.count):
             last = _next(places, last)
-            owners[Partition(name, number)] = found.members[last].member_id
+            owners[Partition(name, number)] = subscriptions.members[last].member_id
     return owners
 
 

@@ -203,10 +203,10 @@ def _best_first(place: int, owned: list[Partition], lacking: set[int], choice: _
 
 
 def _place_best(
-    free: Iterable[Partition], wanted: dict[int, int], choice: _Choice
+    free: Iterable[Partition], quotas: dict[int, int], choice: _Choice
 ) -> Iterator[tuple[Partition, int]]:
     """Yield a place for each: that of a former owner, on a holder's node, in a holder's rack, any."""
-    lacking = sorted((place for place, more in wanted.items() if more), reverse=True)
+    lacking = sorted((place for place, more in quotas.items() if more), reverse=True)
     by_place: dict[object, list[int]] = {place: [place] for place in lacking}
     on_node: dict[object, list[int]] = {}
     in_rack: dict[object, list[int]] = {}
@@ -221,23 +221,23 @@ def _place_best(
     ):
         far = []
         for partition in rest:
-            taker = _take(near, names(partition), wanted)
+            taker = _take(near, names(partition), quotas)
             if taker is None:
                 far.append(partition)
             else:
                 yield partition, taker
         rest = far
-    places = [place for place in reversed(lacking) for _ in range(wanted[place])]
+    places = [place for place in reversed(lacking) for _ in range(quotas[place])]
     yield from zip(rest, places, strict=True)
 
 
-def _take(near: Mapping[object, list[int]], names: Iterable[object], wanted: dict[int, int]) -> int | None:
+def _take(near: Mapping[object, list[int]], names: Iterable[object], quotas: dict[int, int]) -> int | None:
     """Return somebody under one of these names who wants more, and count that it gets one."""
     for name in names:
         places = near.get(name, [])
-        while places and not wanted[places[-1]]:
+        while places and not quotas[places[-1]]:
             places.pop()
         if places:
-            wanted[places[-1]] -= 1
+            quotas[places[-1]] -= 1
             return places[-1]
     return None

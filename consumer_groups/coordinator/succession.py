@@ -38,12 +38,12 @@ def retargeted(draft: GroupState, known: Known, wishes: Wishes) -> GroupState:
     owned = _owned(draft, wishes)
     subscribers = [
         SubscribedMember(
-            member.member_id,
-            member.streams,
-            member.instance_id,
-            member.node,
-            member.rack,
-            tuple(owned.get(member.member_id, ())),
+            member_id=member.member_id,
+            streams=member.streams,
+            instance_id=member.instance_id,
+            node=member.node,
+            rack=member.rack,
+            owned=tuple(owned.get(member.member_id, ())),
         )
         for member in draft.members.values()
     ]

@@ -171,9 +171,13 @@ class Member:
         if self.member_id is None or connection is None:
             return None
         self._commits += 1
-        instance_id = self._terms.instance_id
         return CommitRequested(
-            connection, self.member_id, self._commits, self.heard, tuple(partitions), instance_id
+            connection=connection,
+            member_id=self.member_id,
+            request=self._commits,
+            generation=self.heard,
+            partitions=tuple(partitions),
+            instance_id=self._terms.instance_id,
         )
 
     def _dispatch(self, event: MemberEvent) -> Iterator[MemberAction]:

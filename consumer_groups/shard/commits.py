@@ -45,14 +45,14 @@ class PendingCommits:
 
     # --- what is asked ---------------------------------------------------------------------------------
 
-    def later_one(self, asked: StoreCursors) -> PendingCommit | None:
+    def later_one(self, commit: StoreCursors) -> PendingCommit | None:
         """Return the commit under way by which this one is superseded, if there is one."""
-        last = self._under_way.get(asked.member_id)
-        return last if last is not None and asked.request < last.request else None
+        last = self._under_way.get(commit.member_id)
+        return last if last is not None and commit.request < last.request else None
 
-    def is_over(self, asked: StoreCursors) -> bool:
+    def is_over(self, commit: StoreCursors) -> bool:
         """Tell whether a later commit of the same member is durable."""
-        return asked.request < self._durable.get(asked.member_id, asked.request)
+        return commit.request < self._durable.get(commit.member_id, commit.request)
 
     def goes_back(self, cursors: Iterable[NewCursor]) -> bool:
         """Tell whether one of these is below the newest one of its partition, durable or under way."""

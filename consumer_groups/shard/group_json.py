@@ -125,10 +125,16 @@ def _state(row: Mapping[str, _Json], members: Sequence[MemberState]) -> GroupSta
     gone = {ClientId(_text(client)): _number(request, least=None) for client, request in pairs}
     if len(gone) != len(pairs):
         _refuse("a client is gone twice")
-    name, assignor = GroupName(_text(row["name"])), _assignor(row["assignor"])
-    generation = Generation(_number(row["generation"]))
-    by_id = {member.member_id: member for member in members}
-    return GroupState(name, assignor, generation, by_id, streams, grants, target, gone)
+    return GroupState(
+        name=GroupName(_text(row["name"])),
+        assignor=_assignor(row["assignor"]),
+        generation=Generation(_number(row["generation"])),
+        members={member.member_id: member for member in members},
+        streams=streams,
+        grants=grants,
+        target=target,
+        gone=gone,
+    )
 
 
 def _checked(state: GroupState, members: Sequence[MemberState]) -> GroupState:

@@ -130,11 +130,11 @@ class GroupWriter:
             case _:
                 assert_never(request)
 
-    def _can_commit(self, asked: StoreCursors) -> bool:
+    def _can_commit(self, request: StoreCursors) -> bool:
         """Tell whether it is clear what a commit is measured against: not if it names another incarnation."""
-        if asked.is_reset or not self._commits.goes_back(asked.cursors):
+        if request.is_reset or not self._commits.goes_back(request.cursors):
             return True
-        return self._commits.refusal(asked.cursors) is not None
+        return self._commits.refusal(request.cursors) is not None
 
     def serve(self, question: QuestionId | None, request: QueuedRequest, now: MonotonicNs) -> None:
         """Do what is asked, as far as that is allowed."""
@@ -175,48 +175,48 @@ class GroupWriter:
                 case _:
                     self._outbox.reply(question, answer_of(action))
 
-    def _commit(self, question: QuestionId | None, asked: StoreCursors, now: MonotonicNs) -> None:
-        partitions = tuple(cursor.partition for cursor in asked.cursors)
-        whose = (asked.connection, asked.member_id, asked.request, asked.generation)
-        (said,) = self.coordinator.handle(CommitRequested(*whose, partitions, asked.instance_id), now)
-        later = self._commits.later_one(asked)
+    def _commit(self, question: QuestionId | None, request: StoreCursors, now: MonotonicNs) -> None:
+        partitions = tuple(cursor.partition for cursor in request.cursors)
+        whose = (request.connection, request.member_id, request.request, request.generation)
+        (said,) = self.coordinator.handle(CommitRequested(*whose, partitions, request.instance_id), now)
+        later = self._commits.later_one(request)
         if isinstance(said, CommitRefused):
             self._outbox.refuse(question, error_of(said.refusal))
         elif later is not None:
             later.superseded.append(question)
-        elif self._commits.is_over(asked):
+        elif self._commits.is_over(request):
             self._outbox.reply(question, CursorsCommitted(superseded=True))
         else:
-            self._take(question, asked)
+            self._take(question, request)
 
-    def _take(self, question: QuestionId | None, asked: StoreCursors) -> None:
-        goes_back = self._commits.goes_back(asked.cursors)
-        change = Changed(self.name, asked.generation, cursors=asked.cursors)
+    def _take(self, question: QuestionId | None, request: StoreCursors) -> None:
+        goes_back = self._commits.goes_back(request.cursors)
+        change = Changed(self.name, request.generation, cursors=request.cursors)
         records = self._records_of(change)
-        if goes_back and not (asked.is_reset or isinstance(records, JetstreamError)):
-            records = self._commits.refusal(asked.cursors) or records
+        if goes_back and not (request.is_reset or isinstance(records, JetstreamError)):
+            records = self._commits.refusal(request.cursors) or records
         if isinstance(records, JetstreamError):
             self._outbox.refuse(question, records)
             return
-        commit = PendingCommit(asked.member_id, asked.request, asked.cursors)
+        commit = PendingCommit(request.member_id, request.request, request.cursors)
         self._commits.begin(commit)
         self._write(
             UnderWay(change, question, CursorsCommitted(), is_alone=goes_back, commit=commit), records
         )
 
-    def _reset(self, question: QuestionId | None, asked: ResetCursors, now: MonotonicNs) -> None:
+    def _reset(self, question: QuestionId | None, request: ResetCursors, now: MonotonicNs) -> None:
         state = self.coordinator.state
-        change = Changed(self.name, state.generation, cursors=asked.cursors)
-        records = self._in_use(asked) or self._records_of(change)
+        change = Changed(self.name, state.generation, cursors=request.cursors)
+        records = self._in_use(request) or self._records_of(change)
         if isinstance(records, JetstreamError):
             self._outbox.refuse(question, records)
         elif state.members:
-            self.give(PutOut(), now, question, cursors=asked.cursors)
+            self.give(PutOut(), now, question, cursors=request.cursors)
         else:
             self._write(UnderWay(change, question, Done()), records)
 
-    def _delete(self, question: QuestionId | None, asked: DeleteGroup) -> None:
-        problem = self._in_use(asked)
+    def _delete(self, question: QuestionId | None, request: DeleteGroup) -> None:
+        problem = self._in_use(request)
         if self.name not in self._table:
             problem = UnknownGroup(f"there is no group {self.name!r}")
         if problem is not None:
@@ -234,9 +234,9 @@ class GroupWriter:
         except RequestError as error:
             return error
 
-    def _in_use(self, asked: ResetCursors | DeleteGroup) -> JetstreamError | None:
+    def _in_use(self, request: ResetCursors | DeleteGroup) -> JetstreamError | None:
         members = len(self.coordinator.state.members)
-        if members == 0 or asked.force:
+        if members == 0 or request.force:
             return None
         return GroupInUse(f"group {self.name!r} has members: {members}", members=members)
 

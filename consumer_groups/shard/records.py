@@ -150,7 +150,14 @@ def stored(cursor: NewCursor, generation: Generation, committed_at: TimestampUs)
     (stream, number), (offset, incarnation, metadata) = cursor
     partition = Partition(StreamName(intern(stream)), number)
     incarnation = None if incarnation is None else intern(incarnation)
-    return GroupCursorRecord(partition, offset, incarnation, metadata, generation, committed_at)
+    return GroupCursorRecord(
+        partition=partition,
+        offset=offset,
+        incarnation=incarnation,
+        metadata=metadata,
+        generation=generation,
+        committed_at=committed_at,
+    )
 
 
 def read_group_record(

@@ -182,20 +182,20 @@ class Shard:
 
     # --- what is asked ---------------------------------------------------------------------------------
 
-    def _ask(self, asked: Asked, now: MonotonicNs) -> None:
+    def _ask(self, event: Asked, now: MonotonicNs) -> None:
         try:
-            group = validated_group_name(asked.group)
-            match asked.request:
+            group = validated_group_name(event.group)
+            match event.request:
                 case LookUpCursors(partitions):
-                    self._outbox.reply(asked.question, fetched(self._table, group, partitions))
+                    self._outbox.reply(event.question, fetched(self._table, group, partitions))
                 case DescribeGroup():
-                    self._outbox.reply(asked.question, described(self._table, group))
+                    self._outbox.reply(event.question, described(self._table, group))
                 case request:
                     run = self._run(group, request, now)
-                    run.ask(asked.question, request)
+                    run.ask(event.question, request)
                     self._go_on(run, now)
         except JetstreamError as error:
-            self._outbox.refuse(asked.question, error)
+            self._outbox.refuse(event.question, error)
 
     def _run(self, group: GroupName, request: QueuedRequest, now: MonotonicNs) -> GroupRun:
         """Return the group's run; it begins if there is none.

@@ -158,28 +158,28 @@ class MessageValidator:
         return self._config.partition_by is PartitionBy.KEY
 
     def _answered(
-        self, asked: PublishHeaders, envelope: Envelope, reply: bytes
+        self, headers: PublishHeaders, envelope: Envelope, reply: bytes
     ) -> tuple[PublishHeaders, bytes]:
         """Return where to answer, and what that asks for: who names an inbox asks this stream."""
         if not reply and envelope.ack_inbox is not None:
             reply = envelope.ack_inbox
-            if asked.ack is None and self._config.answers_only_on_request:
-                asked = asked._replace(ack=AckPolicy.ALL)
+            if headers.ack is None and self._config.answers_only_on_request:
+                headers = headers._replace(ack=AckPolicy.ALL)
         # Of every batch, also of one record: a count is how a publisher knows that its envelope was opened.
         records = envelope.records if envelope.kind is Kind.BATCH else None
         if reply and (envelope.correlation_id is not None or records is not None):
             reply = EchoingReply(reply, records, envelope.correlation_id)
-        return asked, reply
+        return headers, reply
 
-    def _addressee(self, asked: PublishHeaders, subject: bytes) -> Addressee:
-        if asked.expected_stream is None:
-            only_listens = asked.ack is None and self._config.answers_only_on_request
+    def _addressee(self, headers: PublishHeaders, subject: bytes) -> Addressee:
+        if headers.expected_stream is None:
+            only_listens = headers.ack is None and self._config.answers_only_on_request
             return Addressee.NO_STREAM if only_listens else Addressee.THIS_STREAM
-        if asked.expected_stream in self._names:
+        if headers.expected_stream in self._names:
             return Addressee.THIS_STREAM
-        if self._sibling is not None and _is_partition(asked.expected_stream, self._sibling):
+        if self._sibling is not None and _is_partition(headers.expected_stream, self._sibling):
             return Addressee.UNKNOWN_STREAM  # the message is this partition's: nobody else stores it
-        named = asked.expected_stream.decode(errors="replace")
+        named = headers.expected_stream.decode(errors="replace")
         bound = self._binds(named, subject.decode(errors="replace"))
         return Addressee.ANOTHER_STREAM if bound else Addressee.UNKNOWN_STREAM
 

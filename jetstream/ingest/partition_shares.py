@@ -15,9 +15,9 @@ from jetstream.ingest.messages import MessageBlock
 
 
 def shares(
-    messages: MessageBlock, by: PartitionBy, count: int, wanted: Collection[int]
+    messages: MessageBlock, by: PartitionBy, count: int, partitions: Collection[int]
 ) -> Iterator[tuple[int, MessageBlock]]:
-    """Yield what each of the ``wanted`` partitions, of ``count``, takes; in arrival order, nothing if empty.
+    """Yield the messages of each of ``partitions``, in arrival order; nothing of one without messages.
 
     Some 0.1 µs a message, and so a loop: of blocks as small as most are, columns would take longer.
 
@@ -25,20 +25,20 @@ def shares(
         messages: of the stream; may be one of those that are yielded, and is not to be used any more.
         by: KEY or SUBJECT; what is partitioned by QUEUE is split by NATS.
         count: partitions that share the messages; of 0 none takes any.
-        wanted: their numbers.
+        partitions: numbers of those that are wanted.
     """
     assert by is not PartitionBy.QUEUE, "NATS splits by queue"
     if count == 0 or not len(messages):
         return
     if count == 1:
-        if 0 in wanted:
+        if 0 in partitions:
             yield 0, messages
         return
     places: list[list[int]] = [[] for _ in range(count)]
     keys = messages.subjects if by is PartitionBy.SUBJECT else partition_keys(messages)
     for place, key in enumerate(keys):
         places[partition_of(key, count)].append(place)
-    for partition in wanted:
+    for partition in partitions:
         if partition < count and places[partition]:
             yield partition, messages.at(places[partition])
 

@@ -130,14 +130,12 @@ def joined(parts: Sequence[Acks]) -> Acks:
     )
 
 
-def acks_of(offsets: range, replies: list[bytes], wanted: Iterable[bool] | None = None) -> Acks:
-    """Return the acks of consecutive records: of all with a reply subject, or of those also ``wanted``."""
-    if wanted is None and b"" not in replies:
+def acks_of(offsets: range, replies: list[bytes], mask: Iterable[bool] | None = None) -> Acks:
+    """Return the acks of consecutive records: of those with a reply subject that ``mask`` selects."""
+    if mask is None and b"" not in replies:
         return Acks(offsets, replies)
-    wanted = wanted if wanted is not None else [True] * len(replies)
+    mask = mask if mask is not None else [True] * len(replies)
     chosen = [
-        (offset, reply)
-        for offset, reply, want in zip(offsets, replies, wanted, strict=True)
-        if want and reply
+        (offset, reply) for offset, reply, want in zip(offsets, replies, mask, strict=True) if want and reply
     ]
     return Acks([offset for offset, _ in chosen], [reply for _, reply in chosen])

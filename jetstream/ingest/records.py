@@ -32,15 +32,15 @@ class RecordFields:
         """Whether every record is plain: subject and value."""
         return not (self.headers or self.message_ids or self.keys or self.txids or self.tombstones)
 
-    def add(self, row: int, headers: list[tuple[str, bytes]] | None, asked: PublishHeaders) -> None:
+    def add(self, row: int, headers: list[tuple[str, bytes]] | None, publish: PublishHeaders) -> None:
         """Note what the message that becomes ``row`` brought."""
         if headers is not None:
             self.headers[row] = headers
-        if asked.key is not None:
-            self.keys[row] = asked.key
-        if asked.txid is not None:
-            self.txids[row] = asked.txid
-        if asked.tombstone:
+        if publish.key is not None:
+            self.keys[row] = publish.key
+        if publish.txid is not None:
+            self.txids[row] = publish.txid
+        if publish.tombstone:
             self.tombstones.add(row)
 
 

@@ -245,11 +245,11 @@ def encode_farewell(error: JetstreamError) -> bytes:
     return encode_head(encode_error(None, error))
 
 
-def _is_same(given: SecretStr | None, token: SecretStr) -> bool:
-    if given is None:
+def _is_same(credential: SecretStr | None, token: SecretStr) -> bool:
+    if credential is None:
         return False
-    given_bytes, token_bytes = (secret.get_secret_value().encode() for secret in (given, token))
-    return hmac.compare_digest(given_bytes, token_bytes)
+    credential_bytes, token_bytes = (secret.get_secret_value().encode() for secret in (credential, token))
+    return hmac.compare_digest(credential_bytes, token_bytes)
 
 
 def _reused(request_id: int) -> RemoteProtocolError:

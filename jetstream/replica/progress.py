@@ -159,7 +159,11 @@ class FollowerProgress:
 
     def state(self, node: NodeId, *, in_sync: bool) -> FollowerState:
         """Return what can be told of it."""
-        away_since = self.caught_up_at if self.lost or not self.heard else None
-        if not self.heard:
-            return FollowerState(node, None, None, None, in_sync, away_since)
-        return FollowerState(node, self.log_end, self.synced_end, self.high_watermark, in_sync, away_since)
+        return FollowerState(
+            node=node,
+            log_end=self.log_end if self.heard else None,
+            synced_end=self.synced_end if self.heard else None,
+            high_watermark=self.high_watermark if self.heard else None,
+            in_sync=in_sync,
+            away_since=self.caught_up_at if self.lost or not self.heard else None,
+        )

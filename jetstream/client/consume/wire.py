@@ -36,36 +36,36 @@ from jetstream.protocol.requests import Request
 _NS_PER_MS = 1_000_000
 
 
-def member_request(group: str, asked: MemberRequest, number: int) -> Request:
+def member_request(group: str, request: MemberRequest, number: int) -> Request:
     """Return what a member asks as request ``number`` of a connection."""
-    match asked:
+    match request:
         case Join():
             return JoinGroup(
                 id=number,
                 group=group,
-                client=asked.client,
-                number=asked.request,
-                streams=sorted(asked.streams),
-                session_timeout_ms=asked.session_timeout_ns // _NS_PER_MS,
-                rebalance_timeout_ms=asked.rebalance_timeout_ns // _NS_PER_MS,
-                member=asked.member_id,
-                instance=asked.instance_id,
-                assignor=asked.assignor,
-                node=asked.node,
-                rack=asked.rack,
-                owned=wire_claims(asked.owned),
+                client=request.client,
+                number=request.request,
+                streams=sorted(request.streams),
+                session_timeout_ms=request.session_timeout_ns // _NS_PER_MS,
+                rebalance_timeout_ms=request.rebalance_timeout_ns // _NS_PER_MS,
+                member=request.member_id,
+                instance=request.instance_id,
+                assignor=request.assignor,
+                node=request.node,
+                rack=request.rack,
+                owned=wire_claims(request.owned),
             )
         case Release():
-            claims = wire_claims(asked.claims)
-            member, instance = asked.member_id, asked.instance_id
+            claims = wire_claims(request.claims)
+            member, instance = request.member_id, request.instance_id
             return ReleasePartitions(id=number, group=group, member=member, claims=claims, instance=instance)
         case Leave():
-            return LeaveGroup(id=number, group=group, member=asked.member_id, instance=asked.instance_id)
+            return LeaveGroup(id=number, group=group, member=request.member_id, instance=request.instance_id)
         case _:
-            assert_never(asked)
+            assert_never(request)
 
 
-def commit_request(group: str, asked: CommitRequested, commit: CursorCommit, number: int) -> CommitCursors:
+def commit_request(group: str, request: CommitRequested, commit: CursorCommit, number: int) -> CommitCursors:
     """Return a commit as request ``number`` of a connection."""
     cursors = [
         PartitionCursor(
@@ -80,11 +80,11 @@ def commit_request(group: str, asked: CommitRequested, commit: CursorCommit, num
     return CommitCursors(
         id=number,
         group=group,
-        member=asked.member_id,
-        generation=asked.generation,
-        number=asked.request,
+        member=request.member_id,
+        generation=request.generation,
+        number=request.request,
         cursors=cursors,
-        instance=asked.instance_id,
+        instance=request.instance_id,
         reset=commit.goes_back,
     )
 
@@ -111,7 +111,7 @@ def _stream(claim: Claim) -> StreamName:
     return claim.partition.stream
 
 
-def read_assignment(told: MemberAssignment) -> tuple[Assignment, Mapping[Partition, str]]:
+def read_assignment(message: MemberAssignment) -> tuple[Assignment, Mapping[Partition, str]]:
     """Return what a member owns, and the stream that each of these partitions is.
 
     Raises:
@@ -120,7 +120,7 @@ def read_assignment(told: MemberAssignment) -> tuple[Assignment, Mapping[Partiti
     keeps: list[Claim] = []
     gives_up: list[Claim] = []
     names: dict[Partition, str] = {}
-    for stream in told.streams:
+    for stream in message.streams:
         for claims, pairs in ((keeps, stream.keeps), (gives_up, stream.gives_up)):
             for number, generation in pairs:
                 partition = Partition(StreamName(stream.stream), number)
@@ -128,7 +128,9 @@ def read_assignment(told: MemberAssignment) -> tuple[Assignment, Mapping[Partiti
                     raise RemoteProtocolError(f"{partition} comes twice, or is none")
                 names[partition] = f"{stream.stream}/{number}" if stream.partitioned else stream.stream
                 claims.append(Claim(partition, Generation(generation)))
-    assignment = Assignment(MemberId(told.member), Generation(told.generation), tuple(keeps), tuple(gives_up))
+    assignment = Assignment(
+        MemberId(message.member), Generation(message.generation), tuple(keeps), tuple(gives_up)
+    )
     return assignment, names
 
 

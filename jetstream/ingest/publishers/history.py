@@ -86,7 +86,12 @@ class PublisherHistory:
     def begin_step(self, base: Offset) -> Step:
         """Note what is known before the records from ``base`` on come."""
         step = Step(
-            base, self.last_timestamp, self.last_txid, self.last_message_id, self.last_message_id_offset, []
+            base=base,
+            last_timestamp=self.last_timestamp,
+            last_txid=self.last_txid,
+            last_message_id=self.last_message_id,
+            last_message_id_offset=self.last_message_id_offset,
+            sessions=[],
         )
         self._steps.append(step)
         return step

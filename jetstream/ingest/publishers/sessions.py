@@ -215,12 +215,12 @@ def stored_names(records: pa.RecordBatch) -> StoredNames:
     return StoredNames(ids, list(_places(found.items())))
 
 
-def _places(found: Iterable[tuple[int, dict[str, bytes]]]) -> Iterator[tuple[int, SessionPlace]]:
-    for row, each in found:
-        if each.get(MESSAGE_ID):
+def _places(rows: Iterable[tuple[int, dict[str, bytes]]]) -> Iterator[tuple[int, SessionPlace]]:
+    for row, headers in rows:
+        if headers.get(MESSAGE_ID):
             continue
         try:
-            place = session_place(each)
+            place = session_place(headers)
         except InvalidHeader:
             continue
         if place is not None:

@@ -41,19 +41,19 @@ _NS_PER_MS: Final = 1_000_000
 def join_of(request: JoinGroup, connection: ConnectionId, fresh_id: MemberId) -> Join:
     """Return what is asked of the coordinator."""
     return Join(
-        connection,
-        ClientId(request.client),
-        request.number,
-        fresh_id,
-        frozenset(map(StreamName, request.streams)),
-        request.session_timeout_ms * _NS_PER_MS,
-        request.rebalance_timeout_ms * _NS_PER_MS,
-        None if request.member is None else MemberId(request.member),
-        _instance(request.instance),
-        request.assignor,
-        None if request.node is None else NodeId(request.node),
-        request.rack,
-        _claims(request.owned),
+        connection=connection,
+        client=ClientId(request.client),
+        request=request.number,
+        fresh_id=fresh_id,
+        streams=frozenset(map(StreamName, request.streams)),
+        session_timeout_ns=request.session_timeout_ms * _NS_PER_MS,
+        rebalance_timeout_ns=request.rebalance_timeout_ms * _NS_PER_MS,
+        member_id=None if request.member is None else MemberId(request.member),
+        instance_id=_instance(request.instance),
+        assignor=request.assignor,
+        node=None if request.node is None else NodeId(request.node),
+        rack=request.rack,
+        owned=_claims(request.owned),
     )
 
 
@@ -83,13 +83,13 @@ def commit_of(request: CommitCursors, connection: ConnectionId) -> CommitToStore
         for cursor in request.cursors
     )
     return CommitToStore(
-        connection,
-        MemberId(request.member),
-        request.number,
-        Generation(request.generation),
-        cursors,
-        _instance(request.instance),
-        request.reset,
+        connection=connection,
+        member_id=MemberId(request.member),
+        request=request.number,
+        generation=Generation(request.generation),
+        cursors=cursors,
+        instance_id=_instance(request.instance),
+        is_reset=request.reset,
     )
 
 

@@ -114,8 +114,15 @@ class ReplicaSessions:
         return FetchRequester(peer, self._host, self._settings, self._crashed)
 
     def _dial(self, peer: NodeId, tasks: asyncio.TaskGroup, callers: Callers) -> None:
-        link = keep_link(self._identity, peer, self._peers[peer], REPLICATION, self._followed[peer], callers)
-        self._links[peer] = tasks.create_task(link)
+        dialling = keep_link(
+            self._identity,
+            peer,
+            self._peers[peer],
+            purpose=REPLICATION,
+            link=self._followed[peer],
+            callers=callers,
+        )
+        self._links[peer] = tasks.create_task(dialling)
 
     def _hang_up(self, peer: NodeId) -> None:
         """Cut what was dialled; who is cut so is not told by its link."""
