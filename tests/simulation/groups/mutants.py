@@ -179,7 +179,7 @@ _ALL: Final = (
     _mutant(
         "commit_after_a_later_one",
         _COMMITS,
-        "return asked.request < self._durable.get(asked.member_id, asked.request)",
+        "return commit.request < self._durable.get(commit.member_id, commit.request)",
         "return False",
     ),
     _mutant(
@@ -245,7 +245,7 @@ _ALL: Final = (
     _mutant(
         "force_is_not_needed_to_reset",
         _DESK,
-        "self.give(PutOut(), now, question, cursors=asked.cursors)",
+        "self.give(PutOut(), now, question, cursors=request.cursors)",
         "self._write(UnderWay(change, question, Done()), records)",
         6,
     ),
