@@ -242,7 +242,7 @@ def claimed(data: bytes) -> tuple[int, int]:
 
 
 def may_be_batch(data: bytes) -> bool:
-    """Tell whether ``data``, which begins with the cookie, is a batch if it is an envelope."""
+    """Return whether ``data``, which begins with the cookie, is a batch if it is an envelope."""
     return data[5:6] == b"\x02"
 
 

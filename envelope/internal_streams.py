@@ -30,12 +30,12 @@ def group_shard(group: str) -> StreamName:
 
 
 def is_group_shard(name: str) -> bool:
-    """Tell whether a stream of that name has consumer groups: only their coordinator writes it."""
+    """Return whether a stream of that name has consumer groups: only their coordinator writes it."""
     return name in INTERNAL_STREAMS and name != CURSORS
 
 
 def is_internal(name: str) -> bool:
-    """Tell whether a stream of that name is the system's own."""
+    """Return whether a stream of that name is the system's own."""
     return name.startswith(INTERNAL_NAME_PREFIX)
 
 

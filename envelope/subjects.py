@@ -65,13 +65,13 @@ def validated_subject(subject: str) -> str:
 
 
 def is_literal(pattern: str) -> bool:
-    """Tell whether no token of ``pattern`` is a wildcard."""
+    """Return whether no token of ``pattern`` is a wildcard."""
     return not any(token in ("*", ">") for token in pattern.split("."))
 
 
 @lru_cache(maxsize=4096)
 def matches(pattern: str, subject: str) -> bool:
-    """Tell whether a message on ``subject`` reaches a subscription to ``pattern``."""
+    """Return whether a message on ``subject`` reaches a subscription to ``pattern``."""
     wanted, given = pattern.split("."), subject.split(".")
     for index, part in enumerate(wanted):
         if part == ">":
@@ -82,7 +82,7 @@ def matches(pattern: str, subject: str) -> bool:
 
 
 def overlap(first: str, second: str) -> bool:
-    """Tell whether some subject matches both patterns."""
+    """Return whether some subject matches both patterns."""
     a, b = first.split("."), second.split(".")
     for left, right in zip(a, b, strict=False):
         if ">" in (left, right):

@@ -103,7 +103,7 @@ class MemberCommits:
 
 
 def _is_elsewhere(stored: CursorPosition, place: CursorPosition) -> bool:
-    """Tell whether the cursor is of another life of the stream; who does not know says nothing."""
+    """Return whether the cursor is of another life of the stream; who does not know says nothing."""
     return None not in (stored.incarnation, place.incarnation) and stored.incarnation != place.incarnation
 
 

@@ -51,11 +51,11 @@ class PendingCommits:
         return last if last is not None and commit.request < last.request else None
 
     def is_over(self, commit: StoreCursors) -> bool:
-        """Tell whether a later commit of the same member is durable."""
+        """Return whether a later commit of the same member is durable."""
         return commit.request < self._durable.get(commit.member_id, commit.request)
 
     def goes_back(self, cursors: Iterable[NewCursor]) -> bool:
-        """Tell whether one of these is below the newest one of its partition, durable or under way."""
+        """Return whether one of these is below the newest one of its partition, durable or under way."""
         if not self._table.is_readable(self._group):
             return True  # perhaps
         return any(
@@ -122,7 +122,7 @@ class PendingCommits:
 
 
 def _is_behind(place: CursorPosition, known: CursorPosition) -> bool:
-    """Tell whether one place is behind another in the same stream, as far as that can be known."""
+    """Return whether one place is behind another in the same stream, as far as that can be known."""
     if None not in (place.incarnation, known.incarnation) and place.incarnation != known.incarnation:
         return False
     return place.offset < known.offset

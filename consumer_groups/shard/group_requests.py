@@ -65,7 +65,7 @@ class UnderWay:
 
     @property
     def has_state(self) -> bool:
-        """Tell whether the coordinator has decided it."""
+        """Return whether the coordinator has decided it."""
         return isinstance(self.change, Changed) and self.change.state is not None
 
 
@@ -106,18 +106,18 @@ class GroupWriter:
 
     @property
     def is_held(self) -> bool:
-        """Tell whether nothing can go on."""
+        """Return whether nothing can go on."""
         return bool(self._under_way) and self._under_way[-1].is_alone
 
     @property
     def is_said(self) -> bool:
-        """Tell whether the coordinator knows nothing that is not durable."""
+        """Return whether the coordinator knows nothing that is not durable."""
         return not (self._under_way and self._under_way[-1].has_state)
 
     # --- serving ---------------------------------------------------------------------------------------
 
     def can_serve(self, request: QueuedRequest) -> bool:
-        """Tell whether nothing is under way that has to be settled first."""
+        """Return whether nothing is under way that has to be settled first."""
         if self.is_held:
             return False
         match request:
@@ -131,7 +131,7 @@ class GroupWriter:
                 assert_never(request)
 
     def _can_commit(self, request: StoreCursors) -> bool:
-        """Tell whether it is clear what a commit is measured against: not if it names another incarnation."""
+        """Return whether it is clear what a commit is measured against: not if it names another incarnation."""
         if request.is_reset or not self._commits.goes_back(request.cursors):
             return True
         return self._commits.refusal(request.cursors) is not None

@@ -104,7 +104,7 @@ class GroupTable:
         return sorted({*self._cursors.get(group, _NONE), *hidden})
 
     def is_readable(self, group: GroupName) -> bool:
-        """Tell whether all that is stored of a group can be read."""
+        """Return whether all that is stored of a group can be read."""
         return group not in self._unreadable
 
     def _refuse_unreadable(self, group: GroupName, partition: Partition | None) -> None:

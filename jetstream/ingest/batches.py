@@ -70,7 +70,7 @@ class BatchContent:
         )
 
     def has_other_keys(self, key: bytes | None) -> bool:
-        """Tell whether a record has a key, and one that is not ``key``."""
+        """Return whether a record has a key, and one that is not ``key``."""
         keys = self._column("key")
         if keys.null_count == len(keys):
             return False

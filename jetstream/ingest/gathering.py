@@ -51,11 +51,11 @@ class Linger:
             self._begun.pop()
 
     def waits(self, waiting: int) -> bool:
-        """Tell whether ``waiting`` messages are too few beside those that the replicas are at work on."""
+        """Return whether ``waiting`` messages are too few beside those that the replicas are at work on."""
         if not self._begun or self.hurries:
             return False
         return len(self._begun) >= UNCOMMITTED_GROUPS_MAX or self.is_small(waiting)
 
     def is_small(self, waiting: int) -> bool:
-        """Tell whether ``waiting`` messages are less than their share of the newest group's."""
+        """Return whether ``waiting`` messages are less than their share of the newest group's."""
         return waiting < NEXT_GROUP_SHARE * self._begun[-1].messages

@@ -262,7 +262,7 @@ def _is_partition(name: bytes, prefix: bytes) -> bool:
 
 
 def _are_storable(subjects: Sequence[bytes]) -> bool:
-    """Tell whether `_subject_problem` finds none; in C for nearly all blocks."""
+    """Return whether `_subject_problem` finds none; in C for nearly all blocks."""
     # LF is in no subject, and the bytes of no character reach across it.
     joined = b"\n".join(subjects)
     return _is_utf8(joined) and (

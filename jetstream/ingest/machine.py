@@ -201,7 +201,7 @@ class StreamIngest:
         return len(self._pending)
 
     def wants_group(self, waiting: int, others_in_flight: int, waiting_bytes: int = 0) -> bool:
-        """Tell whether ``waiting`` messages should be received now, or should gather (docs/adr/0011).
+        """Return whether ``waiting`` messages should be received now, or should gather (docs/adr/0011).
 
         Every event, `reconfigure`, `suspend` and `hurry` may change the answer. ``others_in_flight`` appends
         of other streams keep the disk busy, and no second one of this is needed.
@@ -316,7 +316,7 @@ class StreamIngest:
         ]
 
     def _is_answerable(self, original: Offset) -> bool:
-        """Tell whether a repeat of the record at ``original`` can be answered, now or later."""
+        """Return whether a repeat of the record at ``original`` can be answered, now or later."""
         if original < self._high_watermark:
             return True
         return self._offline is None and len(self._pending) <= PENDING_ACKS_MAX

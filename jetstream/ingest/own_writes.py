@@ -131,7 +131,7 @@ class InternalWrites:
         self._waiting_records += len(write.records)
 
     def wants_group(self) -> bool:
-        """Tell whether `begin_group` is due; every other call may change that."""
+        """Return whether `begin_group` is due; every other call may change that."""
         if not self._waiting or self._doomed or len(self._in_flight) >= APPENDS_IN_FLIGHT_MAX:
             return False
         if self._suspended is not None:

@@ -170,7 +170,7 @@ class MessageParser:
         self._held_bytes += len(data)
 
     def _may_go_on(self, data: bytes) -> bool:
-        """Tell whether the held bytes and ``data``, the newest of them, can complete anything."""
+        """Return whether the held bytes and ``data``, the newest of them, can complete anything."""
         if self._wanted_bytes:
             return self._held_bytes >= self._wanted_bytes
         return b"\n" in data or self._held_bytes > LINE_BYTES_MAX

@@ -1,4 +1,4 @@
-"""What a node has to do about one of its replicas when the catalogue changes.
+"""The next step of a node for one of its replicas when the catalogue changes.
 
 The catalogue says who leads under which epoch; the node is somewhere on its way there, as logs are opened and
 closed and epochs begin on a disk. One step at a time leads there, whatever the catalogue says meanwhile.
@@ -13,7 +13,7 @@ from metadata.stream_config import StreamConfig
 
 @dataclass(frozen=True, slots=True)
 class RoleStatus:
-    """What the replica does now."""
+    """The present state of a replica."""
 
     is_open: bool
     """Its log is open, or has been found not to open: then there is nothing to be done but to end, or to wait
@@ -118,7 +118,7 @@ def next_step(standing: RoleStatus, row: Stream | None, node_id: NodeId) -> Step
 
 
 def may_lead_soon(leader_epoch: LeaderEpoch, row: Stream | None, node_id: NodeId) -> bool:
-    """Tell whether a node that does not lead yet may be about to, in the reign that a follower asks about.
+    """Return whether a node that does not lead yet may be about to, in the reign that a follower asks about.
 
     The follower's catalogue may be ahead of this one, in which ``row`` is.
     """

@@ -219,7 +219,7 @@ class Follower:
     # --- answers ------------------------------------------------------------------------------------------
 
     def _is_for_this_log(self, leader_epoch: LeaderEpoch, last_epoch: LeaderEpoch, log_end: Offset) -> bool:
-        """Tell whether an answer is of this reign and about the log as it is now."""
+        """Return whether an answer is of this reign and about the log as it is now."""
         if self.leader is None or self._distrusts or self._is_cutting or leader_epoch != self.leader_epoch:
             return False
         return (last_epoch, log_end) == (self._log.epochs.last, self._log.log_end_offset)
@@ -345,12 +345,12 @@ def _identity(log: LogState) -> tuple[LeaderEpoch, Offset, Offset]:
 
 
 def _lack_other_tombstones(log: LogState, answer: BatchesMessage) -> bool:
-    """Tell whether the leader's log, or this one, may lack tombstones from here on that the other has."""
+    """Return whether the leader's log, or this one, may lack tombstones from here on that the other has."""
     return answer.purged_end != log.purged_end and answer.base < max(answer.purged_end, log.purged_end)
 
 
 def _continues(answer: BatchesMessage) -> bool:
-    """Tell whether the batches can follow a log that ends at their base under ``last_epoch``."""
+    """Return whether the batches can follow a log that ends at their base under ``last_epoch``."""
     if answer.next == answer.base:
         return not answer.epochs
     begins = answer.epochs

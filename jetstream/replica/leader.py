@@ -152,7 +152,7 @@ class Leader:
         return not self.is_replicated or self.high_watermark >= self._epoch_start
 
     def may_speak(self, now: MonotonicNs) -> bool:
-        """Tell whether the node may answer anybody about this stream as its leader."""
+        """Return whether the node may answer anybody about this stream as its leader."""
         return not self.deposed and self._lease.is_valid(now)
 
     def follower_states(self) -> tuple[FollowerState, ...]:
@@ -369,7 +369,7 @@ class Leader:
         return wanted if len(wanted) >= self._minimum else committed | joining
 
     def _may_join(self, progress: FollowerProgress) -> bool:
-        """Tell whether a replica has all that is committed, also what this leader does not know to be.
+        """Return whether a replica has all that is committed, also what this leader does not know to be.
 
         And what is known of records that are gone: an answer has brought it that (`FollowerResponses.serve`).
         """

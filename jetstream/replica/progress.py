@@ -148,7 +148,7 @@ class FollowerProgress:
             self.caught_up_at = max(self.caught_up_at, now)
 
     def has_all(self, log_end: Offset) -> bool:
-        """Tell whether it has, durably, all that the leader has."""
+        """Return whether it has, durably, all that the leader has."""
         return self.heard and self.synced_end >= log_end
 
     def lags_from(self, log_end: Offset, lag_max_ns: int) -> MonotonicNs:

@@ -209,7 +209,7 @@ class DedupeWindow:
             self._tags[hash(name) & _TAGS_MASK] = newest.tag
 
     def are_new(self, names: Sequence[Name]) -> bool:
-        """Tell whether surely none of ``names`` is remembered, and no two are the same.
+        """Return whether surely none of ``names`` is remembered, and no two are the same.
 
         False may be said of names that are forgotten.
         """

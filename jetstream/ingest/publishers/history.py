@@ -170,7 +170,7 @@ class PublisherHistory:
         self._steps.clear()
 
     def can_forget_from(self, log_end_offset: Offset, last_timestamp: TimestampUs) -> bool:
-        """Tell whether `forget_from` would leave what is as good as reading back a log that ends there."""
+        """Return whether `forget_from` would leave what is as good as reading back a log that ends there."""
         if log_end_offset < self.end and self._step_at(log_end_offset) is None:
             return False
         # The windows are shorter by so much. A clock that was wrong may have let all of them expire.

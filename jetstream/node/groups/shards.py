@@ -55,7 +55,7 @@ class GroupStreams:
         return rows[0].incarnation if rows else None
 
     def is_partitioned(self, name: StreamName) -> bool:
-        """Tell whether partition 3 of ``name`` is the stream ``name/3``."""
+        """Return whether partition 3 of ``name`` is the stream ``name/3``."""
         return self._catalog.partitions_of(name) > 0
 
     def _rows(self, name: StreamName) -> tuple[Stream, ...]:

@@ -175,12 +175,12 @@ class ReplicaSessions:
             end.answer((name, incarnation), message, body)
 
     def is_connected(self, peer: NodeId) -> bool:
-        """Tell whether ``peer`` can be asked now."""
+        """Return whether ``peer`` can be asked now."""
         end = self._followed.get(peer)
         return end is not None and end.is_connected
 
     def is_lost(self, peer: NodeId) -> bool:
-        """Tell whether ``peer`` is known to be dead, or silent, or not known at all."""
+        """Return whether ``peer`` is known to be dead, or silent, or not known at all."""
         end = self._followed.get(peer)
         return end is None or end.pulse.verdict is not Verdict.ALIVE
 
