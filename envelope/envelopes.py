@@ -66,14 +66,14 @@ assert _HEADER_AT == 16
 
 
 class Kind(IntEnum):
-    """What an envelope holds."""
+    """The content of an envelope."""
 
     MESSAGE = 1
     BATCH = 2
 
 
 class Flags(IntFlag):
-    """What its payload is."""
+    """The form of an envelope's payload."""
 
     ZSTD = 1
     TOMBSTONE = 2
@@ -98,7 +98,7 @@ _NOTHING: Final[_Asked] = (None, None, None, None, None, None)
 
 
 class HeaderFields(TypedDict, total=False):
-    """What an envelope can ask for; None and what is left out ask for nothing."""
+    """The optional fields of an envelope; None and a missing field ask for nothing."""
 
     message_id: bytes | None
     """As the header ``Nats-Msg-Id``; of a batch, of all its records together."""
@@ -117,7 +117,7 @@ class HeaderFields(TypedDict, total=False):
 
 
 class Envelope(NamedTuple):
-    """One that came, its header read; its payload is looked at by `content`."""
+    """A received envelope, its header read; `content` reads its payload."""
 
     kind: Kind
     message_id: bytes | None = None

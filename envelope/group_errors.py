@@ -1,4 +1,4 @@
-"""What goes wrong with the members and cursors of consumer groups, and is nobody else's."""
+"""Errors of the members and cursors of consumer groups alone."""
 
 from envelope.errors import Fenced, RequestError
 

@@ -132,7 +132,7 @@ def only_message_ids(blocks: Sequence[bytes | None]) -> list[bytes] | None:
 
 
 class SessionPlace(NamedTuple):
-    """Where in its publisher's session a message stands.
+    """The place of a message in its publisher's session.
 
     A message that names the one before it is stored only behind that one: so a publisher may have many on
     their way, and lose none. One that names none is stored behind whatever has a lower number.
@@ -146,7 +146,7 @@ class SessionPlace(NamedTuple):
 
 
 class PublishHeaders(NamedTuple):
-    """What a message asks for in its headers; None where it does not.
+    """The requests in a message's headers; None where there is none.
 
     A bad value does not hide the others: ``expected_stream`` and ``ack`` still tell who answers.
     """

@@ -1,4 +1,4 @@
-"""What goes wrong with partitioned streams, and is nobody else's."""
+"""Errors of partitioned streams alone."""
 
 from envelope.errors import RequestError, UnavailableError
 

@@ -1,4 +1,4 @@
-"""What goes wrong between Spark and a cluster, and is nobody else's."""
+"""Errors between Spark and a cluster alone."""
 
 from envelope.errors import RequestError
 

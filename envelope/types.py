@@ -53,7 +53,7 @@ class SyncMode(StrEnum):
 
 
 class AckPolicy(StrEnum):
-    """Who must hold a record before its publisher is answered."""
+    """The replicas that must hold a record before its publisher is answered."""
 
     ALL = "all"
     """Committed: below the high watermark."""
@@ -64,7 +64,7 @@ class AckPolicy(StrEnum):
 
 
 class PartitionBy(StrEnum):
-    """What decides which partition of a partitioned stream stores a message."""
+    """The property of a message that chooses its partition of a partitioned stream."""
 
     QUEUE = "queue"
     """NATS: each message goes to one of them, in no order."""

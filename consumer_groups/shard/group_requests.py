@@ -131,7 +131,7 @@ class GroupWriter:
                 assert_never(request)
 
     def _can_commit(self, request: StoreCursors) -> bool:
-        """Return whether it is clear what a commit is measured against: not if it names another incarnation."""
+        """Return whether a commit can be measured: not if it names another incarnation."""
         if request.is_reset or not self._commits.goes_back(request.cursors):
             return True
         return self._commits.refusal(request.cursors) is not None

@@ -1,4 +1,4 @@
-"""What the stream of cursors takes: plain cursors, published by consumers themselves."""
+"""The validator of the stream of cursors: plain cursors, published by consumers themselves."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""One message looked at alone: what it asks for, who answers it, and whether it can be stored at all."""
+"""The validation of a single message: what it asks for, who answers it, and whether it can be stored at all."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
@@ -37,7 +37,7 @@ Binds = Callable[[str, str], bool]
 
 
 class Addressee(Enum):
-    """Whom the publisher means to answer."""
+    """The stream that the publisher expects to answer."""
 
     THIS_STREAM = auto()
     ANOTHER_STREAM = auto()

@@ -111,7 +111,7 @@ class Publish:
 
 
 class CountKind(StrEnum):
-    """What is worth counting although nobody may hear of it."""
+    """Outcomes that are counted, answered or not."""
 
     REFUSED = "refused"
     """Messages not stored, their publishers told."""

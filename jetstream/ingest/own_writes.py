@@ -38,7 +38,7 @@ class OwnWrite(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in a batch, rounded up."""
+        """Bytes of the write in a batch, rounded up."""
         return sum(len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in self.records)
 
 
@@ -80,7 +80,7 @@ class _Group(NamedTuple):
 
 
 class InternalWrites:
-    """What the leader itself writes to one stream during one leader epoch.
+    """The leader's own writes to one stream during one leader epoch.
 
     Invariants:
         M6: outcomes come in the order of the writes' numbers, each once.
@@ -155,14 +155,14 @@ class InternalWrites:
         return OwnAppend(self._built(group, records), group.base, self._leader_epoch)
 
     def appended(self, end: Offset) -> None:
-        """Learn that the leader has the records of the oldest append in flight."""
+        """Record that the leader has stored the records of the oldest append in flight."""
         assert not self._doomed, "M7: behind an append that was refused none succeeds"
         group = self._in_flight.popleft()
         assert end == group.end, f"M7: appended up to {end}, asked up to {group.end}"
         self._settling.append(group)
 
     def append_refused(self, error: JetstreamError) -> None:
-        """Learn that nothing of the oldest append is stored: what is behind it has no place any more."""
+        """Record that nothing of the oldest append is stored: the appends behind it have no place any more."""
         if self._doomed:
             self._doomed -= 1
             return
@@ -174,7 +174,7 @@ class InternalWrites:
         self._refuse_waiting(error)
 
     def committed(self, high_watermark: Offset) -> None:
-        """Learn that records below ``high_watermark`` are committed."""
+        """Record that records below ``high_watermark`` are committed."""
         self._history.committed(high_watermark, self._history.last_timestamp)
 
     def settled(self) -> tuple[Outcome, ...]:

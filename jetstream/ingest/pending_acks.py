@@ -42,7 +42,7 @@ NO_ACKS = Acks()
 
 
 class PendingAcks:
-    """What publishers of one stream wait for.
+    """The acks that publishers of one stream wait for.
 
     Invariants:
         A1: an ack is released once, and not before the high watermark has passed its record (`release`) or

@@ -1,4 +1,4 @@
-"""What members of consumer groups ask of their coordinator: requests of the socket protocol.
+"""Requests of members of consumer groups to their coordinator, on the socket protocol.
 
 As all requests: one JSON object each, unknown fields are refused. Claims are written stream by stream, each
 with pairs of a partition's number and the generation since which it is owned.

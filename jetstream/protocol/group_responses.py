@@ -1,4 +1,4 @@
-"""What a group's coordinator answers on the socket protocol."""
+"""Responses of a group's coordinator on the socket protocol."""
 
 from pydantic import BaseModel, ConfigDict, Field
 

@@ -33,7 +33,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class PeerState:
-    """What the connection is waiting for now."""
+    """The pending wait of a connection."""
 
     awaiting_hello: bool
     mid_frame: bool

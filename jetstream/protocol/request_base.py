@@ -1,4 +1,4 @@
-"""What all requests of the socket protocol have in common."""
+"""The common part of all requests of the socket protocol."""
 
 from typing import Annotated, Final
 

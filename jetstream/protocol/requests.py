@@ -1,4 +1,4 @@
-"""What a client may ask for, version 1 of the socket protocol.
+"""Requests of clients, version 1 of the socket protocol.
 
 Every request is one JSON object with ``op`` and ``id``. Unknown fields are refused, not ignored: a
 server that overlooked a newer client's filter would answer with the wrong records.

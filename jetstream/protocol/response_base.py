@@ -1,4 +1,4 @@
-"""What all responses of the socket protocol have in common."""
+"""The common part of all responses of the socket protocol."""
 
 from pydantic import BaseModel, ConfigDict, Field
 

@@ -1,4 +1,4 @@
-"""What a server answers, version 1 of the socket protocol.
+"""Responses of a server, version 1 of the socket protocol.
 
 A response header is one JSON object with the request's ``id``, and ``error`` if it failed. Clients
 ignore fields they do not know; servers may add some. The last field is the header's CRC32C: a body has

@@ -15,9 +15,9 @@ batches are on their way while these are written and synced. Only ``synced_end``
 reported. A cut is waited for: what the disk reports of appends before it must not be taken for what comes
 after.
 
-A follower's own high watermark is behind the leader's, so it is no reason to cut anything (KIP-101). But what
-lies below it a leader has that was in sync when it was elected. One that has not has lost its log, and is not
-obeyed: this log may be the last that has these records.
+A follower's own high watermark is behind the leader's, so it is no reason to cut anything (KIP-101). But a
+leader that was in sync when it was elected has everything below it. A leader without it has lost its log, and
+is not obeyed: this log may be the last that has these records.
 
 Compaction removes tombstones. A log that has not got past one of them may hold the record that it deleted,
 and would keep it for ever if it went on with a log that has neither. So below the place up to which either

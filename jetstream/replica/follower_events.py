@@ -1,4 +1,4 @@
-"""What a follower of a stream is told, and what it wants done.
+"""The events and actions of a follower of a stream.
 
 The shell performs actions in the order they come, and those on the log one after the other. It reports what
 became of each in the same order: `LogWritten` and `LogSynced`, `LogCut` or `CutRefused`, `AppendsUndone`.
@@ -44,7 +44,7 @@ class LogSynced:
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """What `Truncate` or `ResetLog` asked for is done, durably, and this is the log now.
+    """A `Truncate` or `ResetLog` is done, durably, and this is the log now.
 
     It may end below what was asked for, at the batch before, and then has no epoch that begins at its end.
     """
@@ -54,7 +54,7 @@ class LogCut:
 
 @dataclass(frozen=True, slots=True)
 class CutRefused:
-    """What `Truncate` or `ResetLog` asked for was not done (disk full), and this is the log now."""
+    """A `Truncate` or `ResetLog` was not done (disk full), and this is the log now."""
 
     log: LogState
 

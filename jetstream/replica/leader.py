@@ -1,7 +1,7 @@
 """The leader of one stream during one reign: what is committed, who is in sync, what followers are served.
 
 Theory of operation. Followers fetch; a fetch says what the follower has on disk, and that is its
-acknowledgement. What every member of the ISR has on disk is committed. All the rest keeps that true when
+acknowledgement. Records that every member of the ISR has on disk are committed. The rest keeps that true when
 nodes fail:
 
     - A member that does not keep up is proposed out of the ISR, a replica that has caught up is proposed in.
@@ -135,7 +135,7 @@ class Leader:
 
     @property
     def synced_end(self) -> Offset:
-        """What this node has on disk ends here, as it was last told."""
+        """Durable end of this node's log, as of the last `LeaderLogSynced`."""
         return self._log.synced_end
 
     @property

@@ -1,4 +1,4 @@
-"""What the leader of a stream is told, and what it wants done.
+"""The events and actions of the leader of a stream.
 
 The shell performs actions in the order they come. Answers to fetches repeat the last epoch and the log end
 that the follower sent: they are about that log, whenever they arrive.
@@ -18,8 +18,8 @@ from metadata.catalog.commands import NodeAtEpoch
 class LeaderLogSynced:
     """The leader's own log ends at ``log_end`` and is durable below ``synced_end``.
 
-    To be told when a record is written, before it is served to a follower, and again once it is durable. What
-    was told is not undone in this reign: a log that fails has no leader any more. ``synced_end`` is the log
+    Due when a record is written, before it is served to a follower, and again once it is durable. Neither end
+    goes back in this reign: a log that fails has no leader any more. ``synced_end`` is the log
     end when ``sync`` is not ``always``.
     """
 

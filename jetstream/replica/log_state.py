@@ -1,4 +1,4 @@
-"""What the replication machines know of a log: its epochs and its ends, never its records."""
+"""The state of a log for the replication machines: its epochs and its ends, never its records."""
 
 from dataclasses import dataclass
 

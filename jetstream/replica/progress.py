@@ -1,4 +1,4 @@
-"""What a leader knows of one follower during its reign."""
+"""The progress of one follower, as its leader knows it during one reign."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ _NEVER_HEARD = NodeEpoch(0)
 
 @dataclass(frozen=True, slots=True)
 class FollowerState:
-    """What its leader can tell of a follower; None before its first fetch in this reign.
+    """The state of a follower as its leader knows it; None before its first fetch in this reign.
 
     Attributes:
         log_end: after what it has asked for and was sent.

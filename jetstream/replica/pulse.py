@@ -4,7 +4,7 @@ from enum import Enum, auto
 
 
 class Verdict(Enum):
-    """What is held of a peer."""
+    """Whether a peer counts as alive."""
 
     ALIVE = auto()
     """It was heard within the timeout, or has that long from the start to be heard for the first time."""

@@ -18,7 +18,7 @@ RETRY_NS: Final = 2_000_000_000
 
 
 class Attempt(NamedTuple):
-    """What to ask, and whom."""
+    """A range to ask for, and the peer to ask."""
 
     base: Offset
     next: Offset

@@ -1,4 +1,4 @@
-"""What a leader and a follower are told alike, and want done alike."""
+"""The events and actions that leaders and followers share."""
 
 from dataclasses import dataclass
 

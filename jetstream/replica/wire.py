@@ -15,10 +15,10 @@ a handle before it first speaks of it; the handle stands beside the message. All
     -      -    `RefusedMessage`: the reason, one byte
 
 The body of a `BatchesMessage` or a `RepairAnswer` follows its header: batches as they are in the log. It is
-not under the checksum, as each batch has its own; whoever appends it verifies those.
+not under the checksum, as each batch has its own; the appending replica verifies those.
 
-`encode` and `WireReader` are each other's inverse. What arrives damaged, or is no message, is an error:
-nothing that follows on that connection can be told apart any more.
+`encode` and `WireReader` are each other's inverse. Damaged bytes, and bytes that are no message, are an
+error: nothing that follows on that connection can be told apart any more.
 """
 
 import struct
@@ -98,7 +98,7 @@ class EpochBegins(NamedTuple):
 
 @dataclass(slots=True)
 class BatchesMessage:
-    """What the leader has after the log that the fetch described; perhaps nothing."""
+    """The leader's batches after the log that the fetch described; perhaps none."""
 
     leader_epoch: LeaderEpoch
     last_epoch: LeaderEpoch

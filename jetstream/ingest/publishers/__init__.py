@@ -1,1 +1,1 @@
-"""What a stream remembers of its publishers: message ids, sessions and batches."""
+"""The publisher state of a stream: message ids, sessions and batches."""

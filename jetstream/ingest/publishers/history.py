@@ -1,6 +1,6 @@
-"""What a sequencer must know of the log it continues.
+"""The state of the log that a sequencer continues.
 
-Who leads changes it as it sequences; who follows takes in what it appends. What came last can be taken back
+A leader changes it as it sequences, a follower as it appends. The newest changes can be taken back
 without reading anything again, as a group whose append was refused, or the end of a follower's log, may turn
 out not to be the stream's: a failover waits for nobody who remembers.
 """
@@ -35,7 +35,7 @@ _SHORTENED_MAX: Final = 64
 
 
 class Step(NamedTuple):
-    """What was known before the records from ``base`` on, as far as these have changed it."""
+    """The state before the records from ``base`` on, as far as these have changed it."""
 
     base: Offset
     last_timestamp: TimestampUs

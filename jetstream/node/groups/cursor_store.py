@@ -36,7 +36,7 @@ _IDLE_SECONDS: Final = 30.0
 
 @dataclass(slots=True)
 class _Followed:
-    """What is known in one reign."""
+    """The cursors of one reign."""
 
     leading: LeadingStream
     table: CursorTable = field(default_factory=CursorTable)
@@ -69,7 +69,7 @@ class CursorStore:
     # --- following ---------------------------------------------------------------------------------
 
     def reign_begun(self, leading: LeadingStream) -> None:
-        """Learn that this node has begun to lead a stream."""
+        """Handle the begin of this node's reign over a stream."""
         if leading.parts.name != CURSORS:
             return
         self._unsubscribe()

@@ -210,7 +210,7 @@ class GroupRequestHandler:
 
 
 class _News:
-    """What one heartbeat brings, of one shard or of several: told once there is any, or all have none."""
+    """The news of one heartbeat, of one shard or of several; sent once there is any, or all have none."""
 
     def __init__(
         self,
@@ -224,11 +224,11 @@ class _News:
         self._is_asked = self._is_told = False
 
     def expect(self) -> None:
-        """One shard more is asked."""
+        """Count one more shard that is asked."""
         self._expected += 1
 
     def add(self, assignments: list[MemberAssignment], refused: list[MemberRefusal]) -> None:
-        """One of the shards has answered; what comes too late is told to the next heartbeat."""
+        """Add the answer of one shard; late news goes to the next heartbeat."""
         self._expected -= 1
         self._assignments += assignments
         self._refused += refused

@@ -62,7 +62,7 @@ Done = Callable[[Answer], None]
 
 @dataclass(frozen=True, slots=True)
 class ShardServices:
-    """What a shard needs of its node."""
+    """The services of a node that a shard uses."""
 
     clock: Clock
     timers: Timers
@@ -82,7 +82,7 @@ class GroupShard:
     """
 
     def __init__(self, leading: LeadingStream, services: ShardServices) -> None:
-        """What is asked before `load` has returned waits for that."""
+        """Requests before `load` has returned wait for it."""
         assert isinstance(leading.path, InternalAppendPath), "a shard is written by who leads it"
         self.stream = leading.parts.name
         self._leading = leading
@@ -163,7 +163,7 @@ class GroupShard:
     # --- questions ---------------------------------------------------------------------------------
 
     def ask(self, group: GroupName, request: GroupRequest, done: Done) -> None:
-        """Have a group's coordinator answer, once the groups are read.
+        """Pass a request to a group's coordinator, once the groups are read.
 
         Raises:
             NotLeader: the reign is over, or this node was cut off.
@@ -231,7 +231,7 @@ class GroupShard:
         self._give(event(question))
 
     def _tell(self, names: Iterable[StreamName]) -> None:
-        """Tell the machine what the streams are now."""
+        """Notify the machine of the present streams."""
         changed: list[StreamPartitions] = []
         deleted: list[StreamName] = []
         for name in sorted(names):

@@ -118,7 +118,7 @@ class GroupService:
 
     @property
     def census(self) -> Census:
-        """What there is in the shards that are read."""
+        """Counts over the shards that are read."""
         machines = [shard.machine for shard in self.shards if shard.machine is not None]
         return Census(
             groups=sum(machine.groups for machine in machines),
@@ -127,7 +127,7 @@ class GroupService:
         )
 
     def reign_begun(self, leading: LeadingStream) -> None:
-        """Learn that this node has begun to lead a stream."""
+        """Handle the begin of this node's reign over a stream."""
         if is_group_shard(leading.parts.name):
             shard = self._shards[leading.parts.name] = GroupShard(leading, self._services)
             self._tasks.create_task(shard.load())
@@ -140,13 +140,13 @@ class GroupService:
     # --- what the catalogue says (CatalogListener) -------------------------------------------------
 
     def applied(self, events: Events) -> None:
-        """Learn what a command did."""
+        """Handle the events of an applied command."""
         names = frozenset(names_in(events))
         for shard in self.shards if names else ():
             shard.streams_changed(names)
 
     def restored(self) -> None:
-        """Learn that everything may have changed."""
+        """Handle a restored catalogue: everything may have changed."""
         for shard in self.shards:
             shard.streams_changed(None)
 

@@ -44,40 +44,40 @@ Crashed = Callable[[BaseException], None]
 
 
 class SessionHost(Protocol):
-    """What a node's streams are told; called on the loop's thread, and must not raise."""
+    """The streams of a node, as sessions notify them; called on the loop's thread, and must not raise."""
 
     def fetched(
         self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: FetchMessage
     ) -> None:
-        """Take in a fetch of ``peer``, which follows a stream that this node may lead."""
+        """Handle a fetch of ``peer``, which follows a stream that this node may lead."""
 
     def answered(self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: Answer) -> None:
-        """Take in an answer of ``peer``; the body of a `BatchesMessage` is in it, and not verified."""
+        """Handle an answer of ``peer``; the body of a `BatchesMessage` is in it, and not verified."""
 
     def repair_asked(
         self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: RepairMessage
     ) -> None:
-        """Take in that ``peer`` asks for what its own log has damaged."""
+        """Handle a request of ``peer`` for batches that are damaged in its own log."""
 
     def repair_answered(
         self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: RepairAnswer
     ) -> None:
-        """Take in the answer to that; its body is not verified."""
+        """Handle the answer to a repair request; its body is not verified."""
 
     def connected(self, peer: NodeId) -> None:
-        """Learn that ``peer`` can be asked; what was asked before is lost."""
+        """Note that ``peer`` can be asked; earlier requests are lost."""
 
     def disconnected(self, peer: NodeId) -> None:
-        """Learn that ``peer`` cannot be asked any more."""
+        """Note that ``peer`` cannot be asked any more."""
 
     def died(self, peer: NodeId) -> None:
-        """Learn that the process of ``peer`` is gone: nothing listens where it did."""
+        """Note that the process of ``peer`` is gone: nothing listens where it did."""
 
     def silent(self, peer: NodeId) -> None:
-        """Learn that nothing was heard of ``peer`` for the leader timeout."""
+        """Note that ``peer`` has sent nothing for the leader timeout."""
 
     def heard(self, peer: NodeId) -> None:
-        """Learn that ``peer``, dead or silent before, speaks again; `connected` follows."""
+        """Note that ``peer``, dead or silent before, sends again; `connected` follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class PeerSessionSettings:
 
 
 class FetchRequester:
-    """What this node asks of one peer; the `Link` to it, connected or not."""
+    """The asking end of a session with one peer; the `Link` to it, connected or not."""
 
     def __init__(
         self, peer: NodeId, host: SessionHost, settings: PeerSessionSettings, crashed: Crashed
@@ -133,7 +133,7 @@ class FetchRequester:
         return True
 
     def passed(self, elapsed_ns: int) -> None:
-        """Take in that time has passed: ping, or give the peer up."""
+        """Count ``elapsed_ns`` of silence: ping, or close the connection of a peer that is not alive."""
         self._tell(self.pulse.passed(elapsed_ns))
         if self._line is None:
             return
@@ -219,7 +219,7 @@ class FetchRequester:
 
 
 class FetchResponder:
-    """What one peer asks of this node, over one connection."""
+    """The answering end of a session with one peer, over one connection."""
 
     def __init__(self, peer: NodeId, host: SessionHost, executor: Executor | None, crashed: Crashed) -> None:
         """``executor`` reads what is not in the page cache."""
@@ -249,7 +249,7 @@ class FetchResponder:
             self._answers.put(handle, message, body)
 
     def passed(self, elapsed_ns: int, timeout_ns: int) -> None:
-        """Take in that time has passed: give the connection up if nothing came for as long as the timeout."""
+        """Count ``elapsed_ns`` of silence; close the connection after ``timeout_ns`` without a byte."""
         self._silence_ns += elapsed_ns
         if self._silence_ns >= timeout_ns:
             self._line.close()

@@ -1,4 +1,4 @@
-"""One connection of a replication session: messages in, bytes out."""
+"""A connection of a replication session: messages in, bytes out."""
 
 import asyncio
 import logging
@@ -22,10 +22,10 @@ Piece = bytes | bytearray | memoryview
 
 
 class LineEnd(Protocol):
-    """Who owns a line; called on the loop's thread."""
+    """The owner of a connection; called on the loop's thread."""
 
     def heard(self) -> None:
-        """Learn that something has arrived, if only a part of a message."""
+        """Note that bytes have arrived, if only a part of a message."""
 
     def received(self, handle: int, message: WireMessage) -> None:
         """Handle a message that came under ``handle``.
@@ -35,7 +35,7 @@ class LineEnd(Protocol):
         """
 
     def has_room(self) -> None:
-        """Learn that the line is no longer full."""
+        """Send more: the line is no longer full."""
 
 
 class PeerConnection(asyncio.Protocol):
@@ -139,16 +139,16 @@ class PeerConnection(asyncio.Protocol):
             self.close()
 
     def pause_writing(self) -> None:
-        """Learn that much is unsent."""
+        """Note that much is unsent."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """Learn that little is unsent."""
+        """Note that little is unsent, and notify the owner."""
         self._is_paused = False
         self._end.has_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Learn that the connection is gone."""
+        """End `carry`: the connection is gone."""
         if exc is not None:
             _log.debug("a session broke error=%r", exc)
         if not self._over.done():

@@ -83,7 +83,7 @@ class ReplicaSessions:
                 led.close()
 
     def meet(self, peer: NodeId, address: Address) -> None:
-        """Have a session with ``peer`` from now on, at this address; one at another address is cut."""
+        """Keep a session with ``peer`` from now on, at this address; cut one at another address."""
         assert peer != self._identity.node_id, "a node does not follow itself"
         if self._peers.get(peer) == address:
             return
@@ -96,7 +96,7 @@ class ReplicaSessions:
             self._dial(peer, *self._running)
 
     def part(self, peer: NodeId) -> None:
-        """Have nothing to do with ``peer`` any more: it is no node of the cluster."""
+        """End the session with ``peer``: it is no node of the cluster any more."""
         if self._peers.pop(peer, None) is None:
             return
         self._hang_up(peer)
@@ -192,7 +192,7 @@ class ReplicaSessions:
         await self._failure
 
     async def _serve(self, peer: NodeId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Be the leader's end of a connection until it ends; a newer one of the same peer takes its place."""
+        """Answer one connection until it ends; a newer one of the same peer takes its place."""
         before = self._led.get(peer)
         if before is not None:
             before.close()
@@ -204,7 +204,7 @@ class ReplicaSessions:
                 del self._led[peer]
 
     async def _watch(self) -> None:
-        """Have the ends look at the time."""
+        """Report elapsed time to both ends of every session."""
         loop = asyncio.get_running_loop()
         timeout_ns = self._settings.leader_timeout_ns
         tick_ns = timeout_ns // _TICKS_PER_TIMEOUT
