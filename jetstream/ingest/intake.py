@@ -1,4 +1,4 @@
-"""The validation of a single message: what it asks for, who answers it, and whether it can be stored at all."""
+"""The validation of a single message: what it asks for, who answers it, and whether it can be stored."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto

@@ -162,7 +162,7 @@ class InternalWrites:
         self._settling.append(group)
 
     def append_refused(self, error: JetstreamError) -> None:
-        """Record that nothing of the oldest append is stored: the appends behind it have no place any more."""
+        """Record that nothing of the oldest append is stored: the later ones have no place any more."""
         if self._doomed:
             self._doomed -= 1
             return

@@ -1,4 +1,4 @@
-"""The recently stored records of a stream, by the names its publishers gave it, so that a retry is not stored again.
+"""The recently stored records of a stream, by the names of their publishers: a retry is not stored again.
 
 A name is a message id, or a place in a publisher's session (`jetstream.ingest.publishers.sessions`). Names
 leave by age,
