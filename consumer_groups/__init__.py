@@ -1,1 +1,1 @@
-"""Who reads what, and how far."""
+"""Consumer groups: their members, partitions and cursors."""

@@ -58,7 +58,7 @@ class Cursor(NamedTuple):
 
 
 class CursorRecord(NamedTuple):
-    """What one record of ``__cursors`` says; made by `read_record`."""
+    """The content of one record of ``__cursors``; made by `read_record`."""
 
     key: PlainKey
     at: Offset
@@ -231,7 +231,7 @@ class CursorTable:
     """The plain cursors as the records below `end` say; those are absorbed in the order of their offsets.
 
     A value that this version cannot read hides the cursor before it, as compaction would remove that one: the
-    answer must not depend on who has compacted what. Whoever asks for it is told so.
+    answer must not depend on who has compacted what. A request for it reports that.
 
     Invariant:
         U1: `end` never goes back, and no record is absorbed twice.

@@ -135,7 +135,7 @@ class SessionPlace(NamedTuple):
     """The place of a message in its publisher's session.
 
     A message that names the one before it is stored only behind that one: so a publisher may have many on
-    their way, and lose none. One that names none is stored behind whatever has a lower number.
+    their way, and lose none. A message that names none is stored behind all with a lower number.
     """
 
     session: bytes

@@ -1,1 +1,1 @@
-"""Who is to own which partition: the assignors and the words that they share."""
+"""The assignment of partitions to members: the assignors and their shared types."""

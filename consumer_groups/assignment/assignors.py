@@ -34,7 +34,7 @@ class Assignor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Subscriptions:
-    """Who subscribes to what exists; members are named by their place in ``members``."""
+    """The subscribers of each existing stream; members are named by their place in ``members``."""
 
     members: tuple[SubscribedMember, ...]
     streams: Mapping[StreamName, StreamPartitions]

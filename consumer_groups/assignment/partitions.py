@@ -1,4 +1,4 @@
-"""What is shared out in a consumer group: partitions, claims on them, and those who subscribe to them."""
+"""Partitions of a consumer group, claims on them, and the subscribed members."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, NewType
@@ -17,13 +17,13 @@ Generation = NewType("Generation", int)
 
 
 class Partition(NamedTuple):
-    """One of the logs of a partitioned stream; ``number`` counts from 0."""
+    """A log of a partitioned stream; ``number`` counts from 0."""
 
     stream: StreamName
     number: int
 
     def __str__(self) -> str:
-        """One word for logs."""
+        """Return one word for logs."""
         return f"{self.stream}[{self.number}]"
 
 

@@ -80,7 +80,7 @@ class _Pool:
 
 @dataclass(frozen=True, slots=True)
 class _Claims:
-    """Who says it has what; members by their place."""
+    """The claimed owners of partitions; members by their place."""
 
     owner: Mapping[Partition, int]
     """Whose claim counts: the newest, of equal ones the first."""
@@ -90,7 +90,7 @@ class _Claims:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What choosing looks at."""
+    """The input of the choice of a taker."""
 
     members: Sequence[SubscribedMember]
     streams: Mapping[StreamName, StreamPartitions]

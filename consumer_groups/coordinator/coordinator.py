@@ -79,7 +79,7 @@ class Coordinator:
         self._timer_at = NEVER
 
     def __str__(self) -> str:
-        """One line for logs."""
+        """Return one line for logs."""
         state = self.state
         asked = sum(len(share.gives_up) for share in state.shares().values())
         members = ",".join(sorted(state.members))

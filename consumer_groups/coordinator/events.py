@@ -1,4 +1,4 @@
-"""What a group's coordinator is told, and what it wants done. Times are ns of the monotonic clock."""
+"""The events and actions of a group's coordinator. Times are ns of the monotonic clock."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -60,7 +60,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One member of a connection is alive."""
+    """A member of a connection is alive."""
 
     member_id: MemberId
     generation: Generation
@@ -186,7 +186,7 @@ class JoinRefused:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Tell a member what it owns: unasked for, or as the answer to its release."""
+    """Send a member its assignment: unasked for, or as the answer to its release."""
 
     connection: ConnectionId
     assignment: Assignment

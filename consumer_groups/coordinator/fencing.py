@@ -1,4 +1,4 @@
-"""Who may still act for a group: the refusals that keep former owners from doing harm."""
+"""Fencing: the refusals that keep former owners of a group's partitions from doing harm."""
 
 from consumer_groups.assignment.partitions import Generation, InstanceId, MemberId
 from consumer_groups.coordinator.events import CommitRequested, CoordinatorRefusal

@@ -1,4 +1,4 @@
-"""What is known of one group, as it is made durable: values that do not change, and what holds for them."""
+"""The state of one group, as it is made durable: values that do not change, and what holds for them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ NO_GENERATION: Final = Generation(0)
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """One member; times in ns."""
+    """A member of a group; times in ns."""
 
     member_id: MemberId
     client: ClientId
@@ -49,7 +49,7 @@ class MemberState:
 
 
 class Grant(NamedTuple):
-    """Who owns a partition, and the generation since which it does."""
+    """The owner of a partition, and the generation since which it is."""
 
     member_id: MemberId
     generation: Generation
@@ -57,7 +57,7 @@ class Grant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a member owns."""
+    """The partitions of a member."""
 
     keeps: tuple[Claim, ...] = ()
     gives_up: tuple[Claim, ...] = ()

@@ -1,4 +1,4 @@
-"""What a join does to a group: a new member, another subscription, a static member's place; or nothing.
+"""The effect of a join on a group: a new member, another subscription, a static member's place; or nothing.
 
 `value_refusal` holds a join to its limits.
 """

@@ -1,4 +1,4 @@
-"""Who was heard when, and who was asked for what: known by one coordinator only, and not durable.
+"""Sessions of members, and the releases asked of them: known by one coordinator only, and not durable.
 
 A coordinator that takes over begins with everybody heard, and everything asked for, at that moment: that a
 coordinator has failed takes nobody's partitions.

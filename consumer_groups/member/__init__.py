@@ -1,1 +1,1 @@
-"""One member of a consumer group: its claims, its commits and its requests."""
+"""The member's side of a consumer group: its claims, its commits and its requests."""

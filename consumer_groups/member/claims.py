@@ -1,4 +1,4 @@
-"""What one member has of a group's partitions, and how far it is with what it is to give up."""
+"""The partitions of one member, and its progress in giving partitions up."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -19,7 +19,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClaimChange:
-    """What an assignment changes for a member."""
+    """The changes that an assignment makes for a member."""
 
     lost: tuple[Claim, ...]
     """Held, and not its any more."""
@@ -43,7 +43,7 @@ class MemberClaims:
         self._stages: dict[Claim, Stage] = {}
 
     def __str__(self) -> str:
-        """One line for logs."""
+        """Return one line for logs."""
         return " ".join(f"{stage.name.lower()}={len(self.at(stage))}" for stage in Stage)
 
     def at(self, stage: Stage) -> tuple[Claim, ...]:
@@ -52,7 +52,7 @@ class MemberClaims:
 
     @property
     def held(self) -> tuple[Claim, ...]:
-        """What is read, or not committed: nobody else may have it."""
+        """Partitions that are read, or not committed: nobody else may have them."""
         return (*self.at(Stage.READING), *self.at(Stage.STOPPING))
 
     def follow(self, assignment: Assignment) -> ClaimChange:

@@ -1,4 +1,4 @@
-"""What of a member's progress is committed, and what is to be committed next.
+"""The committed progress of a member, and its next commit.
 
 A cursor only goes forward by itself. Where an application goes back, it says so first, and its next commit is
 allowed to. One commit is under way at a time: what has not been answered is sent again unchanged, and a later
@@ -32,7 +32,7 @@ class CursorCommit:
 
 
 class CommitFailureEffect(Enum):
-    """What follows from the failure of a commit."""
+    """The effect of a commit's failure."""
 
     SEND_AGAIN = auto()
     """The same, a little later; it may have been stored."""

@@ -1,4 +1,4 @@
-"""What a member of a group is told, and what it wants done. Times are ns of the monotonic clock.
+"""The events and actions of a member of a group. Times are ns of the monotonic clock.
 
 What it asks of its coordinator, and what that answers, is in `consumer_groups.coordinator.events`; here is
 what only its own process knows.

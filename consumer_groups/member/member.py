@@ -1,4 +1,4 @@
-"""One member of a group: how it comes in, what it reads, what it gives up, how it comes back.
+"""A member of a group: how it comes in, what it reads, what it gives up, how it comes back.
 
 Theory of operation. The member asks its coordinator for membership, and hears in assignments what it owns. It
 reads what is new to it, and goes on with what it keeps, whatever happens to the rest. What it is to give up
@@ -66,7 +66,7 @@ _NOBODY: Final = MemberId("")
 
 
 class Aim(Enum):
-    """What the application wants of the membership."""
+    """The application's wish for the membership."""
 
     CONSUME = auto()
     STAND_BY = auto()
@@ -129,12 +129,12 @@ class Member:
         self._join_waits = self._join_was_sent = self._leave_waits = False
 
     def __str__(self) -> str:
-        """One line for logs."""
+        """Return one line for logs."""
         return f"member={self.member_id} g{self.heard} aim={self._aim.name.lower()} {self._claims}"
 
     @property
     def beat(self) -> Beat | None:
-        """What the next heartbeat of its connection has to say of it; None: nothing."""
+        """Its part in the next heartbeat of its connection; None: nothing."""
         if self.member_id is None or self._leave_waits or self.is_over:
             return None
         return Beat(self.member_id, self.heard, self._terms.instance_id)

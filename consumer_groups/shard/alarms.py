@@ -12,7 +12,7 @@ _STALE_MIN: Final = 64
 
 
 class Alarms(Generic[KeyT]):
-    """One time for each key. To set one costs as much as its logarithm, however often it is moved."""
+    """A time for each key. Setting it costs as much as its logarithm, however often it is moved."""
 
     def __init__(self) -> None:
         self._at: dict[KeyT, MonotonicNs] = {}

@@ -22,7 +22,7 @@ from envelope.limits import GROUP_CURSORS_MAX, SHARD_CURSORS_MAX
 
 @dataclass(slots=True)
 class PendingCommit:
-    """One whose write is under way."""
+    """A commit whose write is under way."""
 
     member_id: MemberId
     request: int

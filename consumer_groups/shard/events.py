@@ -1,4 +1,4 @@
-"""What a shard's coordinator is told, and what it wants done. Times are ns of the monotonic clock.
+"""The events and actions of a shard's coordinator. Times are ns of the monotonic clock.
 
 The groups' own requests and answers are those of `consumer_groups.coordinator.events`, where one fits.
 """
@@ -176,7 +176,7 @@ ShardEvent = (
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """What the members of a connection have not heard; nothing if the wait is over."""
+    """The news of a connection's members; none if the wait is over."""
 
     assignments: tuple[tuple[GroupName, Assignment], ...] = ()
     refused: tuple[tuple[GroupName, MemberId, CoordinatorRefusal], ...] = ()
@@ -211,7 +211,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupOverview:
-    """One group among others."""
+    """The summary of one group."""
 
     name: GroupName
     members: int

@@ -1,4 +1,4 @@
-"""One group's queue: what is asked of it and what happens around it, in the order in which it is told.
+"""The queue of one group: requests to it and events around it, in order of arrival.
 
 When a change of the group's state is refused, nothing of it has happened: the coordinator begins anew with
 what is durable, as if another one had taken over, and all who wait are told the error.
@@ -69,7 +69,7 @@ class GroupRun:
 
     @property
     def streams(self) -> frozenset[StreamName]:
-        """What members subscribe to, or own something of."""
+        """Streams that members subscribe to, or own a partition of."""
         return self._desk.streams
 
     @property
@@ -165,7 +165,7 @@ class GroupRun:
         return False
 
     def _tell_streams(self, now: MonotonicNs) -> None:
-        """Tell what was deleted first: it may exist again."""
+        """Report deleted streams first: a stream may exist again."""
         if self._deleted:
             deleted = frozenset(self._deleted)
             self._deleted.clear()

@@ -1,4 +1,4 @@
-"""One group, request by request: what its coordinator decides, and what of that is being written.
+"""The requests of one group: its coordinator's decisions, and the writes of them that are under way.
 
 What changes the group's state is one write, and nothing else of the group goes on before that is settled.
 While nothing changes, commits are written one behind the other. All writes go to one log, in order: whatever
@@ -80,7 +80,7 @@ class GroupWriter:
     timer_at: MonotonicNs
     """When the coordinator is to be ticked."""
     streams: frozenset[StreamName]
-    """What members subscribe to, or own something of."""
+    """Streams that members subscribe to, or own a partition of."""
 
     def __init__(self, name: GroupName, table: GroupTable, outbox: Outbox, now: MonotonicNs) -> None:
         """Begin with what is durable."""

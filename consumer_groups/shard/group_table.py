@@ -1,4 +1,4 @@
-"""What is durable of the groups of one shard: their states and their cursors.
+"""The durable states and cursors of the groups of one shard.
 
 `Changed` and `Deleted` are one write's effect on a group: its records, and the table's
 new rows once it is committed.
@@ -34,7 +34,7 @@ class GroupTable:
     """The groups as the records below `end` say; those are absorbed in the order of their offsets.
 
     A value that this version cannot read hides the one before it, as compaction would remove that one.
-    Whoever asks for it is told so. Once a `Shard` has the table, that one keeps it up to date.
+    A request for it reports that. Once a `Shard` has the table, that one keeps it up to date.
 
     Invariant:
         U1: `end` never goes back, and no record is absorbed twice.

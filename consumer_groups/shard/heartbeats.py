@@ -12,7 +12,7 @@ from envelope.types import MonotonicNs
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """One that waits."""
+    """A heartbeat that waits."""
 
     question: QuestionId
     beats: Mapping[GroupName, tuple[Beat, ...]]

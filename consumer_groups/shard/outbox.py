@@ -1,4 +1,4 @@
-"""What the groups of a shard want done, in one order; and whose write is which."""
+"""The actions of the groups of a shard, in one order; and the group of each write."""
 
 from collections import deque
 
@@ -45,7 +45,7 @@ class Outbox:
         self._settled = WriteNumber(0)
 
     def write(self, group: GroupName, records: tuple[GroupRecord, ...]) -> WriteNumber:
-        """Have records written for a group."""
+        """Add the write of a group's records."""
         assert records, "a write has records"
         self._under_way.append(group)
         number = WriteNumber(self._settled + len(self._under_way))
@@ -68,11 +68,11 @@ class Outbox:
         self.reply(question, RequestFailed(error))
 
     def expire(self, group: GroupName, expired: Expire) -> None:
-        """Tell that a member was put out."""
+        """Report that a member was put out."""
         self._actions.append(Expired(group, expired.member_id, expired.cause))
 
     def set_timer(self, at: MonotonicNs) -> None:
-        """Have a `Tick` given then."""
+        """Schedule a `Tick` at ``at``."""
         self._actions.append(SetTimer(at))
 
     def take(self) -> tuple[ShardAction, ...]:

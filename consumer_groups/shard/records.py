@@ -33,7 +33,7 @@ class GroupKey(NamedTuple):
 
 
 class NewCursor(NamedTuple):
-    """What somebody wants to store."""
+    """A cursor that is to be stored."""
 
     partition: Partition
     place: CursorPosition
@@ -57,14 +57,14 @@ class GroupCursorRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """One record of a shard; without a value it is a tombstone."""
+    """A record of a shard; without a value it is a tombstone."""
 
     key: bytes
     value: bytes | None
 
 
 class StoredGroup(NamedTuple):
-    """What a record of a shard says of a group."""
+    """A group in a record of a shard."""
 
     key: GroupKey
     at: Offset
@@ -74,7 +74,7 @@ class StoredGroup(NamedTuple):
 
 
 class StoredGroupCursor(NamedTuple):
-    """What a record of a shard says of a cursor."""
+    """A cursor in a record of a shard."""
 
     key: GroupKey
     at: Offset

@@ -124,7 +124,7 @@ class Shard:
             self._look_after(self._begin(group, now))
 
     def __str__(self) -> str:
-        """One line for logs."""
+        """Return one line for logs."""
         return (
             f"groups={self.groups} members={self.members} cursors={self.cursors} parked={len(self._parked)}"
         )

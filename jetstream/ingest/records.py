@@ -18,7 +18,7 @@ _MESSAGE_ID: Final = pa.scalar(MESSAGE_ID, pa.utf8())
 
 @dataclass(slots=True)
 class RecordFields:
-    """What headers add to some records, by row; everything else is null."""
+    """The additions of headers to some records, by row; everything else is null."""
 
     headers: dict[int, list[tuple[str, bytes]]] = field(default_factory=dict)
     message_ids: Sequence[bytes] = ()

@@ -53,7 +53,7 @@ class Duplicate:
 
 @dataclass(slots=True)
 class SequencedGroup:
-    """What became of one block; ``records`` (offsets ``[base, end)``) are to be appended together."""
+    """The outcome of one block; ``records`` (offsets ``[base, end)``) are to be appended together."""
 
     base: Offset
     end: Offset
@@ -71,19 +71,19 @@ class SequencedGroup:
 
     @property
     def records(self) -> Records | None:
-        """What is to be appended; None if that is nothing."""
+        """The records to append; None if there is none."""
         if len(self.runs) > 1:
             return Runs(tuple(self.runs))
         return self.runs[0] if self.runs else None
 
     @property
     def leader(self) -> Acks:
-        """Whom to ack when the append returns."""
+        """The acks that are due when the append returns."""
         return joined(self.leaders)
 
     @property
     def committed(self) -> Acks:
-        """Whom to ack when the records are committed."""
+        """The acks that are due when the records are committed."""
         return joined(self.commits)
 
     def add(self, run: Run, messages: int, end: Offset) -> None:

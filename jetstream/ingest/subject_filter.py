@@ -1,4 +1,4 @@
-"""What a subscription may be given: messages whose subjects its pattern matches.
+"""The filter of a subscription: messages whose subjects its pattern matches.
 
 NATS delivers by subscription, and the number of the subscription stands in the same line as the subject. A
 message that claims the number of another subscription is of none.

@@ -1,7 +1,7 @@
 """The next step of a node for one of its replicas when the catalogue changes.
 
 The catalogue says who leads under which epoch; the node is somewhere on its way there, as logs are opened and
-closed and epochs begin on a disk. One step at a time leads there, whatever the catalogue says meanwhile.
+closed and epochs begin on a disk. The way there is taken step by step, whatever the catalogue says meanwhile.
 """
 
 from dataclasses import dataclass

@@ -165,7 +165,7 @@ class Follower:
         return actions
 
     def __str__(self) -> str:
-        """One line for logs."""
+        """Return one line for logs."""
         log = self._log
         return (
             f"follower of {self.leader} e{self.leader_epoch} hw={self.high_watermark} "

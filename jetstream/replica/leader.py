@@ -193,7 +193,7 @@ class Leader:
         return tuple(actions)
 
     def __str__(self) -> str:
-        """One line for logs: epoch, high watermark, log and ISR."""
+        """Return one line for logs: epoch, high watermark, log and ISR."""
         members = ",".join(sorted(self.isr.committed))
         proposed = "" if self.isr.proposal is None else f" maximal={','.join(sorted(self.isr.maximal))}"
         return (

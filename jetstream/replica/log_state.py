@@ -8,7 +8,7 @@ from jetstream.log.state.epochs import EpochHistory
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """One log at one moment; nothing is being written to it."""
+    """The state of a log at one moment; nothing is being written to it."""
 
     epochs: EpochHistory
     log_start_offset: Offset

@@ -1,4 +1,4 @@
-"""What a member and its coordinator say to each other, as the socket protocol writes it."""
+"""Requests and responses of group members, as the socket protocol writes them."""
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby

@@ -165,7 +165,7 @@ class PublisherSessions:
 
 
 class StoredNames(NamedTuple):
-    """What publishers called the records of a batch, in their order."""
+    """The publishers' names of the records of a batch, in their order."""
 
     message_ids: Sequence[tuple[int, bytes]]
     """Row and id."""
