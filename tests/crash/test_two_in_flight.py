@@ -271,7 +271,7 @@ class Life:
                 beside.append(self._thread.call(self.owner.parts.upkeep.checkpoint))
         finally:
             gate.open()
-        await self.owner.path.drained()
+        await self.owner.drained()
         for work in beside:
             with contextlib.suppress(JetstreamError):  # the housekeeper would say so and go on
                 await work
@@ -284,7 +284,7 @@ class Life:
         publisher.published.append(new)
         for group in (new, *unknown):
             self.owner.deliver(group.block())
-            await self.owner.path.drained()
+            await self.owner.drained()
         assert publisher.outcome(new) == REFUSED_OFFLINE
         assert all(publisher.outcome(group) is None for group in unknown)
 

@@ -100,7 +100,7 @@ class GroupShard:
         self._is_running = False
         self.has_ended = False
         self._path.settled = self._settled
-        self._path.ended = self._end
+        self._path.appends.ended = self._end
 
     @property
     def machine(self) -> Shard | None:

@@ -109,15 +109,19 @@ class LeadingStream:
         """Have the followers drop what this log no longer has."""
         self.reign.tell(LogStartMoved(self.parts.log.log_start_offset))
 
+    async def drained(self) -> None:
+        """Return when nothing waits to be written or is being written; no more is to come."""
+        await self.path.appends.drained()
+
     def depose(self, leader_epoch: LeaderEpoch) -> None:
         """Answer nobody any more: another reign has begun."""
         self.reign.end(leader_epoch)
-        self.path.stop()
+        self.path.appends.stop()
 
     async def resign(self) -> None:
         """Return when nothing is being written any more; `depose` came before."""
         await self.detach()
-        await self.path.drained()
+        await self.drained()
 
 
 def _path(

@@ -1,19 +1,15 @@
 """The publish path of a stream that this node leads: mailbox → machine → disk → acks.
 
-It decides nothing: `StreamIngest` sequences, refuses and acks, `Log` stores. While a group is written and
-synced, the next one gathers in the mailbox; `GroupCommit` says when it is due. Followers get a group when it
-is written, so that they sync it while this node does.
+It decides nothing: `StreamIngest` sequences, refuses and acks, `AppendLoop` appends.
 """
 
-import asyncio
-import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import assert_never
 
-from envelope.errors import DiskFull, JetstreamError, StreamOffline, StreamReadOnly
+from envelope.errors import JetstreamError, StreamReadOnly
 from envelope.limits import BATCH_BYTES_MAX, GROUP_MESSAGES_MAX, MAILBOX_BYTES_MAX, MAILBOX_MESSAGES_MAX
-from envelope.types import Offset
+from envelope.types import Offset, TimestampUs
 from jetstream.ingest.machine import (
     Action,
     Appended,
@@ -29,41 +25,33 @@ from jetstream.ingest.machine import (
 )
 from jetstream.ingest.mailbox import Mailbox
 from jetstream.ingest.messages import MessageBlock
-from jetstream.log.format.plain_batch import encode_records
-from jetstream.node.disk.appends import GroupAppend
 from jetstream.node.nats.gaps import Gap
+from jetstream.node.replicas.append_loop import AppendLoop
 from jetstream.node.replicas.leadership import LeaderDriver
 from jetstream.node.replicas.parts import NodeServices, ReplicaContext
 from metadata.api.responses import GapKind
 
-_log = logging.getLogger(__name__)
-
 
 class PublishPath:
-    """Of one reign; the stream's `Appender`, and its `Publishers`."""
+    """The stream's `Publishers` and `GroupSource` for one reign."""
 
     def __init__(self, parts: ReplicaContext, reign: LeaderDriver, services: NodeServices) -> None:
         self._parts = parts
         self._reign = reign
         self._clock = services.clock
-        self._group_commit = services.group_commit
         self._send_acks = services.send_acks
         self._ingest = StreamIngest(
-            parts.name,
-            parts.config,
-            reign.leader_epoch,
-            parts.log.log_end_offset,
-            parts.opened.history,
-            services.binds,
+            stream=parts.name,
+            config=parts.config,
+            leader_epoch=reign.leader_epoch,
+            log_end_offset=parts.log.log_end_offset,
+            history=parts.opened.history,
+            binds=services.binds,
         )
         self._mailbox = Mailbox(MAILBOX_MESSAGES_MAX, MAILBOX_BYTES_MAX)
-        self._is_due = False
-        self._in_flight = 0
-        self._gave_up = False
+        self.appends = AppendLoop(self, parts, reign, services)
         self._lacking: JetstreamError | None = None
         self._read_only: StreamReadOnly | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
         self.set_read_only(is_set=parts.config.read_only)
 
     @property
@@ -78,11 +66,10 @@ class PublishPath:
 
     def deliver(self, messages: MessageBlock) -> None:
         """Take in what NATS delivered; called from the ingest connection's read loop, never waits."""
-        if self._gave_up:
+        if self.appends.has_ended:
             return
         refused = self._mailbox.offer(messages)
-        self._idle.clear()
-        self._begin_if_wanted()
+        self.appends.offered()
         if refused is not None:
             now = self._clock.wall()
             silent = sum(1 for reply in refused.replies if not reply)
@@ -102,97 +89,41 @@ class PublishPath:
         self._read_only = StreamReadOnly(f"stream {self._parts.name} is read-only") if is_set else None
         self._suspend_or_resume()
 
-    async def drained(self) -> None:
-        """Return when nothing waits in the mailbox and no group is in flight; no more is to be delivered."""
-        self._ingest.hurry()
-        self._begin_if_wanted()
-        await self._idle.wait()
-
-    def stop(self) -> None:
-        """Take in and answer nothing any more; what is in flight is waited for by `drained`."""
-        self._gave_up = True
-        if not self._in_flight:
-            self._idle.set()
-
     # --- its reign's Publishers --------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
         """See `Publishers.committed`."""
         self._perform(self._ingest.handle(HighWatermarkAdvanced(high_watermark), self._clock.wall()))
-        self._begin_if_wanted()
+        self.appends.begin_if_wanted()
 
     def suspend(self, reason: JetstreamError | None) -> None:
         """See `Publishers.suspend`."""
         self._lacking = reason
         self._suspend_or_resume()
 
-    # --- groups (Appender) -----------------------------------------------------------------------
+    # --- groups (GroupSource) ----------------------------------------------------------------------
 
-    def next_group(self) -> GroupAppend | None:
-        """Drain the mailbox into one append; None if what waited needs none, or should gather."""
-        self._is_due = False
-        while not self._gave_up and self._wants_group():
-            messages = self._mailbox.drain(GROUP_MESSAGES_MAX, BATCH_BYTES_MAX)
-            now = self._clock.wall()
-            append = self._perform(self._ingest.handle(GroupReceived(messages), now))
-            if append is not None:
-                self._in_flight += 1
-                batches = encode_records(
-                    append.records, append.base, append.leader_epoch, self._parts.config.compression
-                )
-                group = GroupAppend(self._parts.log, batches, now)
-                group.stored = partial(self._parts.opened.note.appended, batches, append.places)
-                if self._reign.is_replicated:
-                    group.written = partial(self._reign.written, batches)
-                return group
-        self._rest_if_done()
-        return None
+    def wants_group(self, others_in_flight: int) -> bool:
+        """Return whether the messages in the mailbox are due."""
+        return self._ingest.wants_group(len(self._mailbox), others_in_flight, self._mailbox.size_bytes)
 
-    def appended(self, append: GroupAppend) -> bool:
-        """Commit and ack what was appended, or say why it was not; tell whether the next group is due."""
-        self._in_flight -= 1
-        if self._gave_up:
-            self.stop()
-            return False
-        now, error, name = self._clock.wall(), append.error, self._parts.name
-        if error is None:
-            self._parts.upkeep.appended()
-            self._perform(self._ingest.handle(Appended(append.end), now))
-            self._reign.appended(append.end)
-        elif isinstance(error, DiskFull | StreamOffline):
-            _log.warning("append refused stream=%s error=%s", name, error)
-            self._perform(self._ingest.handle(AppendRefused(error), now))
-        else:
-            _log.error("stream offline stream=%s error=%r runbook=RB-01", name, error)
-            self._perform(self._ingest.handle(AppendUnknown(error), now))
-        if self._is_due:
-            return False
-        self._is_due = self._wants_group()
-        self._rest_if_done()
-        return self._is_due
+    def begin_group(self, now: TimestampUs) -> AppendRecords | None:
+        """Drain the mailbox into one append; None if what waited needs none."""
+        messages = self._mailbox.drain(GROUP_MESSAGES_MAX, BATCH_BYTES_MAX)
+        return self._perform(self._ingest.handle(GroupReceived(messages), now))
 
-    def give_up(self) -> None:
-        """Take in and answer nothing any more: an error of ours has left the stream in an unknown state."""
-        self._gave_up = True
-        self._idle.set()
+    def end_group(self, outcome: Appended | AppendRefused | AppendUnknown, now: TimestampUs) -> None:
+        """Answer the messages of the oldest append, as far as their answers are known."""
+        self._perform(self._ingest.handle(outcome, now))
+
+    def hurry(self) -> None:
+        """Let no message gather from now on."""
+        self._ingest.hurry()
 
     def _suspend_or_resume(self) -> None:
         # What does not pass by itself is said before what may.
         self._ingest.suspend(self._read_only or self._lacking)
-        self._begin_if_wanted()
-
-    def _begin_if_wanted(self) -> None:
-        if not self._is_due and not self._gave_up and self._wants_group():
-            self._is_due = True
-            self._group_commit.due(self)
-
-    def _wants_group(self) -> bool:
-        others = self._group_commit.in_flight - self._in_flight
-        return self._ingest.wants_group(len(self._mailbox), others, self._mailbox.size_bytes)
-
-    def _rest_if_done(self) -> None:
-        if not self._mailbox and not self._in_flight:
-            self._idle.set()
+        self.appends.begin_if_wanted()
 
     def _perform(self, actions: Iterable[Action]) -> AppendRecords | None:
         """Do the actions in order, but for an append, which is the caller's to do."""

@@ -331,7 +331,7 @@ class StreamReplica:
             return True
         if self.leading is not None:
             await self.leading.detach()
-            await self.leading.path.drained()
+            await self.leading.drained()
         elif self.following is not None:
             self.following.follow(None, self.leader_epoch)
             await self.following.settled()

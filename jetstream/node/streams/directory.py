@@ -292,7 +292,7 @@ class NodeStreams:
         await self.settled()
         leading = [replica.leading for replica in self if replica.leading is not None]
         await asyncio.gather(*(stream.detach() for stream in leading))
-        await asyncio.gather(*(stream.path.drained() for stream in leading))
+        await asyncio.gather(*(stream.drained() for stream in leading))
 
     async def close(self) -> bool:
         """Sync and close every log; return whether all that was written is on disk."""

@@ -59,7 +59,7 @@ def test_what_the_leader_writes_itself_is_told_when_followers_have_it_and_its_en
             await until(lambda: own.parts.log.writer.synced_end == 1)
             path.write(2, [(b"key", b"other")])
             assert (told, path.waiting, path.pending_acks) == ([], 1, 1)
-            await path.drained()
+            await leading.drained()
             assert own.parts.log.log_end_offset == 2
             assert told == []
             for follower in (B, C):
@@ -101,7 +101,7 @@ def test_a_record_is_acked_when_every_follower_in_sync_has_synced_it(late: NodeI
                 wait_for_more(own, leading, follower)
             leading.deliver(block_of([message(b"value", "reply")]))
             await until(lambda: len(own.said.answers) == 2)
-            await leading.path.drained()
+            await leading.drained()
             for follower in (B, C):
                 leading.reign.tell(fetch(follower, 1, 0 if follower == late else 1))
             assert (own.heard, leading.high_watermark) == ({}, 0), "one of three has it in memory only"
@@ -167,12 +167,12 @@ def test_who_has_no_lease_neither_acks_nor_refuses() -> None:
                 wait_for_more(own, leading, follower)
             refused = message(b"value", "refused", Nats_Expected_Stream="another")
             leading.deliver(block_of([refused]))
-            await leading.path.drained()
+            await leading.drained()
             assert list(own.heard) == ["refused"]
             own.heard.clear()
             own.services.cluster.lease.until = MonotonicNs(0)
             leading.deliver(block_of([refused, message(b"value", "acked")]))
-            await leading.path.drained()
+            await leading.drained()
             for follower in (B, C):
                 leading.reign.tell(fetch(follower, 1, 1))
             assert own.heard == {}

@@ -65,7 +65,7 @@ async def told(leading: LeadingStream, heard: dict[str, object]) -> object:
     """What a publisher is answered now."""
     reply = str(len(heard))
     leading.deliver(block_of([message(b"value", reply)]))
-    await leading.path.drained()
+    await leading.drained()
     return heard[reply]
 
 

@@ -1,0 +1,149 @@
+"""The append loop of one stream that this node leads: at most one group due, some in flight, until its end.
+
+While a group is written and synced, the next one gathers in its source; `GroupCommit` schedules it when it is
+due. Followers get a group when it is written, so that they sync it while this node does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from envelope.errors import DiskFull, StreamOffline
+from envelope.types import TimestampUs
+from jetstream.ingest.machine import Appended, AppendRecords, AppendRefused, AppendUnknown
+from jetstream.log.format.plain_batch import encode_records
+from jetstream.node.disk.appends import GroupAppend
+from jetstream.node.replicas.leadership import LeaderDriver
+from jetstream.node.replicas.parts import NodeServices, ReplicaContext
+
+_log = logging.getLogger(__name__)
+
+
+class GroupSource(Protocol):
+    """Gathers what is to be appended, and handles the outcomes in order."""
+
+    @property
+    def waiting(self) -> int:
+        """Messages or writes that are in no append yet."""
+
+    def wants_group(self, others_in_flight: int) -> bool:
+        """Return whether a group is due while other streams have so many appends in flight."""
+
+    def begin_group(self, now: TimestampUs) -> AppendRecords | None:
+        """Return the next append; None if what waited needs none."""
+
+    def end_group(self, outcome: Appended | AppendRefused | AppendUnknown, now: TimestampUs) -> None:
+        """Handle the outcome of the oldest append."""
+
+    def hurry(self) -> None:
+        """Begin every group as soon as possible from now on."""
+
+
+class AppendLoop:
+    """The stream's `Appender` for one reign.
+
+    Attributes:
+        has_ended: nothing more is appended, and no outcome is handled.
+        ended: called once when that begins.
+    """
+
+    def __init__(
+        self, source: GroupSource, parts: ReplicaContext, reign: LeaderDriver, services: NodeServices
+    ) -> None:
+        self.has_ended = False
+        self.ended: Callable[[], None] = lambda: None
+        self._source = source
+        self._parts = parts
+        self._reign = reign
+        self._clock = services.clock
+        self._group_commit = services.group_commit
+        self._is_due = False
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def offered(self) -> None:
+        """Handle that the source has got something to append."""
+        self._idle.clear()
+        self.begin_if_wanted()
+
+    def begin_if_wanted(self) -> None:
+        """Schedule a group if the source wants one and none is scheduled."""
+        if not self._is_due and not self.has_ended and self._wants_group():
+            self._is_due = True
+            self._group_commit.due(self)
+
+    async def drained(self) -> None:
+        """Return when the source is empty and no group is in flight; nothing more is to be offered."""
+        self._source.hurry()
+        self.begin_if_wanted()
+        await self._idle.wait()
+
+    def stop(self) -> None:
+        """Append nothing more and drop all outcomes; `drained` waits for what is in flight."""
+        self._end()
+        if not self._in_flight:
+            self._idle.set()
+
+    # --- groups (Appender) -----------------------------------------------------------------------
+
+    def next_group(self) -> GroupAppend | None:
+        """Return the next group; None if what waited needs no append, or is to gather."""
+        self._is_due = False
+        while not self.has_ended and not self._is_due and self._wants_group():
+            now = self._clock.wall()
+            append = self._source.begin_group(now)
+            if append is not None:
+                self._in_flight += 1
+                batches = encode_records(
+                    append.records, append.base, append.leader_epoch, self._parts.config.compression
+                )
+                group = GroupAppend(self._parts.log, batches, now)
+                group.stored = partial(self._parts.opened.note.appended, batches, append.places)
+                if self._reign.is_replicated:
+                    group.written = partial(self._reign.written, batches)
+                return group
+        self._rest_if_done()
+        return None
+
+    def appended(self, append: GroupAppend) -> bool:
+        """Handle the outcome of the oldest group; return whether the next one is due."""
+        self._in_flight -= 1
+        if self.has_ended:
+            self.stop()
+            return False
+        now, error, name = self._clock.wall(), append.error, self._parts.name
+        if error is None:
+            self._parts.upkeep.appended()
+            self._source.end_group(Appended(append.end), now)
+            self._reign.appended(append.end)
+        elif isinstance(error, DiskFull | StreamOffline):
+            _log.warning("append refused stream=%s error=%s", name, error)
+            self._source.end_group(AppendRefused(error), now)
+        else:
+            _log.error("stream offline stream=%s error=%r runbook=RB-01", name, error)
+            self._source.end_group(AppendUnknown(error), now)
+        if self._is_due or self.has_ended:
+            return False
+        self._is_due = self._wants_group()
+        self._rest_if_done()
+        return self._is_due
+
+    def give_up(self) -> None:
+        """Append nothing more: what of the appends in flight is stored is unknown."""
+        self._end()
+        self._idle.set()
+
+    def _end(self) -> None:
+        if not self.has_ended:
+            self.has_ended = True
+            self.ended()
+
+    def _wants_group(self) -> bool:
+        return self._source.wants_group(self._group_commit.in_flight - self._in_flight)
+
+    def _rest_if_done(self) -> None:
+        if not self._source.waiting and not self._in_flight:
+            self._idle.set()
