@@ -239,7 +239,7 @@ class Node:
         parts.metadata.subscribe(groups)
         identity = ServerIdentity(self.node_id, VERSION, _machine(config))
         desk = GroupRequestHandler(groups, lambda group: api.coordinator(group), tasks)  # noqa: PLW0108 - bound below
-        server = SocketServer(streams, identity, parts.readers, clock, parts.socket, desk)
+        server = SocketServer(streams, identity, parts.readers, clock, groups=desk, settings=parts.socket)
         told = ApiServices(
             clock,
             answers,

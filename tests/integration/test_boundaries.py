@@ -222,7 +222,7 @@ def test_without_a_leader_what_is_committed_is_told_and_nothing_is_not(tmp_path:
     async def test() -> None:
         async with two_nodes(tmp_path) as worlds:
             for world in worlds:
-                world.directory.placements["s"] = placed(None)
+                world.directory.rows["s"] = placed(None)
                 world.directory.streams["s"].leads = False
             assert (await found(worlds[0], 5, HUGE))[0] == 10
             with pytest.raises(NotLeader):

@@ -68,7 +68,7 @@ def test_a_node_that_lags_is_not_believed_about_the_end(tmp_path: Path) -> None:
         async with two_nodes(tmp_path) as (first, second):
             second.directory.streams["s"].add([b"10", b"11"])
             led("n2", 2, first, second)
-            first.directory.placements["s"] = second.directory.placements["s"] = placed("n1")
+            first.directory.rows["s"] = second.directory.rows["s"] = placed("n1")
             async with reading(first, ReadRange("s")) as reader:
                 async with asked(reader) as waiting:
                     await until(lambda: first.server.counters.requests > 5)
@@ -83,7 +83,7 @@ def test_without_a_leader_a_reader_that_needs_one_says_so_and_another_reads(tmp_
     async def test() -> None:
         async with two_nodes(tmp_path) as worlds:
             for world in worlds:
-                world.directory.placements["s"] = placed(None)
+                world.directory.rows["s"] = placed(None)
                 world.directory.streams["s"].leads = False
             async with reading(worlds[0], retry_s=0.05) as reader:
                 with pytest.raises(NotLeader):
@@ -100,8 +100,8 @@ def test_a_stream_that_a_node_has_not_heard_of_is_asked_for_at_the_others(
 ) -> None:
     async def test() -> None:
         async with two_nodes(tmp_path) as (first, second):
-            del first.directory.placements["s"], first.directory.streams["s"]
-            second.directory.placements["s"] = placed("n2")
+            del first.directory.rows["s"], first.directory.streams["s"]
+            second.directory.rows["s"] = placed("n2")
             second.directory.streams["s"].leads = True
             async with serving(tmp_path / "n3", node="n3") as third:
                 third.directory.known = first.directory.known
@@ -125,7 +125,7 @@ def test_a_node_that_has_not_heard_of_the_new_life_of_a_stream_is_left(tmp_path:
                 assert await values(reader, 10) == list(range(10))
             for world in (first, second):
                 world.directory.streams["s"].incarnation = "second"
-                world.directory.placements["s"] = placed("n2", incarnation="second")
+                world.directory.rows["s"] = placed("n2", incarnation="second")
             async with reading(second, ReadRange("s", incarnation="first")) as reader:
                 with pytest.raises(StreamRecreated):
                     await anext(reader)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 import uvloop
 
-from envelope.errors import JetstreamError, StreamOffline
+from envelope.errors import JetstreamError, StreamOffline, Unsupported
 from envelope.limits import MIB
 from envelope.types import Compression, Incarnation, LeaderEpoch, NodeId, Offset, StreamName, TimestampUs
 from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
@@ -28,13 +28,17 @@ from jetstream.log.format.batch import encode
 from jetstream.log.format.schema import SCHEMA
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.reader import LogReader
+from jetstream.node.readers.connection import Pending, SocketConnection
 from jetstream.node.readers.dispatcher import ServerIdentity
-from jetstream.node.readers.ports import Placement, TierAccess
+from jetstream.node.readers.ports import TierAccess
 from jetstream.node.readers.server import SocketServer, SocketSettings
 from jetstream.node.runtime.clock import Clock, SystemClock
 from jetstream.node.runtime.reader_turns import CatchUpQueue
 from jetstream.protocol.frames import PREFIX, encode_head
+from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
 from jetstream.protocol.responses import NodeMetadata
+from metadata.catalog.tables import InSyncReplica, Stream
+from metadata.stream_config import StreamConfig
 from tests.support.pauses import pause
 
 T = TypeVar("T")
@@ -184,6 +188,31 @@ def damage(path: Path, position: int) -> None:
         file.write(bytes([byte[0] ^ 0x10]))
 
 
+def row_of(name: str, incarnation: str, leader: str | None, epoch: int, *holders: str) -> Stream:
+    """The catalogue's row of a stream that these nodes have, all in sync."""
+    return Stream(
+        config=StreamConfig(name=name, subject=name),
+        incarnation=Incarnation(incarnation),
+        created=TimestampUs(0),
+        replicas=tuple(NodeId(node) for node in holders),
+        leader=None if leader is None else NodeId(leader),
+        leader_epoch=LeaderEpoch(epoch),
+        isr=tuple(InSyncReplica(NodeId(node), f"directory of {node}") for node in holders),
+        isr_version=1,
+    )
+
+
+class NoGroups:
+    """Of a server that coordinates no consumer groups."""
+
+    def answer(self, pending: Pending, request: FindCoordinator | GroupRequest) -> None:
+        del pending, request
+        raise Unsupported("this server coordinates no consumer groups")
+
+    def forget(self, connection: SocketConnection) -> None:
+        del connection
+
+
 @dataclass
 class LiveDirectory:
     """The streams of one test."""
@@ -191,8 +220,8 @@ class LiveDirectory:
     turns: CatchUpQueue
     streams: dict[str, LiveStream] = field(default_factory=dict)
     node: str = "n1"
-    placements: dict[str, Placement] = field(default_factory=dict)
-    """What is said of a stream instead of "only here"."""
+    rows: dict[str, Stream] = field(default_factory=dict)
+    """The catalogue's row of a stream, where it is not "only here"."""
     known: list[NodeMetadata] | None = None
     """The nodes; by default this one, at an address where nobody is."""
 
@@ -205,14 +234,13 @@ class LiveDirectory:
             raise StreamOffline(f"{name} is being recovered")
         return self.streams.get(name)
 
-    def placement(self, name: str) -> Placement | None:
-        if name in self.placements:
-            return self.placements[name]
+    def row(self, name: str) -> Stream | None:
+        if name in self.rows:
+            return self.rows[name]
         stream = self.streams.get(name)
         if stream is None:
             return None
-        incarnation, node = Incarnation(stream.incarnation), NodeId(self.node)
-        return Placement(incarnation, node, stream.leader_epoch, (node,), (node,))
+        return row_of(name, stream.incarnation, self.node, stream.leader_epoch, self.node)
 
     def names(self) -> Sequence[str]:
         return sorted(self.streams)
@@ -297,7 +325,7 @@ async def serving(
     directory = LiveDirectory(queue, node=node)
     with ThreadPoolExecutor(2) as executor:
         identity = ServerIdentity(node, "0", machine)
-        server = SocketServer(directory, identity, executor, clock, settings)
+        server = SocketServer(directory, identity, executor, clock, NoGroups(), settings)
         world = World(root, server, directory)
         _, world.port = await server.start("127.0.0.1", 0)
         try:

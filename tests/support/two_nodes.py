@@ -4,23 +4,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset
-from jetstream.node.readers.ports import Placement
+from envelope.types import Offset
 from jetstream.protocol.responses import NodeMetadata
-from tests.support.sockets import LiveStream, World, damage, serving
+from metadata.catalog.tables import Stream
+from tests.support.sockets import LiveStream, World, damage, row_of, serving
 
 
-def placed(leader: str | None, epoch: int = 1, incarnation: str = "first") -> Placement:
+def placed(leader: str | None, epoch: int = 1, incarnation: str = "first") -> Stream:
     """The stream is on both nodes, and this one leads it."""
-    both = (NodeId("n1"), NodeId("n2"))
-    led_by = None if leader is None else NodeId(leader)
-    return Placement(Incarnation(incarnation), led_by, LeaderEpoch(epoch), both, both)
+    return row_of("s", incarnation, leader, epoch, "n1", "n2")
 
 
 def led(leader: str, epoch: int, *worlds: World) -> None:
     """Have these nodes know who leads."""
     for world in worlds:
-        world.directory.placements["s"] = placed(leader, epoch)
+        world.directory.rows["s"] = placed(leader, epoch)
         stream = world.directory.streams["s"]
         stream.leads = world.directory.node == leader
 

@@ -18,7 +18,6 @@ from envelope.errors import (
     JetstreamError,
     StorageError,
     UnavailableError,
-    Unsupported,
 )
 from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
 from jetstream.fetch.cursors import CursorPlace
@@ -27,6 +26,7 @@ from jetstream.fetch.planner import (
     Plan,
     RefuseRead,
     ServeRange,
+    StreamView,
     Wait,
     boundary,
     check_incarnation,
@@ -80,19 +80,6 @@ class GroupRequests(Protocol):
 
     def forget(self, connection: SocketConnection) -> None:
         """Drop what waits for a connection that is gone."""
-
-
-class NoGroups:
-    """Of a server that coordinates none."""
-
-    def answer(self, pending: Pending, request: FindCoordinator | GroupRequest) -> None:
-        """See `GroupRequests.answer`."""
-        del pending, request
-        raise Unsupported("this server coordinates no consumer groups")
-
-    def forget(self, connection: SocketConnection) -> None:
-        """See `GroupRequests.forget`."""
-        del connection
 
 
 class RequestDispatcher:
@@ -240,10 +227,10 @@ class RequestDispatcher:
             self._on_thread(
                 pending,
                 lambda: plan_fetch(query, view, load=True),
-                lambda plan: self._carry_out(plan, pending, request, stream, view.high_watermark),
+                lambda plan: self._carry_out(plan, pending, request, stream, view),
             )
         else:
-            self._carry_out(plan, pending, request, stream, view.high_watermark)
+            self._carry_out(plan, pending, request, stream, view)
 
     def _carry_out(
         self,
@@ -251,18 +238,18 @@ class RequestDispatcher:
         pending: Pending,
         request: Fetch,
         stream: ReadableStream,
-        planned_at: Offset,
+        view: StreamView[FileRange],
     ) -> None:
-        """Do what was planned when the high watermark was at ``planned_at``."""
+        """Do what was planned for ``view`` of the stream."""
         match plan:
             case ServeRange(file_range):
-                self._deliver(pending, request, stream, file_range)
-            case Wait() if stream.high_watermark > planned_at:
+                self._deliver(pending, request, stream, view, file_range)
+            case Wait() if stream.high_watermark > view.high_watermark:
                 self._answer(pending)  # it moved while a thread made the plan
             case Wait(offset):
-                self._wait(pending, request, stream, offset)
+                self._wait(pending, request, stream, view, offset)
             case Nothing():
-                _respond(pending, stream, empty_response(request, stream))
+                _respond(pending, empty_response(request, view))
             case RefuseRead(PlanAgain()):
                 self._answer(pending)
             case RefuseRead(SegmentAway() as away):
@@ -273,11 +260,16 @@ class RequestDispatcher:
                 assert_never(plan)
 
     def _deliver(
-        self, pending: Pending, request: Fetch, stream: ReadableStream, file_range: FileRange
+        self,
+        pending: Pending,
+        request: Fetch,
+        stream: ReadableStream,
+        view: StreamView[FileRange],
+        file_range: FileRange,
     ) -> None:
         selection = selection_of(request)
         try:
-            body = Body.leased(file_range, catches_up=file_range.next < stream.high_watermark)
+            body = Body.leased(file_range, catches_up=file_range.next < view.high_watermark)
         except PlanAgain:  # the disk thread has put a compacted segment there since
             self._answer(pending)
             return
@@ -290,7 +282,7 @@ class RequestDispatcher:
             self._on_thread(
                 pending,
                 lambda: _selected(stream.log.reader, file_range, offset_of(request), selection),
-                lambda selected: _respond_selected(pending, stream, body, selected),
+                lambda selected: _respond_selected(pending, view, body, selected),
                 body,
             )
             return
@@ -298,16 +290,16 @@ class RequestDispatcher:
         where = stored_range(body) if is_asked else None
         if where is not None:  # whoever reads it there checks it, as any reader does
             body.release()
-            self._tell(pending, request, stream, body, where)
+            self._tell(pending, request, view, body, where)
             return
         if file_range.is_verified:
-            _respond(pending, stream, fetch_response(pending, stream, file_range), body.taken() or body)
+            _respond(pending, fetch_response(pending, view, file_range), body.taken() or body)
             return
         self._counters.ranges_verified += 1
 
         def verified(_: None) -> None:
             body.warm_end = body.end  # the thread has just read all of it
-            _respond(pending, stream, fetch_response(pending, stream, body.file_range), body)
+            _respond(pending, fetch_response(pending, view, body.file_range), body)
 
         self._on_thread(pending, lambda: stream.log.reader.verify_range(file_range), verified, body)
 
@@ -315,7 +307,7 @@ class RequestDispatcher:
         self,
         pending: Pending,
         request: Fetch,
-        stream: ReadableStream,
+        view: StreamView[FileRange],
         body: Body,
         where: StoredRangeResponse,
     ) -> None:
@@ -327,8 +319,8 @@ class RequestDispatcher:
                 pending.connection.requests.appendleft(pending)
                 return
         self._counters.short_circuit_bytes += where.length
-        response = fetch_response(pending, stream, body.file_range)
-        _respond(pending, stream, response.model_copy(update={"file": where}))
+        response = fetch_response(pending, view, body.file_range)
+        _respond(pending, response.model_copy(update={"file": where}))
         if body.catches_up:
             turn.took(begun, where.length)
 
@@ -385,12 +377,19 @@ class RequestDispatcher:
 
     # --- waiting -----------------------------------------------------------------------------------
 
-    def _wait(self, pending: Pending, request: Fetch, stream: ReadableStream, offset: Offset) -> None:
+    def _wait(
+        self,
+        pending: Pending,
+        request: Fetch,
+        stream: ReadableStream,
+        view: StreamView[FileRange],
+        offset: Offset,
+    ) -> None:
         now = self._clock.monotonic()
         if pending.deadline is None:
             pending.deadline = MonotonicNs(now + request.max_wait_ms * 1_000_000)
         if pending.deadline <= now:
-            _respond(pending, stream, empty_response(request, stream))
+            _respond(pending, empty_response(request, view))
             return
         self._counters.fetches_parked += 1
         self._long_polls.park(pending, stream, offset)
@@ -420,9 +419,7 @@ def _answer_offset(pending: Pending, stream: ReadableStream, offset: Offset) -> 
     pending.connection.respond(offset_response(pending, stream, offset))
 
 
-def _respond(
-    pending: Pending, stream: ReadableStream, response: FetchResponse, body: Body | bytes | memoryview = b""
-) -> None:
+def _respond(pending: Pending, response: FetchResponse, body: Body | bytes | memoryview = b"") -> None:
     """Answer a fetch; its cursor stands where the answer ends."""
     request = pending.request
     assert isinstance(request, Fetch), "a fetch response answers a fetch"
@@ -432,8 +429,8 @@ def _respond(
     pending.connection.end_turn(
         pending,
         CursorPlace(
-            stream.name,
-            Incarnation(stream.incarnation),
+            StreamName(request.stream),
+            Incarnation(response.incarnation),
             Offset(response.next_offset),
             None if epoch is None else LeaderEpoch(epoch),
         ),
@@ -447,7 +444,7 @@ def _not_in_time(pending: Pending, stream: ReadableStream, away: SegmentAway) ->
     error. A store that does not answer is one.
     """
     if isinstance(pending.request, Fetch) and stream.tiered.is_moving(away):
-        _respond(pending, stream, empty_response(pending.request, stream))
+        _respond(pending, empty_response(pending.request, view_of(stream)))
     else:
         _fail(pending, away.not_in_time())
 
@@ -458,9 +455,9 @@ def _fail(pending: Pending, error: JetstreamError) -> None:
     pending.connection.end_turn(pending, None)
 
 
-def _respond_selected(pending: Pending, stream: ReadableStream, lease: Body, selected: Selected) -> None:
+def _respond_selected(pending: Pending, view: StreamView[FileRange], lease: Body, selected: Selected) -> None:
     lease.release()
-    whole = fetch_response(pending, stream, lease.file_range)
+    whole = fetch_response(pending, view, lease.file_range)
     response = whole.model_copy(
         update={
             "next_offset": selected.next,
@@ -468,4 +465,4 @@ def _respond_selected(pending: Pending, stream: ReadableStream, lease: Body, sel
             "max_timestamp": selected.max_timestamp,
         }
     )
-    _respond(pending, stream, response, selected.body)
+    _respond(pending, response, selected.body)

@@ -2,29 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName
+from envelope.types import LeaderEpoch, Offset, StreamName
 from jetstream.log.log import Log
 from jetstream.node.runtime.reader_turns import CatchUpQueue
 from jetstream.node.tiers.tiered_stream import Readable
 from jetstream.protocol.responses import NodeMetadata
 from jetstream.tier.tiered_log import SegmentAway
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Which nodes have a stream, as the catalogue says."""
-
-    incarnation: Incarnation
-    leader: NodeId | None
-    """None: nobody leads it now."""
-    leader_epoch: LeaderEpoch
-    """Of the present reign, or of the last one."""
-    replicas: tuple[NodeId, ...]
-    isr: tuple[NodeId, ...]
-    read_replicas: tuple[NodeId, ...] = ()
+from metadata.catalog.tables import Stream
 
 
 class TierAccess(Protocol):
@@ -106,8 +92,8 @@ class StreamDirectory(Protocol):
             StreamOffline: its log is not open.
         """
 
-    def placement(self, name: str) -> Placement | None:
-        """Return where a stream is, or None if there is none."""
+    def row(self, name: str) -> Stream | None:
+        """Return the catalogue's row of a stream, or None if there is none; may raise a typed error."""
 
     def names(self) -> Sequence[str]:
         """Return the names of all streams, ascending."""

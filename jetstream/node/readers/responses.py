@@ -16,9 +16,10 @@ from jetstream.log.format.schema import SCHEMA_ID
 from jetstream.log.reader import FileRange
 from jetstream.log.segments.index import StoredBatches
 from jetstream.node.readers.connection import Pending
-from jetstream.node.readers.ports import Placement, ReadableStream, StreamDirectory
+from jetstream.node.readers.ports import ReadableStream, StreamDirectory
 from jetstream.protocol.requests import Fetch, GetMetadata
 from jetstream.protocol.responses import FetchResponse, ListOffsetsResponse, MetadataResponse, StreamMetadata
+from metadata.catalog.tables import Stream
 
 _PAGE_BYTES: Final = 32 * KIB
 """Of stream metadata in one response, well within a frame header."""
@@ -61,23 +62,23 @@ def metadata_page(request: GetMetadata, directory: StreamDirectory) -> MetadataR
 
 def _streams_metadata(names: Sequence[str], directory: StreamDirectory) -> Iterator[StreamMetadata]:
     for name in names:
-        placement = directory.placement(name)
-        if placement is not None:  # unknown names are left out
-            yield _stream_metadata(name, placement, directory)
+        row = directory.row(name)
+        if row is not None:  # unknown names are left out
+            yield _stream_metadata(row, directory)
 
 
-def _stream_metadata(name: str, placement: Placement, directory: StreamDirectory) -> StreamMetadata:
+def _stream_metadata(row: Stream, directory: StreamDirectory) -> StreamMetadata:
     metadata = StreamMetadata(
-        name=name,
-        incarnation=placement.incarnation,
-        leader=placement.leader,
-        leader_epoch=placement.leader_epoch,
-        replicas=list(placement.replicas),
-        isr=list(placement.isr),
-        read_replicas=list(placement.read_replicas),
+        name=row.name,
+        incarnation=row.incarnation,
+        leader=row.leader,
+        leader_epoch=row.leader_epoch,
+        replicas=list(row.replicas),
+        isr=list(row.isr_nodes),
+        read_replicas=list(row.read_replicas),
     )
     try:
-        stream = find_stream(directory, name)
+        stream = find_stream(directory, row.name)
     except JetstreamError:
         return metadata  # whoever reads it here is told why that cannot be
     return metadata.model_copy(
@@ -121,14 +122,16 @@ def offset_response(pending: Pending, stream: ReadableStream, offset: Offset) ->
     view = view_of(stream)
     if offset > view.high_watermark:
         _refuse_unless_known(stream)
-    return _list_offsets_response(pending, stream, committed(offset, view))
+    return _list_offsets_response(pending, view, committed(offset, view))
 
 
-def boundary_response(pending: Pending, stream: ReadableStream, found: StoredBatches) -> ListOffsetsResponse:
+def boundary_response(
+    pending: Pending, stream: ReadableStream, batches: StoredBatches
+) -> ListOffsetsResponse:
     """Return the header that tells where these batches end; raises as `offset_response` if there are none."""
-    if found.bytes == 0:
+    if batches.bytes == 0:
         _refuse_unless_known(stream)
-    return _list_offsets_response(pending, stream, found.next, found.bytes)
+    return _list_offsets_response(pending, view_of(stream), batches.next, batches.bytes)
 
 
 def _refuse_unless_known(stream: ReadableStream) -> None:
@@ -137,21 +140,21 @@ def _refuse_unless_known(stream: ReadableStream) -> None:
 
 
 def _list_offsets_response(
-    pending: Pending, stream: ReadableStream, offset: Offset, stored_bytes: int | None = None
+    pending: Pending, view: StreamView[FileRange], offset: Offset, stored_bytes: int | None = None
 ) -> ListOffsetsResponse:
     return ListOffsetsResponse(
         id=pending.request.id,
         offset=offset,
-        leader_epoch=stream.leader_epoch,
-        log_start_offset=stream.readable.log_start_offset,
-        high_watermark=stream.high_watermark,
-        incarnation=stream.incarnation,
-        leads=stream.leads,
+        leader_epoch=view.leader_epoch,
+        log_start_offset=view.index.log_start_offset,
+        high_watermark=view.high_watermark,
+        incarnation=view.incarnation,
+        leads=view.leads,
         bytes=stored_bytes,
     )
 
 
-def fetch_response(pending: Pending, stream: ReadableStream, file_range: FileRange) -> FetchResponse:
+def fetch_response(pending: Pending, view: StreamView[FileRange], file_range: FileRange) -> FetchResponse:
     """Return the header above the bytes of ``file_range``."""
     return FetchResponse(
         id=pending.request.id,
@@ -160,24 +163,24 @@ def fetch_response(pending: Pending, stream: ReadableStream, file_range: FileRan
         start_offset=file_range.base,
         next_offset=file_range.next,
         records=file_range.next - file_range.base,
-        high_watermark=stream.high_watermark,
-        log_start_offset=stream.readable.log_start_offset,
-        incarnation=stream.incarnation,
-        leads=stream.leads,
+        high_watermark=view.high_watermark,
+        log_start_offset=view.index.log_start_offset,
+        incarnation=view.incarnation,
+        leads=view.leads,
     )
 
 
-def empty_response(request: Fetch, stream: ReadableStream) -> FetchResponse:
+def empty_response(request: Fetch, view: StreamView[FileRange]) -> FetchResponse:
     """Return the header that says that there is nothing where ``request`` stands."""
     return FetchResponse(
         id=request.id,
-        epoch=stream.leader_epoch,
+        epoch=view.leader_epoch,
         schema_id=SCHEMA_ID,
         start_offset=offset_of(request),
         next_offset=offset_of(request),
         records=0,
-        high_watermark=stream.high_watermark,
-        log_start_offset=stream.readable.log_start_offset,
-        incarnation=stream.incarnation,
-        leads=stream.leads,
+        high_watermark=view.high_watermark,
+        log_start_offset=view.index.log_start_offset,
+        incarnation=view.incarnation,
+        leads=view.leads,
     )

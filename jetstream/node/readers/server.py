@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from envelope.limits import CONNECTIONS_MAX
 from envelope.types import StreamName
 from jetstream.node.readers.connection import ConnectionServices, SocketConnection, SocketCounters, turn_away
-from jetstream.node.readers.dispatcher import GroupRequests, NoGroups, RequestDispatcher, ServerIdentity
+from jetstream.node.readers.dispatcher import GroupRequests, RequestDispatcher, ServerIdentity
 from jetstream.node.readers.line import SocketLine, TlsLine
 from jetstream.node.readers.ports import StreamDirectory
 from jetstream.node.runtime.clock import Clock
@@ -55,8 +55,8 @@ class SocketServer:
         identity: ServerIdentity,
         executor: Executor,
         clock: Clock,
+        groups: GroupRequests,
         settings: SocketSettings | None = None,
-        groups: GroupRequests | None = None,
     ) -> None:
         """``executor`` runs what would block on the disk: reading and verifying cold ranges."""
         self.counters = SocketCounters()
@@ -64,7 +64,12 @@ class SocketServer:
         self.door = Door("readers", DescriptorShare.READERS, self._settings.connections_max)
         self._loop = asyncio.get_running_loop()
         self._dispatcher = RequestDispatcher(
-            directory, identity, executor, clock, self.counters, groups or NoGroups()
+            directory=directory,
+            identity=identity,
+            executor=executor,
+            clock=clock,
+            counters=self.counters,
+            groups=groups,
         )
         self._turns = directory.turns
         self._services = ConnectionServices(

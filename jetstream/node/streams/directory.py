@@ -11,7 +11,6 @@ from envelope.partition_errors import PartitionsMissing
 from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.disk.stream_files import StreamFiles
 from jetstream.node.nats.gaps import Gap
-from jetstream.node.readers.ports import Placement
 from jetstream.node.replicas.led_stream import LeadingStream
 from jetstream.node.replicas.mover import ReplicaController
 from jetstream.node.replicas.parts import NodeServices
@@ -108,7 +107,7 @@ class NodeStreams:
             NotReplica: other nodes have it.
             StreamOffline: its log is not open (yet), or the node does not know yet what streams there are.
         """
-        row = _row(self.catalog, name, knows_all=self._knows_all)
+        row = self.row(name)
         if row is None:
             return None
         if self._node_id not in row.holders:
@@ -122,19 +121,20 @@ class NodeStreams:
             raise kind(f"stream {name} is offline: {replica.problem.description}")
         return replica
 
-    def placement(self, name: str) -> Placement | None:
-        """Return where a stream is, or None if there is none.
+    def row(self, name: str) -> Stream | None:
+        """Return the catalogue's row of a stream, None if there is no such stream.
 
         Raises:
             StreamIsPartitioned: there are its partitions instead.
             StreamOffline: the node does not know yet what streams there are.
         """
-        row = _row(self.catalog, name, knows_all=self._knows_all)
-        if row is None:
-            return None
-        return Placement(
-            row.incarnation, row.leader, row.leader_epoch, row.replicas, row.isr_nodes, row.read_replicas
-        )
+        row = self.catalog.stream(StreamName(name))
+        if row is None and not self._knows_all:
+            # Until a majority was heard the catalogue may be empty: readers would take that for an answer.
+            raise StreamOffline("this node is starting: it does not know yet which streams there are")
+        if row is None and self.catalog.is_partitioned(name):
+            raise is_partitioned(name, self.catalog)
+        return row
 
     def names(self) -> Sequence[str]:
         """Return the names of all streams, ascending."""
@@ -297,13 +297,3 @@ class NodeStreams:
     async def close(self) -> bool:
         """Sync and close every log; return whether all that was written is on disk."""
         return all(await asyncio.gather(*(mover.end() for mover in self._movers.values())))
-
-
-def _row(catalog: Catalog, name: str, *, knows_all: bool) -> Stream | None:
-    row = catalog.stream(StreamName(name))
-    if row is None and not knows_all:
-        # Until a majority was heard the catalogue may be empty: readers would take that for an answer.
-        raise StreamOffline("this node is starting: it does not know yet which streams there are")
-    if row is None and catalog.is_partitioned(name):
-        raise is_partitioned(name, catalog)
-    return row
