@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -49,7 +50,6 @@ from jetstream.node.nats.watch import LinkWatch
 from jetstream.node.readers.dispatcher import ServerIdentity
 from jetstream.node.readers.server import SocketServer, SocketSettings
 from jetstream.node.readers.settings import socket_settings
-from jetstream.node.replicas.led_stream import LeadingStream
 from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.clock import Clock, SystemClock
@@ -155,16 +155,16 @@ class Node:
             async with _taking_part(group, peers, crash):
                 with ThreadPoolExecutor(_READER_THREADS, "jetstream-reader") as readers:
                     parts = _Parts(
-                        disk,
-                        identity.identity,
-                        disk_thread,
-                        group,
-                        peers,
-                        crash,
-                        readers,
-                        socket,
-                        witness,
-                        http,
+                        disk=disk,
+                        identity=identity.identity,
+                        disk_thread=disk_thread,
+                        metadata=group,
+                        peers=peers,
+                        crash=crash,
+                        readers=readers,
+                        socket=socket,
+                        witness=witness,
+                        http=http,
                         unsynced_kept=unsynced_kept,
                     )
                     async with self._serve(parts):
@@ -189,7 +189,8 @@ class Node:
                 await shell.answers.open()
                 if shell.discovery is not None:
                     await shell.discovery.listen()
-                tasks_of_node += [tasks.create_task(work) for work in shell.work(self.config)]
+                    tasks_of_node.append(tasks.create_task(shell.discovery.answer(self._clock)))
+                tasks_of_node += [tasks.create_task(work()) for work in shell.work]
                 _warn_of_a_second_answerer(shell.answers)
                 held = await parts.disk_thread.call(shell.streams.files.held)
                 await shell.cluster.join(self._registration(parts), held)
@@ -219,72 +220,94 @@ class Node:
     def _assembled(self, parts: "_Parts", tasks: asyncio.TaskGroup) -> "_Shell":
         """Make everything that stands on NATS and the sockets; nothing runs yet."""
         config, clock, prefix = self.config, self._clock, self.config.api_prefix
-        ingest_watch = LinkWatch("ingest", clock, lambda gap: streams.note(gap))  # noqa: PLW0108 - bound below
+        ingest_watch = LinkWatch("ingest", clock)
         ingest = NatsLink(config.nats, ingest_watch, parts.crash)
         answers = NatsLink(config.nats, LinkWatch("answers", clock), parts.crash)
         tier = _tier(config, parts.disk, clock, tasks)
         cluster = ClusterMember(parts.metadata, parts.peers, clock, parts.readers)
-        services = _stream_services(parts, clock, (ingest, answers), cluster, tier, tasks)
-        streams = NodeStreams(
-            StreamFiles(parts.disk, clock, config.verify),
-            parts.metadata.catalog,
-            services,
-            lambda name: server.stream_gone(name),  # noqa: PLW0108 - bound below
-            lambda leading: _begin_reading(leading, cursors, groups),
+        services = _stream_services(
+            parts=parts, clock=clock, links=(ingest, answers), cluster=cluster, tier=tier, tasks=tasks
         )
+        streams = NodeStreams(StreamFiles(parts.disk, clock, config.verify), parts.metadata.catalog, services)
         cursors = CursorStore(streams.stream, parts.readers)
         groups = GroupService(parts.metadata.catalog, streams.stream, parts.readers, services)
         self._streams = streams
         cluster.host(streams)
         parts.metadata.subscribe(groups)
-        identity = ServerIdentity(self.node_id, VERSION, _machine(config))
-        desk = GroupRequestHandler(groups, lambda group: api.coordinator(group), tasks)  # noqa: PLW0108 - bound below
-        server = SocketServer(streams, identity, parts.readers, clock, groups=desk, settings=parts.socket)
         told = ApiServices(
-            clock,
-            answers,
-            lambda: ingest_watch.interruption,
-            cluster.alive,
-            cluster.ordered_election,
-            tier,
-            cursors,
-            groups,
+            clock=clock,
+            link=answers,
+            interruption=lambda: ingest_watch.interruption,
+            alive=cluster.alive,
+            ordered_election=cluster.ordered_election,
+            tier=tier,
+            cursors=cursors,
+            groups=groups,
         )
-        operations = ApiOperations(prefix, config.cluster, self.node_id, parts.metadata, streams, told)
+        operations = ApiOperations(
+            prefix=prefix,
+            cluster=config.cluster,
+            node_id=self.node_id,
+            metadata=parts.metadata,
+            streams=streams,
+            services=told,
+        )
         api = RequestApi(prefix, self.node_id, parts.metadata, operations, told)
+        server = SocketServer(
+            directory=streams,
+            identity=ServerIdentity(self.node_id, VERSION, _machine(config)),
+            executor=parts.readers,
+            clock=clock,
+            groups=GroupRequestHandler(groups, api.coordinator, tasks),
+            settings=parts.socket,
+        )
+        # Now that both ends exist.
+        ingest_watch.on_gap = streams.note
+        streams.gone_listeners.append(server.stream_gone)
+        streams.reign_listeners += [cursors.reign_begun, groups.reign_begun]
         thread = PacedThread("jetstream-segments")
         compactor, rewriter, scrubber = works = self._segment_works(parts, thread)
         sources = Sources(
-            VERSION,
-            self.node_id,
-            streams,
-            (ingest, answers),
-            parts.disk_thread.counters,
-            server,
-            compactor.counters,
-            rewriter.counters,
-            scrubber.counters,
-            tier,
-            cursors,
-            groups,
-            (server.door, parts.metadata.member.server.door, parts.http.door),
+            version=VERSION,
+            node=self.node_id,
+            streams=streams,
+            links=(ingest, answers),
+            disk=parts.disk_thread.counters,
+            server=server,
+            compaction=compactor.counters,
+            rewrite=rewriter.counters,
+            scrub=scrubber.counters,
+            tier=tier,
+            cursors=cursors,
+            groups=groups,
+            doors=(server.door, parts.metadata.member.server.door, parts.http.door),
         )
+        housekeeper = Housekeeper(parts.disk_thread, clock, streams, parts.witness)
+        repeated = (
+            SegmentKeeper(thread, works, streams),
+            Repairing(streams.traffic.repairs, parts.disk_thread, clock, streams),
+            Tiering(tier, clock, streams, streams.retry_removals),
+        )
+        interval = config.maintenance_interval
         return _Shell(
-            ingest,
-            answers,
-            cluster,
-            streams,
-            cursors,
-            server,
-            api,
-            Housekeeper(parts.disk_thread, clock, lambda: streams, parts.witness),
-            SegmentKeeper(thread, works, lambda: streams),
-            Repairing(streams.traffic.repairs, parts.disk_thread, clock),
-            Tiering(tier, clock, lambda: streams, streams.retry_removals),
-            tier,
-            node_pages(sources, lambda: self._is_ready, lambda: parts.metadata.problem),
-            discovery_of(config, parts.peers, parts.identity, answers),
-            clock,
+            ingest=ingest,
+            answers=answers,
+            cluster=cluster,
+            streams=streams,
+            server=server,
+            api=api,
+            tier=tier,
+            pages=node_pages(sources, lambda: self._is_ready, lambda: parts.metadata.problem),
+            discovery=discovery_of(config, parts.peers, parts.identity, answers),
+            work=(
+                cluster.run,
+                ingest.supervise,
+                answers.supervise,
+                api.run,
+                cursors.run,
+                partial(housekeeper.run, config.checkpoint_interval, interval),
+                *(partial(part.run, interval) for part in repeated),
+            ),
         )
 
     def _segment_works(self, parts: "_Parts", thread: PacedThread) -> tuple[Compactor, Rewriter, Scrubber]:
@@ -328,7 +351,7 @@ class Node:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
     """What stands below NATS and the sockets."""
 
@@ -346,7 +369,7 @@ class _Parts:
     """All that an earlier start wrote is there, also what it never synced."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Shell:
     """What stands on NATS and the sockets."""
 
@@ -354,34 +377,15 @@ class _Shell:
     answers: NatsLink
     cluster: ClusterMember
     streams: NodeStreams
-    cursors: CursorStore
     server: SocketServer
     api: RequestApi
-    keeper: Housekeeper
-    segment_keeper: SegmentKeeper
-    repairing: Repairing
-    tiering: Tiering
     tier: Tier
     pages: Pages
     """Of the HTTP port."""
     discovery: Discovery | None
     """Tells nodes that look for the cluster of it; None of a node that is alone."""
-    clock: Clock
-
-    def work(self, config: NodeConfig) -> tuple[Coroutine[Any, Any, None], ...]:
-        """Return what runs as long as the node does."""
-        return (
-            *((self.discovery.answer(self.clock),) if self.discovery is not None else ()),
-            self.cluster.run(),
-            self.ingest.supervise(),
-            self.answers.supervise(),
-            self.api.run(),
-            self.cursors.run(),
-            self.keeper.run(config.checkpoint_interval, config.maintenance_interval),
-            self.segment_keeper.run(config.maintenance_interval),
-            self.repairing.run(lambda: self.streams, config.maintenance_interval),
-            self.tiering.run(config.maintenance_interval),
-        )
+    work: tuple[Callable[[], Coroutine[Any, Any, None]], ...]
+    """Runs as long as the node does."""
 
 
 async def _metadata(disk: OsDisk, peers: PeerSettings, *, is_new: bool) -> MetadataQuorum:
@@ -430,13 +434,14 @@ async def _taking_part(group: MetadataQuorum, peers: PeerSettings, crash: Crash)
 def _tier(config: NodeConfig, disk: OsDisk, clock: Clock, tasks: asyncio.TaskGroup) -> Tier:
     uri = config.tier
     store = None if uri is None else ObjectStore.at(uri.get_secret_value())
-    return Tier(store, disk, clock, tasks, config.tier_cache_bytes, config.data)
-
-
-def _begin_reading(leading: LeadingStream, cursors: CursorStore, groups: GroupService) -> None:
-    """Have an internal stream read by whom it is for, if it is one."""
-    cursors.reign_begun(leading)
-    groups.reign_begun(leading)
+    return Tier(
+        store=store,
+        disk=disk,
+        clock=clock,
+        tasks=tasks,
+        held_bytes_max=config.tier_cache_bytes,
+        root=config.data,
+    )
 
 
 def _stream_services(
@@ -450,16 +455,16 @@ def _stream_services(
     ingest, answers = links
     catalog = parts.metadata.catalog
     return NodeServices(
-        clock,
-        parts.disk_thread,
-        GroupCommit(parts.disk_thread, answers.flush_raw, parts.crash),
-        Subscriptions(ingest, catalog.partitions_of, tasks),
-        answers.publish_raw,
-        _binds(catalog),
-        cluster.services,
-        tasks,
-        parts.crash,
-        tier,
+        clock=clock,
+        disk=parts.disk_thread,
+        group_commit=GroupCommit(parts.disk_thread, answers.flush_raw, parts.crash),
+        subscriptions=Subscriptions(ingest, catalog.partitions_of, tasks),
+        send_acks=answers.publish_raw,
+        binds=_binds(catalog),
+        cluster=cluster.services,
+        tasks=tasks,
+        crash=parts.crash,
+        tier=tier,
     )
 
 

@@ -84,24 +84,24 @@ def lone_services(
         """Nobody else can be elected."""
 
     return NodeServices(
-        clock,
-        disk,
-        group_commit,
-        Subscriptions(
+        clock=clock,
+        disk=disk,
+        group_commit=group_commit,
+        subscriptions=Subscriptions(
             NatsLink(NatsConfig(), LinkWatch("ingest", clock), crash), lambda _name: 0, asyncio.TaskGroup()
         ),
-        hear,
-        lambda _stream, _subject: False,
-        ClusterServices(
-            NodeId("sole"),
-            unlimited(),
-            NoSessions(),
-            Timers(clock),
-            propose,
-            lambda _node: NodeEpoch(1),
-            confirm,
+        send_acks=hear,
+        binds=lambda _stream, _subject: False,
+        cluster=ClusterServices(
+            node_id=NodeId("sole"),
+            lease=unlimited(),
+            sessions=NoSessions(),
+            timers=Timers(clock),
+            propose=propose,
+            epoch_of=lambda _node: NodeEpoch(1),
+            confirm=confirm,
         ),
-        asyncio.TaskGroup(),
-        crash,
-        Tier(None, MemoryDisk(), clock, asyncio.TaskGroup(), 1),
+        tasks=asyncio.TaskGroup(),
+        crash=crash,
+        tier=Tier(None, MemoryDisk(), clock, asyncio.TaskGroup(), 1),
     )

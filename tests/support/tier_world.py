@@ -208,7 +208,13 @@ async def tier_world(
         """Nobody else can be elected."""
 
     cluster = ClusterServices(
-        NODE, unlimited(), NoSessions(), Timers(clock), propose, lambda _node: NodeEpoch(1), confirm
+        node_id=NODE,
+        lease=unlimited(),
+        sessions=NoSessions(),
+        timers=Timers(clock),
+        propose=propose,
+        epoch_of=lambda _node: NodeEpoch(1),
+        confirm=confirm,
     )
     row = catalog.stream(NAME)
     assert row is not None

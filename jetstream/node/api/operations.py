@@ -78,7 +78,7 @@ _HEARD_NS: Final = 1_000_000_000
 """How long an update waits for the stream's leader to hear of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
     """What the API needs of its node."""
 

@@ -18,7 +18,7 @@ from jetstream.node.tiers.segment_cache import Tier
 from metadata.node.admission.door import Door
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Where a node's numbers are."""
 

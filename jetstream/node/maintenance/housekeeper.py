@@ -30,7 +30,7 @@ class Housekeeper:
         self,
         disk: DiskThread,
         clock: Clock,
-        streams: Callable[[], Iterable[StreamReplica]],
+        streams: Iterable[StreamReplica],
         witness: BootMarker,
     ) -> None:
         self._witness = witness
@@ -49,18 +49,16 @@ class Housekeeper:
         while True:
             await asyncio.sleep(interval.total_seconds())
             now = self._clock.monotonic()
-            await self._upkeep(
-                [s for s in self._streams() if s.upkeep.checkpoint_due(now)], Upkeep.checkpoint
-            )
-            await self._upkeep([s for s in self._streams() if s.upkeep.note_due()], Upkeep.write_note)
-            if any(stream.log.writer.may_lack_writes for stream in self._streams()):
+            await self._upkeep([s for s in self._streams if s.upkeep.checkpoint_due(now)], Upkeep.checkpoint)
+            await self._upkeep([s for s in self._streams if s.upkeep.note_due()], Upkeep.write_note)
+            if any(stream.log.writer.may_lack_writes for stream in self._streams):
                 await self._distrust()
 
     async def retain_every(self, interval: timedelta) -> None:
         """Remove what the streams' retention rules no longer keep, where they are led; followers follow."""
         while True:
             await asyncio.sleep(interval.total_seconds())
-            due = [s for s in self._streams() if s.leading is not None and s.upkeep.retention_due()]
+            due = [s for s in self._streams if s.leading is not None and s.upkeep.retention_due()]
             await self._upkeep(due, Upkeep.apply_retention)
             for stream in due:
                 if stream.leading is not None:

@@ -5,7 +5,7 @@ Which damaged part is asked of whom is decided by `RepairSearch`, what fits by `
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -31,17 +31,20 @@ _HOLES_AT_ONCE: Final = 16
 class Repairing:
     """Looks after the damaged logs of a node until cancelled."""
 
-    def __init__(self, exchange: RepairExchange, disk: DiskThread, clock: Clock) -> None:
+    def __init__(
+        self, exchange: RepairExchange, disk: DiskThread, clock: Clock, streams: Iterable[StreamReplica]
+    ) -> None:
         self._exchange = exchange
         self._disk = disk
         self._clock = clock
+        self._streams = streams
         self._searches: dict[Incarnation, RepairSearch] = {}
 
-    async def run(self, streams: Callable[[], Iterable[StreamReplica]], interval: timedelta) -> None:
+    async def run(self, interval: timedelta) -> None:
         """Repair what is damaged, at most ``interval`` after it was found, if anybody can help."""
         while True:
             await asyncio.sleep(interval.total_seconds())
-            damaged = [stream for stream in streams() if stream.log.reader.corrupt_ranges]
+            damaged = [stream for stream in self._streams if stream.log.reader.corrupt_ranges]
             kept = {stream.parts.incarnation for stream in damaged}
             self._searches = {each: search for each, search in self._searches.items() if each in kept}
             for stream in damaged:

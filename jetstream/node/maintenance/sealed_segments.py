@@ -7,7 +7,7 @@ written anew is looked at by the rewrite again, as what is left of its batches m
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -48,7 +48,7 @@ class SegmentKeeper:
         self,
         thread: PacedThread,
         works: Sequence[SegmentWork],
-        streams: Callable[[], Iterable[StreamReplica]],
+        streams: Iterable[StreamReplica],
     ) -> None:
         """``thread`` is that of ``works``, and ends with this."""
         self._thread = thread
@@ -68,7 +68,7 @@ class SegmentKeeper:
     async def _look_at_all(self) -> bool:
         """Give every stream a turn; tell whether one of them wants another at once."""
         wants_more = False
-        for stream in list(self._streams()):
+        for stream in list(self._streams):
             for work in self._works:
                 if stream.is_open and work.is_due(stream):
                     wants_more |= await _attempt(work, stream)

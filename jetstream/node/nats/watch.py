@@ -37,17 +37,18 @@ class LinkCounters:
 class LinkWatch:
     """Holds nats-py's callbacks for one connection.
 
-    ``on_gap`` is called when an interruption is over, with its time span.
+    Attributes:
+        on_gap: called when an interruption is over, with its time span.
     """
 
-    def __init__(self, role: str, clock: Clock, on_gap: Callable[[Gap], None] | None = None) -> None:
+    def __init__(self, role: str, clock: Clock) -> None:
         self.role = role
         self.counters = LinkCounters()
         self.last_error: Exception | None = None
         self.refusal: Exception | None = None
         """What a server said before it broke the connection: it tells more than the break after it."""
         self._clock = clock
-        self._on_gap = on_gap
+        self.on_gap: Callable[[Gap], None] = lambda _: None
         self._silent_until = clock.monotonic()
         self._unlogged = 0
         self._interrupted: tuple[GapKind, TimestampUs] | None = None
@@ -114,8 +115,7 @@ class LinkWatch:
         gap, self._interrupted = self.interruption, None
         if gap is not None:
             self.counters.reconnects += 1
-            if self._on_gap is not None:
-                self._on_gap(gap)
+            self.on_gap(gap)
 
     def lost(self) -> None:
         """Note that nats-py has given a client up."""

@@ -91,7 +91,7 @@ class NoSessions:
         return False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ClusterServices:
     """What a replica needs of the cluster."""
 
@@ -116,7 +116,7 @@ class ClusterServices:
         return isinstance(self.sessions, NoSessions)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeServices:
     """What a stream needs of its node."""
 

@@ -49,40 +49,22 @@ class NodeStreams:
         catalog: as far as it is applied here.
         traffic: what other nodes say to them.
         turns: of readers: short, and waited for, while one of the streams is appended to.
+        gone_listeners: called with every stream that is removed from this node.
+        reign_listeners: called whenever this node begins to lead a stream.
     """
 
-    def __init__(
-        self,
-        files: StreamFiles,
-        catalog: Catalog,
-        services: NodeServices,
-        stream_gone: Callable[[StreamName], None],
-        reign_begun: Callable[[LeadingStream], None],
-    ) -> None:
-        """Know of nothing yet; `begin` takes everything up.
-
-        Args:
-            files: where they lie.
-            catalog: as far as it is applied here.
-            services: what they need of the node.
-            stream_gone: told of every deleted stream.
-            reign_begun: told whenever this node begins to lead a stream.
-        """
+    def __init__(self, files: StreamFiles, catalog: Catalog, services: NodeServices) -> None:
+        """Know of nothing yet; `begin` takes everything up."""
         self.files = files
         self.catalog = catalog
         self._services = services
         self.turns: CatchUpQueue = services.disk.turns
         self._node_id: NodeId = services.cluster.node_id
-        self._stream_gone = stream_gone
+        self.gone_listeners: list[Callable[[StreamName], None]] = []
         self._movers: dict[Incarnation, ReplicaController] = {}
         self._early = EarlyFetches()
-
-        def begun(leading: LeadingStream) -> None:
-            self._early.reign_begun(leading)
-            reign_begun(leading)
-
-        self._reign_begun = begun
-        self.traffic = ReplicaTraffic(lambda: iter(self), self._find, self._early, catalog, services)
+        self.reign_listeners: list[Callable[[LeadingStream], None]] = [self._early.reign_begun]
+        self.traffic = ReplicaTraffic(self, self._find, self._early, catalog, services)
         self._tasks: asyncio.TaskGroup = services.tasks
         self._removals: dict[Incarnation, asyncio.Task[None]] = {}
         self._began = False
@@ -210,6 +192,10 @@ class NodeStreams:
             self._begin_removal(removal)
         self._services.subscriptions.counts_changed()
 
+    def _reign_begun(self, leading: LeadingStream) -> None:
+        for listener in self.reign_listeners:
+            listener(leading)
+
     def _changed(self, row: Stream) -> None:
         if row.leader != self._node_id:
             self._early.forget(row.incarnation, row.leader_epoch)
@@ -257,7 +243,8 @@ class NodeStreams:
         mover = self._movers.get(removal.incarnation)
         if mover is not None:
             mover.changed(None)
-            self._stream_gone(removal.name)
+            for listener in self.gone_listeners:
+                listener(removal.name)
             await mover.settled()
             self._movers.pop(removal.incarnation, None)
         try:

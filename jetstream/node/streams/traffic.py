@@ -71,7 +71,7 @@ class ReplicaTraffic:
 
     def __init__(
         self,
-        replicas: Callable[[], Iterable[StreamReplica]],
+        replicas: Iterable[StreamReplica],
         find: Callable[[Incarnation], StreamReplica | None],
         early: EarlyFetches,
         catalog: Catalog,
@@ -80,7 +80,7 @@ class ReplicaTraffic:
         """Speak for replicas.
 
         Args:
-            replicas: yields those whose log is open.
+            replicas: those whose log is open.
             find: returns one of them.
             early: keeps what comes too early.
             catalog: as far as it is applied here.
@@ -133,13 +133,13 @@ class ReplicaTraffic:
 
     def connected(self, peer: NodeId) -> None:
         """See `SessionHost.connected`: fetch whatever the peer leads."""
-        for replica in self._replicas():
+        for replica in self._replicas:
             if replica.following is not None and replica.following.leader == peer:
                 replica.following.connected()
 
     def disconnected(self, peer: NodeId) -> None:
         """See `SessionHost.disconnected`."""
-        for replica in self._replicas():
+        for replica in self._replicas:
             if replica.following is not None and replica.following.leader == peer:
                 replica.following.disconnected()
 
@@ -169,6 +169,6 @@ class ReplicaTraffic:
         self._tell_leaders(FollowerLost(peer))
 
     def _tell_leaders(self, event: Event) -> None:
-        for replica in self._replicas():
+        for replica in self._replicas:
             if replica.leading is not None:
                 replica.leading.reign.tell(event)

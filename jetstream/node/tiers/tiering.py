@@ -41,7 +41,7 @@ class Tiering:
         self,
         tier: Tier,
         clock: Clock,
-        streams: Callable[[], Iterable[LedStream]],
+        streams: Iterable[LedStream],
         retry_removals: Callable[[], None],
     ) -> None:
         self._tier = tier
@@ -104,7 +104,7 @@ class Tiering:
         return tuple(stream for stream in streams if stream.leads)
 
     def _tiered(self) -> tuple[LedStream, ...]:
-        return tuple(stream for stream in self._streams() if stream.tiered.border is not None)
+        return tuple(stream for stream in self._streams if stream.tiered.border is not None)
 
     def _turn_of(self, stream: LedStream) -> TierTurn | None:
         """Return a turn for a stream, None if it is not the time for it: the others took a while."""

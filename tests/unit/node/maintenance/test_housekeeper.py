@@ -54,12 +54,13 @@ def test_a_closed_log_is_no_failed_one(
                 replica.log.writer.fail(failure)
             await thread.call(replica.log.close)
 
-            def streams() -> Iterator[StreamReplica]:
-                nonlocal turns
-                turns += 1
-                yield replica
+            class Streams:
+                def __iter__(self) -> Iterator[StreamReplica]:
+                    nonlocal turns
+                    turns += 1
+                    yield replica
 
-            housekeeper = Housekeeper(thread, clock, streams, witness)
+            housekeeper = Housekeeper(thread, clock, Streams(), witness)
             ticking = tasks.create_task(housekeeper.checkpoint_every(timedelta(0)))
             await until(lambda: turns > 9)
             ticking.cancel()

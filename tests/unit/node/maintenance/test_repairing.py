@@ -64,10 +64,10 @@ def test_what_can_be_repaired_does_not_wait_behind_what_cannot() -> None:
         peer, counts = Peer(content), {REPAIRED: 0}
         parts = SimpleNamespace(incarnation=Incarnation("life"), counts=counts)
         stream = cast("StreamReplica", SimpleNamespace(name=StreamName("orders"), log=log, parts=parts))
-        repairing = Repairing(cast("RepairExchange", peer), thread, clock)
+        repairing = Repairing(cast("RepairExchange", peer), thread, clock, [stream])
         try:
             async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(repairing.run(lambda: [stream], timedelta(milliseconds=1)))
+                running = tasks.create_task(repairing.run(timedelta(milliseconds=1)))
                 await until(lambda: counts[REPAIRED] == 1)
                 running.cancel()
         finally:

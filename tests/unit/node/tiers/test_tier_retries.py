@@ -42,7 +42,7 @@ async def check_pauses(
 
 
 def tiering_of(world: TierWorld) -> Tiering:
-    return Tiering(world.tier, world.clock, lambda: [world], lambda: None)
+    return Tiering(world.tier, world.clock, [world], lambda: None)
 
 
 def test_uploads_pause_for_longer_and_longer_but_a_minute_at_most_and_anew_after_a_success() -> None:
@@ -97,7 +97,7 @@ def test_the_loop_leaves_a_store_alone_that_failed_and_goes_on_when_the_pause_is
             asyncio.TaskGroup() as tasks,
         ):
             world.publish(4)
-            tiering = Tiering(world.tier, world.clock, lambda: [world], count_round)
+            tiering = Tiering(world.tier, world.clock, [world], count_round)
             loop = tasks.create_task(tiering.run(timedelta(0)))
             await until(lambda: world.tiered.problem is not None)
             objects.is_down = False
