@@ -76,7 +76,7 @@ _READER_THREADS: Final = 2
 
 
 class Node:
-    """One node; an async context manager that is ready once entered."""
+    """A node; an async context manager that is ready once entered."""
 
     def __init__(self, config: NodeConfig, clock: Clock | None = None) -> None:
         self.config = config
@@ -93,7 +93,7 @@ class Node:
 
     @property
     def endpoints(self) -> list[tuple[str, str]]:
-        """What can be connected to, as (name, address)."""
+        """The listening addresses, as (name, address)."""
         endpoints = [("socket", f"{self.socket_host}:{self.socket_port}")]
         if self.http_address is not None:
             endpoints.append(("http", "{}:{}".format(*self.http_address)))
@@ -353,7 +353,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """What stands below NATS and the sockets."""
+    """The parts below NATS and the sockets."""
 
     disk: OsDisk
     identity: str
@@ -371,7 +371,7 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shell:
-    """What stands on NATS and the sockets."""
+    """The parts above NATS and the sockets."""
 
     ingest: NatsLink
     answers: NatsLink
@@ -410,7 +410,7 @@ async def _metadata(disk: OsDisk, peers: PeerSettings, *, is_new: bool) -> Metad
 
 @asynccontextmanager
 async def _taking_part(group: MetadataQuorum, peers: PeerSettings, crash: Crash) -> AsyncIterator[None]:
-    """Have the node's part of the metadata group run inside; its failure stops the node.
+    """Run the node's part of the metadata group inside; its failure stops the node.
 
     The metadata log is closed at the end.
     """

@@ -1,4 +1,4 @@
-"""What the internal streams are told to be, and how they come into being."""
+"""The settings of the internal streams, and their creation."""
 
 from collections.abc import Collection
 from contextlib import suppress

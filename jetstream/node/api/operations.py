@@ -1,4 +1,4 @@
-"""What the requests of the API do, on the node that is to answer them."""
+"""The operations of the request API, on the node that answers a request."""
 
 import asyncio
 import logging
@@ -80,7 +80,7 @@ _HEARD_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """What the API needs of its node."""
+    """The parts of a node that the API uses."""
 
     clock: Clock
     link: NatsLink

@@ -1,4 +1,4 @@
-"""What the requests of the API do to partitioned streams: the same to every partition.
+"""The operations of the request API on partitioned streams: the same to every partition.
 
 A partitioned stream is its partitions, and each of them is changed by a command of its own. If that fails in
 the middle, the error says so, and the same request does the rest.
@@ -70,7 +70,7 @@ _StreamRequest = (
 
 @dataclass(frozen=True, slots=True)
 class OneStream:
-    """What is done to single streams."""
+    """The operations on a single stream."""
 
     propose: Callable[[Command], Awaitable[Event]]
     """Have a command applied; raises the refusal."""
@@ -89,7 +89,7 @@ class PartitionedStreams:
         self._one = one
 
     def is_asked(self, request: Request) -> bool:
-        """Tell whether a request is one about a partitioned stream, to be answered by `answer`."""
+        """Return whether a request is one about a partitioned stream, to be answered by `answer`."""
         if isinstance(request, CreateStreamRequest):
             return request.is_partitioned
         return isinstance(request, _StreamRequest) and self._catalog.is_partitioned(request.name)

@@ -1,7 +1,7 @@
 """The request API: any node takes a request, the one that knows answers.
 
 All nodes of a cluster share the subscription to the API's subjects, so that NATS gives each request to one of
-them. What another node answers better (`metadata.api.routing`) is sent on to it. What a request changes goes
+them. A request that another node answers better (`metadata.api.routing`) is sent on to it. A change goes
 through the catalogue, which tells the nodes' streams; a crash in between is finished at the next start.
 """
 
@@ -153,7 +153,7 @@ class RequestApi:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _last_known(self, request: StreamInfoRequest) -> bytes:
-        """Tell what this node knows of a stream whose leader does not answer: who was in sync, for one."""
+        """Return the catalogue's part of the info of a stream whose leader does not answer."""
         info = await self._operations.answer(request)
         if isinstance(info, StreamInfo) and info.leader not in (None, self._node_id):
             info = info.model_copy(update={"reason": f"{info.leader}, its leader, does not answer"})

@@ -1,4 +1,4 @@
-"""What the request API tells of a stream: its row of the catalogue and its live state here."""
+"""A stream's info: its row of the catalogue and its live state on this node."""
 
 from bisect import bisect_left
 from datetime import timedelta

@@ -1,7 +1,7 @@
 """How a node without a list of voters finds its cluster over NATS, or forms one with others.
 
 Nodes publish their notices (`metadata.formation`) on ``<api prefix>.discovery``, and all of them hear all.
-What a node has promised, and which cluster it belongs to, is in its data directory before it is said:
+A node's promise, and the cluster it belongs to, are in its data directory before they are published:
 
     name       content
     formation  state file: ``promised``, the candidates of the only set that this node ever promises, and
@@ -59,7 +59,7 @@ _RECORD: Final = TypeAdapter(FormationRecord)
 
 
 class Discovery:
-    """One node's part, on one connection to NATS; used on the loop's thread.
+    """This node's part in discovery, on one connection to NATS; used on the loop's thread.
 
     Attributes:
         formation: what was agreed so far.
@@ -128,7 +128,7 @@ class Discovery:
         return voters
 
     async def answer(self, clock: Clock) -> None:
-        """Tell those that look for the cluster of it, until cancelled."""
+        """Answer the nodes that look for the cluster, until cancelled."""
         while True:
             for action in self.formation.handle(await self._heard.get(), clock.monotonic()):
                 assert isinstance(action, Say), f"a cluster that is there decides nothing: {action}"

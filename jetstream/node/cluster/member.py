@@ -157,7 +157,7 @@ class ClusterMember:
         return replace(registration, lost=lost, restored=restored_replicas(rows, own, held))
 
     async def leave(self) -> None:
-        """Have others lead what they can."""
+        """Hand leadership over to other replicas, where they can lead."""
         if self._sessions is not None and self.services.node_epoch:
             if not await self._membership.stop(_HAND_OVER_SECONDS):
                 _log.warning("stopping without having handed over everything")
@@ -179,7 +179,7 @@ class ClusterMember:
     # --- what the catalogue says (CatalogListener) -------------------------------------------------
 
     def applied(self, events: Events) -> None:
-        """Learn which nodes come and go."""
+        """Handle nodes that were registered or removed."""
         for event in events:
             match event:
                 case NodeRegistered(node):
@@ -191,7 +191,7 @@ class ClusterMember:
                     pass
 
     def restored(self) -> None:
-        """Learn that any node may have come or gone."""
+        """Handle a restored catalogue: any node may have been registered or removed."""
         nodes = {node.node_id: node for node in self._group.catalog.nodes()}
         for node in nodes.values():
             self._meet(node)
@@ -207,7 +207,7 @@ class ClusterMember:
             self._sessions.meet(node.node_id, Address(node.peer_host, node.peer_port))
 
     def _part(self, node_id: NodeId) -> None:
-        """Have nothing to do with a node that is none any more; a voter is one for ever."""
+        """Close the session with a node that was removed; voters are not removed."""
         if self._sessions is not None and node_id not in self._peers.voters:
             self._sessions.part(node_id)
             self._membership.heard(node_id)

@@ -1,4 +1,4 @@
-"""What streams have to be appended: a leader's group, and what a follower got of its leader.
+"""The appends of streams: a leader's group, and the batches a follower got of its leader.
 
 Each is written by the disk thread, or by the event loop where that is only a short write (`DiskThread`).
 
@@ -22,7 +22,7 @@ from jetstream.node.disk.open_log import OpenedLog
 
 @dataclass(slots=True, eq=False)
 class GroupAppend:
-    """One stream's group on its way to the disk.
+    """A stream's group on its way to the disk.
 
     Attributes:
         log: where to.
@@ -70,7 +70,7 @@ class GroupAppend:
         return self.written is not None
 
     def only_writes(self) -> bool:
-        """Tell whether `write` will be one write and nothing else that a disk is asked for."""
+        """Return whether `write` will be one write and nothing else that a disk is asked for."""
         return self.log.writer.only_writes(self.batches, self.now)
 
     def write(self) -> None:
@@ -175,7 +175,7 @@ def _refused_behind(log: Log) -> JetstreamError:
 
 @dataclass(slots=True)
 class DiskCounters:
-    """What was done since the node started; read anywhere."""
+    """Counts since the node started; read on any thread."""
 
     commits: int = 0
     groups: int = 0

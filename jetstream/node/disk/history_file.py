@@ -1,4 +1,4 @@
-"""What a stream knows of all its records, also of those that are gone: last txid, publishers' sessions.
+"""A stream's last txid and its publishers' sessions, also of records that are gone.
 
 A txid below the stream's last one is refused, and a repeated message of a session is not stored again. So a
 node that starts must know the last one of each for certain, however long ago it was, and also if its record
@@ -121,7 +121,7 @@ class PublisherStateFile:
 
     @property
     def latest(self) -> LastTxid:
-        """What is known now."""
+        """The last txid of all records stored so far."""
         return self._latest
 
     def appended(self, batches: Sequence[UnsealedBatch], places: Sequence[StoredPlace] = ()) -> None:
@@ -154,7 +154,7 @@ class PublisherStateFile:
         self._sessions.resize(session_window_us)
 
     def is_due(self, durable_end: Offset) -> bool:
-        """Tell whether `write` should be called."""
+        """Return whether `write` should be called."""
         waiting = self._waiting
         return waiting is not None and waiting.last.end <= durable_end
 
@@ -171,7 +171,7 @@ class PublisherStateFile:
             self._waiting = None
 
     def is_held_due(self, now: TimestampUs, high_watermark: Offset) -> bool:
-        """Tell whether `write_held` would write something."""
+        """Return whether `write_held` would write something."""
         # An offset that is too low does no harm.
         return (self._fates.overdue(now, high_watermark) is None) != (self._noted.held is None)
 

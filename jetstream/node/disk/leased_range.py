@@ -83,7 +83,7 @@ class Body:
         return bytes(room)
 
     def is_warm(self, length: int) -> bool:
-        """Tell whether the next ``length`` bytes are in the page cache, as far as probes can see."""
+        """Return whether the next ``length`` bytes are in the page cache, as far as probes can see."""
         end = min(self.end, self.position + length)
         if end <= self.warm_end:
             return True

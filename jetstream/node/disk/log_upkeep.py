@@ -1,4 +1,4 @@
-"""What a log needs besides appends: checkpoints when it falls quiet, notes, retention, truncation, settings.
+"""The upkeep of a log: checkpoints when it falls quiet, notes, retention, truncation, settings.
 
 The methods that touch the disk run on the disk thread; the questions are asked on the loop.
 """

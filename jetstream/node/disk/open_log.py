@@ -1,6 +1,6 @@
 """From a stream's directory to everything its task begins with; runs on the disk thread.
 
-The log recovers itself (`Log.open`). What the sequencer must remember of it, message ids above all, is read
+The log recovers itself (`Log.open`). The sequencer's memory, message ids above all, is read
 back from the stored batches of one dedupe window, so that a restart answers a retry as the process before
 would have; the last transaction id and the publishers' sessions however old they are
 (`PublisherStateFile`). A follower replays the batches that it appends, so that it can lead at once.
@@ -159,7 +159,7 @@ class OpenedLog:
         self.note.take_in(newer, noted.last.txid, self.log)
 
     def begin_anew(self, offset: Offset, noted: PublisherState | None, reset: Callable[[], None]) -> None:
-        """Have ``reset`` empty the log, which then begins at ``offset``.
+        """Empty the log by ``reset``; it then begins at ``offset``.
 
         Args:
             offset: where it begins.
@@ -336,7 +336,7 @@ def begin_at_tier(opened: OpenedLog, mark: TierMark) -> None:
 
 
 def needs_tier(log: Log, mark: TierMark | None, *, is_unclean: bool) -> bool:
-    """Tell whether a log that is to be led must begin anew where the object store ends.
+    """Return whether a log that is to be led must begin anew where the object store ends.
 
     It lacks what is there: it is the first log of a stream that is made again, or, as only an unclean
     election can have it, one that was not in sync. Such a log may also have other records than the store;

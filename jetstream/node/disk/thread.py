@@ -1,8 +1,8 @@
 """The one thread that writes to a data directory: appends, syncs, everything blocking.
 
 The thread takes all appends that are waiting, writes them, syncs the dirty logs together (`SyncScheduler`),
-and returns all results in one wake-up of the loop. Who wants to know that an append is written while its sync
-still runs is told in one wake-up more; a commit that nobody asks that of has none.
+and returns all results in one wake-up of the loop. A stream that awaits the write of an append while its sync
+still runs is notified in one more wake-up; other commits have none.
 
 While the thread has nothing to do, a short commit is made on the loop instead, or the write of one that
 followers await (`DiskCommit.commit_shortly`). Nothing of a log is ever done on both at a time.
@@ -35,7 +35,7 @@ _PAUSE_SECONDS: Final = 0.001
 
 @dataclass(slots=True, eq=False)
 class _Appends:
-    """What was handed over together.
+    """Appends that were handed over together.
 
     Attributes:
         appends: in order.

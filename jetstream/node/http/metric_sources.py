@@ -42,7 +42,7 @@ Sample = tuple[tuple[str, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One metric; ``read`` yields (label values, value), and may have to wait between two of them."""
+    """A metric; ``read`` yields (label values, value), and may have to wait between two of them."""
 
     name: str
     kind: Literal["counter", "gauge"]

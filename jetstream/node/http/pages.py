@@ -1,4 +1,4 @@
-"""What the HTTP port answers: probes and metrics, from the first moment of a start to the last of a stop.
+"""The pages of the HTTP port: probes and metrics, from the first moment of a start to the last of a stop.
 
 `exposition` writes a node's metrics in Prometheus's text format.
 
@@ -82,7 +82,7 @@ def judge(
 
 
 class _Only(Collector):
-    """What Prometheus's writer takes: here one family of samples."""
+    """A collector of one family of samples, as Prometheus's writer takes it."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family

@@ -35,7 +35,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a path answers."""
+    """The response to a path."""
 
     status: HTTPStatus
     content_type: str

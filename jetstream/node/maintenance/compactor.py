@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CompactionCounters:
-    """What was compacted since the start of the node; written on the loop, but for the bytes."""
+    """Counts of compaction since the start of the node; written on the loop, but for the bytes."""
 
     passes: int = 0
     failures: int = 0

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RewriteCounters:
-    """What was rewritten since the start of the node; written on the loop."""
+    """Counts of the sealed rewrite since the start of the node; written on the loop."""
 
     segments: int = 0
     replaced_bytes: int = 0

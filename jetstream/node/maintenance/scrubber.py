@@ -21,7 +21,7 @@ from jetstream.node.runtime.paced_thread import PacedThread
 
 @dataclass(slots=True)
 class ScrubCounters:
-    """What was read again since the start of the node; written on the loop, but for the bytes."""
+    """Counts of the scrub since the start of the node; written on the loop, but for the bytes."""
 
     segments: int = 0
     read_bytes: int = 0

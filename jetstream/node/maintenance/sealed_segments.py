@@ -1,4 +1,4 @@
-"""What reads sealed segments whole: compaction, the sealed rewrite and the scrub, in turn, on one thread.
+"""Work that reads sealed segments whole: compaction, the sealed rewrite and the scrub, on one thread.
 
 That thread reads and writes for long; the disk thread, on which publishers wait, is called for moments: to
 put a rewritten segment in its place, and a state on record. Compaction comes first. A segment that it has
@@ -22,11 +22,11 @@ _log = logging.getLogger(__name__)
 
 
 class SegmentWork(Protocol):
-    """One of the three."""
+    """Compaction, the sealed rewrite or the scrub."""
 
     @property
     def counters(self) -> CompactionCounters | RewriteCounters | ScrubCounters:
-        """What was done."""
+        """Counts since the start of the node."""
 
     def is_due(self, stream: StreamReplica) -> bool:
         """Whether there may be something to do; the stream is open."""
@@ -42,7 +42,7 @@ class SegmentWork(Protocol):
 
 
 class SegmentKeeper:
-    """Has done what is due until cancelled."""
+    """Runs the segment work that is due until cancelled."""
 
     def __init__(
         self,

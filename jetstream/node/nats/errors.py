@@ -1,4 +1,4 @@
-"""What ``-ERR`` of a NATS server means for the connection's subscriptions; pure.
+"""The meaning of a NATS server's ``-ERR`` for the connection's subscriptions; pure.
 
 Nothing is decided here about the connection itself: a server ends those that it does not want to keep.
 """

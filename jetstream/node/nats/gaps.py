@@ -18,7 +18,7 @@ GAPS_KEPT_MAX: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """One possible gap, ``since <= t < until``."""
+    """A possible gap, ``since <= t < until``."""
 
     kind: GapKind
     since: TimestampUs

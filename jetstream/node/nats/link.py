@@ -1,8 +1,8 @@
-"""One supervised connection to NATS.
+"""A supervised connection to NATS.
 
 nats-py connects, authenticates, discovers and reconnects; should it give up for good, the link opens a fresh
 client. The link itself subscribes, on every connection anew, and asks again for what the server refuses.
-Every interruption is told to the owner as a possible gap.
+The owner is notified of every interruption as a possible gap.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ Respond = Callable[[ServiceRequest], None]
 
 
 class NatsLink:
-    """One connection to NATS that comes back by itself."""
+    """A connection to NATS that comes back by itself."""
 
     def __init__(self, config: NatsConfig, watch: LinkWatch, crash: Crash) -> None:
         self.watch = watch
@@ -90,7 +90,7 @@ class NatsLink:
 
     @property
     def refused(self) -> list[Route]:
-        """What the server does not let this connection subscribe to; it is asked again and again."""
+        """Subscriptions that the server refuses to this connection; they are requested again and again."""
         return self._routes.refused
 
     @property
@@ -174,10 +174,10 @@ class NatsLink:
                     await asyncio.sleep(self._config.reconnect_wait.total_seconds())
 
     async def subscribe(self, route: Route) -> None:
-        """Want the messages of ``route``; on return the server has the subscription, or refuses it.
+        """Subscribe to ``route``; on return the server has the subscription, or refuses it.
 
-        While the connection is down it has it before the link says that it is connected again. What it
-        refuses is asked again, until `unsubscribe`.
+        While the connection is down the server has it before the link is connected again. A refused
+        subscription is requested again, until `unsubscribe`.
         """
         self._routes.add(route)
         if self._client.is_connected:

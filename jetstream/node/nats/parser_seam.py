@@ -69,7 +69,7 @@ def check_seam(client: Client) -> None:
 
 
 class DropKind(StrEnum):
-    """What of what a publisher sent is passed on to nobody."""
+    """The kinds of messages that are dropped."""
 
     SUBJECT = "subject"
     """A message whose subject the pattern of its subscription does not match."""
@@ -118,7 +118,7 @@ class BatchingParser:
     def reset(self) -> None:
         """Give the connection up; nats-py calls this when it has decided to make another one.
 
-        It closes the old one a turn of the loop later. What that still delivers may be the rest of the
+        It closes the old one a turn of the loop later. The old one may still deliver the rest of the
         message that is forgotten here, and a payload must not be read as commands.
         """
         self._transport.drop()
@@ -187,7 +187,7 @@ class BatchingParser:
 
 
 def has_jetstream(client: Client) -> bool:
-    """Tell whether the connected server says in its INFO that its own JetStream is enabled."""
+    """Return whether the connected server says in its INFO that its own JetStream is enabled."""
     return bool(client._server_info.get("jetstream", False))
 
 
@@ -321,8 +321,8 @@ async def cancellable(call: Awaitable[T]) -> T:
     """Await a call of nats-py without losing our own cancellation.
 
     nats-py waits with ``asyncio.wait_for``, which up to Python 3.11 returns its result to a task that is
-    cancelled in the very turn in which that comes; some methods catch `asyncio.CancelledError`, too. Who was
-    cancelled would live on. Not for a task that goes on after its cancellation, to clean up.
+    cancelled in the very turn in which that comes; some methods catch `asyncio.CancelledError`, too. A task
+    that was cancelled would live on. Not for a task that goes on after its cancellation, to clean up.
     """
     try:
         return await call
@@ -386,8 +386,8 @@ class RawPublisher:
     def write(self, commands: bytes, lost: Lost) -> None:
         """Hand whole PUB commands to the connection; call ``lost`` if it is down or its buffer is full.
 
-        What is not written is lost, as NATS allows: a publisher that hears nothing retries. That may be known
-        only at the end of the loop's turn.
+        Commands that are not written are lost, as NATS allows: a publisher without an answer retries.
+        ``lost`` may be called only at the end of the loop's turn.
         """
         if self._writer() is None:
             lost()

@@ -21,7 +21,7 @@ from metadata.stream_config import StreamConfig
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """What a feed is about; partitions that agree in it share one."""
+    """The key of a feed; partitions with the same key share one."""
 
     partitioned: str
     subject: str
@@ -94,7 +94,7 @@ class PartitionFeed:
             del self._members[number]
 
     def count_changed(self) -> None:
-        """Learn that another number of partitions share the messages."""
+        """Handle a changed number of partitions that share the messages."""
         self._begin_to_settle()
 
     @property

@@ -1,4 +1,4 @@
-"""What one link is subscribed to: asked for on every connection, and again while it is refused."""
+"""The subscriptions of a link: requested on every connection, and again while they are refused."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ _PAUSE_S_MAX: Final = 30.0
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """One subscription that survives reconnects and fresh clients.
+    """A subscription that survives reconnects and fresh clients.
 
     Attributes:
         deliver: gets its messages.

@@ -1,4 +1,4 @@
-"""What the streams that a node leads hear of their subjects: alone, or as partitions together."""
+"""The subscriptions of the streams that a node leads: alone, or as partitions together."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from metadata.stream_config import StreamConfig
 
 
 class Subscription(Protocol):
-    """One stream's; begun at most once, and ended any number of times."""
+    """A stream's subscription; begun at most once, and ended any number of times."""
 
     @property
     def problem(self) -> JetstreamError | None:
@@ -91,7 +91,7 @@ class Subscriptions:
         return _PartitionSubscription(partial(self._feed, fed_by(config)), config.partition, deliver)
 
     def counts_changed(self, partitioned: str | None = None) -> None:
-        """Learn that another number of partitions share the messages of a stream; None: of any stream."""
+        """Handle a changed number of partitions that share the messages of a stream; None: of any stream."""
         for fed, feed in self._feeds.items():
             if partitioned in (None, fed.partitioned):
                 feed.count_changed()

@@ -55,7 +55,7 @@ class DirectTransport(TcpTransport):
         self._protocol: _Protocol | None = None
 
     def __bool__(self) -> bool:
-        """Be kept by nats-py, which makes a transport of its own where there is a false one."""
+        """Return True: nats-py replaces a transport that is false by one of its own."""
         return True
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:

@@ -1,4 +1,4 @@
-"""What happens to one NATS connection: counted, logged, and told as a possible gap once it is over."""
+"""The events of a NATS connection: counted, logged, and recorded as a possible gap once they are over."""
 
 import logging
 from collections import Counter
@@ -25,7 +25,7 @@ _LINE_NS: Final = 1_000_000_000
 
 @dataclass(slots=True)
 class LinkCounters:
-    """What happened on a connection since the start."""
+    """Counts of a connection since the start."""
 
     reconnects: int = 0
     slow_consumers: int = 0

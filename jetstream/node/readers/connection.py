@@ -1,4 +1,4 @@
-"""One reader's connection: its socket, its protocol machine, its output.
+"""A reader's connection: its socket, its protocol machine, its output.
 
 Bytes go to the machine, requests to the `RequestServer` it was given, responses to the output. A
 connection that cannot send is not read from any further, so what a slow reader holds is bounded: its
@@ -55,7 +55,7 @@ _GONE: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.
 
 @dataclass(slots=True)
 class SocketCounters:
-    """What the socket server has done since it started."""
+    """Counts of the socket server since it started."""
 
     connections_opened: int = 0
     connections_closed: int = 0
@@ -98,7 +98,7 @@ class RequestServer(Protocol):
 
 @dataclass(slots=True)
 class ConnectionServices:
-    """What a connection needs of its server."""
+    """The parts of the server that a connection uses."""
 
     loop: asyncio.AbstractEventLoop
     executor: Executor
@@ -361,7 +361,7 @@ class SocketConnection:
 
 
 def turn_away(sock: socket.socket) -> None:
-    """Tell a peer for whom there is no room, if it listens, and close."""
+    """Refuse a peer for which there is no room, if it reads that, and close."""
     try:
         sock.send(encode_farewell(Overloaded("too many connections")), socket.MSG_NOSIGNAL)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Answers the socket protocol's requests from the node's streams: finds, plans, verifies, responds.
 
-What a reader may see is decided by `jetstream.fetch`; here is only who to ask, which thread does it, and
-who has to be told later.
+`jetstream.fetch` decides which records a reader may see; the dispatcher finds the stream, the thread, and the
+requests that are answered later.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """Who answers a hello."""
+    """The node as it names itself in the response to a hello."""
 
     node: str
     version: str

@@ -111,7 +111,7 @@ class SocketLine:
 
 
 def _is_local(sock: socket.socket) -> bool:
-    """Tell whether the peer is on this machine: it comes from the address that it has come to."""
+    """Return whether the peer is on this machine: it comes from the address that it has come to."""
     try:
         return bool(sock.getpeername()[0] == sock.getsockname()[0])
     except OSError:  # gone already

@@ -104,7 +104,7 @@ class LongPolls:
     # --- deadlines -----------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """Have the timer ring at the earliest deadline."""
+        """Schedule the timer at the earliest deadline."""
         deadline = self._parked.next_deadline
         if deadline is None:
             return

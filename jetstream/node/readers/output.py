@@ -1,4 +1,4 @@
-"""What one connection still has to send: headers from memory, bodies from segment files.
+"""The unsent output of a connection: headers from memory, bodies from segment files.
 
 A body is a range of a leased segment file, not in our memory; what was selected of one, and one of a few
 kilobytes, goes out with its header, from memory. Whether a body's pages are in the page cache is asked
@@ -9,7 +9,7 @@ read.
 file themselves.
 
 Nothing is lent: a reader opens the file by its name, if the system lets it, and knows by device and inode
-whether it is still that one. What it reads has the checksums, offsets and epoch that a body has on the way.
+whether it is still that one. The bytes have the checksums, offsets and epoch that a body has on the way.
 """
 
 import os

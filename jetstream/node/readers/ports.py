@@ -1,4 +1,4 @@
-"""What the socket server asks of the node's streams."""
+"""The ports of the socket server to the node's streams."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ class TierAccess(Protocol):
         """
 
     def is_moving(self, away: SegmentAway) -> bool:
-        """Tell whether it is on its way here, and moves."""
+        """Return whether it is on its way here, and moves."""
 
 
 class ReadableStream(Protocol):
@@ -56,7 +56,7 @@ class ReadableStream(Protocol):
 
     @property
     def readable(self) -> Readable:
-        """What can be read of it here, in whatever place; asked as the log is."""
+        """The records that can be read here, in the log or the object store; used as the log is."""
 
     @property
     def tiered(self) -> TierAccess:

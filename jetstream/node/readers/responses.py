@@ -1,4 +1,4 @@
-"""What a reader is told of a stream at one moment: the headers of responses, and what decides about them.
+"""The headers of responses about a stream at one moment.
 
 `metadata_page` lists the streams and nodes of the cluster, a page at a time; every node has all of them.
 """

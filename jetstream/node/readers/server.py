@@ -146,7 +146,7 @@ class SocketServer:
         assert not self._connections, "N5: a stopped server has no connections"
 
     def stream_gone(self, name: StreamName) -> None:
-        """Tell those who wait for ``name`` that it was deleted or went offline."""
+        """Answer the fetches parked on ``name``, which was deleted or went offline."""
         self._dispatcher.stream_gone(name)
 
     def _admit(self, sock: socket.socket, peer: str) -> None:

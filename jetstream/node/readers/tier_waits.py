@@ -13,7 +13,7 @@ TIER_SECONDS: Final = 5.0
 
 
 class TierWaits:
-    """Who waits, until what they wait for is here or the time is over."""
+    """The requests that wait until a segment has been brought in or the time is over."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class TierWaits:
         over: Callable[[Pending, ReadableStream, SegmentAway], None],
         serve: Callable[[SocketConnection], None],
     ) -> None:
-        """Be told what to do.
+        """Use these callbacks.
 
         Args:
             again: answers a request that need not wait any more, as if it had just come.
@@ -38,7 +38,7 @@ class TierWaits:
         return self._waiting
 
     def begin(self, pending: Pending, stream: ReadableStream, away: SegmentAway) -> None:
-        """Have what is away brought in, and answer then.
+        """Bring in what is away, and answer then.
 
         Raises:
             TierUnavailable: the store did not give it a moment ago.

@@ -1,1 +1,1 @@
-"""One replica of a stream on this node, led or followed."""
+"""A replica of a stream on this node, led or followed."""

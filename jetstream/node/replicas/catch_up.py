@@ -1,4 +1,4 @@
-"""Who of the followers that are not in sync is served next, on the whole node."""
+"""The order in which the node serves the followers that are not in sync."""
 
 import asyncio
 from collections.abc import Callable, Hashable

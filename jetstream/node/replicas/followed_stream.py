@@ -1,4 +1,4 @@
-"""One stream that another node leads: fetches → disk → acknowledgements.
+"""A stream that another node leads: fetches → disk → acknowledgements.
 
 It decides nothing: `Follower` says what to ask for and what to cut, `Log` stores.
 """
@@ -71,7 +71,7 @@ class FollowingStream:
 
     @property
     def leader(self) -> NodeId | None:
-        """Whom it follows."""
+        """The node that it follows."""
         return self._follower.leader
 
     @property
@@ -94,11 +94,11 @@ class FollowingStream:
             await self._settled
 
     def connected(self) -> None:
-        """Learn that the leader can be reached (again)."""
+        """Handle that the leader can be reached (again)."""
         self._tell(LeaderConnected())
 
     def disconnected(self) -> None:
-        """Learn that answers will not come."""
+        """Handle that answers will not come."""
         self._tell(LeaderDisconnected())
 
     def answered(self, message: Answer) -> None:

@@ -61,7 +61,7 @@ class FollowerResponses:
     def serve(self, serve: ServeFollower, *, in_sync: bool, joins: bool) -> None:
         """Send batches from the follower's end on, as many as one answer holds; or that there are none.
 
-        Who is not in sync waits until it is its turn. Who ``joins`` those in sync gets the note with every
+        A follower outside the ISR waits for its turn. A follower that ``joins`` it gets the note with every
         answer that brings it to the high watermark: some of the records that it speaks of may be gone.
         """
         self._joining = (self._joining | {serve.follower}) if joins else (self._joining - {serve.follower})

@@ -19,7 +19,7 @@ class InternalAppendPath:
     """The stream's `Publishers` and `GroupSource` for one reign.
 
     Attributes:
-        settled: told of every outcome, in the order of the writes.
+        settled: called with every outcome, in the order of the writes.
         appends: once it has ended nothing more is settled; what was not settled has no known outcome.
         suspended: why writes are refused now; None if they are not.
     """
@@ -43,17 +43,17 @@ class InternalAppendPath:
         return self._writes.unsettled
 
     def write(self, number: int, records: Sequence[OwnRecord]) -> None:
-        """Have records stored together, behind those of all writes before; `settled` tells the outcome."""
+        """Store records together, behind those of all writes before; `settled` is called with the outcome."""
         if self.appends.has_ended:
             return
         self._writes.offer(OwnWrite(number, records))
         self.appends.offered()
 
     def reconfigure(self) -> None:
-        """Take a changed configuration in: there is nothing that would change."""
+        """Do nothing: no setting changes how the node itself writes."""
 
     def set_read_only(self, *, is_set: bool) -> None:
-        """Take in that messages are refused: there are none."""
+        """Do nothing: there are no messages to refuse."""
         del is_set
 
     # --- its reign's Publishers --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""One reign of this node over a stream: its replication machine, its followers, its in-sync replicas.
+"""A reign of this node over a stream: its replication machine, its followers, its in-sync replicas.
 
 `LeadershipCheck` asks whether a node still leads: a leader that was cut off cannot know by itself.
 """
@@ -71,14 +71,14 @@ class Publishers(Protocol):
     """The stream's publishers, as its reign knows them."""
 
     def committed(self, high_watermark: Offset) -> None:
-        """Answer whoever waits for records below ``high_watermark``."""
+        """Answer the publishers of records below ``high_watermark``."""
 
     def suspend(self, reason: JetstreamError | None) -> None:
         """Refuse new messages for ``reason``; with None take them again."""
 
 
 class LeaderDriver:
-    """Does what `Leader` decides."""
+    """Performs the actions of `Leader`."""
 
     def __init__(self, parts: ReplicaContext, leader: Leader, services: NodeServices) -> None:
         """The reign has begun on disk; `begin` begins it for everybody else."""
@@ -132,7 +132,7 @@ class LeaderDriver:
         return passed_by_all(leader.synced_end, leader.follower_states(), now, away_max_ns)
 
     def begin(self, publishers: Publishers) -> None:
-        """Commit what is committed already, and learn which followers are known to be lost."""
+        """Commit what is committed already, and handle the followers known to be lost."""
         self._publishers = publishers
         for follower in self._leader.follower_states():
             if self._cluster.sessions.is_lost(follower.node):
@@ -146,7 +146,7 @@ class LeaderDriver:
         self._cluster.timers.at(self._tick, self._leader.wake_at)
 
     def row_changed(self, row: Stream) -> None:
-        """Take in the catalogue's replicas, and which of them are in sync."""
+        """Apply the catalogue's replicas and ISR."""
         if self._leader.takes_followers:
             # The minimum first, so that nobody is refused for one that holds no more.
             self.tell(MinimumChanged(row.config.insync_minimum))
@@ -203,7 +203,7 @@ class LeaderDriver:
             self._publishers.suspend(NotEnoughReplicas(reason) if lacking else None)
 
     async def _propose(self, proposal: ProposeIsr) -> None:
-        """Have the catalogue decide on an ISR; what it decides also comes by the stream's row."""
+        """Propose an ISR to the catalogue; its decision also comes by the stream's row."""
         command = ChangeIsr(
             stream=self._parts.name,
             incarnation=self._parts.incarnation,

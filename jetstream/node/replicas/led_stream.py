@@ -1,4 +1,4 @@
-"""One stream under this node's reign: its subject, its publish path, its followers."""
+"""A stream under this node's reign: its subject, its publish path, its followers."""
 
 import logging
 from functools import partial
@@ -54,7 +54,7 @@ class LeadingStream:
         return None if self._subscription is None else self._subscription.problem
 
     def deliver(self, messages: MessageBlock) -> None:
-        """Take in what was published; see `PublishPath.deliver`. Nothing is where the node itself writes."""
+        """Handle published messages as `PublishPath.deliver`; there are none where the node itself writes."""
         assert isinstance(self.path, PublishPath), f"nobody publishes to {self.parts.name}"
         self.path.deliver(messages)
 
@@ -85,13 +85,13 @@ class LeadingStream:
         return self._subscriptions.of(self.parts.config, self.path.deliver)
 
     def row_changed(self, row: Stream) -> None:
-        """Take in the catalogue's replicas, which of them are in sync, and whether messages are taken."""
+        """Apply the catalogue's replicas, the ISR, and `read_only`."""
         # Not with the rest of the configuration, which waits for the disk: who switches it is answered now.
         self.path.set_read_only(is_set=row.config.read_only)
         self.reign.row_changed(row)
 
     def reconfigure(self) -> None:
-        """Take a changed configuration in; it holds from the next group on."""
+        """Apply a changed configuration from the next group on."""
         self.path.reconfigure()
         self.reign.tell(MinimumChanged(self.parts.config.insync_minimum))
 
@@ -106,7 +106,7 @@ class LeadingStream:
         self.log_start_moved()
 
     def log_start_moved(self) -> None:
-        """Have the followers drop what this log no longer has."""
+        """Notify the followers of the log start, below which they drop their records."""
         self.reign.tell(LogStartMoved(self.parts.log.log_start_offset))
 
     async def drained(self) -> None:

@@ -1,4 +1,4 @@
-"""What a follower says loudly when its log is cut and the leader does not have what goes."""
+"""The log events of a follower whose log is cut, of records that the leader does not have."""
 
 import logging
 from typing import Final
@@ -22,12 +22,12 @@ class LostRecords:
         self._told_end = Offset(0)
 
     def committed(self, start: Offset, end: Offset) -> None:
-        """Tell of records that were committed as far as it was known here, and are about to be cut off."""
+        """Log the records that were committed as far as is known here, and are about to be cut off."""
         self._told_end = end
         self._tell(start, end, "they were committed")
 
     def cut(self, end: Offset) -> None:
-        """Tell of what a cut to ``end`` takes from a log that was in sync when another was elected uncleanly.
+        """Log what a cut to ``end`` takes from a log that was in sync when another was elected uncleanly.
 
         After a start nobody here knows how far it was committed; but a log that was in sync has all that was.
         """

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 async def begin_stream(replica: StreamReplica, row: Stream, cluster: ClusterServices) -> None:
-    """Have the catalogue know that there is a log, before anything is in it; `put_off` if it does not."""
+    """Record in the catalogue that there is a log, before anything is in it; `put_off` on failure."""
     command = BeginStream(row.name, row.incarnation, cluster.node_id, row.leader_epoch)
     try:
         (await cluster.propose(command)).answer()

@@ -1,4 +1,4 @@
-"""What one stream's replica on this node keeps through all reigns, and what it needs of its node.
+"""The parts of a replica that outlive its reigns, and the parts of the node that it uses.
 
 `SyncTimer` is the timer of a stream with ``sync: interval``.
 """
@@ -56,10 +56,10 @@ class PeerSessions(Protocol):
         """Answer a fetch of ``peer``; lost if it is gone."""
 
     def is_connected(self, peer: NodeId) -> bool:
-        """Tell whether the peer can be asked now."""
+        """Return whether the peer can be asked now."""
 
     def is_lost(self, peer: NodeId) -> bool:
-        """Tell whether the peer is dead or silent."""
+        """Return whether the peer is dead or silent."""
 
 
 class NoSessions:
@@ -93,7 +93,7 @@ class NoSessions:
 
 @dataclass(slots=True, kw_only=True)
 class ClusterServices:
-    """What a replica needs of the cluster."""
+    """The parts of the cluster that a replica uses."""
 
     node_id: NodeId
     lease: Lease
@@ -118,7 +118,7 @@ class ClusterServices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeServices:
-    """What a stream needs of its node."""
+    """The parts of the node that a stream uses."""
 
     clock: Clock
     disk: DiskThread
@@ -137,7 +137,7 @@ class NodeServices:
 
 
 class HighWatermarkWatchers:
-    """Who is told of every new high watermark of one stream."""
+    """The callbacks for every new high watermark of a stream."""
 
     def __init__(self) -> None:
         self._watchers: set[Callable[[Offset], None]] = set()
@@ -155,7 +155,7 @@ class HighWatermarkWatchers:
 
 @dataclass(slots=True)
 class ReplicaContext:
-    """One stream on this node; its reigns come and go."""
+    """A stream's replica on this node, through all its reigns."""
 
     config: StreamConfig
     incarnation: Incarnation

@@ -65,7 +65,7 @@ class PublishPath:
         return self._ingest.pending_acks
 
     def deliver(self, messages: MessageBlock) -> None:
-        """Take in what NATS delivered; called from the ingest connection's read loop, never waits."""
+        """Handle messages that NATS delivered; called from the ingest connection's read loop, never waits."""
         if self.appends.has_ended:
             return
         refused = self._mailbox.offer(messages)
@@ -78,9 +78,9 @@ class PublishPath:
             self._perform(self._ingest.handle(Overflowed(refused), now))
 
     def reconfigure(self) -> None:
-        """Take a changed configuration in; it holds from the next group on.
+        """Apply a changed configuration from the next group on.
 
-        But for `read_only`: `set_read_only` may have heard of a newer change than this one.
+        Not `read_only`: `set_read_only` may have applied a newer change than this one.
         """
         self._ingest.reconfigure(self._parts.config)
 

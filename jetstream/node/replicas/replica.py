@@ -1,4 +1,4 @@
-"""One stream on this node, through all its reigns: opened, led or followed, closed.
+"""A stream's replica on this node, through all its reigns: opened, led or followed, closed.
 
 Each step is done when it returns; `jetstream.node.replicas.mover` says which is next.
 
@@ -44,7 +44,7 @@ async def forgo(row: Stream, error: JetstreamError, cluster: ClusterServices) ->
 
 
 async def _hand_over(row: Stream, cluster: ClusterServices) -> bool:
-    """Have another replica in sync elected, the first that is not lost and that the catalogue accepts.
+    """Elect another replica in sync, the first that is not lost and that the catalogue accepts.
 
     Returns:
         Whether there was one.
@@ -123,7 +123,7 @@ class StreamReplica:
 
     @property
     def parts(self) -> ReplicaContext:
-        """What it has on disk; only once it is open and without a problem."""
+        """Its parts on disk; only once it is open and without a problem."""
         assert self._parts is not None, f"{self.name} is not open"
         return self._parts
 
@@ -139,12 +139,12 @@ class StreamReplica:
 
     @property
     def readable(self) -> Readable:
-        """What can be read of it here: its log, and what lies in the object store."""
+        """Its readable records: those in the log, and those in the object store."""
         return self.tiered.view(self.log.reader, leads=self.leads)
 
     @property
     def upkeep(self) -> Upkeep:
-        """What the log needs besides appends."""
+        """The upkeep of its log."""
         return self.parts.upkeep
 
     @property
@@ -356,8 +356,8 @@ async def _begin_at_tier(parts: ReplicaContext, row: Stream, services: NodeServi
 def _known_committed(following: FollowingStream, parts: ReplicaContext) -> Offset:
     """Return what a follower knew to be committed, as the log is now.
 
-    One that has just begun where the object store ends is committed up to there. Who was elected uncleanly
-    may have known of more, which is lost.
+    One that has just begun where the object store ends is committed up to there. A leader that was
+    elected uncleanly may have known of more, which is lost.
     """
     return max(min(following.high_watermark, parts.log.log_end_offset), parts.log.log_start_offset)
 

@@ -8,7 +8,7 @@ from envelope.types import MonotonicNs, TimestampUs
 
 
 class Clock(Protocol):
-    """What the shell needs to know about time."""
+    """The time, as the shell reads it."""
 
     def wall(self) -> TimestampUs:
         """Microseconds since the Unix epoch; may jump."""

@@ -37,8 +37,8 @@ class DaemonThreads:
     async def run(self, work: Callable[[], T]) -> T:
         """Do ``work`` on one of the threads, and return or raise what it does.
 
-        A caller that is cancelled does not stop work that has begun; what has not begun is left undone. Who
-        still waits when `stop` does not any more is cancelled.
+        A caller that is cancelled does not stop work that has begun; what has not begun is left undone. A
+        caller that still waits when `stop` gives up is cancelled.
         """
         future: Future[T] = Future()
 

@@ -34,11 +34,11 @@ class CatchUpQueue:
         self._timer: asyncio.TimerHandle | None = None
 
     def appending(self) -> None:
-        """Learn that something is stored now; `appended` tells when that is done."""
+        """Record that an append begins; `appended` records its end."""
         self._turns.appending(self._loop.time())
 
     def appended(self, appends: int) -> None:
-        """Learn that so many appends are done, and whoever awaits them has been told."""
+        """Record the end of so many appends, whose publishers have been notified."""
         is_moment = self._turns.appended(appends, self._loop.time())
         if is_moment and self._waiting and self._wait_s() == 0.0:
             self._loop.call_soon(self._ring)
@@ -54,15 +54,15 @@ class CatchUpQueue:
         return self._turns.length(self._loop.time())
 
     def is_due(self, *, goes_on: bool) -> bool:
-        """Tell whether a reader that catches up may have its turn now; those who wait are first.
+        """Return whether a reader that catches up may have its turn now; those who wait are first.
 
-        Whoever ``goes_on``, in the middle of a body, is before them: a reader has something to do once it has
-        all of it, and so they do it one after the other, and not all at once.
+        A reader that ``goes_on``, in the middle of a body, is before them: a reader has work to do once it
+        has all of it, and so they do it one after the other, and not all at once.
         """
         return (goes_on or not self._waiting) and self._wait_s() == 0.0
 
     def took(self, begun_ns: int, local_bytes: int) -> None:
-        """Learn that a turn lasted from ``begun_ns`` of the clock until now; see `CatchUpScheduler.taken`."""
+        """Record a turn from ``begun_ns`` of the clock until now; see `CatchUpScheduler.taken`."""
         self._turns.taken((self._clock.monotonic() - begun_ns) / 1e9, self._loop.time(), local_bytes)
 
     def wait(self, resume: Resume, *, goes_on: bool) -> None:
@@ -98,7 +98,7 @@ class CatchUpQueue:
 
 
 class ReaderTurn:
-    """One reader's turn: it comes, is used once, and the next one has to be waited for."""
+    """A reader's turn: it comes, is used once, and the next one has to be waited for."""
 
     def __init__(self, queue: CatchUpQueue, resume: Resume, *, is_local: bool) -> None:
         """``resume`` is called when the turn comes that was waited for; ``is_local``: the reader is here."""
@@ -121,7 +121,7 @@ class ReaderTurn:
         return False
 
     def took(self, begun_ns: int, length: int) -> None:
-        """Learn that ``length`` bytes were sent, or told of, from ``begun_ns`` of the clock until now."""
+        """Record that ``length`` bytes, or their place, were sent from ``begun_ns`` until now."""
         self._is_here = False
         self._queue.took(begun_ns, length if self._is_local else 0)
 

@@ -29,7 +29,7 @@ def client_side() -> ssl.SSLContext:
 
 
 def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path, setting: str) -> None:
-    """Have ``context`` say who we are."""
+    """Load the node's certificate and key into ``context``."""
     try:
         # The password is given because OpenSSL would ask the terminal for that of an encrypted key.
         context.load_cert_chain(certificate, key, password="")
@@ -38,7 +38,7 @@ def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path, sett
 
 
 def load_authorities(context: ssl.SSLContext, authorities: Path, setting: str) -> None:
-    """Have ``context`` require a certificate that one of these authorities vouches for."""
+    """Require a certificate that one of these authorities has signed."""
     context.verify_mode = ssl.CERT_REQUIRED
     try:
         context.load_verify_locations(authorities)

@@ -208,7 +208,7 @@ Voters = Annotated[dict[Name, Annotated[Address, BeforeValidator(_address)]], Fi
 
 
 class PeersConfig(BaseModel):
-    """Who decides in the cluster, where this node is in it, and how nodes know each other."""
+    """The voters of the cluster, this node's place in it, and how nodes know each other."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

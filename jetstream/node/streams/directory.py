@@ -154,7 +154,7 @@ class NodeStreams:
         await self.settled()
 
     def applied(self, events: Events) -> None:
-        """Learn what a command did."""
+        """Handle the events of a command."""
         if not self._began:
             return
         for event in events:
@@ -179,7 +179,7 @@ class NodeStreams:
                     pass
 
     def restored(self) -> None:
-        """Learn that everything may have changed."""
+        """Handle a restored catalogue: everything may have changed."""
         if not self._began:
             return
         rows = {row.incarnation: row for row in self.catalog.streams()}

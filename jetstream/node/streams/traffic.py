@@ -1,4 +1,4 @@
-"""What other nodes say to this node's replicas: fetches, answers, and who of them lives."""
+"""The messages of other nodes to this node's replicas: fetches, answers, and signs of life."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -160,7 +160,7 @@ class ReplicaTraffic:
             self.membership.heard(peer)
 
     def lease_resumed(self) -> None:
-        """Learn that the node may speak again as a leader."""
+        """Handle a renewed lease: the node may answer again as a leader."""
         self._tell_leaders(LeaseRenewed())
 
     def _lost(self, peer: NodeId) -> None:

@@ -1,7 +1,7 @@
 """The node's object store: segments that readers want are brought in, kept for a while, and dropped again.
 
-Everything is owned by the loop's thread; threads of its own do what blocks. What was brought in lies below
-``tier`` in the data directory, up to a limit in bytes, and is gone after a restart.
+Everything is owned by the loop's thread; threads of its own do what blocks. Segments that were brought in lie
+below ``tier`` in the data directory, up to a limit in bytes, and are gone after a restart.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ STOP_SECONDS: Final = 5.0
 
 
 class TierCounters:
-    """What was done since the start of the node; written on the loop.
+    """Counts since the start of the node; written on the loop.
 
     Attributes:
         objects: how many, by what was done.
@@ -76,7 +76,7 @@ class SegmentDownload:
 
 @dataclass(slots=True)
 class _Known:
-    """What is here, on its way, or failed, by the object's path."""
+    """The objects that are here, on their way, or failed, by path."""
 
     held: dict[str, Held] = field(default_factory=dict)
     transfers: dict[str, SegmentDownload] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class _Known:
 
 
 class Tier:
-    """One node's store and what was brought in from it."""
+    """A node's object store and the segments brought in from it."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Tier:
         return found.log
 
     def is_moving(self, segment: TieredSegment) -> bool:
-        """Tell whether bytes of a segment have come in lately."""
+        """Return whether bytes of a segment have come in lately."""
         transfer = self._known.transfers.get(segment.path)
         return transfer is not None and self._clock.monotonic() - transfer.moved_at < MOVING_NS
 

@@ -1,4 +1,4 @@
-"""What this node knows of a stream in the object store: the catalogue's mark, and the list that it names."""
+"""A stream in the object store: the catalogue's mark, and the manifest that it names."""
 
 import asyncio
 import logging
@@ -60,7 +60,7 @@ class TieredStream:
             self.manifest = None
 
     async def advance(self, leader_epoch: LeaderEpoch, mark: TierMark) -> TierMark:
-        """Have the catalogue put ``mark`` in force, and return it.
+        """Put ``mark`` in force in the catalogue, and return it.
 
         Raises:
             Fenced: this node leads no more, or another mark came first.
@@ -73,7 +73,7 @@ class TieredStream:
 
     @property
     def border(self) -> Offset | None:
-        """What is below it is never rewritten here; None: the stream has nothing to do with any tier."""
+        """The offset below which nothing is rewritten here; None: the stream has no tier."""
         if self.mark is not None:
             return self.mark.end
         return Offset(0) if self._row.config.tier else None
@@ -85,7 +85,7 @@ class TieredStream:
         return TieredLog(log, self.mark, self.manifest, leads, self._tier.held, self._tier.look_ahead)
 
     def is_moving(self, away: SegmentAway) -> bool:
-        """Tell whether what is away is on its way here, and moves."""
+        """Return whether what is away is on its way here, and moves."""
         return away.wanted is not None and self._tier.is_moving(away.wanted)
 
     def bring_in(self, away: SegmentAway) -> "asyncio.Task[None]":

@@ -1,4 +1,4 @@
-"""What leaders do for the object store: upload sealed segments, apply retention, delete what nothing names.
+"""The leaders' work on the object store: upload sealed segments, apply retention, delete what nothing names.
 
 One stream after the other, a few segments of each, with the blocking parts on the store's own thread; while
 that waits for the store, the retention of the other streams goes on beside it. Each step can fail, and the
@@ -35,7 +35,7 @@ AGAIN_NS_MAX: Final = 60_000_000_000
 
 
 class Tiering:
-    """Does whatever is due until cancelled."""
+    """Runs the tiering that is due until cancelled."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One round of uploads, retention and cleaning up for one stream that this node leads."""
+"""A round of uploads, retention and cleaning up for one stream that this node leads."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -86,12 +86,12 @@ class LedStream(Protocol):
 
     @property
     def tiered(self) -> TieredStream:
-        """What of it is in the object store."""
+        """Its part in the object store."""
 
 
 @dataclass(slots=True)
 class TierProgress:
-    """What this node knows of its work at one stream, in one reign.
+    """The progress of this node's work at one stream, in one reign.
 
     Attributes:
         leader_epoch: of the reign.
@@ -114,7 +114,7 @@ class TierProgress:
         return self.failed.error if self.failed is not None else self.damage
 
     def is_due(self, now: MonotonicNs) -> bool:
-        """Tell whether there is to be an attempt."""
+        """Return whether there is to be an attempt."""
         return self.failed is None or self.failed.again_at <= now
 
 
@@ -127,7 +127,7 @@ def silence(since: MonotonicNs, now: MonotonicNs) -> TierUnavailable | None:
 
 @dataclass(frozen=True, slots=True)
 class TierTurn:
-    """One round; ``run`` may be called again."""
+    """A round; ``run`` may be called again."""
 
     stream: LedStream
     progress: TierProgress
@@ -189,7 +189,7 @@ class TierTurn:
             raise StreamOffline("this node leads it no more")
 
     def _holds(self, mark: TierMark) -> bool:
-        """Tell whether a mark from before a wait still holds: an operator may have truncated the stream.
+        """Return whether a mark from before a wait still holds: an operator may have truncated the stream.
 
         Raises:
             StreamOffline: this node leads no more, and the log may even be closed.
@@ -240,7 +240,7 @@ class TierTurn:
         )
 
     async def _let_go(self, mark: TierMark, manifest: TierManifest) -> TierMark:
-        """Have the stream begin where its retention says; return the mark that is in force then."""
+        """Move the stream's start as its retention says; return the mark that is in force then."""
         stream, segments = self.stream, self.stream.log.reader.segments
         local = [segment for segment in segments if segment.next > mark.end] or segments[-1:]
         held: list[Retained] = [*manifest.kept(mark.start), *local]
@@ -345,7 +345,7 @@ class TierTurn:
 
 
 async def let_go_before(stream: LedStream, mark: TierMark, start: Offset) -> TierMark:
-    """Have the stream begin at ``start``, durably; return the mark that is in force then.
+    """Move the stream's start to ``start``, durably; return the mark that is in force then.
 
     The catalogue says so first: what it does not name any more is no reader's.
 
