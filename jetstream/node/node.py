@@ -484,13 +484,16 @@ def _machine(config: NodeConfig) -> str | None:
     return machine_id() if config.socket.short_circuit_reads else None
 
 
-def _warn_of_few_descriptors(found: DescriptorBudget) -> None:
-    if found.is_small:
+def _warn_of_few_descriptors(descriptors: DescriptorBudget) -> None:
+    if descriptors.is_small:
         text = (
             "few descriptors limit=%d: readers share %d with all else, logs and peers %d; raise LimitNOFILE"
         )
         _log.warning(
-            text, found.limit, found.end_of(DescriptorShare.READERS), found.end_of(DescriptorShare.NODE)
+            text,
+            descriptors.limit,
+            descriptors.end_of(DescriptorShare.READERS),
+            descriptors.end_of(DescriptorShare.NODE),
         )
 
 

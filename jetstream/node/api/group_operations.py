@@ -203,8 +203,8 @@ class GroupOperations:
         if any(catalog.stream(name) is None for name in _SHARDS):
             catalog = await self._metadata.read()  # one that this node has not heard of must not be left out
         rows = [row for row in map(catalog.stream, _SHARDS) if row is not None]
-        wanted = request.offset + request.limit
-        parts = await asyncio.gather(*(self._groups_of(row, prefix, wanted) for row in rows))
+        limit = request.offset + request.limit
+        parts = await asyncio.gather(*(self._groups_of(row, prefix, limit) for row in rows))
         merged = merge(*(part.groups for part in parts), key=_name)
         return _page(request, sum(part.total for part in parts), islice(merged, request.offset, None))
 
@@ -217,11 +217,11 @@ class GroupOperations:
             for each in found.groups
         ]
 
-    async def _groups_of(self, row: Stream, prefix: str, wanted: int) -> ListGroupsResponse:
-        """Return the first groups of a shard, as many as are wanted, and how many there are.
+    async def _groups_of(self, row: Stream, prefix: str, limit: int) -> ListGroupsResponse:
+        """Return the first ``limit`` groups of a shard, and how many there are.
 
         Raises:
-            UnavailableError: who leads it does not answer, or nobody leads it.
+            UnavailableError: its leader does not answer, or nobody leads it.
         """
         if row.leader is None:
             raise StreamOffline(f"nobody leads {row.name!r}, which has groups", stream=row.name)
@@ -235,12 +235,12 @@ class GroupOperations:
                 shard=row.name,
                 prefix=prefix,
                 offset=len(groups),
-                limit=max(1, min(wanted - len(groups), LIST_PAGE_MAX)),
+                limit=max(1, min(limit - len(groups), LIST_PAGE_MAX)),
             )
             answer = await self._ways.link.request(subject, encode_request(request), _SHARD_SECONDS)
             page = decode_response(ListGroupsResponse, answer)
             groups += page.groups
-            if not page.groups or len(groups) >= min(wanted, page.total):
+            if not page.groups or len(groups) >= min(limit, page.total):
                 return ListGroupsResponse(groups=groups, total=page.total, offset=0)
 
 

@@ -117,8 +117,8 @@ class ApiOperations:
         ways = NodeWays(node_id, prefix, services.link, services.clock)
         self._groups = GroupOperations(ways, metadata, services.groups, self._made_internal)
         self._reassigning = Reassigning(metadata, services.alive)
-        one = OneStream(self._propose, self._update, self._served)
-        self._partitioned = PartitionedStreams(metadata.catalog, streams, self._placing, one)
+        operations = OneStream(self._propose, self._update, self._served)
+        self._partitioned = PartitionedStreams(metadata.catalog, streams, self._placing, operations)
 
     async def answer(self, request: Request) -> Response:
         """Do what ``request`` asks; returns when it is durable.

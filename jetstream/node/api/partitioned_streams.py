@@ -82,11 +82,13 @@ class OneStream:
 class PartitionedStreams:
     """Answers them; used on the loop's thread of the node that leads the metadata log."""
 
-    def __init__(self, catalog: Catalog, streams: NodeStreams, placing: Placing, one: OneStream) -> None:
+    def __init__(
+        self, catalog: Catalog, streams: NodeStreams, placing: Placing, operations: OneStream
+    ) -> None:
         self._catalog = catalog
         self._streams = streams
         self._placing = placing
-        self._one = one
+        self._operations = operations
 
     def is_asked(self, request: Request) -> bool:
         """Return whether a request is one about a partitioned stream, to be answered by `answer`."""
@@ -131,9 +133,12 @@ class PartitionedStreams:
         """Make partitions, and return when they take messages; tell whether any is new."""
         commands = await self._placing.creations(configs)
         events = await _all(
-            [(command.config.name, partial(self._one.propose, command)) for command in commands], _AT_ONCE
+            [(command.config.name, partial(self._operations.propose, command)) for command in commands],
+            _AT_ONCE,
         )
-        await asyncio.gather(*(self._one.served(StreamName(config.name), answers_at) for config in configs))
+        await asyncio.gather(
+            *(self._operations.served(StreamName(config.name), answers_at) for config in configs)
+        )
         if configs:
             _log.info("partitions created stream=%s partitions=%d", configs[0].partition_of, len(configs))
         return any(isinstance(event, StreamCreated) for event in events)
@@ -147,10 +152,10 @@ class PartitionedStreams:
                 UpdateStreamRequest.model_validate({**fields, "name": row.config.name}) for row in rows
             ]
             # What one of them refuses all would: so it is asked before anything is changed.
-            await self._one.update(changes[0])
+            await self._operations.update(changes[0])
             # Where read replicas are placed, each must know of those before it.
             at_once = 1 if "read_replicas" in fields else _AT_ONCE
-            others = [(change.name, partial(self._one.update, change)) for change in changes[1:]]
+            others = [(change.name, partial(self._operations.update, change)) for change in changes[1:]]
             await _all(others, at_once)
         changed = whole_config(self._catalog.partition_rows(request.name))
         grown = changed.model_copy(update={"partitions": partitions})
@@ -177,7 +182,7 @@ class PartitionedStreams:
     async def _deleted(self, row: Stream) -> StreamDeleted | None:
         """Delete one partition; None if somebody else has."""
         try:
-            event = await self._one.propose(DeleteStream(row.name, row.incarnation))
+            event = await self._operations.propose(DeleteStream(row.name, row.incarnation))
         except UnknownStream:
             return None
         if not isinstance(event, StreamDeleted):

@@ -216,7 +216,9 @@ async def find_voters(
         if disk.exists(METADATA_DIRECTORY):
             raise InvalidConfig(f"node {node_id} was alone, or a voter by peers.voters, and stays so")
         candidate = VoterCandidate(node_id, directory, own.host, own.port)
-        agreed = _mapping(await _formed(config, peers, candidate, record, disk, clock))
+        agreed = _mapping(
+            await _formed(config=config, peers=peers, own=candidate, record=record, disk=disk, clock=clock)
+        )
     return agreed
 
 

@@ -82,9 +82,9 @@ NOTHING_NOTED: Final = PublisherState(LastTxid(Offset(0), None), ())
 """Of a log without txids and sessions."""
 
 
-def later(one: int | None, other: int | None) -> int | None:
-    """Return the larger of two txids; None is below all."""
-    return max((txid for txid in (one, other) if txid is not None), default=None)
+def later(*txids: int | None) -> int | None:
+    """Return the largest of the txids; None is below all."""
+    return max((txid for txid in txids if txid is not None), default=None)
 
 
 class PublisherStateFile:

@@ -216,7 +216,14 @@ class OpenedLog:
         history.last_txid = txid
         sessions.expire(log.reader.last_timestamp, dedupe.fates.held, dedupe.fates.uncommitted)
         latest = LastTxid(log.log_end_offset, txid)
-        note = PublisherStateFile(self._disk, log.directory, noted, latest, sessions.copy(), dedupe.fates)
+        note = PublisherStateFile(
+            disk=self._disk,
+            directory=log.directory,
+            noted=noted,
+            latest=latest,
+            sessions=sessions.copy(),
+            fates=dedupe.fates,
+        )
         if was_cut and log.failed is None:
             note.replace()
         note.passed(searched_batches, searched_bytes)

@@ -190,21 +190,21 @@ class RequestDispatcher:
     ) -> None:
         """Find an offset on a thread, then answer with it."""
 
-        def found() -> Offset | StoredBatches | SegmentAway:
+        def look_up() -> Offset | StoredBatches | SegmentAway:
             try:
                 return find()
             except SegmentAway as away:
                 return away
 
-        def answer(found: Offset | StoredBatches | SegmentAway) -> None:
-            if isinstance(found, SegmentAway):
-                self._tier_waits.begin(pending, stream, found)
-            elif isinstance(found, StoredBatches):
-                pending.connection.respond(boundary_response(pending, stream, found))
+        def answer(result: Offset | StoredBatches | SegmentAway) -> None:
+            if isinstance(result, SegmentAway):
+                self._tier_waits.begin(pending, stream, result)
+            elif isinstance(result, StoredBatches):
+                pending.connection.respond(boundary_response(pending, stream, result))
             else:
-                _answer_offset(pending, stream, found)
+                _answer_offset(pending, stream, result)
 
-        self._on_thread(pending, found, answer)
+        self._on_thread(pending, look_up, answer)
 
     # --- fetches -----------------------------------------------------------------------------------
 

@@ -116,12 +116,12 @@ class FollowerResponses:
         self._parts.log.reader.verify_range(found)
         return found
 
-    def _cut_on_thread(self, serve: ServeFollower, found: FileRange) -> None:
+    def _cut_on_thread(self, serve: ServeFollower, file_range: FileRange) -> None:
         """Send the rest of a batch that compaction here has given a longer range than the follower knows."""
 
         def send(tail: tuple[BatchHeader, Buffer]) -> None:
             header, frame = tail
-            self._send(serve, header.next, found.leader_epoch, frame, len(frame))
+            self._send(serve, header.next, file_range.leader_epoch, frame, len(frame))
 
         self._on_thread(serve, partial(read_tail, self._parts.log.reader, serve.log_end, serve.limit), send)
 
@@ -141,11 +141,12 @@ class FollowerResponses:
 
         self._loop.run_in_executor(None, work).add_done_callback(done)
 
-    def _send_range(self, serve: ServeFollower, found: FileRange) -> None:
-        if found.base < serve.log_end and found.length and serve.last_epoch != NO_EPOCH:
-            self._cut_on_thread(serve, found)
+    def _send_range(self, serve: ServeFollower, file_range: FileRange) -> None:
+        length = file_range.length
+        if file_range.base < serve.log_end and length and serve.last_epoch != NO_EPOCH:
+            self._cut_on_thread(serve, file_range)
             return
-        self._send(serve, found.next, found.leader_epoch, found if found.length else None, found.length)
+        self._send(serve, file_range.next, file_range.leader_epoch, file_range if length else None, length)
 
     def _send(
         self,

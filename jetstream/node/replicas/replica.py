@@ -392,7 +392,14 @@ def _leader_of(parts: ReplicaContext, row: Stream, high_watermark: Offset, servi
         min_insync_replicas=row.config.insync_minimum,
         read_replicas=row.read_replicas,
     )
-    return Leader(appointment, log_state(parts.log), high_watermark, now, cluster.lease, cluster.settings)
+    return Leader(
+        appointment=appointment,
+        log=log_state(parts.log),
+        high_watermark=high_watermark,
+        now=now,
+        lease=cluster.lease,
+        settings=cluster.settings,
+    )
 
 
 def _reconfigure_log(parts: ReplicaContext, *, follows: bool) -> None:

@@ -316,12 +316,12 @@ class TierTurn:
         await stream.tiered.advance(
             self._epoch,
             TierMark(
-                mark.version + 1,
-                mark.start,
-                advanced.end,
-                advanced.last_epoch or mark.last_epoch,
-                txids[-1] if txids else mark.last_txid,
-                path,
+                version=mark.version + 1,
+                start=mark.start,
+                end=advanced.end,
+                last_epoch=advanced.last_epoch or mark.last_epoch,
+                last_txid=txids[-1] if txids else mark.last_txid,
+                manifest=path,
             ),
         )
         progress.is_certain = True
