@@ -128,7 +128,7 @@ class Node:
         return self._streams.stream(name) if self._streams is not None else None
 
     async def wait_closed(self) -> None:
-        """Wait until cancelled; a failure of the node cancels whoever waits inside its context."""
+        """Wait until cancelled; a failure of the node cancels a task that waits inside its context."""
         await asyncio.Event().wait()
 
     @asynccontextmanager
@@ -149,7 +149,7 @@ class Node:
             self.node_id = NodeId(self.config.node_id or f"node-{identity.identity[:8]}")
             voters = await find_voters(self.config, self.node_id, identity.identity, disk, self._clock)
             peers = peer_settings(self.config, self.node_id, voters)
-            # Streams without metadata are a loss to be told, not an empty cluster to begin (D13).
+            # Streams without metadata are a loss to be reported, not an empty cluster to begin (D13).
             is_new = not disk.exists(STREAMS_DIRECTORY)
             group = await _metadata(disk, peers, is_new=is_new)
             async with _taking_part(group, peers, crash):
@@ -261,7 +261,7 @@ class Node:
             groups=GroupRequestHandler(groups, api.coordinator, tasks),
             settings=parts.socket,
         )
-        # Now that both ends exist.
+        # Both ends of these exist now.
         ingest_watch.on_gap = streams.note
         streams.gone_listeners.append(server.stream_gone)
         streams.reign_listeners += [cursors.reign_begun, groups.reign_begun]
@@ -318,7 +318,7 @@ class Node:
         )
 
     async def _answer_probes(self, http: HttpServer) -> None:
-        """Listen before anything is waited for: who probes a node that waits must not take it for dead."""
+        """Listen before anything is waited for: a probe must not take a node that waits for dead."""
         if self.config.http is not None:
             host, port = self.config.http.host, self.config.http.port
             try:
@@ -327,7 +327,7 @@ class Node:
                 raise UnavailableError(f"cannot listen on {host}:{port}: {error}") from None
 
     async def _listen(self, server: SocketServer) -> None:
-        """Take the address first: the catalogue tells it to clients."""
+        """Bind the address first: the catalogue passes it to clients."""
         settings = self.config.socket
         try:
             host, self.socket_port = await server.start(settings.host, settings.port)
@@ -383,7 +383,7 @@ class _Shell:
     pages: Pages
     """Of the HTTP port."""
     discovery: Discovery | None
-    """Tells nodes that look for the cluster of it; None of a node that is alone."""
+    """Answers nodes that look for the cluster; None of a node that is alone."""
     work: tuple[Callable[[], Coroutine[Any, Any, None]], ...]
     """Runs as long as the node does."""
 
@@ -480,7 +480,7 @@ def _binds(catalog: Catalog) -> Callable[[str, str], bool]:
 
 
 def _machine(config: NodeConfig) -> str | None:
-    """Return what readers are told of where the node is, if they may read its files."""
+    """Return the machine that readers get, if they may read the node's files."""
     return machine_id() if config.socket.short_circuit_reads else None
 
 

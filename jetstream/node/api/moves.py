@@ -84,7 +84,7 @@ class Reassigning:
 
         Args:
             metadata: plans are made from its catalogue and proposed to it.
-            alive: the nodes that can take a replica; None if this node cannot tell.
+            alive: the nodes that can take a replica; None if this node does not know.
         """
         self._metadata = metadata
         self._catalog = metadata.catalog

@@ -75,7 +75,7 @@ QUESTION_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.05
 _REFUSALS: Final = {refusal.err_code: refusal for refusal in REFUSALS}
 _HEARD_NS: Final = 1_000_000_000
-"""How long an update waits for the stream's leader to hear of it."""
+"""How long an update waits until the stream's leader has applied it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class ApiServices:
     interruption: Callable[[], Gap | None]
     """The interruption of the ingest connection that lasts now."""
     alive: Callable[[], frozenset[NodeId] | None]
-    """The nodes that can hold a new stream; None if this node cannot tell."""
+    """The nodes that can hold a new stream; None if this node does not know."""
     ordered_election: OrderedElection
     tier: Tier
     cursors: CursorStore
@@ -249,7 +249,7 @@ class ApiOperations:
         return partition >= self._catalog.partitions_of(of or "")
 
     async def _ask_leader(self, name: StreamName) -> StreamInfo | None:
-        """Return what the stream's leader says of it; None if there is no answer."""
+        """Return the info of the stream from its leader; None if there is no answer."""
         stream = self._known(name)
         if stream.leader in (None, self._node_id):
             await self._streams.settled()
@@ -332,7 +332,7 @@ class ApiOperations:
         return stream_info(stream, self._streams, self._services.interruption(), self._services.clock.wall())
 
     def cluster_info(self) -> ClusterInfo:
-        """Return who is there; who is alive only if this node can tell."""
+        """Return the nodes of the cluster, and which are alive if this node knows."""
         alive = self._services.alive()
         return ClusterInfo(
             name=self._cluster,

@@ -102,7 +102,7 @@ class PartitionedStreams:
         """Do what ``request`` asks; returns when it is durable.
 
         Args:
-            request: one for which `is_asked` says so.
+            request: one for which `is_asked` is true.
             answers_at: when it is answered at the latest, even if new partitions do not take messages yet; by
                 the loop's clock.
 
@@ -130,7 +130,7 @@ class PartitionedStreams:
         return CreatePartitionedStreamResponse(**dict(self._info(request.name)), created=is_new)
 
     async def _add(self, configs: Sequence[StreamConfig], answers_at: float) -> bool:
-        """Make partitions, and return when they take messages; tell whether any is new."""
+        """Create partitions; return, once they take messages, whether any is new."""
         commands = await self._placing.creations(configs)
         events = await _all(
             [(command.config.name, partial(self._operations.propose, command)) for command in commands],

@@ -1,4 +1,4 @@
-"""Where a new stream's replicas go: on nodes that are alive, as whoever leads the metadata log can tell."""
+"""The placement of a new stream's replicas: on nodes that are alive, as the metadata leader knows them."""
 
 import asyncio
 import secrets
@@ -39,7 +39,7 @@ class Placing:
         clock: Clock,
         alive: Callable[[], frozenset[NodeId] | None],
     ) -> None:
-        """Prepare; ``alive`` tells the nodes that can take a replica, None if this node cannot tell."""
+        """``alive`` returns the nodes that can take a replica, None if this node does not know."""
         self._prefix = prefix
         self._catalog = metadata.catalog
         self._clock = clock

@@ -171,7 +171,7 @@ class RequestApi:
         except UnavailableError:
             if not isinstance(request, ClusterInfoRequest):
                 raise
-            # Where the nodes are is in every catalogue: clients get that even while nobody says who is alive.
+            # The addresses are in every catalogue: clients get them also while there is no metadata leader.
             return encode_response(self._operations.cluster_info())
         refusal = reported_error(answer)
         if isinstance(refusal, NotLeader) or (

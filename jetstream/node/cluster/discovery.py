@@ -116,7 +116,7 @@ class Discovery:
             try:
                 actions = self.formation.handle(heard or Tick(), clock.monotonic())
             except InvalidConfig:
-                await self._say(self.formation.say())  # so that the other side knows, and says so too
+                await self._say(self.formation.say())  # so that the other side knows, and publishes it too
                 raise
             for action in actions:
                 await self._perform(action, disk)
@@ -135,7 +135,7 @@ class Discovery:
                 await self._say(action)
 
     async def _next(self, tick_at: MonotonicNs, clock: Clock) -> NoticeReceived | None:
-        """Return what was heard, None when it is time to speak."""
+        """Return the next notice received, None when it is time to publish one."""
         left_ns = tick_at - clock.monotonic()
         if left_ns <= 0:
             return None
@@ -254,7 +254,7 @@ def _supervised(link: NatsLink, tasks: asyncio.TaskGroup) -> asyncio.Task[None]:
 
 
 def discovery_of(config: NodeConfig, peers: PeerSettings, directory: str, link: NatsLink) -> Discovery | None:
-    """Return what tells others of the cluster of this node; None if it is alone."""
+    """Return the answerer to nodes that look for the cluster; None if this node is alone."""
     own, token = peers.address, peers.identity.token
     if own is None:
         return None

@@ -39,7 +39,7 @@ _HAND_OVER_SECONDS: Final = 5.0
 """How long a node that stops waits for others to lead its streams."""
 
 _FETCH_TIMEOUT_NS: Final = 30_000_000_000
-"""A session loses nothing but with its connection, which is told."""
+"""A session loses messages only with its connection, and is notified of that."""
 
 _ASK_AHEAD_RECORDS_MIN: Final = 32
 
@@ -53,7 +53,7 @@ class ClusterMember:
     """
 
     def __init__(self, group: MetadataQuorum, peers: PeerSettings, clock: Clock, executor: Executor) -> None:
-        """Prepare; `host` says whose streams these are, `run` does the work."""
+        """Prepare; `host` sets the streams, `run` does the work."""
         self._group = group
         self._peers = peers
         self._node_id = peers.identity.node_id
@@ -79,9 +79,9 @@ class ClusterMember:
         )
 
     def host(self, streams: NodeStreams) -> None:
-        """Let the catalogue and the other nodes speak to ``streams``."""
+        """Pass the catalogue's events and the other nodes' messages to ``streams``."""
         self._streams = streams
-        self._group.subscribe(self)  # before the streams, which may speak with a node that has just come
+        self._group.subscribe(self)  # before the streams, which may send to a node that has just come
         self._group.subscribe(streams)
         self._membership.on_resumed = streams.traffic.lease_resumed
         streams.traffic.membership = self._membership
@@ -176,7 +176,7 @@ class ClusterMember:
             raise NotLeader("only who leads the metadata log of a cluster can say who is dead")
         return self._steward.ordered_election(stream, node)
 
-    # --- what the catalogue says (CatalogListener) -------------------------------------------------
+    # --- catalogue events (CatalogListener) --------------------------------------------------------
 
     def applied(self, events: Events) -> None:
         """Handle nodes that were registered or removed."""

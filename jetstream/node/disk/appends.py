@@ -85,7 +85,7 @@ class FollowerAppend:
     """A leader's batches on their way to a follower's disk.
 
     Attributes:
-        opened: the log; it takes in what it has learnt once the outcome is told.
+        opened: the log; it replays the batches once the outcome is reported.
         data: whole batches, as `verified_batches` takes them.
         now: wall clock.
         high_watermark: below it nothing will be cut.
@@ -94,7 +94,7 @@ class FollowerAppend:
             log; nothing was stored then. With `DiskFull` the log may have the first of the batches.
         note: the leader's, of committed records of which some may be gone; empty if there is none.
         written: as `GroupAppend.written`.
-        batches: what is in ``data``, once it is verified; not all of them are stored where ``error`` says so.
+        batches: what is in ``data``, once it is verified; not all of them are stored if ``error`` is set.
         records: how many were written.
     """
 
@@ -129,7 +129,7 @@ class FollowerAppend:
         try:
             self.batches = verified_batches(self.data)
         except JetstreamError:
-            return False  # `write` will say why
+            return False  # `write` raises the reason
         return not self.note and not self.opened.is_stale and self.log.writer.only_writes_sealed(self.batches)
 
     def write(self) -> None:
@@ -147,12 +147,12 @@ class FollowerAppend:
             self.records = self.log.log_end_offset - log_end_offset
 
     def learn(self) -> None:
-        """Let the log take in what was stored of the batches."""
+        """Replay the stored batches to the publishers' state of the log."""
         self.opened.absorb(self.batches)
         self._learn_committed()
 
     def pass_over(self) -> bool:
-        """Do as `learn` if that takes no time; say False, and do nothing, if it does."""
+        """Do as `learn` if that takes no time; return False, and do nothing, if it does."""
         is_done = self.opened.pass_over(self.batches)
         if is_done:
             self._learn_committed()
@@ -161,7 +161,7 @@ class FollowerAppend:
     def _learn_committed(self) -> None:
         history = self.opened.history
         history.committed(min(self.high_watermark, history.end), self.now)
-        # What was committed when it came has been so for as long as its timestamps say.
+        # What was committed when it came has been so since its timestamps.
         history.committed(min(self.committed, history.end), history.last_timestamp)
 
 
@@ -195,11 +195,11 @@ class CommitProgress(Enum):
 
 
 class DiskCommit:
-    """The steps of a commit, all of them for one thread at a time (`DiskThread` says which).
+    """The steps of a commit, all of them for one thread at a time (`DiskThread` chooses it).
 
     Attributes:
         counters: what was done.
-        unlearnt: appends of followers that are stored, and kept in memory to be learnt.
+        unlearnt: appends of followers that are stored, and kept in memory until they are replayed.
     """
 
     def __init__(self, scheduler: SyncScheduler, short_commits: InlineCommitPolicy) -> None:
@@ -209,7 +209,7 @@ class DiskCommit:
         self._short_commits = short_commits
 
     def commit_shortly(self, appends: Sequence[AnyAppend]) -> CommitProgress:
-        """Do as much of a commit here as gains time, and takes hardly any; tell whoever awaits it written."""
+        """Write, and perhaps sync, the appends on the event loop if that is short; notify their followers."""
         begun = time.perf_counter()
         extent = self._short_extent(appends, begun)
         if extent is not CommitProgress.NOTHING:
@@ -238,7 +238,7 @@ class DiskCommit:
         return extent if all(append.only_writes() for append in appends) else CommitProgress.NOTHING
 
     def write(self, appends: Sequence[AnyAppend]) -> list[Callable[[], None]]:
-        """Write all, and return who wants to be told of it."""
+        """Write all, and return the callbacks for that."""
         begun = time.perf_counter()
         for append in appends:
             try:
@@ -258,7 +258,7 @@ class DiskCommit:
         self._learn_or_keep(appends)
 
     def learn(self) -> None:
-        """Let followers' logs take in what was stored."""
+        """Replay the stored batches of followers."""
         for append in self.unlearnt:
             append.learn()
         self.unlearnt.clear()
@@ -281,7 +281,7 @@ class DiskCommit:
                 self.counters.failed_groups += 1
 
     def _learn_or_keep(self, appends: Sequence[AnyAppend]) -> None:
-        """Let followers' logs take in what was stored if that takes no time; otherwise a little later."""
+        """Replay the stored batches of followers if that takes no time; otherwise a little later."""
         for append in appends:
             if isinstance(append, GroupAppend) and append.stored is not None and append.error is None:
                 append.stored()
@@ -292,6 +292,6 @@ class DiskCommit:
 
 
 def to_sync(appends: Sequence[AnyAppend]) -> list[Log]:
-    """Return the logs in which something is to be durable before its outcome is told, each once."""
+    """Return the logs that are to be synced before the outcome of an append is reported, each once."""
     written = (append.log for append in appends if append.error is None)
     return list(dict.fromkeys(log for log in written if log.writer.config.sync is SyncMode.ALWAYS))

@@ -25,7 +25,7 @@ class Appender(Protocol):
         """Begin the next group; None if nothing is to be appended: the stream is no longer due."""
 
     def appended(self, append: GroupAppend) -> bool:
-        """End the oldest group, whose outcome is known; tell whether the stream is due again."""
+        """End the oldest group, whose outcome is known; return whether the stream is due again."""
 
     def give_up(self) -> None:
         """Do nothing any more: an error of ours has left the stream in an unknown state."""

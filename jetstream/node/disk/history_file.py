@@ -125,13 +125,13 @@ class PublisherStateFile:
         return self._latest
 
     def appended(self, batches: Sequence[UnsealedBatch], places: Sequence[StoredPlace] = ()) -> None:
-        """Take note of batches that the log has taken, and of their records that are of a session."""
+        """Record batches that the log has stored, and their records that are of a session."""
         for batch in batches:
             own = [place for place in places if batch.base <= place.offset < batch.next]
             self.absorbed(batch.next, batch.last_txid, batch.size, own)
 
     def absorbed(self, end: Offset, txid: int | None, size: int, places: Sequence[StoredPlace] = ()) -> None:
-        """Take note of one stored batch, with its last txid, its bytes, and its records of sessions."""
+        """Record one stored batch, with its last txid, its bytes, and its records of sessions."""
         self._latest = LastTxid(end, later(self._latest.txid, txid))
         for place in places:
             self._sessions.store(place)
@@ -206,7 +206,7 @@ class PublisherStateFile:
             self.write()
 
     def take_in(self, sessions: Sequence[tuple[bytes, PublisherSession]], txid: int | None, log: Log) -> None:
-        """Take in what a leader knows better, and put it on record if it is anything.
+        """Apply the leader's newer state, and write it if it changes anything.
 
         Raises:
             As `write_before_removal`.
@@ -253,7 +253,7 @@ def sessions_of(
 
 
 def read_note(disk: Disk, directory: str) -> PublisherState:
-    """Return the note in ``directory``; one that says that nothing is known if there is none to be used."""
+    """Return the note in ``directory``; an empty one if there is none to be used."""
     path = f"{directory}/{NOTE_FILE}"
     if not disk.exists(path):
         return NOTHING_NOTED
@@ -304,7 +304,7 @@ def _decode_sessions(entries: list[Json]) -> Iterable[tuple[bytes, PublisherSess
 
 
 def put_note(disk: Disk, directory: str, noted: PublisherState) -> None:
-    """Replace the note, whatever it says; durable on return.
+    """Replace the note, whatever is in it; durable on return.
 
     Raises:
         DiskFull, StorageError, FsyncFailed: the older note, or either, is in place.

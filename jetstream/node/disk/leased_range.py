@@ -33,7 +33,7 @@ class Body:
     warm_end: int
     """The page cache held everything below this position a moment ago."""
     catches_up: bool
-    """There is more behind it: whoever it is for waits for its turns while something is stored."""
+    """There is more behind it: its reader waits for turns while something is stored."""
 
     @classmethod
     def leased(
@@ -109,6 +109,6 @@ class Body:
         try:
             os.preadv(self.fileno, [_PROBE_BUFFER], place, os.RWF_NOWAIT)
         except OSError:
-            # EAGAIN: not in memory. EOPNOTSUPP: this file system cannot tell, so a thread goes first.
+            # EAGAIN: not in memory. EOPNOTSUPP: unknown on this file system, so a thread reads first.
             return False
         return True

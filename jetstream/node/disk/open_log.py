@@ -62,7 +62,7 @@ class OpenedLog:
         self.is_stale = False
 
     def pass_over(self, batches: Sequence[SealedBatch]) -> bool:
-        """Take batches in as `absorb` does, if they are all plain; say False, and do nothing, if not.
+        """Replay batches as `absorb` if they are all plain; otherwise return False and do nothing.
 
         Nearly all are, and to decode one costs as much as to store it.
         """
@@ -74,10 +74,10 @@ class OpenedLog:
         return True
 
     def absorb(self, batches: Sequence[SealedBatch]) -> None:
-        """Take in what of ``batches``, which were given to `Log.append_sealed`, has been stored.
+        """Replay those of ``batches``, which were given to `Log.append_sealed`, that are stored.
 
-        Batches that are intact but no Arrow of ours fail the log: no reader could read on behind them. A log
-        that has failed learns nothing.
+        Batches that are intact but no Arrow of ours fail the log: no reader could read on behind
+        them. Nothing is replayed to a log that has failed.
         """
         try:
             for header, frame in self._stored(batches):
@@ -89,7 +89,7 @@ class OpenedLog:
             self.log.writer.fail(error)
 
     def _stored(self, batches: Sequence[SealedBatch]) -> Iterator[SealedBatch]:
-        """Yield those of ``batches`` that are stored and were not taken in before."""
+        """Yield those of ``batches`` that are stored and were not replayed before."""
         for header, frame in batches:
             if self.log.failed is None and self._learnt_end < header.next <= self.log.log_end_offset:
                 yield header, frame
@@ -109,7 +109,7 @@ class OpenedLog:
             return
         is_ahead = history.end > end
         history.forget_from(end)
-        if not is_empty:  # otherwise nothing tells the time of the records that are gone
+        if not is_empty:  # otherwise the time of the records that are gone is unknown
             history.last_timestamp = log.reader.last_timestamp
         if is_ahead:
             self.note.cut_back(LastTxid(end, history.last_txid), history.sessions.copy())
@@ -141,7 +141,7 @@ class OpenedLog:
         self.history.sessions.resize(window_us(config.session_window))
 
     def take_note(self, noted: PublisherState) -> None:
-        """Take in what a leader knows of committed records, durably, before more is stored.
+        """Apply a leader's state of committed records, durably, before more is stored.
 
         Raises:
             DiskFull, StorageError, FsyncFailed: to be taken in again.
@@ -205,7 +205,7 @@ class OpenedLog:
             else:
                 history.absorb(header.base, header.next, decode(frame)[1], unnoted)
         history.end = log.log_end_offset
-        history.let_go(unnoted)  # so that what the note says of sessions does not go with their records
+        history.let_go(unnoted)  # so that the note's sessions do not go with their records
         if was_cut:
             _restore(noted, sessions, log.log_end_offset)
         txid = (
@@ -231,7 +231,7 @@ class OpenedLog:
 
 
 def _restore(noted: PublisherState, sessions: PublisherSessions, log_end_offset: Offset) -> None:
-    """Take from the note what the kept records of a log that was cut do not tell."""
+    """Restore from the note the state that is not in the kept records of a log that was cut."""
     for session, last in noted.sessions:
         if last.offset >= log_end_offset:
             continue

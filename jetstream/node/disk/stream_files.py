@@ -32,7 +32,7 @@ class StreamFiles:
     """How much of each log is verified when it is opened."""
 
     def held(self) -> frozenset[Incarnation]:
-        """Return the lives of streams that have a log here, or cannot be told not to.
+        """Return the lives of streams that have a log here, or may have one.
 
         Raises:
             StorageError: the disk does not show what there is.
@@ -49,7 +49,7 @@ class StreamFiles:
         try:
             return holds_log(self.disk, path)
         except (StorageError, OutOfResources):
-            return True  # whoever opens it learns what is wrong
+            return True  # opening it raises the error
 
     def open(self, row: Stream) -> OpenedLog:
         """Recover a stream's log, or begin it; errors as `open_log`.
@@ -60,7 +60,7 @@ class StreamFiles:
             raise OutOfResources("no descriptor is left for another log: raise LimitNOFILE")
         path = stream_path(row.name, row.incarnation)
         if not holds_log(self.disk, path):
-            Log.delete(self.disk, path)  # what state files say is of records that are not there
+            Log.delete(self.disk, path)  # its state files are of records that are not there
         return open_log(self.disk, path, row.config, self.clock.wall(), self.verify)
 
     def remove(self, name: StreamName, incarnation: Incarnation) -> None:

@@ -28,9 +28,9 @@ from jetstream.node.runtime.reader_turns import CatchUpQueue
 T = TypeVar("T")
 
 _UNLEARNT_MAX: Final = 64
-"""Appends of followers that are kept in memory to be learnt."""
+"""Appends of followers that are kept in memory until they are replayed."""
 _PAUSE_SECONDS: Final = 0.001
-"""So long without a job is time to learn."""
+"""After so long without a job they are replayed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +72,7 @@ class DiskThread:
     """Owns the thread; every method is called on the event loop's thread.
 
     Attributes:
-        turns: of readers; they learn when it appends, and when that is done.
+        turns: of readers; notified of the begin and the end of appends.
 
     Invariant:
         N13: while the loop writes, the thread has no job and nothing to learn.
@@ -152,7 +152,7 @@ class DiskThread:
             return False
         if extent is CommitProgress.ALL:
             if self._commit.unlearnt:
-                self._put([_Call(_nothing, self._loop.create_future())])  # the thread learns before a call
+                self._put([_Call(_nothing, self._loop.create_future())])  # the thread replays before a call
             self._tell(groups)
         elif extent is CommitProgress.WRITTEN:
             for job in groups:
@@ -217,7 +217,7 @@ class DiskThread:
                 self._loop.call_soon_threadsafe(self._resolve, call)
 
     def _next_job(self) -> _Job:
-        """Return the next job; what was stored is learnt when nobody waits."""
+        """Return the next job; stored batches are replayed while none waits."""
         if 0 < len(self._commit.unlearnt) < _UNLEARNT_MAX:
             with suppress(Empty):
                 return self._queue.get(timeout=_PAUSE_SECONDS)

@@ -50,7 +50,7 @@ class Health:
         return not self.problems
 
     def document(self) -> dict[str, object]:
-        """Return it as JSON; of many problems the first are told, and all are counted."""
+        """Return it as JSON with the first problems and the count of all."""
         return {
             "ready": self.ready,
             "problems": list(self.problems[:PROBLEMS_TOLD_MAX]),

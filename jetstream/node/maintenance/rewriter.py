@@ -44,7 +44,7 @@ class Rewriter:
         thread: PacedThread,
         row_of: Callable[[StreamName], Stream | None],
     ) -> None:
-        """``row_of``: what the catalogue says of a stream."""
+        """``row_of`` returns the catalogue's row of a stream."""
         self.counters = RewriteCounters()
         self._disk = disk
         self._disk_thread = disk_thread
@@ -57,7 +57,7 @@ class Rewriter:
         return stream.upkeep.rewrite_due(_looked_at_end(stream))
 
     async def work_on(self, stream: StreamReplica) -> bool:
-        """Look at what is due, up to the first segment that is rewritten; tell whether one was.
+        """Look at what is due, up to the first segment that is rewritten; return whether one was.
 
         Raises:
             As `SegmentWork.work_on`.

@@ -32,7 +32,7 @@ class SegmentWork(Protocol):
         """Whether there may be something to do; the stream is open."""
 
     async def work_on(self, stream: StreamReplica) -> bool:
-        """Do some of it; tell whether there may be more to do at once.
+        """Do some of it; return whether there may be more to do at once.
 
         Raises:
             DiskFull: there is no space for it.
@@ -66,7 +66,7 @@ class SegmentKeeper:
             await self._thread.stop()  # the disk is not to be closed under it
 
     async def _look_at_all(self) -> bool:
-        """Give every stream a turn; tell whether one of them wants another at once."""
+        """Give every stream a turn; return whether one of them wants another at once."""
         wants_more = False
         for stream in list(self._streams):
             for work in self._works:

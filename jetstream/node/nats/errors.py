@@ -29,7 +29,7 @@ class Refusal:
 
 
 def refusal_in(error: str) -> Refusal | None:
-    """Return what an error says of a subscription, None if it is about something else."""
+    """Return the refusal of a subscription, None if the error is about something else."""
     if _DENIED.match(error):
         ended = _ENDED.search(error)
         is_denial = not error.lower().endswith(_TOO_MANY_TOKENS)

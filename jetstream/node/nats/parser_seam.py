@@ -100,8 +100,8 @@ class BatchingParser:
         Args:
             client: not connected yet.
             routes: who gets the messages of each subscription id; may change at any time.
-            crash: told of errors of ours.
-            dropped: told of what a publisher sent that is not passed on.
+            crash: gets errors of ours.
+            dropped: called with the kind and number of messages that are dropped.
             max_control_line: of the server.
         """
         self._client = client
@@ -140,7 +140,7 @@ class BatchingParser:
             raise nats.errors.ProtocolError
 
     def _receive(self, data: bytes) -> None:
-        """Take in one chunk: deliver its blocks, keep the rest for nats-py."""
+        """Parse one chunk: deliver its blocks, keep the rest for nats-py."""
         if self._broken:
             return
         try:

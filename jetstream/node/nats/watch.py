@@ -31,7 +31,7 @@ class LinkCounters:
     slow_consumers: int = 0
     errors: int = 0
     dropped: Counter[DropKind] = field(default_factory=Counter)
-    """What publishers sent that nobody was given."""
+    """Messages of publishers that were dropped."""
 
 
 class LinkWatch:
@@ -46,7 +46,7 @@ class LinkWatch:
         self.counters = LinkCounters()
         self.last_error: Exception | None = None
         self.refusal: Exception | None = None
-        """What a server said before it broke the connection: it tells more than the break after it."""
+        """The server's last error before it broke the connection, which explains the break."""
         self._clock = clock
         self.on_gap: Callable[[Gap], None] = lambda _: None
         self._silent_until = clock.monotonic()
@@ -64,14 +64,14 @@ class LinkWatch:
         return Gap(kind, since, self._clock.wall())
 
     async def error(self, error: Exception) -> None:
-        """Take an error of nats-py or of the server in (``error_cb``)."""
+        """Handle an error of nats-py or of the server (``error_cb``)."""
         if "slow consumer" in str(error).lower():
             self.counters.slow_consumers += 1
             self._begin(GapKind.SLOW_CONSUMER)
         self.note(error)
 
     def dropped(self, kind: DropKind, number: int) -> None:
-        """Count what a publisher sent and nobody is given; warn of it once a minute."""
+        """Count dropped messages of publishers; warn of them once a minute."""
         self.counters.dropped[kind] += number
         now = self._clock.monotonic()
         if self._warned_at is None or now - self._warned_at >= _WARNING_NS:
@@ -118,7 +118,7 @@ class LinkWatch:
             self.on_gap(gap)
 
     def lost(self) -> None:
-        """Note that nats-py has given a client up."""
+        """Handle a client that nats-py has given up."""
         self._begin(GapKind.RECONNECT)
 
     def ending(self) -> None:

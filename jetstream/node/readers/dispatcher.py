@@ -288,7 +288,7 @@ class RequestDispatcher:
             return
         is_asked = request.short_circuit is not None and self._identity.machine is not None
         where = stored_range(body) if is_asked else None
-        if where is not None:  # whoever reads it there checks it, as any reader does
+        if where is not None:  # a reader checks it there, as any reader does
             body.release()
             self._tell(pending, request, view, body, where)
             return

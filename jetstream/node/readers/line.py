@@ -141,7 +141,7 @@ class TlsLine(SocketLine):
         return len(self._rest) + self._outgoing.pending
 
     def receive(self, length: int) -> bytes:
-        """Take in what has come and return what it says; most of a handshake says nothing."""
+        """Decrypt the received bytes and return the plain ones; most of a handshake has none."""
         data = self._received(length)
         if not data:
             return data
@@ -158,10 +158,10 @@ class TlsLine(SocketLine):
         except ssl.SSLError as error:
             raise TlsFailed(f"{error.reason or error}") from None
         finally:
-            self.push()  # our part of the handshake, or the alert that says what is wrong
+            self.push()  # our part of the handshake, or the alert with the reason
 
     def _received(self, length: int) -> bytes:
-        """Return what has come; an end in the middle of the handshake is the peer's way to say no."""
+        """Return the received bytes; an end in the middle of the handshake is a refusal by the peer."""
         try:
             data = super().receive(length)
         except ConnectionError as error:
@@ -173,7 +173,7 @@ class TlsLine(SocketLine):
         return data
 
     def _begin(self, data: bytes) -> None:
-        """Look at the first bytes: a peer without TLS is told in a way that it understands."""
+        """Look at the first bytes: a peer without TLS is refused in plain text."""
         self._begun = True
         if data[0] != _HANDSHAKE:
             error = TlsFailed("this port speaks TLS, and the peer does not")
@@ -220,7 +220,7 @@ class TlsLine(SocketLine):
                 self._rest = self._rest[count:]
 
     def close(self) -> None:
-        """Say that nothing follows, if the peer can still be told, and close."""
+        """Send the end of TLS, if the peer can still get it, and close."""
         if self._established:
             with suppress(ssl.SSLError):  # wants to hear the same of the peer, which nobody waits for
                 self._tls.unwrap()

@@ -1,4 +1,4 @@
-"""The long polls of all connections: who waits for which stream, and who wakes them.
+"""The long polls of all connections: which fetch waits for which stream, and when it is handed back.
 
 A stream's own task only notes that its high watermark has moved; the waiting are answered in turns of
 their own, some at a time, so that a stream with a thousand readers delays neither its publishers nor the
@@ -87,7 +87,7 @@ class LongPolls:
         if watched is not None and watched[0] is stream:
             return
         if watched is not None:
-            self.stream_gone(stream.name)  # the name has a new life; those who wait for the old one are told
+            self.stream_gone(stream.name)  # the name has a new life; fetches of the old one are answered
         name = stream.name
         stop = stream.subscribe(lambda high_watermark: self._on_advanced(name, high_watermark))
         self._watched[name] = (stream, stop)
@@ -109,7 +109,7 @@ class LongPolls:
         if deadline is None:
             return
         if self._timer is not None:
-            # Kept here, because the handle that uvloop gives for less than half a millisecond cannot tell.
+            # Kept here, because uvloop's handle for less than half a millisecond does not know it.
             if self._rings_at <= deadline:
                 return
             self._timer.cancel()

@@ -24,7 +24,7 @@ from jetstream.protocol.responses import StoredRangeResponse
 
 
 def stored_range(body: Body) -> StoredRangeResponse | None:
-    """Return where ``body``, which is leased, lies; None: it is small or cannot be told, send it."""
+    """Return where ``body``, which is leased, lies; None: it is small or has no such place, send it."""
     if body.is_small:
         return None
     try:
@@ -32,7 +32,7 @@ def stored_range(body: Body) -> StoredRangeResponse | None:
         status = os.fstat(body.fileno)
     except OSError:
         return None
-    if not status.st_nlink:  # removed, and there for whoever has a lease
+    if not status.st_nlink:  # removed, and open only by its leases
         return None
     try:
         return StoredRangeResponse(

@@ -44,7 +44,7 @@ class ReadableStream(Protocol):
 
     @property
     def leads(self) -> bool:
-        """Whether this node leads it now, and may say so."""
+        """Whether this node leads it now, by its lease."""
 
     @property
     def knows_committed(self) -> bool:

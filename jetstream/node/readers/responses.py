@@ -80,7 +80,7 @@ def _stream_metadata(row: Stream, directory: StreamDirectory) -> StreamMetadata:
     try:
         stream = find_stream(directory, row.name)
     except JetstreamError:
-        return metadata  # whoever reads it here is told why that cannot be
+        return metadata  # a fetch here is refused with the reason
     return metadata.model_copy(
         update={
             "log_start_offset": stream.log.log_start_offset,
@@ -117,7 +117,7 @@ def offset_response(pending: Pending, stream: ReadableStream, offset: Offset) ->
     """Return the header with ``offset``, or with the high watermark if that is below it.
 
     Raises:
-        StreamOffline: below it by who knows how much: what earlier leaders acked is not known yet.
+        StreamOffline: below it by an unknown distance: the earlier leaders' acks are not known yet.
     """
     view = view_of(stream)
     if offset > view.high_watermark:
@@ -128,7 +128,7 @@ def offset_response(pending: Pending, stream: ReadableStream, offset: Offset) ->
 def boundary_response(
     pending: Pending, stream: ReadableStream, batches: StoredBatches
 ) -> ListOffsetsResponse:
-    """Return the header that tells where these batches end; raises as `offset_response` if there are none."""
+    """Return the header with the end of these batches; raises as `offset_response` if there are none."""
     if batches.bytes == 0:
         _refuse_unless_known(stream)
     return _list_offsets_response(pending, view_of(stream), batches.next, batches.bytes)
@@ -171,7 +171,7 @@ def fetch_response(pending: Pending, view: StreamView[FileRange], file_range: Fi
 
 
 def empty_response(request: Fetch, view: StreamView[FileRange]) -> FetchResponse:
-    """Return the header that says that there is nothing where ``request`` stands."""
+    """Return the header of an empty answer at the offset of ``request``."""
     return FetchResponse(
         id=request.id,
         epoch=view.leader_epoch,

@@ -41,7 +41,7 @@ class SocketSettings:
     drain_s: float = 2.0
     """How long a stopping server goes on sending what is queued."""
     token: SecretStr | None = None
-    """What every peer must say; None lets everybody in."""
+    """The token that every peer must send; None admits every peer."""
     tls: ssl.SSLContext | None = None
     """The server's side of TLS; None speaks none."""
 

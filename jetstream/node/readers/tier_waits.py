@@ -21,7 +21,7 @@ class TierWaits:
         over: Callable[[Pending, ReadableStream, SegmentAway], None],
         serve: Callable[[SocketConnection], None],
     ) -> None:
-        """Use these callbacks.
+        """Call these.
 
         Args:
             again: answers a request that need not wait any more, as if it had just come.

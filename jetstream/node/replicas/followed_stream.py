@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class FollowingStream:
-    """Follows whoever leads, until `settled` before this node leads itself.
+    """Follows the leader, until `settled` before this node leads itself.
 
     Attributes:
         passed_by_all: a leader has said that every replica has on disk what lies below.
@@ -82,13 +82,13 @@ class FollowingStream:
     # --- what happens ------------------------------------------------------------------------------
 
     def follow(self, leader: NodeId | None, leader_epoch: LeaderEpoch, row: Stream | None = None) -> None:
-        """Follow a leader, of whose election ``row`` tells; nobody, if it is none or this node itself."""
+        """Follow the leader of ``row``; none if there is none or it is this node."""
         self.problem = self.failed
         may_lack = row is not None and row.may_lack_committed(self._follower.log.epochs.last)
         self._tell(LeaderAssigned(leader, leader_epoch, may_lack))
 
     async def settled(self) -> None:
-        """Return when the log is written to no more; whoever leads is to be this node."""
+        """Return when the log is written to no more; this node is to lead."""
         while not self._follower.is_settled and self.failed is None:
             self._settled = asyncio.get_running_loop().create_future()
             await self._settled
@@ -102,7 +102,7 @@ class FollowingStream:
         self._tell(LeaderDisconnected())
 
     def answered(self, message: Answer) -> None:
-        """Take in the leader's answer."""
+        """Handle the leader's answer."""
         if isinstance(message, BatchesMessage):
             self._batches(message)
             return
@@ -211,7 +211,7 @@ class FollowingStream:
     def _on_disk(
         self, work: Callable[[], None], then: Callable[[], Event], refused: Callable[[], None] = lambda: None
     ) -> None:
-        """Do something to the log between two appends, and tell the machine; on a full disk `refused`."""
+        """Change the log between two appends, and notify the machine; on a full disk `refused`."""
 
         def done(worked: "asyncio.Future[None]") -> None:
             error = worked.exception()

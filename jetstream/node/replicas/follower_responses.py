@@ -40,7 +40,7 @@ class FollowerResponses:
     """Sends what the leader's machine has decided, during one reign.
 
     Attributes:
-        hot: is told what was written, and what is committed.
+        hot: batches that were written and are not committed yet.
     """
 
     def __init__(self, parts: ReplicaContext, leader_epoch: LeaderEpoch, services: NodeServices) -> None:

@@ -95,7 +95,7 @@ class LeaderDriver:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether anybody follows now."""
+        """Whether the stream has followers now."""
         return self._leader.is_replicated
 
     @property
@@ -105,7 +105,7 @@ class LeaderDriver:
 
     @property
     def may_speak(self) -> bool:
-        """Whether the node may answer anybody as the stream's leader now."""
+        """Whether the node may answer as the stream's leader now."""
         return self._leader.may_speak(self._clock.monotonic())
 
     @property
@@ -140,7 +140,7 @@ class LeaderDriver:
         self.tell(Tick())
 
     def end(self, leader_epoch: LeaderEpoch) -> None:
-        """Answer nobody any more: another reign has begun, or this one has ended."""
+        """Send no more answers: another reign has begun, or this one has ended."""
         self._leader.handle(Deposed(leader_epoch), self._clock.monotonic())
         self._answers.end()
         self._cluster.timers.at(self._tick, self._leader.wake_at)
@@ -153,19 +153,19 @@ class LeaderDriver:
             self.tell(ReplicasChanged(row.replicas, row.isr_nodes, row.isr_version, row.read_replicas))
 
     def written(self, batches: Sequence[UnsealedBatch]) -> None:
-        """Let the followers have what this node is still syncing."""
+        """Serve the followers batches that this node is still syncing."""
         self._written_end = max(self._written_end, batches[-1].next)
         self._answers.hot.add(batches)
         self.tell(LeaderLogSynced(self._leader.synced_end, self._written_end))
 
     def appended(self, end: Offset) -> None:
-        """Count what is as durable as the stream's mode promises."""
+        """Record the end of what is as durable as the stream's mode promises."""
         self._written_end = max(self._written_end, end)
-        # The disk may be a group ahead of what is told here.
+        # The disk may be a group ahead of this outcome.
         self.tell(LeaderLogSynced(min(self._parts.log.writer.synced_end, end), self._written_end))
 
     def tell(self, event: Event) -> None:
-        """Let the machine decide on ``event``, and do what it says."""
+        """Handle ``event`` by the machine, and perform its actions."""
         for action in self._leader.handle(event, self._clock.monotonic()):
             self._do(action)
         if self._leader.takes_followers:
@@ -216,7 +216,7 @@ class LeaderDriver:
             applied = await self._cluster.propose(command)
         except JetstreamError as error:
             _log.warning("isr not changed stream=%s error=%s", self._parts.name, error)
-            return  # nobody knows whether it was: the machine asks again
+            return  # unknown whether it was: the machine proposes again
         refused = applied.events[0] if applied.events else None
         if isinstance(refused, CommandRefused) and (told := refusal_of(proposal.number, refused)) is not None:
             self.tell(told)

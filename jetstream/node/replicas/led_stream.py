@@ -114,7 +114,7 @@ class LeadingStream:
         await self.path.appends.drained()
 
     def depose(self, leader_epoch: LeaderEpoch) -> None:
-        """Answer nobody any more: another reign has begun."""
+        """Send no more answers: another reign has begun."""
         self.reign.end(leader_epoch)
         self.path.appends.stop()
 

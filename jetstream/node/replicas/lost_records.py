@@ -13,7 +13,7 @@ COMMITTED_LOST: Final = "committed_records_lost"
 
 
 class LostRecords:
-    """Of one stream that is followed; each record is told once."""
+    """The records of one followed stream that are cut off; each is logged once."""
 
     def __init__(self, parts: ReplicaContext, node_id: NodeId) -> None:
         """Nothing is lost yet."""

@@ -43,7 +43,7 @@ async def begin_stream(replica: StreamReplica, row: Stream, cluster: ClusterServ
 
 
 def refuse(replica: StreamReplica) -> None:
-    """Serve nothing, and say so, until the log is back or an operator decides."""
+    """Serve nothing, and report that, until the log is back or an operator decides."""
     replica.problem = StreamLost("its log is gone from the disk, and no other replica was in sync")
     _log.error("stream lost stream=%s: %s runbook=RB-13", replica.name, replica.problem)
 
@@ -61,7 +61,7 @@ class ReplicaController:
         self._moving: asyncio.Task[None] | None = None
 
     def changed(self, row: Stream | None) -> None:
-        """Take in the catalogue's newest row; None: this life of the stream is over."""
+        """Handle the catalogue's newest row; None: this life of the stream is over."""
         self._row = row
         self.replica.tiered.is_over = row is None
         leading = self.replica.leading
@@ -79,7 +79,7 @@ class ReplicaController:
             await asyncio.wait((self._moving,))
 
     async def end(self) -> bool:
-        """Stop and close the replica for good, whatever the catalogue says; return as `StreamReplica.end`."""
+        """Stop and close the replica for good, in any case; return as `StreamReplica.end`."""
         self._has_ended = True
         await self.settled()
         return await self.replica.end()

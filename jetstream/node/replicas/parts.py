@@ -148,7 +148,7 @@ class HighWatermarkWatchers:
         return lambda: self._watchers.discard(callback)
 
     def tell(self, high_watermark: Offset) -> None:
-        """Call everybody."""
+        """Call every callback."""
         for watcher in tuple(self._watchers):
             watcher(high_watermark)
 
@@ -198,7 +198,7 @@ def log_state(log: Log) -> LogState:
 
 
 class SyncTimer:
-    """Forces one stream's log to disk every ``sync_interval``, if its configuration says so."""
+    """Syncs one stream's log every ``sync_interval`` where its configuration has ``sync: interval``."""
 
     def __init__(self, services: NodeServices) -> None:
         self._disk = services.disk
@@ -206,7 +206,7 @@ class SyncTimer:
         self._timer: asyncio.Task[None] | None = None
 
     def follow(self, config: StreamConfig, log: Log) -> None:
-        """Do as ``config`` says from now on."""
+        """Apply ``config`` from now on."""
         self.stop()
         if config.sync is SyncMode.INTERVAL:
             self._timer = self._tasks.create_task(self._sync(config, log))

@@ -121,12 +121,12 @@ class PublishPath:
         self._ingest.hurry()
 
     def _suspend_or_resume(self) -> None:
-        # What does not pass by itself is said before what may.
+        # The reason that does not pass by itself comes first.
         self._ingest.suspend(self._read_only or self._lacking)
         self.appends.begin_if_wanted()
 
     def _perform(self, actions: Iterable[Action]) -> AppendRecords | None:
-        """Do the actions in order, but for an append, which is the caller's to do."""
+        """Perform the actions in order; return the append, which the caller performs."""
         append: AppendRecords | None = None
         for action in actions:
             match action:
@@ -142,7 +142,7 @@ class PublishPath:
         return append
 
     def _publish(self, data: bytes, count: int) -> None:
-        """Send answers, unless somebody else may answer for this stream by now."""
+        """Send answers, unless another node may lead this stream by now."""
         lost = partial(self._parts.counts.update, acks_dropped=count)
         if self._reign.may_speak:
             self._send_acks(data, lost)

@@ -93,10 +93,10 @@ class StreamReplica:
         """Do nothing yet.
 
         Args:
-            row: what the catalogue says.
+            row: the catalogue's.
             services: what it needs of its node.
             files: where its log lies.
-            reign_begun: told whenever this node begins to lead.
+            reign_begun: called whenever this node begins to lead.
         """
         self.config: StreamConfig = row.config
         self.incarnation: Incarnation = row.incarnation
@@ -161,7 +161,7 @@ class StreamReplica:
 
     @property
     def leads(self) -> bool:
-        """Whether this node leads it now, and may say so."""
+        """Whether this node leads it now, by its lease."""
         return self.leading is not None and self.leading.reign.may_speak
 
     @property
@@ -272,7 +272,7 @@ class StreamReplica:
         """Begin the reign in ``row``, once nothing is being written any more.
 
         Args:
-            row: what the catalogue says.
+            row: the catalogue's.
             newest: what it says later of this reign; None if it says so no more. Replicas may come and go
                 meanwhile, or another reign begin.
         """
@@ -403,7 +403,7 @@ def _leader_of(parts: ReplicaContext, row: Stream, high_watermark: Offset, servi
 
 
 def _reconfigure_log(parts: ReplicaContext, *, follows: bool) -> None:
-    """On the disk thread, which owns what a follower's log has learnt."""
+    """Run on the disk thread, which owns the publishers' state of a follower's log."""
     parts.upkeep.reconfigure(parts.config)
     parts.opened.note.resize(window_us(parts.config.session_window))
     if follows:

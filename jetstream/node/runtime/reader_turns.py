@@ -75,7 +75,7 @@ class CatchUpQueue:
             self._set_timer()
 
     def leave(self, resume: Resume) -> None:
-        """Forget whoever is gone."""
+        """Forget readers that are gone."""
         self._waiting.pop(resume, None)
 
     def _wait_s(self) -> float:
@@ -109,7 +109,7 @@ class ReaderTurn:
         self.is_awaited = False
         """Nothing is to be done before it comes."""
         self.behind_in: str | None = None
-        """A stream of which the reader was told where something lies, and there was more: what comes next in
+        """A stream of which the reader was given the place of a range, and there was more: what comes next in
         it is not looked for before its turn."""
 
     def comes(self, *, goes_on: bool = False) -> bool:

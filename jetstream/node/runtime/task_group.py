@@ -1,4 +1,4 @@
-"""A task group whose single error is told as it is."""
+"""A task group whose single error is raised as it is."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""When the replicas of a node want to be told that time has passed.
+"""The timers of a node's replicas.
 
 One timer for all of them: an idle replica wants nothing and costs nothing, and a busy one changes its mind a
 thousand times before it is its turn.

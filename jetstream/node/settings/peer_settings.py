@@ -91,7 +91,7 @@ def peer_settings(
 
 
 def peer_token(peers: PeersConfig) -> SecretStr | None:
-    """Return what nodes say to each other; blocks if it is in a file.
+    """Return the token that nodes send each other; blocks if it is in a file.
 
     Raises:
         InvalidConfig: the file cannot be used.

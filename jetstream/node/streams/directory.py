@@ -1,4 +1,4 @@
-"""All replicas of this node: taken up as the catalogue says, found by name, ended."""
+"""All replicas of this node: opened as the catalogue says, found by name, closed."""
 
 import asyncio
 import logging
@@ -47,14 +47,14 @@ class NodeStreams:
     Attributes:
         files: where they lie.
         catalog: as far as it is applied here.
-        traffic: what other nodes say to them.
+        traffic: the messages of other nodes to them.
         turns: of readers: short, and waited for, while one of the streams is appended to.
         gone_listeners: called with every stream that is removed from this node.
         reign_listeners: called whenever this node begins to lead a stream.
     """
 
     def __init__(self, files: StreamFiles, catalog: Catalog, services: NodeServices) -> None:
-        """Know of nothing yet; `begin` takes everything up."""
+        """Hold no replica yet; `begin` opens them."""
         self.files = files
         self.catalog = catalog
         self._services = services
@@ -142,10 +142,10 @@ class NodeStreams:
             for node in self.catalog.nodes()
         ]
 
-    # --- what the catalogue says (CatalogListener) -------------------------------------------------
+    # --- catalogue events (CatalogListener) --------------------------------------------------------
 
     async def begin(self) -> None:
-        """Take up every replica of this node; return when each leads or follows as the catalogue says.
+        """Open every replica of this node; return when each leads or follows as the catalogue says.
 
         The node is registered, and knows of every reign before that.
         """
@@ -232,7 +232,7 @@ class NodeStreams:
                 self._begin_removal(removal)
 
     async def _remove(self, removal: Removal, earlier: "asyncio.Task[None] | None") -> None:
-        """Stop the replica, remove its files durably, and say so.
+        """Stop the replica, remove its files durably, and confirm that to the catalogue.
 
         One removal after the other, and only what is still owed: the stream may come back to this node.
         """

@@ -37,7 +37,7 @@ class RepairExchange:
         row_of: Callable[[StreamName, Incarnation], Stream | None],
         services: NodeServices,
     ) -> None:
-        """``find`` returns a replica of this node, ``row_of`` what the catalogue says of a stream's life."""
+        """``find`` returns a replica of this node, ``row_of`` the catalogue's row of a stream's life."""
         self._find = find
         self._row_of = row_of
         self._cluster = services.cluster
@@ -90,7 +90,7 @@ class RepairExchange:
             del self._waiting[place]
 
     def answered(self, peer: NodeId, incarnation: Incarnation, answer: RepairAnswer) -> None:
-        """Take in an answer of ``peer``; one that nobody waits for any more is dropped."""
+        """Handle an answer of ``peer``; one that is not awaited any more is dropped."""
         waiting = self._waiting.get((peer, incarnation))
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)

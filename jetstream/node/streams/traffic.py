@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 class EarlyFetches:
     """The newest fetch of each follower of a stream that this node does not lead yet, but may be about to.
 
-    A follower may learn of a reign before the leader has begun it; refused, it would ask again much later.
+    A follower may know of a reign before the leader has begun it; refused, it would ask again much later.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class EarlyFetches:
         self._fetches.setdefault(incarnation, {})[arrived.follower] = arrived
 
     def forget(self, incarnation: Incarnation, leader_epoch: LeaderEpoch) -> None:
-        """Drop those of a stream that others lead, or nobody, in that reign: whoever asked will ask again.
+        """Drop those of a stream that others lead, or nobody, in that reign: the followers fetch again.
 
         Followers may be ahead of this node: what they ask of a later reign may be this node's to answer.
         """
@@ -53,7 +53,7 @@ class EarlyFetches:
         self._fetches.pop(incarnation, None)
 
     def reign_begun(self, leading: LeadingStream) -> None:
-        """Answer those of a reign that has begun."""
+        """Handle the kept fetches of a reign that has begun."""
         for arrived in self.taken(leading.parts.incarnation):
             leading.reign.tell(arrived)
 
@@ -77,7 +77,7 @@ class ReplicaTraffic:
         catalog: Catalog,
         services: NodeServices,
     ) -> None:
-        """Speak for replicas.
+        """Serve replicas.
 
         Args:
             replicas: those whose log is open.
@@ -93,7 +93,7 @@ class ReplicaTraffic:
         self._catalog = catalog
         self._cluster = services.cluster
         self.membership: Membership | None = None
-        """Is told who is heard; None while nobody is to be."""
+        """Records which peers are alive; None until it is set."""
 
     def fetched(self, peer: NodeId, name: StreamName, incarnation: Incarnation, fetch: FetchMessage) -> None:
         """See `SessionHost.fetched`."""
@@ -132,7 +132,7 @@ class ReplicaTraffic:
         self.repairs.answered(peer, incarnation, message)
 
     def connected(self, peer: NodeId) -> None:
-        """See `SessionHost.connected`: fetch whatever the peer leads."""
+        """See `SessionHost.connected`: fetch the streams that the peer leads."""
         for replica in self._replicas:
             if replica.following is not None and replica.following.leader == peer:
                 replica.following.connected()

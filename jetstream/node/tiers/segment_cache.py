@@ -100,7 +100,7 @@ class Tier:
         Args:
             store: None: the node has none.
             disk: for what is brought in.
-            clock: tells when to try again.
+            clock: of the pauses between attempts.
             tasks: for what is on its way.
             held_bytes_max: bytes that are kept, in whole segments, but at least the newest.
             root: of the disk in the file system.

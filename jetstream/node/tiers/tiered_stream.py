@@ -47,7 +47,7 @@ class TieredStream:
         self._failed: FailedAttempts | None = None
 
     def changed(self, row: Stream) -> None:
-        """Take in the catalogue's newest row."""
+        """Handle the catalogue's newest row."""
         self._row = row
         self._heard_of(row.tier)
 

@@ -141,7 +141,7 @@ class Tiering:
         return None
 
     def _tell_problems(self) -> None:
-        """Say of every stream why its uploads fail or wait; a silent store keeps all of them waiting."""
+        """Record for every stream why its uploads fail or wait; a silent store keeps all of them waiting."""
         silent = None
         if self._turn_began_at is not None:
             since = max(self._turn_began_at, self._tier.answered_at)

@@ -33,7 +33,7 @@ from metadata.stream_config import StreamConfig
 SEGMENTS_AT_ONCE: Final = 8
 """Uploaded for one manifest; the next ones follow at once."""
 SILENT_NS: Final = 30_000_000_000
-"""A call of the store in which nothing moves for so long is told; it is waited for all the same."""
+"""A call of the store in which nothing moves for so long is reported; it is waited for all the same."""
 _ATTEMPTS: Final = 40
 _PAUSE_SECONDS: Final = 0.05
 
@@ -70,7 +70,7 @@ class LedStream(Protocol):
 
     @property
     def leads(self) -> bool:
-        """Whether this node leads it now, and may say so."""
+        """Whether this node leads it now, by its lease."""
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
@@ -119,7 +119,7 @@ class TierProgress:
 
 
 def silence(since: MonotonicNs, now: MonotonicNs) -> TierUnavailable | None:
-    """Return what is to be told of a store that has done nothing ``since``; None: not yet."""
+    """Return the error of a store that has done nothing ``since``; None: not yet."""
     if now - since < SILENT_NS:
         return None
     return TierUnavailable(f"the object store has not answered for {(now - since) // 10**9} s: uploads wait")
