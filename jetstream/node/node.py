@@ -8,7 +8,7 @@ hand over what others can lead, leave the subjects, finish the mailboxes, sync, 
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from envelope.errors import InternalError, InvalidConfig, UnavailableError
+from envelope.errors import UnavailableError
 from envelope.subjects import matches
 from envelope.types import NodeId, StreamName
 from jetstream.fetch.turns import CatchUpScheduler
@@ -26,8 +26,9 @@ from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.api.operations import ApiOperations, ApiServices
 from jetstream.node.api.server import RequestApi
-from jetstream.node.cluster.discovery import METADATA_DIRECTORY, Discovery, discovery_of, find_voters
+from jetstream.node.cluster.discovery import Discovery, discovery_of, find_voters
 from jetstream.node.cluster.member import ClusterMember
+from jetstream.node.cluster.metadata_part import open_metadata, taking_part
 from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.stream_files import STREAMS_DIRECTORY, StreamFiles
 from jetstream.node.disk.thread import DiskThread
@@ -151,8 +152,8 @@ class Node:
             peers = peer_settings(self.config, self.node_id, voters)
             # Streams without metadata are a loss to be reported, not an empty cluster to begin (D13).
             is_new = not disk.exists(STREAMS_DIRECTORY)
-            group = await _metadata(disk, peers, is_new=is_new)
-            async with _taking_part(group, peers, crash):
+            group = await open_metadata(disk, peers, is_new=is_new)
+            async with taking_part(group, peers, crash):
                 with ThreadPoolExecutor(_READER_THREADS, "jetstream-reader") as readers:
                     parts = _Parts(
                         disk=disk,
@@ -219,7 +220,7 @@ class Node:
 
     def _assembled(self, parts: "_Parts", tasks: asyncio.TaskGroup) -> "_Shell":
         """Make everything that stands on NATS and the sockets; nothing runs yet."""
-        config, clock, prefix = self.config, self._clock, self.config.api_prefix
+        config, clock = self.config, self._clock
         ingest_watch = LinkWatch("ingest", clock)
         ingest = NatsLink(config.nats, ingest_watch, parts.crash)
         answers = NatsLink(config.nats, LinkWatch("answers", clock), parts.crash)
@@ -234,25 +235,7 @@ class Node:
         self._streams = streams
         cluster.host(streams)
         parts.metadata.subscribe(groups)
-        told = ApiServices(
-            clock=clock,
-            link=answers,
-            interruption=lambda: ingest_watch.interruption,
-            alive=cluster.alive,
-            ordered_election=cluster.ordered_election,
-            tier=tier,
-            cursors=cursors,
-            groups=groups,
-        )
-        operations = ApiOperations(
-            prefix=prefix,
-            cluster=config.cluster,
-            node_id=self.node_id,
-            metadata=parts.metadata,
-            streams=streams,
-            services=told,
-        )
-        api = RequestApi(prefix, self.node_id, parts.metadata, operations, told)
+        api = self._api(parts, (ingest, answers), cluster, streams, (tier, cursors, groups))
         server = SocketServer(
             directory=streams,
             identity=ServerIdentity(self.node_id, VERSION, _machine(config)),
@@ -282,13 +265,6 @@ class Node:
             groups=groups,
             doors=(server.door, parts.metadata.member.server.door, parts.http.door),
         )
-        housekeeper = Housekeeper(parts.disk_thread, clock, streams, parts.witness)
-        repeated = (
-            SegmentKeeper(thread, works, streams),
-            Repairing(streams.traffic.repairs, parts.disk_thread, clock, streams),
-            Tiering(tier, clock, streams, streams.retry_removals),
-        )
-        interval = config.maintenance_interval
         return _Shell(
             ingest=ingest,
             answers=answers,
@@ -305,10 +281,49 @@ class Node:
                 answers.supervise,
                 api.run,
                 cursors.run,
-                partial(housekeeper.run, config.checkpoint_interval, interval),
-                *(partial(part.run, interval) for part in repeated),
+                *self._upkeep(parts, SegmentKeeper(thread, works, streams), streams, tier),
             ),
         )
+
+    def _api(
+        self,
+        parts: "_Parts",
+        links: tuple[NatsLink, NatsLink],
+        cluster: ClusterMember,
+        streams: NodeStreams,
+        stores: tuple[Tier, CursorStore, GroupService],
+    ) -> RequestApi:
+        prefix = self.config.api_prefix
+        (ingest, answers), (tier, cursors, groups) = links, stores
+        told = ApiServices(
+            clock=self._clock,
+            link=answers,
+            interruption=lambda: ingest.watch.interruption,
+            alive=cluster.alive,
+            ordered_election=cluster.ordered_election,
+            tier=tier,
+            cursors=cursors,
+            groups=groups,
+        )
+        operations = ApiOperations(
+            prefix=prefix,
+            cluster=self.config.cluster,
+            node_id=self.node_id,
+            metadata=parts.metadata,
+            streams=streams,
+            services=told,
+        )
+        return RequestApi(prefix, self.node_id, parts.metadata, operations, told)
+
+    def _upkeep(
+        self, parts: "_Parts", segments: SegmentKeeper, streams: NodeStreams, tier: Tier
+    ) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
+        interval, clock = self.config.maintenance_interval, self._clock
+        housekeeper = Housekeeper(parts.disk_thread, clock, streams, parts.witness)
+        yield partial(housekeeper.run, self.config.checkpoint_interval, interval)
+        yield partial(segments.run, interval)
+        yield partial(Repairing(streams.traffic.repairs, parts.disk_thread, clock, streams).run, interval)
+        yield partial(Tiering(tier, clock, streams, streams.retry_removals).run, interval)
 
     def _segment_works(self, parts: "_Parts", thread: PacedThread) -> tuple[Compactor, Rewriter, Scrubber]:
         return (
@@ -386,49 +401,6 @@ class _Shell:
     """Answers nodes that look for the cluster; None of a node that is alone."""
     work: tuple[Callable[[], Coroutine[Any, Any, None]], ...]
     """Runs as long as the node does."""
-
-
-async def _metadata(disk: OsDisk, peers: PeerSettings, *, is_new: bool) -> MetadataQuorum:
-    """Return the node's part of the metadata group; a data node keeps nothing of it on disk.
-
-    Raises:
-        InvalidConfig: the node had a vote, or was alone, when it wrote this directory, and is not now, or the
-            other way round.
-        Exception: as `MetadataQuorum.open`.
-    """
-    if peers.is_voter:
-        return await MetadataQuorum.open(
-            disk, METADATA_DIRECTORY, peers.identity, peers.voters, create=is_new
-        )
-    if disk.exists(METADATA_DIRECTORY):
-        raise InvalidConfig(
-            f"node {peers.identity.node_id} was a voter, or alone, and is none of peers.voters now: what its "
-            "directory holds of the metadata log may be needed there"
-        )
-    return MetadataQuorum.observing(peers.identity, peers.voters)
-
-
-@asynccontextmanager
-async def _taking_part(group: MetadataQuorum, peers: PeerSettings, crash: Crash) -> AsyncIterator[None]:
-    """Run the node's part of the metadata group inside; its failure stops the node.
-
-    The metadata log is closed at the end.
-    """
-
-    async def run() -> None:
-        (failure,) = await asyncio.gather(group.run(listening), return_exceptions=True)
-        crash.report(failure or InternalError("the metadata log has stopped"))
-
-    try:
-        listening = peers.listening()
-        async with task_group() as tasks:
-            running = tasks.create_task(run(), name="metadata")
-            try:
-                yield
-            finally:
-                running.cancel()
-    finally:
-        await group.stop()
 
 
 def _tier(config: NodeConfig, disk: OsDisk, clock: Clock, tasks: asyncio.TaskGroup) -> Tier:

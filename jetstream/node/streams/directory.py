@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from envelope.errors import JetstreamError, NotReplica, StreamLost, StreamOffline
 from envelope.partition_errors import PartitionsMissing
@@ -36,6 +36,8 @@ from metadata.catalog.tables import Removal, Stream
 from metadata.partitioning import is_partitioned
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _TIER_SECONDS: Final = 5.0
 """How long the removal of a stream's objects is waited for; the next attempt finds less to do."""
@@ -192,10 +194,6 @@ class NodeStreams:
             self._begin_removal(removal)
         self._services.subscriptions.counts_changed()
 
-    def _reign_begun(self, leading: LeadingStream) -> None:
-        for listener in self.reign_listeners:
-            listener(leading)
-
     def _changed(self, row: Stream) -> None:
         if row.leader != self._node_id:
             self._early.forget(row.incarnation, row.leader_epoch)
@@ -203,7 +201,7 @@ class NodeStreams:
         if mover is None:
             if self._node_id not in row.holders:
                 return
-            replica = StreamReplica(row, self._services, self.files, self._reign_begun)
+            replica = StreamReplica(row, self._services, self.files, partial(_notify, self.reign_listeners))
             mover = self._movers[row.incarnation] = ReplicaController(replica, self._services)
         mover.replica.tiered.changed(row)
         mover.changed(row)
@@ -243,8 +241,7 @@ class NodeStreams:
         mover = self._movers.get(removal.incarnation)
         if mover is not None:
             mover.changed(None)
-            for listener in self.gone_listeners:
-                listener(removal.name)
+            _notify(self.gone_listeners, removal.name)
             await mover.settled()
             self._movers.pop(removal.incarnation, None)
         try:
@@ -284,3 +281,8 @@ class NodeStreams:
     async def close(self) -> bool:
         """Sync and close every log; return whether all that was written is on disk."""
         return all(await asyncio.gather(*(mover.end() for mover in self._movers.values())))
+
+
+def _notify(listeners: Iterable[Callable[[T], None]], subject: T) -> None:
+    for listener in listeners:
+        listener(subject)
