@@ -146,7 +146,7 @@ def fsync_row(point: str, results: Sequence[FsyncResult], **details: float) -> R
 
 
 def as_markdown(report: Report) -> str:
-    """Render the report as GitHub tables, for people and for docs/benchmarks.md."""
+    """Render the report as GitHub tables, for people and for benchmarks/results."""
     parts = [f"### {report.benchmark}", "", *_provenance(report), "", *_table(*_row_cells(report))]
     if report.bars:
         parts += [

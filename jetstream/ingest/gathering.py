@@ -1,7 +1,7 @@
 """Messages gather while replicas work: how many make a group, and how many groups are under way at once.
 
 A group has its price on every node, whatever its size; messages that wait a little longer share it
-(docs/adr/0011). There is no timer in it: whatever changes the answer asks again.
+(ADR 0002). There is no timer in it: whatever changes the answer asks again.
 """
 
 from collections import deque

@@ -5,7 +5,7 @@ reports each append, in that order, by exactly one of `Appended`, `AppendRefused
 `AppendRecords` carries the messages of one `GroupReceived`: `Mailbox.drain` is where its size is bounded.
 
 Two appends may be in flight, so that the disk finds the next one ready when it has finished the first
-(docs/adr/0007). If one is refused, the one behind it is as well: the shell appends a group only where the log
+(ADR 0002). If one is refused, the one behind it is as well: the shell appends a group only where the log
 ends.
 """
 
@@ -201,7 +201,7 @@ class StreamIngest:
         return len(self._pending)
 
     def wants_group(self, waiting: int, others_in_flight: int, waiting_bytes: int = 0) -> bool:
-        """Return whether ``waiting`` messages should be received now, or should gather (docs/adr/0011).
+        """Return whether ``waiting`` messages should be received now, or should gather (ADR 0002).
 
         Every event, `reconfigure`, `suspend` and `hurry` may change the answer. ``others_in_flight`` appends
         of other streams keep the disk busy, and no second one of this is needed.

@@ -5,7 +5,7 @@ order of the numbers: that it is committed, or that certainly nothing of it is s
 or not at all, next to those before it.
 
 While something is not committed, what comes gathers, unless it is much: then one append more may be in
-flight (docs/adr/0007, docs/adr/0011). If an append is refused, everything behind it is as well.
+flight (ADR 0002). If an append is refused, everything behind it is as well.
 """
 
 from collections import deque

@@ -12,7 +12,7 @@ A message that spans chunks is kept as a list of chunks and joined once, when it
 
 The grammar is nats-server's own: space and tab separate the fields of a line, CR LF ends it, and a subject or
 a reply subject may hold every other byte. Whatever a client of the server publishes, the line of its message
-is legal here; what cannot be read or answered is taken apart all the same, and marked (docs/adr/0004).
+is legal here; what cannot be read or answered is taken apart all the same, and marked (ADR 0004).
 
 Sources: nats-server ``server/parser.go`` and ``server/client.go`` (``processPub``, ``msgHeader``).
 """

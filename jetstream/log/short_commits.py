@@ -17,7 +17,7 @@ ALONE_BYTES_MAX: Final = MIB
 
 FOLLOWED_BYTES_MAX: Final = 16 * KIB
 """Total of a commit that other replicas await. More is better written while the loop goes on
-(docs/adr/0024)."""
+(ADR 0002)."""
 
 LOGS_MAX: Final = SYNC_ALL_LOGS_MIN - 1
 """More logs are synced by a call for the whole disk, which waits for all dirty bytes there."""

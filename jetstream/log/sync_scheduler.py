@@ -3,7 +3,7 @@
 A sync of one file costs a journal commit, however little there is to write; a sync of the whole file system
 costs one for all files together, but also writes all other dirty bytes. So few logs are synced one by
 one, and many at once, unless that has lately been dearer: a neighbour that copies gigabytes onto the same
-file system makes it wait for them (numbers in docs/adr/0002).
+file system makes it wait for them (numbers in ADR 0002).
 """
 
 import contextlib

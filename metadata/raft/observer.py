@@ -13,7 +13,7 @@ Every voter sends the leader that it knows at short intervals. The newest term c
 silent has sent.
 
 Source: Ongaro, "Consensus: Bridging Theory and Practice", section 4.2.1 (servers without a vote); the
-observers of ZooKeeper. docs/adr/0010 says why these are none that the leader replicates to.
+observers of ZooKeeper. ADR 0007 says why these are none that the leader replicates to.
 """
 
 from collections.abc import Collection

@@ -20,7 +20,7 @@ Invariant:
         voted before, and only once it holds all that it may have acknowledged.
 
 Source: the question to the others is that of Liskov and Cowling, "Viewstamped Replication Revisited", section
-4.3; the argument in full is in docs/adr/0026-a-lost-disk-is-fenced-by-the-term.md.
+4.3; the argument in full is in docs/adr/0015-lost-disks-and-lost-logs.md.
 """
 
 from envelope.types import MonotonicNs, NodeId, Term

@@ -1,4 +1,4 @@
-"""A consumer that keeps to what docs/groups.md wants of a member, and does nothing else.
+"""A consumer that keeps to what docs/internals/groups.md wants of a member, and does nothing else.
 
 But for one thing: it sends requests that were answered once more, later, and in later memberships too.
 """

@@ -1,7 +1,7 @@
 """Ways in which files are known to have lost acknowledged data, by the names under which they are known.
 
 Those of replicated logs are in `tests.unit.replica.test_loss_scenarios`; the table of all is in
-docs/loss_scenarios.md.
+docs/internals/loss_scenarios.md.
 """
 
 from collections.abc import Iterator, Sequence

@@ -207,7 +207,7 @@ def test_messages_beyond_the_mailbox_are_refused_or_told_as_an_overload(
             stream.leading.deliver(block(1, inbox.encode()))
             refusal = json.loads((await refusals.next_msg(timeout=30)).data)
             assert refusal["error"]["err_code"] == 10077
-            await stream.leading.path.drained()
+            await stream.leading.drained()
             info = await request(client, "stream.info", name="numbers")
             (gap,) = info["possible_gaps"]
             assert (gap["kind"], gap["count"]) == ("overload", 10)

@@ -231,7 +231,7 @@ def test_the_program_on_the_page_of_groups_looks_after_one(tmp_path: Path) -> No
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
             await js.publish("orders.eu.1", b"one")
-            code = python("docs/groups.md", 0, url)
+            code = python("docs/internals/groups.md", 0, url)
             assert await program(sys.executable, "-c", code) == "orders 0 0 1 1 None\nbehind by 1\n"
 
     run(scenario())
@@ -432,7 +432,7 @@ def test_message_ids_take_the_memory_that_the_operations_page_says() -> None:
         timeout=WAIT_SECONDS,
         env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)},
     )
-    said = re.search(r"about (\d+) MB when it is first full and (\d+) MB while", page)
+    said = re.search(r"about (\d+) MB when it is first full and (\d+) MB while", " ".join(page.split()))
     assert said is not None
     found = re.fullmatch(r"full: (\d+) MB\n500,000 ids after a million more: (\d+) MB\n", done.stdout)
     assert found is not None, done.stdout

@@ -1,4 +1,4 @@
-"""Our parser against nats-server's grammar, byte for byte (docs/adr/0004).
+"""Our parser against nats-server's grammar, byte for byte (ADR 0004).
 
 That this grammar is the server's is shown with a server in tests/integration/test_published_bytes.py.
 """

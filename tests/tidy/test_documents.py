@@ -44,10 +44,54 @@ def test_every_link_between_pages_resolves() -> None:
 
 
 def test_the_index_names_every_page() -> None:
-    index = (ROOT / "docs" / "README.md").read_text()
-    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
-    missing = [page for page in pages if page != "README.md" and f"({page})" not in index]
-    assert not missing, f"docs/README.md does not link {missing}"
+    """The records have an index of their own, which the index of the pages links."""
+    for index in (ROOT / "docs" / "README.md", ROOT / "docs" / "adr" / "README.md"):
+        pages = [page.relative_to(index.parent).as_posix() for page in index.parent.rglob("*.md")]
+        listed = [page for page in pages if page != "README.md" and not re.match(r"adr/\d", page)]
+        missing = [page for page in listed if f"({page})" not in index.read_text()]
+        assert not missing, f"{index.relative_to(ROOT)} does not link {missing}"
+
+
+def test_the_index_of_the_records_has_their_titles() -> None:
+    folder = ROOT / "docs" / "adr"
+    index = (folder / "README.md").read_text()
+    rows = re.findall(r"^\| \[(\d{4})\]\(([^)]+)\) \| (.+) \|$", index, re.MULTILINE)
+    assert rows
+    for number, name, title in rows:
+        assert (folder / name).read_text().split("\n")[0] == f"# {number}: {title}"
+
+
+def test_every_record_that_is_named_exists() -> None:
+    numbers = {record.name[:4] for record in (ROOT / "docs" / "adr").glob("[0-9]*.md")}
+    texts = {module.path: module.text for module in modules()}
+    texts |= {page.relative_to(ROOT).as_posix(): page.read_text() for page in documents()}
+    named = {(path, number) for path, text in texts.items() for number in re.findall(r"ADR (\d{4})", text)}
+    assert not {(path, number) for path, number in named if number not in numbers}
+
+
+def test_no_line_of_prose_is_wider_than_a_screen() -> None:
+    wide = []
+    for page in documents():
+        if page.parent.name in ("support", "results"):
+            continue  # what prints them decides on their lines
+        for line in _prose(page).splitlines():
+            table_or_heading = line.lstrip().startswith(("|", "#", "<"))
+            if len(line) > 120 and not table_or_heading and " " in line.strip("-* "):
+                wide.append(f"{page.relative_to(ROOT)}: {line[:60]}…")
+    assert not wide, "\n".join(wide)
+
+
+def test_no_cell_of_a_table_is_longer_than_200_characters() -> None:
+    long = [
+        f"{page.relative_to(ROOT)}: {cell.strip()[:60]}…"
+        for page in documents()
+        if page.name != "invariants.md"  # its cells are lists of modules, compared with the code
+        for line in _prose(page).splitlines()
+        if line.lstrip().startswith("|")
+        for cell in re.split(r"(?<!\\)\|", line)
+        if len(cell.strip()) > 200
+    ]
+    assert not long, "\n".join(long)
 
 
 def test_the_error_table_is_the_registry() -> None:
@@ -83,7 +127,7 @@ def test_each_dependency_earns_its_place() -> None:
 
 
 def test_every_decision_record_has_its_parts_and_its_own_number() -> None:
-    records = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    records = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
     numbers = [record.name[:4] for record in records]
     assert len(numbers) == len(set(numbers)), "two records have one number"
     for record in records:

@@ -1,4 +1,4 @@
-"""docs/invariants.md lists every invariant of the code, where it is asserted and what tests it; and no other.
+"""docs/internals/invariants.md lists every invariant, where it is asserted and what tests it; and no other.
 
 An invariant is an id such as ``L1:`` in a docstring, a comment or an assert's message, unique within its
 package. The test compares, per package and id, the set of modules that name it with the page's tables.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.tidy.source_tree import ROOT, Module, modules
 
-_PAGE = ROOT / "docs" / "invariants.md"
+_PAGE = ROOT / "docs" / "internals" / "invariants.md"
 _ID = re.compile(r"(?<![\w`-])(?P<id>[A-Z]{1,3}[1-9]\d?):(?=\s)")
 _ROW = re.compile(r"\|\s*(?P<id>[A-Z]{1,3}\d+)\s*\|(?P<text>[^|]+)\|(?P<places>[^|]+)\|(?P<tests>[^|]+)\|")
 _CODE = re.compile(r"`([^`]+)`")
@@ -78,8 +78,8 @@ def _places() -> dict[Key, frozenset[str]]:
 
 def test_every_invariant_is_listed_where_it_is_asserted() -> None:
     listed, in_code = {row.key: row.places for row in _rows()}, _places()
-    problems = [f"{key}: not in docs/invariants.md" for key in in_code if key not in listed]
-    problems += [f"{key}: in docs/invariants.md, not in the code" for key in listed if key not in in_code]
+    problems = [f"{key}: not on the page" for key in in_code if key not in listed]
+    problems += [f"{key}: on the page, not in the code" for key in listed if key not in in_code]
     problems += [
         f"{key}: the page says {sorted(listed[key])}, the code {sorted(places)}"
         for key, places in in_code.items()

@@ -2,7 +2,7 @@
 
 A stream is due when its publish machine wants the messages that wait. While the disk thread writes and syncs,
 the next groups gather; when it is done, all acks leave together, and then the next groups start: that is
-group commit, across messages, connections and streams alike (docs/adr/0002).
+group commit, across messages, connections and streams alike (ADR 0002).
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The private seam to nats-py: a batching parser instead of its own, acks and SUBs written to its transport.
 
-nats-py spends 5 µs of Python on each message; parsing a chunk at a time spends less than 1 (docs/adr/0004).
+nats-py spends 5 µs of Python on each message; parsing a chunk at a time spends less than 1 (ADR 0004).
 Its own parser also takes bytes of a subject for the end of it, so no connection of a node uses that. The seam
 is pinned to a minor version and checked whenever a client is made. Only this module and
 `jetstream.node.nats.transport` touch private attributes.
