@@ -46,6 +46,7 @@ async def taking_part(group: MetadataQuorum, peers: PeerSettings, crash: Crash) 
 
     try:
         listening = peers.listening()
+        tasks: asyncio.TaskGroup
         async with task_group() as tasks:
             running = tasks.create_task(run(), name="metadata")
             try:
