@@ -262,7 +262,7 @@ _RECOVERING: Final = (
     Mutant(
         "empty_disk_answers_the_leader",
         _MACHINE,
-        "return  # it may have said otherwise before",
+        "return  # it may have promised otherwise before",
         "pass",
     ),
     Mutant(

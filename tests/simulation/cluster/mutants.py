@@ -105,16 +105,14 @@ _CATALOGUE: Final = (
     _mutant(
         "snapshot_forgets_isr_versions",
         _SNAPSHOT,
-        "                catalog.streams(),\n",
-        "                tuple(__import__('dataclasses').replace(row, isr_version=1)"
-        " for row in catalog.streams()),\n",
+        "streams=catalog.streams(),",
+        "streams=tuple(__import__('dataclasses').replace(row, isr_version=1) for row in catalog.streams()),",
     ),
     _mutant(
         "snapshot_forgets_node_epochs",
         _SNAPSHOT,
-        "                catalog.nodes(),\n",
-        "                tuple(__import__('dataclasses').replace(row, node_epoch=1)"
-        " for row in catalog.nodes()),\n",
+        "nodes=catalog.nodes(),",
+        "nodes=tuple(__import__('dataclasses').replace(row, node_epoch=1) for row in catalog.nodes()),",
     ),
     _mutant(
         "retry_decided_on_again",
