@@ -27,7 +27,8 @@ LEADER, FOLLOWER = "d", "e"
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterScene]:
     directory = tmp_path_factory.mktemp("late")
     with NatsServer(directory / "nats") as server:
-        cluster = NodeCluster(directory, server.url, size=3, data=2)
+        # What a start must know is on disk before anybody looks after it.
+        cluster = NodeCluster(directory, server.url, size=3, data=2, checkpoint_interval="3600")
         try:
             cluster.start()
             yield ClusterScene(cluster, server.url)

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from envelope.types import LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
 from jetstream.ingest.machine import Action, Appended, GroupReceived, HighWatermarkAdvanced, StreamIngest
 from jetstream.log.format.batch import verified_batches
 from jetstream.log.format.plain_batch import arrow_records, encode_records
-from jetstream.node.disk.appends import FollowerAppend
+from jetstream.node.disk.appends import FollowerAppend, GroupAppend
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import begin_reign, open_log
 from metadata.stream_config import StreamConfig
@@ -20,6 +20,8 @@ from tests.support.messages import appends, block_of, message, published
 
 WINDOW_US = 640
 CONFIG = StreamConfig(name="orders", subject="orders.>", dedupe_window=timedelta(microseconds=WINDOW_US))
+SOON_US = WINDOW_US // 64
+"""A commit that comes sooner is not late: its window begins with the timestamp."""
 MORE_US = WINDOW_US // 16
 """An id may be known for so much longer than it must be."""
 
@@ -30,7 +32,8 @@ PUBLISH = st.tuples(
 STEP = st.one_of(
     PUBLISH,
     PUBLISH,
-    st.sampled_from(["follow", "commit", "commit", "fail over", "restart leader", "restart follower"]),
+    st.sampled_from(["follow", "commit", "commit", "hear", "note"]),
+    st.sampled_from(["fail over", "restart leader", "restart follower"]),
 )
 
 
@@ -76,6 +79,11 @@ class Replica:
         upkeep = Upkeep(self.opened.log, self.clock, lambda: self.high_watermark, lambda: self.opened.note)
         if upkeep.note_due():
             upkeep.write_note()
+
+    def hear(self, high_watermark: Offset) -> None:
+        """The leader has answered with no records."""
+        self.high_watermark = max(self.high_watermark, min(high_watermark, self.end))
+        self.opened.hear(self.high_watermark, self.clock.wall())
 
     def follow(self, frames: list[bytes], high_watermark: Offset) -> None:
         for frame in frames:
@@ -132,6 +140,11 @@ class Run:
             leader.high_watermark = follower.end
             self.machine.handle(HighWatermarkAdvanced(follower.end), self.clock.wall())
             self.learn_committed(follower.end)
+        elif step == "hear":
+            follower.hear(leader.high_watermark)
+        elif step == "note":
+            leader.keep_note()
+            follower.keep_note()
         elif step == "restart follower":
             follower.restart()
         elif step == "restart leader":
@@ -151,16 +164,8 @@ class Run:
         del self.records[end:]
         self.lead()
 
-    def pass_time(self, later: int) -> None:
-        """The notes are looked at more often than every half window."""
-        for _ in range(4 * later // WINDOW_US):
-            self.clock.now += WINDOW_US // 4
-            self.leader.keep_note()
-            self.follower.keep_note()
-        self.clock.now += later - 4 * later // WINDOW_US * (WINDOW_US // 4)
-
     def publish(self, names: list[str], later: int) -> None:
-        self.pass_time(later)
+        self.clock.now += later
         now, log = self.clock.wall(), self.leader.opened.log
         known = {record.name: (offset, record) for offset, record in enumerate(self.records)}
         messages = [message(name.encode(), name, Nats_Msg_Id=name) for name in names]
@@ -171,7 +176,7 @@ class Run:
             values = arrow_records(append.records)["value"].to_pylist()
             stored = {value.decode() for value in values if value is not None}
             batches = encode_records(append.records, append.base, append.leader_epoch)
-            log.writer.append_group(batches, now)
+            GroupAppend(log, batches, now, note=self.leader.opened.note).write()
             log.writer.sync()
             self.leader.opened.note.appended(batches, append.places)
             self.frames.append(b"".join(bytes(batch.frame) for batch in batches))
@@ -186,14 +191,14 @@ class Run:
                 is_committed = offset < self.machine.high_watermark
                 assert answers.get(name) == (f"dup {offset}" if is_committed else None)
         self.records += [Stored(name, now) for name in names if name in stored]
-        self.leader.keep_note()
         assert self.leader.end == len(self.records)
 
     def is_known(self, record: Stored) -> bool:
         if record.committed_at is None:
             event("fate unknown")
             return True
-        return self.clock.now < max(record.at, record.committed_at) + WINDOW_US
+        is_late = record.committed_at - record.at > SOON_US
+        return self.clock.now < (record.committed_at if is_late else record.at) + WINDOW_US
 
     def is_forgotten(self, record: Stored) -> bool:
         if record.known_at is None:
@@ -208,7 +213,13 @@ def outcomes_of(actions: tuple[Action, ...]) -> list[tuple[str, object]]:
     ]
 
 
+FIRST, LATER = (["a"], 0), (["b"], 3 * WINDOW_US)
+
+
 @settings(max_examples=300)
+@example([FIRST, LATER, "restart leader", FIRST])
+@example([FIRST, LATER, "follow", "restart follower", "fail over", FIRST])
+@example([FIRST, "follow", LATER, "commit", "hear", "note", "restart follower", "fail over", FIRST])
 @given(st.lists(STEP, max_size=25))
 def test_no_id_is_stored_twice_while_the_fate_of_its_record_is_unknown_or_within_a_window_of_its_commit(
     steps: list[str | tuple[list[str], int]],

@@ -13,6 +13,9 @@ from envelope.types import Offset, TimestampUs
 _LATE_PART: Final = 64
 """A commit that comes later than this part of the window is late; as many late ones are told apart."""
 
+_HEARD_MAX: Final = 64
+"""Commits kept until their records are known; of more, the oldest are dropped, and names stay longer."""
+
 _BEFORE_ALL: Final = -(1 << 62)
 _AFTER_ALL: Final = Offset(1 << 62)
 
@@ -41,6 +44,7 @@ class RecordFates:
         self._timestamp_from = timestamp_from
         self._uncommitted_since = _BEFORE_ALL  # no uncommitted name is older
         self._late: deque[_LateCommit] = deque()
+        self._heard: deque[tuple[Offset, TimestampUs]] = deque(maxlen=_HEARD_MAX)
 
     def hold_from(self, uncommitted: Offset) -> None:
         """Let no name leave whose record is at ``uncommitted`` or after, until `committed` says more."""
@@ -49,9 +53,19 @@ class RecordFates:
 
     def forget_from(self, log_end_offset: Offset) -> None:
         """Take in that the log ends there now, and that other records will follow."""
+        self._heard.clear()
         if self.uncommitted != _AFTER_ALL:
             self.uncommitted = min(self.uncommitted, log_end_offset)
             self.held = min(self.held, log_end_offset)
+
+    def hear(self, high_watermark: Offset, now: TimestampUs) -> None:
+        """Keep a commit for `take_heard`. Other threads may call."""
+        self._heard.append((high_watermark, now))
+
+    def take_heard(self, end: Offset) -> None:
+        """Record the kept commits up to ``end``, below which all names are known."""
+        while self._heard and self._heard[0][0] <= end:
+            self.committed(*self._heard.popleft())
 
     def committed(self, high_watermark: Offset, now: TimestampUs) -> None:
         """Note that records below ``high_watermark`` are committed, as is known at the log's time ``now``."""
@@ -82,12 +96,15 @@ class RecordFates:
             late.popleft()
         self.held = late[0].first if late else self.uncommitted
 
-    def overdue(self, now: TimestampUs, high_watermark: Offset) -> Offset | None:
-        """Return from where on names are held, if the first of them is half a window old at ``now``.
+    def overdue(self, last_timestamp: TimestampUs) -> Offset | None:
+        """Return from where on names are held, if the first `is_old` in a log with that last timestamp.
 
-        Half a window later one window of records may not reach back to it. What lies below
-        ``high_watermark`` may not have been told yet as committed. Other threads may ask.
+        Other threads may ask.
         """
-        first = self.held if self._late else max(self.held, high_watermark)
+        first = self.held
         oldest = self._timestamp_from(first)
-        return first if oldest is not None and oldest <= now - self.window_us // 2 else None
+        return first if oldest is not None and self.is_old(oldest, last_timestamp) else None
+
+    def is_old(self, timestamp: int, last_timestamp: TimestampUs) -> bool:
+        """Return whether soon one window of records will not reach back so far: in half a window."""
+        return 0 < self.window_us <= 2 * (last_timestamp - timestamp)

@@ -16,7 +16,7 @@ from jetstream.log.format.batch import SealedBatch, UnsealedBatch, verified_batc
 from jetstream.log.log import Log
 from jetstream.log.short_commits import InlineCommitPolicy
 from jetstream.log.sync_scheduler import SyncScheduler
-from jetstream.node.disk.history_file import decode_note
+from jetstream.node.disk.history_file import PublisherStateFile, decode_note
 from jetstream.node.disk.open_log import OpenedLog
 
 
@@ -35,6 +35,7 @@ class GroupAppend:
             refused.
         stored: called once, never beside other work on the log, when the outcome is that the batches are
             stored.
+        note: of the log; what it must say before they are stored, it says.
     """
 
     log: Log
@@ -43,6 +44,7 @@ class GroupAppend:
     error: JetstreamError | None = None
     written: Callable[[], None] | None = None
     stored: Callable[[], None] | None = None
+    note: PublisherStateFile | None = None
 
     @property
     def base(self) -> Offset:
@@ -71,13 +73,22 @@ class GroupAppend:
 
     def only_writes(self) -> bool:
         """Return whether `write` will be one write and nothing else that a disk is asked for."""
-        return self.log.writer.only_writes(self.batches, self.now)
+        return self._must_hold() is None and self.log.writer.only_writes(self.batches, self.now)
 
     def write(self) -> None:
         """Write to the log; never beside other work on it."""
         if self.base != self.log.log_end_offset:
             raise _refused_behind(self.log)
+        self.hold()
         self.log.writer.append_group(self.batches, self.now)
+
+    def hold(self) -> None:
+        """Note from where on message ids must be known, if the batches make that necessary."""
+        if self.note is not None:
+            _hold(self.log, self.note, self._must_hold())
+
+    def _must_hold(self) -> Offset | None:
+        return None if self.note is None else self.note.must_hold(self.batches[-1].max_timestamp)
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +141,9 @@ class FollowerAppend:
             self.batches = verified_batches(self.data)
         except JetstreamError:
             return False  # `write` raises the reason
-        return not self.note and not self.opened.is_stale and self.log.writer.only_writes_sealed(self.batches)
+        if self.note or self.opened.is_stale or self._must_hold() is not None:
+            return False
+        return self.log.writer.only_writes_sealed(self.batches)
 
     def write(self) -> None:
         """Write to the log; never beside other work on it."""
@@ -141,10 +154,18 @@ class FollowerAppend:
             raise _refused_behind(self.log)
         if self.note:
             self.opened.take_note(decode_note(self.note))
+        self.hold()
         try:
             self.log.writer.append_sealed(self.batches, self.now)
         finally:
             self.records = self.log.log_end_offset - log_end_offset
+
+    def hold(self) -> None:
+        """See `GroupAppend.hold`."""
+        _hold(self.log, self.opened.note, self._must_hold())
+
+    def _must_hold(self) -> Offset | None:
+        return self.opened.must_hold(self.batches, self.committed)
 
     def learn(self) -> None:
         """Replay the stored batches to the publishers' state of the log."""
@@ -160,12 +181,25 @@ class FollowerAppend:
 
     def _learn_committed(self) -> None:
         history = self.opened.history
+        self.opened.take_heard()
         history.committed(min(self.high_watermark, history.end), self.now)
         # What was committed when it came has been so since its timestamps.
         history.committed(min(self.committed, history.end), history.last_timestamp)
 
 
 AnyAppend = GroupAppend | FollowerAppend
+
+
+def _hold(log: Log, note: PublisherStateFile, held: Offset | None) -> None:
+    if held is None or log.failed is not None:
+        return
+    try:
+        note.hold(held)
+    except DiskFull:
+        raise
+    except JetstreamError as error:
+        log.writer.fail(error)
+        raise
 
 
 def _refused_behind(log: Log) -> JetstreamError:

@@ -18,7 +18,8 @@ too small a one stores a repeat. A session whose last record was cut is what the
 forgotten if none is its: too large a sequence would answer for what was never stored.
 
 While old records are not committed, or have just been, ``"held": 4000`` says that the names of all from there
-on must be known: one window of records does not reach back so far (`RecordFates.overdue`).
+on must be known: one window of records does not reach back so far (`RecordFates.overdue`). Records behind
+which that is so are stored only once it is noted.
 
 A follower that begins anew where its leader's log begins gets that leader's note first, instead of its own,
 which may speak of what was never committed; and every other one before it joins those in sync: a read replica
@@ -170,19 +171,38 @@ class PublisherStateFile:
             self._changes_noted = self._changes_waiting
             self._waiting = None
 
-    def is_held_due(self, now: TimestampUs, high_watermark: Offset) -> bool:
-        """Return whether `write_held` would write something."""
+    def is_held_due(self, last_timestamp: TimestampUs) -> bool:
+        """Return whether `write_held` should be called; the log ends with a record of that time."""
         # An offset that is too low does no harm.
-        return (self._fates.overdue(now, high_watermark) is None) != (self._noted.held is None)
+        return (self._fates.overdue(last_timestamp) is None) != (self._noted.held is None)
 
-    def write_held(self, now: TimestampUs, high_watermark: Offset) -> None:
-        """Write from where on names must be known, beside what is on record.
+    def write_held(self, last_timestamp: TimestampUs) -> None:
+        """Write from where on names must be known, beside what is on record, if that has changed.
 
         Raises:
             As `write`.
         """
-        if self.is_held_due(now, high_watermark):
-            self._write(self._noted, self._fates.overdue(now, high_watermark))
+        self._fates.take_heard(self._latest.end)
+        if self.is_held_due(last_timestamp):
+            self._write(self._noted, self._fates.overdue(last_timestamp))
+
+    def must_hold(
+        self, last_timestamp: TimestampUs, unlearnt: tuple[Offset, TimestampUs] | None = None
+    ) -> Offset | None:
+        """Return what to `hold` before records are stored, the last of that time; None: nothing.
+
+        ``unlearnt`` are the first offset whose name may not be known here yet, and its time.
+        """
+        if self._noted.held is not None:
+            return None
+        held = self._fates.overdue(last_timestamp)
+        if held is None and unlearnt is not None and self._fates.is_old(unlearnt[1], last_timestamp):
+            held = unlearnt[0]
+        return held
+
+    def hold(self, held: Offset) -> None:
+        """Write that the names from there on must be known; raises as `write`."""
+        self._write(self._noted, held)
 
     def _write(self, noted: PublisherState, held: Offset | None) -> None:
         noted = noted._replace(held=held)

@@ -58,9 +58,7 @@ class Upkeep:
         note = self._note()
         if note is None or self._log.failed is not None:
             return False
-        return note.is_due(self._settled_end()) or note.is_held_due(
-            self._clock.wall(), self._high_watermark()
-        )
+        return note.is_due(self._settled_end()) or note.is_held_due(self._log.reader.last_timestamp)
 
     def _settled_end(self) -> Offset:
         # What is not committed may still be cut back, and then the note would speak of what never was.
@@ -96,7 +94,7 @@ class Upkeep:
             raise StreamOffline(f"nothing is noted of {self._log.directory}: {failed}") from failed
         if note.is_due(self._settled_end()):
             note.write()
-        note.write_held(self._clock.wall(), self._high_watermark())
+        note.write_held(self._log.reader.last_timestamp)
 
     def apply_retention(self) -> None:
         """Drop the segments that retention no longer keeps; if there is a tier, only what is there."""

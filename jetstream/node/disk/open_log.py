@@ -14,7 +14,7 @@ from typing import Final
 
 from envelope.errors import CorruptDataError, JetstreamError
 from envelope.limits import MIB
-from envelope.types import NO_OFFSET, Compact, Compression, LeaderEpoch, Offset, TimestampUs
+from envelope.types import Compact, Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
 from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.ingest.publishers.sessions import PublisherSessions
@@ -59,7 +59,31 @@ class OpenedLog:
         dedupe = DedupeWindow(window_us(config.dedupe_window), config.dedupe_ids_max)
         self.history, self.note = self._read_back(dedupe, PublisherSessions(window_us(config.session_window)))
         self._learnt_end = log.log_end_offset
+        self._first_unlearnt: tuple[Offset, TimestampUs] | None = None
         self.is_stale = False
+
+    def hear(self, high_watermark: Offset, now: TimestampUs) -> None:
+        """Record later that all below is committed, as was known ``now``. Other threads may call."""
+        self.history.dedupe.fates.hear(high_watermark, now)
+
+    def take_heard(self) -> None:
+        """Record the commits that `hear` kept, as far as their records are known."""
+        self.history.dedupe.fates.take_heard(self.history.end)
+
+    def must_hold(self, batches: Sequence[SealedBatch], committed: Offset) -> Offset | None:
+        """Return what must be noted before ``batches`` are stored: see `PublisherStateFile.must_hold`.
+
+        What lies below ``committed`` was so when it came.
+        """
+        if not batches:
+            return None
+        self.take_heard()
+        last, first = batches[-1][0], self._first_unlearnt
+        if first is None or self._learnt_end == self.log.log_end_offset:
+            headers = (header for header, _ in batches if header.next > committed)
+            found = next(headers, None) if last.next > committed else None
+            first = self._first_unlearnt = None if found is None else (found.base, found.max_timestamp)
+        return self.note.must_hold(last.max_timestamp, first)
 
     def pass_over(self, batches: Sequence[SealedBatch]) -> bool:
         """Replay batches as `absorb` if they are all plain; otherwise return False and do nothing.
@@ -125,7 +149,7 @@ class OpenedLog:
         before = self.history
         dedupe = DedupeWindow(before.dedupe.window_us, before.dedupe.names_max)
         sessions = PublisherSessions(before.sessions.window_us)
-        overdue = before.dedupe.fates.overdue(before.last_timestamp, NO_OFFSET)
+        overdue = before.dedupe.fates.overdue(before.last_timestamp)
         self.history, self.note = self._read_back(dedupe, sessions, overdue)
         self._learnt_end = self.log.log_end_offset
         self.is_stale = False
@@ -328,6 +352,7 @@ def begin_reign(opened: OpenedLog, leader_epoch: LeaderEpoch, now: TimestampUs) 
     """
     opened.refresh()
     opened.log.writer.begin_epoch(leader_epoch, now)
+    opened.take_heard()
     # Only an unclean election lets who has less than the note speaks of lead.
     opened.history.sessions.forget_from(opened.log.log_end_offset)
 

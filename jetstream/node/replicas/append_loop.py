@@ -101,6 +101,7 @@ class AppendLoop:
                     append.records, append.base, append.leader_epoch, self._parts.config.compression
                 )
                 group = GroupAppend(self._parts.log, batches, now)
+                group.note = self._parts.opened.note
                 group.stored = partial(self._parts.opened.note.appended, batches, append.places)
                 if self._reign.is_replicated:
                     group.written = partial(self._reign.written, batches)

@@ -150,6 +150,7 @@ class FollowingStream:
                     batches, lambda: self._tell(LogWritten(end), LogSynced(min(log.writer.synced_end, end)))
                 )
             case AdvanceHighWatermark(high_watermark):
+                self._parts.opened.hear(high_watermark, self._services.clock.wall())
                 self._parts.watchers.tell(high_watermark)
             case Truncate(end):
                 _log.info("cutting the log back stream=%s end=%d %s", name, end, self._follower)

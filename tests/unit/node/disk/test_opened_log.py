@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from envelope.errors import CorruptDataError, JetstreamError, OutOfResources, StreamOffline
+from envelope.errors import CorruptDataError, JetstreamError, OutOfResources, StorageError, StreamOffline
 from envelope.headers import MESSAGE_ID, SEQUENCE, SEQUENCE_AFTER, SESSION
 from envelope.limits import SESSION_ID_BYTES_MAX, SESSIONS_MAX
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
@@ -35,6 +35,7 @@ from tests.support.memory_disk import (
     FaultKind,
     MemoryDisk,
     PowerLostError,
+    everything_survives,
     nothing_survives,
     random_survival,
 )
@@ -64,6 +65,12 @@ def follow(log: OpenedLog, *frames: bytes) -> None:
     log.log.writer.append_sealed(verified_batches(data), NOW)
     log.log.writer.sync()
     log.absorb(verified_batches(data))
+
+
+def take_in(log: OpenedLog, append: FollowerAppend) -> None:
+    append.write()
+    log.log.writer.sync()
+    append.learn()
 
 
 def known(history: PublisherHistory, count: int = 40) -> dict[str, object]:
@@ -216,7 +223,9 @@ def test_a_log_that_begins_anew_remembers_nothing_and_learns_on() -> None:
 
 
 def noted(log: OpenedLog, high_watermark: int) -> bool:
-    """Let a note be written if the upkeep of the log finds it due."""
+    """Let a note be written if the upkeep of the log finds it due; what is committed was so soon."""
+    log.hear(Offset(high_watermark), TimestampUs(0))
+    log.take_heard()
     upkeep = Upkeep(log.log, SystemClock(), lambda: Offset(high_watermark), lambda: log.note)
     if not upkeep.note_due():
         return False
@@ -234,23 +243,20 @@ def test_nothing_is_noted_of_what_is_not_committed() -> None:
     log = opened(disk)
     follow(log, *FRAMES)
     note_due(log)
-    assert noted(log, 19), "that its name must be known"
-    assert b'"end":0,"held":19' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
     assert not noted(log, 19)
     assert noted(log, 20)
     assert b'"end":20,' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
     assert not noted(log, 20)
 
 
-@pytest.mark.parametrize("late", [99, 100 * WINDOW_US])
-def test_a_start_knows_what_is_not_committed_however_old_it_is(late: int) -> None:
+def test_a_start_knows_what_is_not_committed_however_old_it_is() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     old = frame(0, [record(0), record(1)])
     follow(log, old)
-    log.history.committed(Offset(1), TimestampUs(NOW))
-    assert noted(log, 1)
-    follow(log, frame(2, [record(late)]))
+    log.hear(Offset(1), TimestampUs(NOW))
+    take_in(log, FollowerAppend(log, frame(2, [record(99)]), NOW))
+    assert b'"held":1' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}"), "before the young one is stored"
     assert log.history.dedupe.lookup(b"id1") == 1, "its fate is unknown"
     disk = disk.power_loss(nothing_survives)
     again = opened(disk)
@@ -265,14 +271,43 @@ def test_a_start_knows_what_is_not_committed_however_old_it_is(late: int) -> Non
     assert b"held" not in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
 
 
+def test_a_follower_that_catches_up_notes_what_is_not_committed_before_it_stores_it() -> None:
+    disk = MemoryDisk()
+    data = frame(0, [record(0)]) + frame(1, [record(1)]) + frame(2, [record(90)])
+    FollowerAppend(opened(disk), data, NOW, committed=Offset(1)).write()
+    again = opened(disk.power_loss(everything_survives))
+    assert again.history.dedupe.lookup(b"id1") == 1, "its fate is unknown, and nothing was learnt of it"
+    assert again.history.dedupe.lookup(b"id0") is None, "committed when it came, it is as old as it says"
+
+
+def test_what_a_follower_hears_of_a_late_commit_without_records_is_noted_until_the_window_is_over() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    take_in(log, FollowerAppend(log, frame(0, [record(0)]), NOW))
+    take_in(log, FollowerAppend(log, frame(1, [record(15)]), NOW))
+    heard = log.history.last_timestamp
+    log.hear(Offset(2), heard)
+    assert not noted(log, 2)
+    again = opened(disk.power_loss(nothing_survives))
+    again.history.expire(TimestampUs(heard + WINDOW_US - 1))
+    assert again.history.dedupe.lookup(b"id0") == 0
+
+
+def test_a_log_fails_whose_note_may_be_lost() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    disk.faults = {disk.calls + number: Fault(FaultKind.IO_ERROR) for number in range(1, 20)}
+    with pytest.raises(StorageError):
+        FollowerAppend(log, frame(0, [record(0)]) + frame(1, [record(90)]), NOW).write()
+    assert log.log.failed is not None
+
+
 def test_a_follower_counts_the_window_from_when_it_hears_of_a_late_commit() -> None:
     log = opened(MemoryDisk())
     stale, fresh = frame(0, [record(0)]), frame(1, [record(50)])
     now = TimestampUs(NOW + 5_000)
     for data, high_watermark, committed in ((stale, 0, 0), (fresh, 1, 2)):
-        append = FollowerAppend(log, data, now, Offset(high_watermark), Offset(committed))
-        append.write()
-        append.learn()
+        take_in(log, FollowerAppend(log, data, now, Offset(high_watermark), Offset(committed)))
     log.history.expire(TimestampUs(now + WINDOW_US - 1))
     assert log.history.dedupe.lookup(b"id0") == 0, "it was committed after it came"
     log.history.expire(TimestampUs(now + WINDOW_US))
