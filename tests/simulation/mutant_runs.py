@@ -8,7 +8,8 @@ from tests.simulation.outcome import Outcome
 from tests.simulation.search import search
 
 _SEEDS_MAX: Final = 150
-_DEEP_FIRST: Final = 5_000_000
+_DEEP_FIRST: Final = 50_000_000
+"""Seeds from there on have all kinds of clusters."""
 
 
 def simulated(mutants: Mapping[str, Mutant]) -> dict[str, Mutant]:

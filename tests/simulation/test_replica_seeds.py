@@ -23,6 +23,7 @@ _REPLICAS = ("reign", "truncated", "diverging", "start_over", "isr_changed", "is
 _FENCED = ("fetch_other_leader_epoch", "fetch_old_node_epoch", "fetch_no_lease", "reconnected")
 _READ_REPLICAS = ("strike_exchange_readers", "readers_changed", "readers_refused", "read_at_reader")
 _DAMAGED = ("flip", "repaired", "not_repaired", "fetch_cannot_read")
+_IDS = ("strike_followers_away", "stored_again")
 _CLIENTS = ("acked", "read", "retried", "duplicate", "given_up", "refused", "history")
 
 
@@ -37,7 +38,7 @@ def test_new_seeds_of_replicas_keep_every_law_and_converge_and_go_through_every_
     outcomes = run_all("replica", run, range(_FIRST, _FIRST + _SEEDS))
     counts = counted(outcomes)
     struck = (*(f"strike_{kind}" for kind in FAULTS), *_STRUCK)
-    wanted = (*struck, *_REPLICAS, *_FENCED, *_READ_REPLICAS, *_CLIENTS)
+    wanted = (*struck, *_REPLICAS, *_FENCED, *_READ_REPLICAS, *_IDS, *_CLIENTS)
     assert not [kind for kind in wanted if counts[kind] < 5], counts
     assert all(counts[kind] for kind in ("stream_lost", *_DAMAGED)), counts
     empty = [outcome.seed for outcome in outcomes if outcome.committed == 0]

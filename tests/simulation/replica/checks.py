@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from envelope.errors import JetstreamError
-from envelope.types import LeaderEpoch, NodeId, Offset, StreamName, SyncMode
+from envelope.types import LeaderEpoch, NodeId, Offset, StreamName, SyncMode, TimestampUs
 from jetstream.log.rewriting.repair import Hole
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, RegisterNode
@@ -11,6 +11,7 @@ from tests.simulation.replica.checkers.copies import check_count, check_members
 from tests.simulation.replica.checkers.damages import check_filled, check_repaired
 from tests.simulation.replica.checkers.elections import Elections
 from tests.simulation.replica.checkers.history import History
+from tests.simulation.replica.checkers.ids import Ids
 from tests.simulation.replica.checkers.leases import Leases
 from tests.simulation.replica.checkers.log_matching import LogMatching
 from tests.simulation.replica.checkers.power_losses import PowerLosses
@@ -51,6 +52,11 @@ class Checks:
         self.truths = {name: Truths() for name in names}
         self.publishing = {name: Publishing(self.truths[name]) for name in names}
         self.histories = {name: History() for name in names}
+        self.ids = {
+            shape.name: Ids(self.truths[shape.name], shape.dedupe_window // 1000)
+            for shape in swarm.streams
+            if shape.dedupe_window
+        }
         self.log_matching = LogMatching()
         self.reigns = Reigns()
         self.power_losses = PowerLosses()
@@ -71,6 +77,8 @@ class Checks:
         """A node has removed its log; what was held was held, and there is nothing now."""
         logs = self.images[stream]
         logs[f"removed-{len(logs)}-{directory}"] = logs.pop(directory)
+        if stream in self.ids:
+            self.ids[stream].lost(directory, Offset(0))
         self.new_image(directory, stream)
 
     def log_gone(self, directory: str, stream: StreamName) -> None:
@@ -90,6 +98,10 @@ class Checks:
 
     def lost(self, image: LogImage) -> None:
         """A log may have less than before."""
+        if image.stream in self.ids:
+            directories = [key for key, log in self.images[image.stream].items() if log is image]
+            for directory in directories:
+                self.ids[image.stream].lost(directory, image.log_end)
         self._check_members(image.stream)
 
     def applied(self, command: Command) -> None:
@@ -141,6 +153,12 @@ class Checks:
         before = without(apart, self.power_losses.held(image.stream))
         check_count(stream, high_watermark, committed, dict(counted), before)
         self._check_members(image.stream)
+
+    def committed(self, name: StreamName, high_watermark: Offset, now: TimestampUs) -> None:
+        """A leader says so at that time; who is in sync then has to know."""
+        stream = self.catalog.stream(name)
+        if name in self.ids and stream is not None:
+            self.ids[name].announced(high_watermark, now, {member.directory for member in stream.isr})
 
     def filled(self, image: LogImage, hole: Hole, batches: Sequence[Batch]) -> JetstreamError | None:
         """Put into a hole what fits there; return why not."""

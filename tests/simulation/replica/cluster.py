@@ -14,6 +14,7 @@ from tests.simulation.replica.swarm import (
     LEASE,
     draw,
     with_damage,
+    with_dedupe_windows,
     with_lost_logs,
     with_promises,
     with_read_replicas,
@@ -27,6 +28,9 @@ _PATIENCE: Final = Patience(60 * LEASE, steps_max=40_000, look_every=LEASE // 10
 _RECORDED_SEEDS: Final = 10_000
 """Below it seeds keep the clusters in which deliberate bugs were found."""
 
+_WINDOWED_SEEDS: Final = 10_000_000
+"""Below it seeds keep the clusters in which everything else was found."""
+
 
 class _Run(Case):
     def __init__(self, seed: int, trace: Trace) -> None:
@@ -39,6 +43,8 @@ class _Run(Case):
             swarm = with_unclean_elections(swarm, Random(f"unclean {seed}"))
             swarm = with_damage(swarm, Random(f"damage {seed}"))
             swarm = with_lost_logs(swarm, Random(f"lost {seed}"))
+        if seed >= _WINDOWED_SEEDS:
+            swarm = with_dedupe_windows(swarm, Random(f"windows {seed}"))
         self._world = world = ServiceWorld(rng, swarm, trace)
         super().__init__(world.timeline, world.swarm.safety_end, SAFETY_STEPS_MAX, _PATIENCE)
         if trace.on:

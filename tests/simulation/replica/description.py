@@ -10,7 +10,11 @@ from tests.simulation.replica.writer import Report
 
 def event_text(event: leading.Event | following.Event | Report) -> str:
     """Return what a machine is told."""
-    fields = [f"{field.name}={_short(getattr(event, field.name))}" for field in dataclasses.fields(event)]
+    fields = [
+        f"{field.name}={_short(getattr(event, field.name))}"
+        for field in dataclasses.fields(event)
+        if field.repr
+    ]
     return " ".join([type(event).__name__, *fields])
 
 
@@ -21,6 +25,6 @@ def _short(value: object) -> str:
     if isinstance(value, tuple):
         return "[" + " ".join(map(_short, value)) + "]"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = (_short(getattr(value, field.name)) for field in dataclasses.fields(value))
+        fields = (_short(getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr)
         return f"{type(value).__name__}({' '.join(fields)})"
     return str(value)

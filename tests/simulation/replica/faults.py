@@ -42,6 +42,7 @@ class Faults(FaultSchedule):
             "metadata_down": reigns.take_down,
             "trim": disks.trim,
             "lose_isr": isrs.lose,
+            "followers_away": isrs.take_followers_away,
             "elect_uncleanly": isrs.elect,
             "flip": Flips(world, to).strike,
         }

@@ -32,6 +32,18 @@ class IsrFaults:
             lagging = 1
         world.timeline.after(lagging, self._strike, stream.name)
 
+    def take_followers_away(self) -> None:
+        """Kill all of an ISR but the leader, mostly for longer than the dedupe window; at times it, too."""
+        world, stream = self._world, self._targets.stream()
+        window = world.swarm.shape_of(stream.name).dedupe_window
+        followers = [name for name in stream.isr_nodes if name != stream.leader]
+        length = int(window * world.rng.uniform(0.4, 3.0))
+        world.fault("followers_away", f"of {stream.name} for {length / 1e6:.0f} ms")
+        self._take_away(followers, length)
+        if stream.leader is not None and world.rng.random() < 0.4:
+            leader = self._targets.nodes[stream.leader]
+            world.timeline.after(world.delay(length), self._processes.kill, [leader])
+
     def elect(self) -> None:
         """An operator names any node that has a replica of a stream to lead it, whatever that holds."""
         metadata, stream = self._world.metadata, self._targets.stream()

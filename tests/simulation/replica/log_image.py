@@ -5,13 +5,14 @@ end, and a crash leaves all of them.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envelope.types import LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.log.state.epochs import EpochHistory
 from jetstream.replica.log_state import LogState
 from tests.simulation.replica.stored_damage import StoredDamage
 from tests.simulation.violation import Violation
+from tests.support.memory_disk import MemoryDisk
 
 _UNTIMED = TimestampUs(0)
 
@@ -23,6 +24,8 @@ class Batch:
     base: Offset
     epoch: LeaderEpoch
     values: tuple[str, ...]
+    frames: bytes = field(default=b"", compare=False, repr=False)
+    """The values as stored messages, of a stream whose ids are read back from them."""
 
     @property
     def next(self) -> Offset:
@@ -42,6 +45,7 @@ class LogImage:
         "durable_end",
         "epochs",
         "log_start",
+        "notes",
         "origin",
         "stream",
         "syncs",
@@ -59,6 +63,8 @@ class LogImage:
         self.log_start = Offset(0)
         self.durable_end = Offset(0)
         self.damage = StoredDamage(stream)
+        self.notes = MemoryDisk()
+        """What is noted beside the batches."""
         self._agreed = Offset(0)
         self._agreed_with: object = None
 

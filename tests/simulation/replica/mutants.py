@@ -6,6 +6,7 @@ Searched and tested as those in the Raft core: see `tests.simulation.mutants`.
 from typing import Final
 
 from tests.simulation.mutation import Mutant
+from tests.simulation.replica.id_mutants import ID_MUTANTS
 from tests.simulation.replica.promise_mutants import PROMISE_MUTANTS
 
 _LEADER: Final = "jetstream.replica.leader"
@@ -411,6 +412,7 @@ _ALL: Final = (
     *_CATALOGUE,
     *_REPAIRING,
     *PROMISE_MUTANTS,
+    *ID_MUTANTS,
     *_LEASES,
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

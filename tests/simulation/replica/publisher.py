@@ -24,6 +24,7 @@ class Publisher:
 
     def __init__(self, world: World, name: str, shape: StreamShape) -> None:
         self._world, self._name, self._stream = world, name, shape.name
+        self._window = shape.dedupe_window
         self._count = 0
         self._open: dict[str, _Value] = {}
         self._last_words = _LAST_WORDS
@@ -62,7 +63,7 @@ class Publisher:
         world.checks.histories[self._stream].send(self._name, value.name)
         world.bus.publish(publish)
         timeout = _TIMEOUTS[min(publish.attempt, len(_TIMEOUTS)) - 1]
-        world.timeline.after(timeout, self._timed_out, publish)
+        world.timeline.after(self._patience(timeout), self._timed_out, publish)
 
     def _timed_out(self, publish: Publish) -> None:
         value = self._open.get(publish.value)
@@ -76,6 +77,8 @@ class Publisher:
             self._attempt(value)
 
     def _receive(self, message: BusMessage) -> None:
+        if self._is_deaf():
+            return
         if isinstance(message, Ack):
             self._world.checks.publishing[self._stream].heard(message.publish, message.offset)
             self._world.checks.histories[self._stream].acked(message.publish.value, message.offset)
@@ -86,6 +89,17 @@ class Publisher:
             # After healing it insists: then every value must be stored in the end.
             if value is not None and len(value.attempts) == 1 and not self._world.healing:
                 del self._open[message.publish.value]
+
+    def _is_deaf(self) -> bool:
+        world = self._world
+        return bool(self._window) and not world.healing and world.rng.random() < world.swarm.deaf
+
+    def _patience(self, timeout: int) -> int:
+        """Return how long to wait: often until the window is nearly over, or is."""
+        world = self._world
+        if not self._window or world.healing or world.rng.random() < 0.4:
+            return timeout
+        return int(self._window * world.rng.uniform(0.1, 1.5))
 
     def _think(self) -> int:
         return self._world.delay(self._world.swarm.think_mean) + 1

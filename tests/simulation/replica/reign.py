@@ -28,6 +28,7 @@ from tests.simulation.replica.checkers.damages import check_served
 from tests.simulation.replica.checkers.read_replicas import check_proposal
 from tests.simulation.replica.checkers.reigns import check_speech
 from tests.simulation.replica.description import event_text
+from tests.simulation.replica.log_ids import AllIds, KnownIds
 from tests.simulation.replica.log_image import Batch
 from tests.simulation.replica.messages import Ack, Publish, Refusal, ToReplica
 from tests.simulation.replica.reading import readable
@@ -47,7 +48,6 @@ class Reign:
         self._image = image = replica.image
         self._publishing = self._world.checks.publishing[image.stream]
         self._mailbox: deque[Publish] = deque()
-        self._offsets = image.offsets()
         self._waiting: dict[Offset, list[Publish]] = {}
         self._leader = Leader(
             appointment,
@@ -57,6 +57,10 @@ class Reign:
             replica.life.lease,
             self._world.swarm.settings,
         )
+        self._ids: KnownIds = AllIds(image)
+        if replica.ids is not None:
+            replica.ids.lead(appointment.leader_epoch, self._leader.high_watermark)
+            self._ids = replica.ids
         self._world.checks.reign_begun(self._process, appointment.leader_epoch, image)
         self._world.bus.subscribe(replica.life.name, image.stream)
 
@@ -88,7 +92,7 @@ class Reign:
     def publish(self, message: Publish) -> None:
         """Take a message in."""
         self._publishing.received(message, self._process)
-        offset = self._offsets.get(message.value)
+        offset = self._ids.find(message.value)
         if offset is not None:
             self._world.trace.counts["duplicate"] += 1
             self._acknowledge(message, offset)
@@ -122,13 +126,24 @@ class Reign:
         end = self._image.log_end
         while self._mailbox and len(values) < self._world.swarm.group_records_max:
             message = self._mailbox.popleft()
-            offset = self._offsets.get(message.value)
+            offset = self._ids.find(message.value)
             if offset is None:
-                offset = self._offsets[message.value] = Offset(end + len(values))
+                offset = Offset(end + len(values))
+                self._store(message.value, offset)
                 values.append(message.value)
             self._acknowledge(message, offset)
         if values:
-            self._replica.writer.append((Batch(end, self._leader.leader_epoch, tuple(values)),))
+            batch, ids = self._ids.group(end, self._leader.leader_epoch, tuple(values))
+            self._replica.writer.append((batch,), ids)
+
+    def _store(self, value: str, offset: Offset) -> None:
+        self._ids.store(value, offset)
+        world, stream, directory = self._world, self._image.stream, self._life.node.directory
+        if stream in world.checks.ids:
+            place = (self._leader.leader_epoch, offset)
+            if world.checks.ids[stream].stored(value, place, world.wall_clock.wall(), directory, self._image):
+                world.trace.counts["stored_again"] += 1
+                world.checks.truths[stream].newest.forgotten.add(value)
 
     def reported(self, report: Report) -> None:
         """The disk tells that a job is done."""
@@ -139,7 +154,7 @@ class Reign:
                 self.tell(LeaderLogSynced(log.synced_end, log.log_end_offset))
             case Full():
                 # Nothing was stored, and those who wait are not told: they retry.
-                self._offsets = self._image.offsets()
+                self._ids.take_back()
                 self._waiting.clear()
         self._append_group()
 
@@ -159,9 +174,11 @@ class Reign:
 
     def _advance(self, high_watermark: Offset) -> None:
         self._replica.watermark.is_at(high_watermark)
+        self._ids.committed(high_watermark)
         checks, name = self._world.checks, self._replica.life.name
         apart = self._life.row_of(self._image.stream).read_replicas
         checks.announced(name, self._image, high_watermark, self._leader.leader_epoch, apart)
+        checks.committed(self._image.stream, high_watermark, self._world.wall_clock.wall())
         for offset in [offset for offset in self._waiting if offset < high_watermark]:
             for message in self._waiting.pop(offset):
                 self._ack(message, offset)

@@ -13,6 +13,7 @@ from metadata.catalog.tables import Stream
 from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.checkers.watermarks import Watermark
 from tests.simulation.replica.description import event_text
+from tests.simulation.replica.log_ids import LogIds
 from tests.simulation.replica.log_image import Batch, LogImage
 from tests.simulation.replica.messages import Publish, ToReplica
 from tests.simulation.replica.reign import Reign
@@ -53,6 +54,10 @@ class Replica:
         self._looked_at: MonotonicNs = life.now()
         """When the leader's silence began to count, if nothing was heard of it since."""
         self._batches: tuple[Batch, ...] = ()
+        world, window = life.world, life.world.swarm.shape_of(image.stream).dedupe_window
+        self.ids: LogIds | None = (
+            LogIds(world.wall_clock, image, window, lambda: self.watermark.offset) if window else None
+        )
         life.world.checks.opened(image, reads_all=life.world.swarm.verifies)
         self.repairing = Repairing(self)
 
@@ -95,6 +100,8 @@ class Replica:
         if row is None or self.reign is not None or self._preparing or not self.writer.idle:
             return
         if self.follower is None:
+            if self.ids is not None:
+                self.ids.cut()
             self.follower = self._new_follower()
             self._follow(_reign_in(row, self.follower))
         if row.leader != self.life.name or not self.follower.is_settled:
@@ -157,6 +164,8 @@ class Replica:
     def tick(self) -> None:
         """Time has passed: perhaps enough for a machine to want to know."""
         self.repairing.tick()
+        if self.ids is not None:
+            self.ids.tick()
         now = self.life.now()
         if self.reign is not None:
             if now >= self.reign.leader.wake_at:
@@ -208,6 +217,8 @@ class Replica:
         self.writer.told(report)
         if self.life.world.trace.on:
             self.note(f"disk: {event_text(report)}")
+        if self.ids is not None:
+            _learn(self.ids, report)
         if isinstance(report, Filled):
             self.repairing.filled(report)
         if isinstance(report, Done) and isinstance(report.job, BeginEpoch):
@@ -244,8 +255,13 @@ class Replica:
             case following.FetchFromLeader(leader, fetch):
                 message = ToReplica(self.life.name, self.image.stream, fetch)
                 self.life.world.network.send((self.life.name, leader), message)
-            case following.AppendBatches():
-                self.writer.append(self._batches)
+            case following.AppendBatches(answer):
+                ids, known = self.ids, self.follower.high_watermark
+                if ids is None:
+                    self.writer.append(self._batches)
+                else:
+                    received = ids.received(self._batches, known, answer.high_watermark)
+                    self.writer.append(self._batches, received)
             case following.Truncate(end):
                 self.writer.cut(end, all_of_it=False)
             case following.ResetLog(offset):
@@ -253,6 +269,8 @@ class Replica:
             case role_events.AdvanceHighWatermark(high_watermark):
                 self.watermark.is_at(high_watermark)
                 self._truths.of(epoch).by_follower(self.title, self.image, high_watermark)
+                if self.ids is not None:
+                    self.ids.hear(high_watermark)
             case following.Distrust(start, end):
                 raise Violation(f"{self.title} is told to cut {start} to {end}, which are committed")
             case following.ReportLost(start, end):
@@ -271,6 +289,20 @@ def refuse(life: "Life", message: ToReplica) -> None:
     """Say that nobody leads the stream at this node."""
     refused = RefusedMessage(message.message.leader_epoch, FetchRefusal.NOT_LEADING)
     life.world.network.send((life.name, message.source), ToReplica(life.name, message.stream, refused))
+
+
+def _learn(ids: LogIds, report: Report) -> None:
+    match report:
+        case Done(Write(_, written)):
+            if written is not None:
+                written.learn()
+        case Done(Cut(_, all_of_it)):
+            if all_of_it:
+                ids.begin_anew()
+            else:
+                ids.cut()
+        case Full() | Filled() | Done():
+            pass
 
 
 def _as_events(report: Report, image: LogImage) -> tuple[following.Event, ...]:

@@ -66,6 +66,8 @@ class StreamShape:
     sync: SyncMode = SyncMode.ALWAYS
     unclean_election: bool = False
     read_replicas: tuple[NodeId, ...] = ()
+    dedupe_window: int = 0
+    """Virtual ns after which a repeat may be stored again; 0: never."""
 
     @property
     def holders(self) -> tuple[NodeId, ...]:
@@ -123,6 +125,12 @@ class Swarm:
     """Share of the writes that a sync follows, of streams without ``sync: always``."""
     verifies: bool = False
     """Every start reads all that is stored."""
+    deaf: float = 0.0
+    """Share of the answers that publishers do not hear."""
+
+    def shape_of(self, stream: StreamName) -> StreamShape:
+        """Return a stream as it is created."""
+        return next(shape for shape in self.streams if shape.name == stream)
 
     @property
     def has_read_replicas(self) -> bool:
@@ -208,6 +216,32 @@ def with_damage(swarm: Swarm, rng: Random) -> Swarm:
     share = rng.choice((4, 2, 1))
     flips = ("flip",) * (len(swarm.faults) // share + 1)
     return replace(swarm, faults=swarm.faults + flips, verifies=rng.random() < 0.3)
+
+
+def with_dedupe_windows(swarm: Swarm, rng: Random) -> Swarm:
+    """Return the cluster with short dedupe windows and followers that are away for longer, in a minority.
+
+    Not where disks lose bits: ids inside damaged ranges are forgotten.
+    """
+    if rng.random() >= 0.25 or "flip" in swarm.faults:
+        return swarm
+    shortest = 8 * swarm.settings.heartbeat_interval_ns  # the upkeep comes several times in a window
+    streams = tuple(
+        replace(
+            shape,
+            dedupe_window=max(shortest, int(LEASE * 10 ** rng.uniform(-0.9, 0.1))),
+            min_insync_replicas=max(shape.min_insync_replicas, rng.choice((1, len(shape.replicas) // 2 + 1))),
+        )
+        for shape in swarm.streams
+    )
+    share = len(swarm.faults) // rng.choice((8, 4, 2)) + 1
+    return replace(
+        swarm,
+        streams=streams,
+        deaf=rng.choice((0.1, 0.3, 0.6)),
+        gives_up=rng.choice((0.0, 0.02)),
+        faults=swarm.faults + ("followers_away",) * share,
+    )
 
 
 def _unsynced(swarm: Swarm, rng: Random) -> Swarm:

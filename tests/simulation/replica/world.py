@@ -9,6 +9,7 @@ from tests.simulation.replica.bus import Bus
 from tests.simulation.replica.checks import Checks
 from tests.simulation.replica.connections import Connections
 from tests.simulation.replica.link import Link
+from tests.simulation.replica.log_ids import WallClock
 from tests.simulation.replica.messages import Message
 from tests.simulation.replica.swarm import Swarm
 from tests.simulation.timeline import Timeline
@@ -31,6 +32,7 @@ class World:
     ) -> None:
         self.rng, self.swarm, self.trace, self.new_link = rng, swarm, trace, new_link
         self.timeline = timeline or Timeline()
+        self.wall_clock = WallClock(self.timeline)
         self.steps = 0
         self.healing = False
         self.network: Network[Message] = Network(self.timeline, rng, swarm.weather)

@@ -2,8 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from envelope.errors import JetstreamError
 from envelope.types import LeaderEpoch, Offset
@@ -16,11 +16,22 @@ if TYPE_CHECKING:
     from tests.simulation.replica.world import World
 
 
+class IdsOf(Protocol):
+    """What is to be done with the ids of some batches."""
+
+    def hold(self) -> None:
+        """Note what must be known of ids before the batches are written."""
+
+    def learn(self) -> None:
+        """Take their ids in, once they are written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Write:
     """Append batches; none if what they follow was refused."""
 
     batches: tuple[Batch, ...]
+    ids: IdsOf | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +108,14 @@ class LogWriter:
         """Whether everything was done and told."""
         return not self._jobs and not self._untold
 
-    def append(self, batches: tuple[Batch, ...]) -> None:
+    def append(self, batches: tuple[Batch, ...], ids: IdsOf | None = None) -> None:
         """Write ``batches`` after everything before, and sync them; without ``sync: always`` now and then."""
         jobs = self._jobs
         waits = len(jobs) > 1 and isinstance(jobs[-1], Sync)
         if waits and self._world.rng.random() < 0.5:
-            jobs.insert(len(jobs) - 1, Write(batches))
+            jobs.insert(len(jobs) - 1, Write(batches, ids))
             return
-        self._put(Write(batches))
+        self._put(Write(batches, ids))
         if self._image.syncs or self._world.rng.random() < self._world.swarm.syncs:
             self._put(Sync())
 
@@ -128,7 +139,7 @@ class LogWriter:
             job = self._jobs[0]
             if isinstance(job, Write):
                 kept = rng.randint(0, len(job.batches))
-                job = Write(job.batches[:kept])
+                job = Write(job.batches[:kept], job.ids if kept else None)
             if not isinstance(job, Write) or not self._refusing:
                 self._perform(job)
         if power:
@@ -173,7 +184,9 @@ class LogWriter:
     def _perform(self, job: Job) -> Report:
         image = self._image
         match job:
-            case Write(batches):
+            case Write(batches, ids):
+                if ids is not None:
+                    ids.hold()
                 for batch in batches:
                     self._world.checks.written(image, batch)
                     image.append(batch)
