@@ -9,7 +9,7 @@ import pytest
 
 from envelope.errors import FsyncFailed
 from jetstream.ingest.parser import MessageParser
-from jetstream.log.log import Log
+from jetstream.log.writer import LogWriter
 from jetstream.node.node import Node
 from metadata.node.storage.file_storage import FileStorage
 from tests.support.nats_server import NatsServer
@@ -45,7 +45,7 @@ def test_an_error_in_a_stream_stops_the_node(
         run(scenario())
 
 
-@pytest.mark.parametrize(("kind", "method"), [(MessageParser, "feed"), (Log, "append_group")])
+@pytest.mark.parametrize(("kind", "method"), [(MessageParser, "feed"), (LogWriter, "append_group")])
 def test_an_error_in_the_parser_or_on_the_disk_thread_stops_the_node(
     tmp_path: Path, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, kind: type, method: str
 ) -> None:
