@@ -1,15 +1,14 @@
 """What a follower has learnt of its log: as much as a start would read back, at any time."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
 from envelope.errors import CorruptDataError, JetstreamError, OutOfResources, StorageError, StreamOffline
-from envelope.headers import MESSAGE_ID, SEQUENCE, SEQUENCE_AFTER, SESSION
+from envelope.headers import SEQUENCE, SEQUENCE_AFTER, SESSION
 from envelope.limits import SESSION_ID_BYTES_MAX, SESSIONS_MAX
-from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
+from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.ingest.publishers.sessions import PublisherSession, PublisherSessions
 from jetstream.log.format.batch import BatchFlags, encode, verified_batches
@@ -28,7 +27,6 @@ from jetstream.node.disk.open_log import OpenedLog, begin_reign, open_log
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.replica.wire import StartOverMessage, WireReader
 from jetstream.replica.wire import encode as encode_message
-from metadata.stream_config import StreamConfig
 from tests.support.logs import DIRECTORY, NOW, Record, file_content, records_batch
 from tests.support.memory_disk import (
     Fault,
@@ -39,38 +37,7 @@ from tests.support.memory_disk import (
     nothing_survives,
     random_survival,
 )
-
-WINDOW_US = 1000
-CONFIG = StreamConfig(
-    name="orders", subject="orders.>", dedupe_window=timedelta(microseconds=WINDOW_US), sync=SyncMode.ALWAYS
-)
-
-
-def frame(base: int, records: Sequence[Record], epoch: int = 1) -> bytes:
-    batch = encode(records_batch(records, base), Offset(base), LeaderEpoch(epoch))
-    return bytes(batch.seal(BatchFlags.ROLL if base == 0 else BatchFlags(0)))
-
-
-def record(number: int, txid: int | None = None, *, with_id: bool = True) -> Record:
-    headers = [(MESSAGE_ID, b"id%d" % number)] if with_id else None
-    return Record(value=b"%d" % number, headers=headers, txid=txid, timestamp=NOW + 100 * number)
-
-
-def opened(disk: MemoryDisk) -> OpenedLog:
-    return open_log(disk, DIRECTORY, CONFIG, NOW, "tail")
-
-
-def follow(log: OpenedLog, *frames: bytes) -> None:
-    data = b"".join(frames)
-    log.log.writer.append_sealed(verified_batches(data), NOW)
-    log.log.writer.sync()
-    log.absorb(verified_batches(data))
-
-
-def take_in(log: OpenedLog, append: FollowerAppend) -> None:
-    append.write()
-    log.log.writer.sync()
-    append.learn()
+from tests.support.opened_logs import CONFIG, WINDOW_US, follow, frame, opened, record, take_in
 
 
 def known(history: PublisherHistory, count: int = 40) -> dict[str, object]:
