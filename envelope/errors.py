@@ -156,7 +156,7 @@ class InvalidEnvelope(RequestError):
 
 
 class InvalidCursor(RequestError):
-    """What was published as a consumer's cursor is none, or under a name or key that it cannot have."""
+    """A message published as a consumer's cursor is none, or has a name or key that no cursor can have."""
 
     err_code = "invalid_cursor"
     ack_code = 60_033

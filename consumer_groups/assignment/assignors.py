@@ -1,7 +1,7 @@
 """Which member is to own which partition: three ways, all of them deterministic.
 
-Every partition of a stream goes to exactly one of those who subscribe to that stream, if anybody does. What
-members claim counts for `Assignor.STICKY` alone.
+Every partition of a stream goes to exactly one of the members that subscribe to that stream, if any does. The
+claims of members count for `Assignor.STICKY` alone.
 
 Sources: Kafka's documentation of ``partition.assignment.strategy`` (range, round robin); KIP-54 (sticky).
 """

@@ -6,7 +6,7 @@ is dealt to those who have least; then pools are levelled: whoever has most give
 they are two or more apart. Then it is chosen: which partitions an owner keeps, and who gets what it gives.
 
 The result is even in the sense of KIP-54: of two members whose loads are two or more apart, the one with more
-owns nothing that the other subscribes to. What is even already is left as it is. Where all subscribe alike
+owns nothing that the other subscribes to. An assignment that is even already stays. Where all subscribe alike
 nothing could move less; with unequal subscriptions a load is not passed on over a third member, though that
 may even out more.
 

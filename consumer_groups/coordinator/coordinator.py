@@ -1,8 +1,8 @@
 """The coordinator of one group: who is a member, who owns what, and who may commit.
 
-Theory of operation. The group is a value (`GroupState`) with a generation. Whatever changes it makes the next
+Theory of operation. The group is a value (`GroupState`) with a generation. Each change of it makes the next
 generation, which is durable before anybody hears of it; so another coordinator goes on from what was said.
-Who owns which partition changes as `succession` says: a partition is granted when nobody has it, and its
+The owners of partitions change as `succession` says: a partition is granted when nobody has it, and its
 owner is asked for it otherwise. A partition has its owner since some generation, and a commit must come from
 the owner, with that generation or a later one. So of two who both believe that they own a partition only one
 can commit, whatever was lost, doubled or late, and whoever stood still meanwhile.

@@ -99,8 +99,8 @@ class Leave:
 class CommitRequested:
     """A member wants to commit for these partitions, all or none.
 
-    It numbers its commits; repeating one, it sends the same number. What is written under which number is
-    not the coordinator's business.
+    It numbers its commits; repeating one, it sends the same number. The values under the
+    numbers are not the coordinator's business.
     """
 
     connection: ConnectionId
@@ -117,7 +117,7 @@ class PartitionsChanged:
     """These streams exist now, with so many partitions; those have been deleted.
 
     To be given before the first join to a stream that the machine was not told of, and after `Loaded` for all
-    that changed meanwhile. What has not changed may be told again.
+    that changed meanwhile. An unchanged stream may be told again.
     """
 
     changed: tuple[StreamPartitions, ...]

@@ -1,9 +1,9 @@
 """From one generation of a group to the next: who is to own what, and who owns it already.
 
 Rebalancing is incremental, in two steps. As soon as the members or the partitions are others, it is decided
-who is to own what (the target). What nobody owns is granted at once; what somebody else owns stays with that
-one until it has given it up, or its session is over: then it is granted, in a generation of its own. Whoever
-keeps its partitions hears nothing and goes on reading.
+who is to own what (the target). A free partition is granted at once; one of another member stays with that
+member until it has given it up, or its session is over: then it is granted, in a generation of its own. A
+member that keeps its partitions is not notified and goes on reading.
 
 Sources: KIP-429 (incremental cooperative rebalancing), KIP-848 (the coordinator assigns and reconciles).
 """

@@ -1,11 +1,11 @@
 """A member of a group: how it comes in, what it reads, what it gives up, how it comes back.
 
-Theory of operation. The member asks its coordinator for membership, and hears in assignments what it owns. It
-reads what is new to it, and goes on with what it keeps, whatever happens to the rest. What it is to give up
-it stops reading and commits first; then it says so, again and again until no assignment names it any more.
-If it is to keep such a thing after all, it has stopped by then, and says that all the same: it is granted
-anew. When it hears that it was put out it drops everything, commits nothing, and joins anew under its old
-name, saying what it had.
+Theory of operation. The member asks its coordinator for membership, and hears in assignments what it owns.
+It reads what is new to it, and goes on with what it keeps, whatever happens to the rest. Of a partition that
+it is to give up it stops reading and commits first; then it says so, again and again until no assignment
+names it any more. If it is to keep such a thing after all, it has stopped by then, and says that all the
+same: it is granted anew. When it hears that it was put out it drops everything, commits nothing, and joins
+anew under its old name, saying what it had.
 
 Requests and answers may be lost, doubled, late or out of order, and the coordinator may be another one from
 one moment to the next: every request is sent again, unchanged, until it is answered, and what is told of an

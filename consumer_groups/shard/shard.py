@@ -1,9 +1,9 @@
 """The coordinators of all groups of one shard, as long as one node leads it: one machine, one log.
 
-Theory of operation. Whatever becomes durable of a group (its state, its cursors) is a record of the shard's
-log, and all that is asked of groups becomes writes to it, in one order. Who is allowed to append to that log
-is the coordinator; one that was deposed has none of its writes committed, and so grants nothing. A group that
-has members is run by a `GroupRun`; others are rows of the table, and are run while they are asked.
+Theory of operation. The durable part of a group (its state, its cursors) is records of the shard's log, and
+all that is asked of groups becomes writes to it, in one order. The node that may append to that log is the
+coordinator; one that was deposed has none of its writes committed, and so grants nothing. A group that has
+members is run by a `GroupRun`; others are rows of the table, and are run while they are asked.
 
 What is asked for reading (cursors, descriptions) is answered with what is durable: whoever hears of a grant
 after the write that made it then finds all that was committed before.

@@ -3,8 +3,8 @@ r"""The fast way through a chunk of NATS messages: one regular expression takes 
 A run is what a chunk begins with: complete ``MSG`` messages with single spaces between the arguments. It is
 matched in one of two ways:
 
-* *one size*: a pattern with the size of the first message in it takes all messages of that size. What lies in
-  a payload does not matter, and is not looked at.
+* *one size*: a pattern with the size of the first message in it takes all messages of that size. The bytes of
+  a payload do not matter, and are not looked at.
 * *any size*: a payload goes up to the next CR, and the declared sizes are compared with the found ones
   afterwards. A payload with a CR in it makes the run fail.
 

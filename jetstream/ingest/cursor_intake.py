@@ -19,7 +19,7 @@ _GROUP_KEYS: Final = b"group/"
 class CursorIntake(MessageValidator):
     """Reads messages on ``….cursors.plain.<consumer>.<stream>``; all of them are looked at one by one.
 
-    The key comes from the subject, and so from what NATS lets the publisher use. What is stored is in
+    The key comes from the subject, and so from what NATS lets the publisher use. The stored cursor is in
     one form, however it was written.
     """
 

@@ -66,8 +66,8 @@ class Mailbox:
         """Take out messages from the front: at most ``messages_max``, at least one if any waits.
 
         This is where a batch gets its limit: what is drained together is appended together, and its encoded
-        batch has at most ``bytes_max`` bytes, unless a single message is larger. What its envelopes hold is
-        bounded likewise, so that a few small ones cannot fill the memory when they are opened.
+        batch has at most ``bytes_max`` bytes, unless a single message is larger. The content of its
+        envelopes is bounded likewise, so that a few small ones cannot fill the memory when they are opened.
         """
         assert messages_max > 0, "drain asks for something"
         if not self._blocks:

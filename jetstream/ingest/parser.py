@@ -11,7 +11,7 @@ messages of one subscription between two control operations form one block. Two 
 A message that spans chunks is kept as a list of chunks and joined once, when its last byte is there.
 
 The grammar is nats-server's own: space and tab separate the fields of a line, CR LF ends it, and a subject or
-a reply subject may hold every other byte. Whatever a client of the server publishes, the line of its message
+a reply subject may hold every other byte. The line of every message that a client of the server publishes
 is legal here; what cannot be read or answered is taken apart all the same, and marked (ADR 0004).
 
 Sources: nats-server ``server/parser.go`` and ``server/client.go`` (``processPub``, ``msgHeader``).

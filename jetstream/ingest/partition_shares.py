@@ -1,7 +1,8 @@
 """Which partition of a partitioned stream takes a message, and the split of a block between partitions.
 
 All leaders of one stream hear all its messages, and each takes its own: so the same bytes must give the same
-partition everywhere, whatever is wrong with them. What cannot be stored is refused by the one whose it is.
+partition everywhere, whatever is wrong with them. A message that cannot be stored is refused by the
+leader of its partition.
 """
 
 from collections.abc import Collection, Iterator

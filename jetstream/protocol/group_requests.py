@@ -43,7 +43,7 @@ WireClaim = Annotated[list[Natural], Field(min_length=2, max_length=2)]
 
 
 class StreamClaims(_Part):
-    """What is owned of one stream."""
+    """The owned partitions of one stream."""
 
     stream: _StreamName
     partitions: list[WireClaim]

@@ -20,7 +20,7 @@ class CoordinatorResponse(ProtocolResponse):
 
 
 class AssignedStream(_Part):
-    """What a member owns of one stream: pairs of partition and the generation since which it does."""
+    """The partitions of one stream that a member owns: pairs of partition and generation since when."""
 
     stream: str
     partitioned: bool
@@ -54,7 +54,7 @@ class MemberRefusal(_Part):
 
 
 class HeartbeatResponse(ProtocolResponse):
-    """What the connection's members have not heard yet; nothing if the wait was over."""
+    """The news for the connection's members; none if the wait was over."""
 
     assignments: list[MemberAssignment] = Field(default_factory=list)
     refused: list[MemberRefusal] = Field(default_factory=list)

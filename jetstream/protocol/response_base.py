@@ -14,7 +14,7 @@ class ProtocolResponse(BaseModel):
 
 
 class SocketErrorBody(BaseModel):
-    """What went wrong, in the words of docs/errors.md, and the numbers a client needs to go on."""
+    """An error in the words of docs/errors.md, and the numbers a client needs to go on."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 

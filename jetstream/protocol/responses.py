@@ -64,7 +64,7 @@ class NodeMetadata(BaseModel):
 
 
 class StreamMetadata(BaseModel):
-    """Who leads a stream and who has it; what of it can be read, if the answering node has it."""
+    """A stream's leader and holders; its readable range, if the answering node has it."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
@@ -121,7 +121,7 @@ class StoredRangeResponse(BaseModel):
 
 
 class FetchResponse(ProtocolResponse):
-    """What the body holds: ``[start_offset, next_offset)``, whole batches; the client trims the edges."""
+    """The range in the body: ``[start_offset, next_offset)``, whole batches; the client trims the edges."""
 
     epoch: Natural
     """Leader epoch of the last record in the body; of the stream if the body is empty."""

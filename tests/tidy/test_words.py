@@ -87,6 +87,31 @@ def test_a_word_that_only_contains_a_banned_one_is_fine() -> None:
     assert not list(_findings(Module("jetstream/log/a.py", "hwid = topicality = 1"), _banned_words()))
 
 
+_VAGUE_SENTENCE = re.compile(r"^(?:Have|Learn|Be|Tell)\b|(?:^|[.:!?] )(?:Who|Whoever|Whom|What|Whatever)\b")
+_VAGUE_DOCSTRINGS = 30
+"""As many are left; the number only falls."""
+
+
+def _vague_docstrings(module: Module) -> Iterator[Finding]:
+    for node in module.nodes:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            match = _VAGUE_SENTENCE.search(" ".join((ast.get_docstring(node) or "").split()))
+            if match:
+                line = 1 if isinstance(node, ast.Module) else node.lineno
+                yield module.finding("words", line, f"a sentence begins with {match.group()!r}")
+
+
+def test_sentences_of_docstrings_have_nouns_as_subjects() -> None:
+    product = [module for module in modules() if module.inside(*_PRODUCT)]
+    found = [str(finding) for module in product for finding in _vague_docstrings(module)]
+    assert len(found) <= _VAGUE_DOCSTRINGS, "\n".join(found)
+
+
+def test_a_sentence_without_a_noun_as_subject_is_found() -> None:
+    text = '"""Tell whether it is so."""\ndef f():\n    """Return it. Who asks waits."""\n'
+    assert len(list(_vague_docstrings(Module("jetstream/log/a.py", text)))) == 2
+
+
 # What every machine may have of its own: time that passes, and a write that is to last.
 _MACHINE_WORDS = frozenset({"Tick", "Persist"})
 _PRODUCT = ("envelope", "metadata", "consumer_groups", "jetstream", "pyspark_jetstream")

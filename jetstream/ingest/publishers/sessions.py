@@ -1,6 +1,6 @@
 """Publisher sessions: the last message of each, so that the next one is known from a repeat or a gap.
 
-A session is a publisher's own count of its messages. What is kept of it is its last record, in the order of
+A session is a publisher's own count of its messages. Of each, its last record is kept, in the order of
 log time, so that sessions expire as message ids do: a clock set back brings none back, and a restart, or
 another replica that has appended the same records, knows the same. Offsets of earlier messages, with which
 repeats are answered, are in the `DedupeWindow`, among the message ids.
