@@ -14,7 +14,7 @@ _LATE_PART: Final = 64
 """A commit that comes later than this part of the window is late; as many late ones are told apart."""
 
 _HEARD_MAX: Final = 64
-"""Commits kept until their records are known; of more, the oldest are dropped, and names stay longer."""
+"""Commits kept until their records are known; later ones are dropped, and names stay longer."""
 
 _BEFORE_ALL: Final = -(1 << 62)
 _AFTER_ALL: Final = Offset(1 << 62)
@@ -44,7 +44,7 @@ class RecordFates:
         self._timestamp_from = timestamp_from
         self._uncommitted_since = _BEFORE_ALL  # no uncommitted name is older
         self._late: deque[_LateCommit] = deque()
-        self._heard: deque[tuple[Offset, TimestampUs]] = deque(maxlen=_HEARD_MAX)
+        self._heard: deque[tuple[Offset, TimestampUs]] = deque()
 
     def hold_from(self, uncommitted: Offset) -> None:
         """Let no name leave whose record is at ``uncommitted`` or after, until `committed` says more."""
@@ -60,7 +60,8 @@ class RecordFates:
 
     def hear(self, high_watermark: Offset, now: TimestampUs) -> None:
         """Keep a commit for `take_heard`. Other threads may call."""
-        self._heard.append((high_watermark, now))
+        if len(self._heard) < _HEARD_MAX:  # only `take_heard` removes, as it has looked at the first
+            self._heard.append((high_watermark, now))
 
     def take_heard(self, end: Offset) -> None:
         """Record the kept commits up to ``end``, below which all names are known."""

@@ -193,12 +193,12 @@ class PublisherStateFile:
 
         ``unlearnt`` are the first offset whose name may not be known here yet, and its time.
         """
-        if self._noted.held is not None:
-            return None
+        noted = self._noted.held
         held = self._fates.overdue(last_timestamp)
         if held is None and unlearnt is not None and self._fates.is_old(unlearnt[1], last_timestamp):
             held = unlearnt[0]
-        return held
+        # An unclean election may take back more than the note holds.
+        return held if held is not None and (noted is None or held < noted) else None
 
     def hold(self, held: Offset) -> None:
         """Write that the names from there on must be known; raises as `write`."""

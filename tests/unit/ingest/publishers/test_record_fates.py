@@ -5,10 +5,12 @@ from datetime import timedelta
 import pytest
 
 from envelope.errors import Overloaded
-from envelope.types import TimestampUs
+from envelope.limits import KIB
+from envelope.types import Offset, TimestampUs
 from jetstream.ingest.publishers import dedupe
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
 from jetstream.ingest.publishers.history import PublisherHistory
+from jetstream.ingest.publishers.record_fates import RecordFates
 from tests.support.ingest_machine import WINDOW, IngestHarness, outcomes
 from tests.support.messages import message
 
@@ -57,3 +59,17 @@ def test_a_session_is_known_while_its_last_record_is_not_committed() -> None:
     assert stream.receive(message(b"1", "q", **place)) == []
     assert stream.in_flight == []
     assert outcomes(stream.commit()) == [("r", 0), ("q", "dup 0")]
+
+
+def test_commits_that_wait_for_their_records_are_bounded_and_the_next_one_makes_up_for_the_rest() -> None:
+    fates = RecordFates(lambda _: None)
+    fates.hold_from(Offset(0))
+    for high_watermark in range(1, KIB):
+        fates.hear(Offset(high_watermark), TimestampUs(0))
+    fates.take_heard(Offset(10))
+    assert fates.uncommitted == 10
+    fates.take_heard(Offset(KIB))
+    assert fates.uncommitted < KIB - 1
+    fates.hear(Offset(KIB), TimestampUs(0))
+    fates.take_heard(Offset(KIB))
+    assert fates.uncommitted == KIB

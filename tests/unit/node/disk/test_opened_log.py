@@ -247,6 +247,22 @@ def test_a_follower_that_catches_up_notes_what_is_not_committed_before_it_stores
     assert again.history.dedupe.lookup(b"id0") is None, "committed when it came, it is as old as it says"
 
 
+def test_a_start_knows_what_is_not_committed_behind_a_cut_of_what_was() -> None:
+    """An unclean election takes back more than the note holds."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    follow(log, frame(0, [record(0), record(1)]), frame(2, [record(2), record(3)]))
+    log.hear(Offset(3), TimestampUs(NOW))
+    take_in(log, FollowerAppend(log, frame(4, [record(99)]), NOW))
+    assert b'"held":3' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
+    log.log.truncate_to(Offset(2))
+    log.settle()
+    take_in(log, FollowerAppend(log, frame(2, [record(4)], 2), NOW))
+    take_in(log, FollowerAppend(log, frame(3, [record(90)], 2), NOW))
+    again = opened(disk.power_loss(nothing_survives))
+    assert again.history.dedupe.lookup(b"id4") == 2
+
+
 def test_what_a_follower_hears_of_a_late_commit_without_records_is_noted_until_the_window_is_over() -> None:
     disk = MemoryDisk()
     log = opened(disk)
