@@ -36,11 +36,20 @@ COLUMNS_BYTES_MIN: Final = 1 * KIB
 """Below it a chunk holds too few messages to pay for the columns."""
 
 _CR, _LF = b"\r\n"
-_MESSAGE_LINE: Final = re.compile(
-    rb"(H)?MSG[ \t]+([^ \t\n]+)[ \t]+(\d{1,18})[ \t]+"  # subject, subscription
-    rb"(?:([^ \t\n]+)[ \t]+)?"  # reply subject
-    rb"(?(1)(\d{1,18})[ \t]+)(\d{1,18})\r\n"  # header size of an HMSG, size
-)
+
+
+def _message_line(reply_byte: bytes) -> re.Pattern[bytes]:
+    # No field can end elsewhere than where it first does, so none is tried shorter (``++``).
+    return re.compile(
+        rb"(H)?MSG[ \t]++([^ \t\n]++)[ \t]++(\d{1,18}+)[ \t]++"  # subject, subscription
+        rb"(?:(" + reply_byte + rb"++)[ \t]++)?"
+        rb"(?(1)(\d{1,18}+)[ \t]++)(\d{1,18}+)\r\n"  # header size of an HMSG, size
+    )
+
+
+_MESSAGE_LINE: Final = _message_line(rb"[^ \t\r\n]")
+_ANY_MESSAGE_LINE: Final = _message_line(rb"[^ \t\n]")
+"""Also of a message whose reply subject has a CR."""
 _CONTROL_LINE: Final = re.compile(
     rb"(?:(PING|PONG|\+OK)[ \t]*|(-ERR)[ \t]+('.+')|(INFO)[ \t]+([^\r\n]+))\r\n"
 )
@@ -180,50 +189,66 @@ class MessageParser:
     def _take_by_grammar(self, data: bytes, position: int, run: "_Run") -> int:
         """Take everything that is complete from ``position`` on; return where the rest begins."""
         message_line, length, bytes_max = _MESSAGE_LINE.match, len(data), self._message_bytes_max
+        reply_bytes_max = self._reply_bytes_max
         last_sid, columns = b"", _Columns()
         while position < length:
             line = message_line(data, position)
-            if line is None:
-                end = self._take_control(data, position, run)
-                if end == position:
-                    break
-                position, last_sid = end, b""
-                continue
-            subject, sid, reply, header_size, size = line.group(2, 3, 4, 5, 6)
-            start = line.end()
-            end = start + int(size)
-            middle = start if header_size is None else start + int(header_size)
-            if middle > end:
-                raise NatsProtocolError("NATS header is longer than its message", data[position:])
-            is_unread = end - start > bytes_max
-            if length < end + 2 and not is_unread:
-                self._wanted_bytes = end + 2 - position
+            if line is not None:
+                subject, sid, reply, header_size, size = line.group(2, 3, 4, 5, 6)
+                start = line.end()
+                end = start + int(size)
+                middle = start if header_size is None else start + int(header_size)
+                if end - start <= bytes_max and start - position <= reply_bytes_max and middle <= end:
+                    if length < end + 2:
+                        self._wanted_bytes = end + 2 - position
+                        break
+                    if data[end] != _CR or data[end + 1] != _LF:
+                        raise NatsProtocolError("NATS message is not followed by CR LF", data[position:])
+                    if sid != last_sid:
+                        last_sid, columns = sid, run.columns(sid)
+                    columns.subjects.append(subject)
+                    columns.replies.append(reply or b"")
+                    columns.headers.append(data[start:middle] or None)
+                    columns.payloads.append(data[middle:end])
+                    position = end + 2
+                    continue
+            end = self._take_odd(data, position, run)
+            if end == position:
                 break
-            if sid != last_sid:
-                last_sid, columns = sid, run.columns(sid)
-            if is_unread:
-                columns.add(subject, self._answerable(reply), b"", Unread(end - start))
-                position = min(end + 2, length)
-                self._unread_bytes = end + 2 - position
-                continue
-            if data[end] != _CR or data[end + 1] != _LF:
-                raise NatsProtocolError("NATS message is not followed by CR LF", data[position:])
-            columns.add(subject, self._answerable(reply), data[middle:end], data[start:middle] or None)
-            position = end + 2
+            position, last_sid = end, b""
         return position
 
-    def _answerable(self, reply: bytes | None) -> bytes:
-        """Return the reply subject, empty if there is none or none that a PUB can name.
-
-        nats-server drops a byte of a PUB with a CR in it where its read buffer ends, and takes the size that
-        is left for the size.
-        """
-        if reply is None:
-            return b""
-        if len(reply) > self._reply_bytes_max or b"\r" in reply:
+    def _take_odd(self, data: bytes, position: int, run: "_Run") -> int:
+        """Take one control operation, or one message of any kind, as `_take_control`."""
+        line = _ANY_MESSAGE_LINE.match(data, position)
+        if line is None:
+            return self._take_control(data, position, run)
+        subject, sid, reply, header_size, size = line.group(2, 3, 4, 5, 6)
+        start = line.end()
+        end = start + int(size)
+        middle = start + int(header_size or 0)
+        if middle > end:
+            raise NatsProtocolError("NATS header is longer than its message", data[position:])
+        header, payload, taken = data[start:middle], data[middle:end], end + 2
+        if end - start > self._message_bytes_max:
+            header, payload, taken = Unread(end - start), b"", min(end + 2, len(data))
+            self._unread_bytes = end + 2 - taken
+        elif len(data) < end + 2:
+            self._wanted_bytes = end + 2 - position
+            return position
+        elif data[end:taken] != b"\r\n":
+            raise NatsProtocolError("NATS message is not followed by CR LF", data[position:])
+        if reply is not None and (len(reply) > self._reply_bytes_max or b"\r" in reply):
+            # nats-server drops a byte of a PUB with a CR in it where its read buffer ends, and takes the size
+            # that is left for the size.
             self.unanswerable += 1
-            return b""
-        return reply
+            reply = None
+        columns = run.columns(sid)
+        columns.subjects.append(subject)
+        columns.replies.append(reply or b"")
+        columns.headers.append(header if isinstance(header, Unread) else header or None)
+        columns.payloads.append(payload)
+        return taken
 
     def _take_control(self, data: bytes, position: int, run: "_Run") -> int:
         """Take one control operation; return where it ends, ``position`` if it is not complete."""
@@ -259,13 +284,6 @@ class _Columns:
         self.payloads: list[bytes] = []
         self.headers: list[bytes | None] = []
 
-    def add(self, subject: bytes, reply: bytes, payload: bytes, header: bytes | None) -> None:
-        """Add one message."""
-        self.subjects.append(subject)
-        self.replies.append(reply)
-        self.headers.append(header)
-        self.payloads.append(payload)
-
 
 class _Run:
     """The items of one chunk; blocks are open until the next control operation."""
@@ -297,7 +315,11 @@ class _Run:
         for sid, subject, reply, payload in zip(
             sids, taken.subjects, taken.replies, taken.payloads, strict=True
         ):
-            self.columns(sid).add(subject, reply, payload, None)
+            columns = self.columns(sid)
+            columns.subjects.append(subject)
+            columns.replies.append(reply)
+            columns.payloads.append(payload)
+            columns.headers.append(None)
 
     def add(self, control: Control) -> None:
         """Close the open blocks and add a control operation after them."""
