@@ -273,7 +273,8 @@ class DedupeWindow:
     def expire(self, now: TimestampUs) -> None:
         """Forget what is a window old or older at the log's time ``now``, and what is too much."""
         self._expired_us = max(self._expired_us, now - self._window_us)
-        self.fates.let_go(now)
+        if self.fates.late:
+            self.fates.let_go(now)
         generations = self._newest_first
         first = generations[0].end - self._names_max
         if first > self._first:
@@ -299,6 +300,8 @@ class DedupeWindow:
 
     def _timestamp_from(self, offset: Offset) -> int | None:
         """Return the timestamp of the first name at ``offset`` or after."""
+        if offset > self._last_offset:
+            return None
         number = self._number_from(offset)
         return self._timestamp_of(number) if number < self._newest_first[0].end else None
 

@@ -20,7 +20,7 @@ _BEFORE_ALL: Final = -(1 << 62)
 _AFTER_ALL: Final = Offset(1 << 62)
 
 
-class _LateCommit(NamedTuple):
+class LateCommit(NamedTuple):
     """Names from the one at ``first`` on stay for a window after ``at``."""
 
     first: Offset
@@ -35,6 +35,7 @@ class RecordFates:
         uncommitted: first offset whose record's fate is unknown.
         held: first offset whose name does not leave by age.
         window_us: of the names, microseconds.
+        late: commits that came late and whose names `let_go` still holds, in the order of their records.
     """
 
     def __init__(self, timestamp_from: Callable[[Offset], int | None]) -> None:
@@ -43,13 +44,13 @@ class RecordFates:
         self.window_us = 0
         self._timestamp_from = timestamp_from
         self._uncommitted_since = _BEFORE_ALL  # no uncommitted name is older
-        self._late: deque[_LateCommit] = deque()
+        self.late: deque[LateCommit] = deque()
         self._heard: deque[tuple[Offset, TimestampUs]] = deque()
 
     def hold_from(self, uncommitted: Offset) -> None:
         """Let no name leave whose record is at ``uncommitted`` or after, until `committed` says more."""
         self.uncommitted = self.held = uncommitted
-        self._late.clear()
+        self.late.clear()
 
     def forget_from(self, log_end_offset: Offset) -> None:
         """Take in that the log ends there now, and that other records will follow."""
@@ -85,14 +86,14 @@ class RecordFates:
         self.let_go(now)
 
     def _committed_late(self, first: Offset, now: TimestampUs, late_us: int) -> None:
-        late, began = self._late, now
+        late, began = self.late, now
         if late and now - late[-1].began < late_us:
             first, began, _ = late.pop()
-        late.append(_LateCommit(first, began, now))
+        late.append(LateCommit(first, began, now))
 
     def let_go(self, now: TimestampUs) -> None:
         """Hold no longer what was committed a window before ``now``."""
-        late = self._late
+        late = self.late
         while late and late[0].at + self.window_us <= now:
             late.popleft()
         self.held = late[0].first if late else self.uncommitted
