@@ -44,12 +44,12 @@ def run(settings: Settings) -> Report:
 
         def case(system: str, members: int, *words: object) -> ReadCase:
             return ReadCase(
-                system,
-                _point(members),
-                (*words, *common),
-                {"node": nodes.pids[name]},
-                SIZE_BYTES,
-                members,
+                system=system,
+                point=_point(members),
+                words=(*words, *common),
+                processes={"node": nodes.pids[name]},
+                size_bytes=SIZE_BYTES,
+                readers=members,
                 files=tuple(directory.rglob(SEGMENT_PATTERN)),
             )
 

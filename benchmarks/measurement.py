@@ -126,7 +126,15 @@ def measure_on(case: Case, count: Count, before: Holdings | None = None) -> Meas
     costs = {role: _cost(start[role], end[role]) for role in start}
     known = result.cpu_seconds + sum(cost.cpu_seconds for cost in costs.values())
     other = max(0.0, busy[1] - busy[0] - known) / result.seconds
-    return Measurement(case.system.name, case.point, result, costs, other, holdings, before)
+    return Measurement(
+        system=case.system.name,
+        point=case.point,
+        result=result,
+        costs=costs,
+        other_cpu_cores=other,
+        holdings=holdings,
+        before=before,
+    )
 
 
 def interleaved(cases: Sequence[Case], runs: int) -> list[Measurement]:

@@ -30,7 +30,9 @@ from metadata.node.storage.file_storage import FileStorage
 from metadata.raft.settings import RaftSettings
 
 HOST: Final = "127.0.0.1"
-COMMAND: Final = RegisterNode(NodeId("benched"), "directory", HOST, 1, None, "0")
+COMMAND: Final = RegisterNode(
+    node_id=NodeId("benched"), directory="directory", host=HOST, port=1, http_port=None, version="0"
+)
 """It changes one row each time: how often it was applied can be counted."""
 
 

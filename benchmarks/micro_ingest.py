@@ -86,7 +86,12 @@ def _machine(groups: list[MessageBlock], window: timedelta) -> tuple[float, floa
     """Return the CPU seconds of sequencing with columns, and of releasing the acks."""
     history = PublisherHistory(DedupeWindow(window_us(window), DEDUPE_IDS_MAX))
     machine = StreamIngest(
-        StreamName("orders"), _CONFIG, LeaderEpoch(1), Offset(0), history, lambda _stream, _subject: True
+        stream=StreamName("orders"),
+        config=_CONFIG,
+        leader_epoch=LeaderEpoch(1),
+        log_end_offset=Offset(0),
+        history=history,
+        binds=lambda _stream, _subject: True,
     )
     sequencing = acks = 0.0
     for number, group in enumerate(groups):

@@ -81,12 +81,12 @@ def _ours(load: str, system: Ours, stored: Stored, settings: Settings) -> Iterat
         def case(name: str, words: tuple[object, ...], readers: int = 1, *, cold: bool = False) -> ReadCase:
             ways: dict[str, dict[str, int]] = {RAW: {"sender": sender.pid}, FILES: {}}
             return ReadCase(
-                name,
-                point(load, readers, cold=cold),
-                words,
-                ways.get(name, {"node": system.processes["node"]}),
-                stored.size_bytes,
-                readers,
+                system=name,
+                point=point(load, readers, cold=cold),
+                words=words,
+                processes=ways.get(name, {"node": system.processes["node"]}),
+                size_bytes=stored.size_bytes,
+                readers=readers,
                 unit_bytes=segments.bytes / stored.records if name in (RAW, FILES) else None,
                 files=segments.files,
                 cold=cold,

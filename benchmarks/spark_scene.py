@@ -111,7 +111,13 @@ def spark_scene(directory: Path, **settings: str) -> Iterator[SparkScene]:
             (directory / "written").mkdir()
             times = directory / "times"
             yield SparkScene(
-                session, address, node_socket(address), pid, nats_pid, directory / "written", times
+                spark=session,
+                address=address,
+                sockets=node_socket(address),
+                node_pid=pid,
+                nats_pid=nats_pid,
+                directory=directory / "written",
+                times=times,
             )
         finally:
             end_spark(session)

@@ -269,7 +269,15 @@ class Laboratory:
         address, pid = self._stack.enter_context(nats_server(self._fresh()))
         directory = self._fresh()
         directory.mkdir()
-        return BareStore(name, address, pid, directory, sync, copies, program)
+        return BareStore(
+            name=name,
+            address=address,
+            nats_server=pid,
+            directory=directory,
+            sync=sync,
+            copies=copies,
+            program=program,
+        )
 
     def _fresh(self) -> Path:
         return self.directory / f"{len(list(self.directory.iterdir())):02d}"

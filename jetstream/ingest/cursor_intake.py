@@ -1,6 +1,7 @@
 """The validator of the stream of cursors: plain cursors, published by consumers themselves."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from consumer_groups.cursors import encode_place, plain_key, read_place
@@ -41,8 +42,8 @@ class CursorIntake(MessageValidator):
             key = _key_of(messages.subjects[place], message)
             value = None if message.asked.tombstone else self._value(messages.payloads[place], message)
         except JetstreamError as error:
-            return message._replace(refusal=error)
-        return message._replace(asked=message.asked._replace(key=key), content=value)
+            return replace(message, refusal=error)
+        return replace(message, asked=message.asked._replace(key=key), content=value)
 
     def _value(self, payload: bytes, message: InspectedMessage) -> bytes:
         envelope = message.envelope

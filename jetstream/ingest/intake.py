@@ -1,8 +1,9 @@
 """The validation of a single message: what it asks for, who answers it, and whether it can be stored."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 
 from envelope.acks import EchoingReply
 from envelope.envelopes import Envelope, Kind, decode
@@ -48,7 +49,8 @@ class Addressee(Enum):
     """Nobody is named or asked, and this stream only listens (``ack: none``)."""
 
 
-class InspectedMessage(NamedTuple):
+@dataclass(kw_only=True, slots=True)
+class InspectedMessage:
     """A message with its headers read, those of NATS and those of an envelope."""
 
     headers: list[tuple[str, bytes]] | None
@@ -57,8 +59,8 @@ class InspectedMessage(NamedTuple):
     addressee: Addressee
     policy: AckPolicy
     """When it is answered; NONE: never, whatever happens to it."""
-    told: bytes
-    """Reply subject of who hears what becomes of it, empty if nobody does."""
+    reply: bytes
+    """Subject of its ack or error, empty if none is sent."""
     refusal: JetstreamError | None
     """Why this stream cannot store it, whatever the log holds."""
     envelope: Envelope | None = None
@@ -137,7 +139,7 @@ class MessageValidator:
         addressee = self._addressee(asked, subject)
         silent = addressee is Addressee.ANOTHER_STREAM
         policy = AckPolicy.NONE if silent else asked.ack or self._config.ack
-        told = b"" if policy is AckPolicy.NONE else reply
+        reply = b"" if policy is AckPolicy.NONE else reply
         refusal = self._size_problem(messages, place, envelope) or unreadable or misused or asked.problem
         if (unstorable := _subject_problem(subject)) is not None:
             refusal = unstorable
@@ -145,7 +147,15 @@ class MessageValidator:
             refusal = WrongExpectedStream("expected stream does not match")
         elif asked.tombstone and payload_bytes:
             refusal = refusal or InvalidHeader("a tombstone has no payload")
-        return InspectedMessage(headers, asked, addressee, policy, told, refusal, envelope)
+        return InspectedMessage(
+            headers=headers,
+            asked=asked,
+            addressee=addressee,
+            policy=policy,
+            reply=reply,
+            refusal=refusal,
+            envelope=envelope,
+        )
 
     def key_problem(self, message: InspectedMessage, content: BatchContent) -> InvalidEnvelope | None:
         """Return why the records of a batch are not all of this partition, None if they are."""

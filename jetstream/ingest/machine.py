@@ -299,7 +299,7 @@ class StreamIngest:
             message = self._intake.inspect(messages, place)
             repeat = self._sequencer.repeat(message)
             if repeat is None:
-                refused.append(MessageRefused(message.told, message.refusal or error))
+                refused.append(MessageRefused(message.reply, message.refusal or error))
             elif self._is_answerable(repeat.original):
                 duplicates.append(repeat)
             else:

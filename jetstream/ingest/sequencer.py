@@ -218,7 +218,7 @@ class Sequencer:
                 content = message.envelope.content(self._intake.record_bytes_max)
             except JetstreamError as error:
                 return error
-        messages.payloads[place], messages.replies[place] = bytes(content), message.told
+        messages.payloads[place], messages.replies[place] = bytes(content), message.reply
         return None
 
     def _turn_down(
@@ -226,7 +226,7 @@ class Sequencer:
     ) -> None:
         """Note that a message is refused, or stored already."""
         if isinstance(verdict, JetstreamError):
-            group.refused.append(MessageRefused(message.told, verdict))
+            group.refused.append(MessageRefused(message.reply, verdict))
         else:
             group.duplicates.append(verdict)
 
@@ -251,16 +251,16 @@ class Sequencer:
             return self._repeat_of(message, original)
         if session is None or not session.is_gapless:
             return None
-        return Duplicate(message.told, session.offset, is_exact=False)
+        return Duplicate(message.reply, session.offset, is_exact=False)
 
     def _repeat_of(self, message: InspectedMessage, original: Offset) -> Duplicate:
         """Return how to answer a repeat of what ends at ``original``: with all the offsets it has."""
-        told, records = message.told, self._batch_ends.records_ending_at(original)
+        reply, records = message.reply, self._batch_ends.records_ending_at(original)
         correlation_id = None if message.envelope is None else message.envelope.correlation_id
-        asks_for_count = isinstance(told, EchoingReply) and told.records is not None
-        if told and (records > 1 or asks_for_count or correlation_id is not None):
-            told = EchoingReply(told, records if records > 1 or asks_for_count else None, correlation_id)
-        return Duplicate(told, original)
+        asks_for_count = isinstance(reply, EchoingReply) and reply.records is not None
+        if reply and (records > 1 or asks_for_count or correlation_id is not None):
+            reply = EchoingReply(reply, records if records > 1 or asks_for_count else None, correlation_id)
+        return Duplicate(reply, original)
 
     def _verdict(self, message: InspectedMessage, offset: Offset) -> JetstreamError | Duplicate | None:
         """Return why not to store a message at ``offset``, or where it is stored already; None: store it."""
@@ -375,6 +375,6 @@ class Sequencer:
         if content.last_txid is not None:
             self._history.last_txid = content.last_txid
         group.add(records, 1, end)
-        if message.told:
+        if message.reply:
             acks = group.leaders if message.policy is AckPolicy.LEADER else group.commits
-            acks.append(Acks((last,), (message.told,), echoing=True))
+            acks.append(Acks((last,), (message.reply,), echoing=True))

@@ -170,21 +170,41 @@ class LogReader:
         """
         if offset == self.log_end_offset:
             segment = self.segments[-1]
-            return FileRange(segment, _NO_ENTRIES, segment.data_end, 0, offset, offset, self.epochs.last)
+            return FileRange(
+                segment=segment,
+                index=_NO_ENTRIES,
+                position=segment.data_end,
+                length=0,
+                base=offset,
+                next=offset,
+                leader_epoch=self.epochs.last,
+            )
         found = self._locate(offset, self.indexes.of if load else _index_in_memory)
         stop = min([end, *(start for start, _ in self.corrupt_ranges if start > offset)])
         entry = found.entry
         last = found.index.last_row_until(found.row, entry.position + max_bytes, stop)
         if last < found.row:
             return FileRange(
-                found.segment, found.index, entry.position, 0, offset, offset, entry.leader_epoch
+                segment=found.segment,
+                index=found.index,
+                position=entry.position,
+                length=0,
+                base=offset,
+                next=offset,
+                leader_epoch=entry.leader_epoch,
             )
         if max_records is not None:
             last = min(last, max(found.row, found.index.find(Offset(entry.base + max_records)) - 1))
         final = found.index[last]
         length = final.end - entry.position
         return FileRange(
-            found.segment, found.index, entry.position, length, entry.base, final.next, entry.leader_epoch
+            segment=found.segment,
+            index=found.index,
+            position=entry.position,
+            length=length,
+            base=entry.base,
+            next=final.next,
+            leader_epoch=entry.leader_epoch,
         )
 
     def verify_range(self, file_range: FileRange) -> None:

@@ -392,7 +392,13 @@ def header_at(data: Buffer, frame: Frame) -> BatchHeader:
         raise CorruptDataError(f"a header entry claims the range [{base}, {end})")
     known = _FLAGS[flags] if flags < len(_FLAGS) else BatchFlags(flags)
     return BatchHeader(
-        version, known, Offset(base), Offset(end), LeaderEpoch(epoch), TimestampUs(timestamp), crc
+        version=version,
+        flags=known,
+        base=Offset(base),
+        next=Offset(end),
+        leader_epoch=LeaderEpoch(epoch),
+        max_timestamp=TimestampUs(timestamp),
+        crc=crc,
     )
 
 

@@ -92,13 +92,13 @@ class IndexEntry(NamedTuple):
     def of(cls, header: Covered, position: int, length: int, last_txid: int | None) -> "IndexEntry":
         """Describe a batch that lies at ``position``."""
         return cls(
-            header.base,
-            header.next,
-            FilePosition(position),
-            length,
-            header.leader_epoch,
-            header.max_timestamp,
-            NO_TXID + 1 if last_txid == NO_TXID else last_txid,
+            base=header.base,
+            next=header.next,
+            position=FilePosition(position),
+            length=length,
+            leader_epoch=header.leader_epoch,
+            max_timestamp=header.max_timestamp,
+            last_txid=NO_TXID + 1 if last_txid == NO_TXID else last_txid,
         )
 
 
@@ -158,13 +158,13 @@ class BatchIndex:
 
     def __getitem__(self, row: int) -> IndexEntry:
         return IndexEntry(
-            Offset(self.bases[row]),
-            Offset(self.nexts[row]),
-            FilePosition(self.positions[row]),
-            self.lengths[row],
-            LeaderEpoch(self.epochs[row]),
-            TimestampUs(self.timestamps[row]),
-            _txid(self.txids[row]),
+            base=Offset(self.bases[row]),
+            next=Offset(self.nexts[row]),
+            position=FilePosition(self.positions[row]),
+            length=self.lengths[row],
+            leader_epoch=LeaderEpoch(self.epochs[row]),
+            max_timestamp=TimestampUs(self.timestamps[row]),
+            last_txid=_txid(self.txids[row]),
         )
 
     def append(self, entry: IndexEntry, *, verified: bool) -> None:

@@ -56,7 +56,14 @@ class Body:
             segment.release()
             raise OutOfResources("no descriptor is left for another segment that is read")
         start = file_range.position
-        return cls(file_range, fileno, start, start + file_range.length, start, catches_up)
+        return cls(
+            file_range=file_range,
+            fileno=fileno,
+            position=start,
+            end=start + file_range.length,
+            warm_end=start,
+            catches_up=catches_up,
+        )
 
     def release(self) -> None:
         """Give the segment back."""

@@ -207,8 +207,8 @@ class Tier:
                     self._disk,
                     directory,
                     segment,
-                    partial(self._moved, path),
-                    self._root,
+                    progressed=partial(self._moved, path),
+                    root=self._root,
                 ),
             )
         except JetstreamError as error:

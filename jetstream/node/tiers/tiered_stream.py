@@ -82,7 +82,14 @@ class TieredStream:
         """Return the stream as it can be read here, across both places."""
         if self.border is None:
             return log
-        return TieredLog(log, self.mark, self.manifest, leads, self._tier.held, self._tier.look_ahead)
+        return TieredLog(
+            log=log,
+            mark=self.mark,
+            manifest=self.manifest,
+            leads=leads,
+            held=self._tier.held,
+            used=self._tier.look_ahead,
+        )
 
     def is_moving(self, away: SegmentAway) -> bool:
         """Return whether what is away is on its way here, and moves."""
