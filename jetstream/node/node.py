@@ -1,6 +1,6 @@
 """The composition root: builds a node's parts, starts and stops them in order.
 
-Start: data directory → metadata → sockets → NATS → registered as a new start → logs recovered → streams led
+Start: data directory → metadata → NATS → sockets → registered as a new start → logs recovered → streams led
 or followed as the catalogue says → API. Stop is the reverse, and nothing that was received is left behind:
 hand over what others can lead, leave the subjects, finish the mailboxes, sync, checkpoint, close.
 """
@@ -8,9 +8,9 @@ hand over what others can lead, leave the subjects, finish the mailboxes, sync, 
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -134,89 +134,86 @@ class Node:
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
+        """Start part after part; the stack stops them in reverse, as far as they were started."""
+        async with AsyncExitStack() as stack:
+            parts = await self._open_ground(stack)
+            tasks = await stack.enter_async_context(task_group())
+            shell = self._assembled(parts, tasks)
+            shell.cluster.on_removed = self.removed.set
+            stack.push_async_callback(shell.tier.stop)
+            background = [tasks.create_task(parts.crash.watch(), name="crash")]
+            stack.callback(_cancel_all, background)
+            parts.http.pages = shell.pages
+            for link in (shell.answers, shell.ingest):
+                await link.open()
+                stack.push_async_callback(link.close)
+            stack.push_async_callback(self._close_streams, parts, shell)
+            stack.push_async_callback(parts.http.stop)  # its pages show the streams
+            await self._listen(shell.server)
+            stack.push_async_callback(shell.server.stop)
+            if shell.discovery is not None:
+                await shell.discovery.listen()
+                background.append(tasks.create_task(shell.discovery.answer(self._clock)))
+            background += [tasks.create_task(work()) for work in shell.work]
+            _warn_of_a_second_answerer(shell.answers)
+            held = await parts.disk_thread.call(shell.streams.files.held)
+            stack.push_async_callback(shell.streams.drain)
+            stack.push_async_callback(self._leave, parts, shell)
+            await shell.cluster.join(self._registration(parts), held)
+            parts.witness.registered()
+            await shell.streams.begin()
+            await shell.api.attach()
+            self._is_ready = True
+            _log.info("node ready node=%s endpoints=%s", self.node_id, self.endpoints)
+            yield
+
+    async def _open_ground(self, stack: AsyncExitStack) -> "_Parts":
+        """Open what is below NATS and the sockets; probes are answered before anything is waited for."""
         _warn_of_few_descriptors(budget())
         socket = socket_settings(self.config.socket)
-        disk = OsDisk(self.config.data)
-        identity = DirectoryIdentity.open_or_create(disk)
+        disk = stack.enter_context(closing(OsDisk(self.config.data)))
+        identity = stack.enter_context(closing(DirectoryIdentity.open_or_create(disk))).identity
         crash = Crash()
         turns = CatchUpScheduler(self.config.socket.catch_up_share, len(os.sched_getaffinity(0)))
         queue = CatchUpQueue(turns, self._clock, asyncio.get_running_loop())
         disk_thread = DiskThread(SyncScheduler(disk), crash, turns=queue)
-        witness = BootMarker(disk, present_kernel())
+        stack.push_async_callback(disk_thread.stop)
         http = HttpServer(searching_pages())
-        try:
-            await self._answer_probes(http)
-            unsynced_kept = witness.begin()
-            self.node_id = NodeId(self.config.node_id or f"node-{identity.identity[:8]}")
-            voters = await find_voters(self.config, self.node_id, identity.identity, disk, self._clock)
-            peers = peer_settings(self.config, self.node_id, voters)
-            # Streams without metadata are a loss to be reported, not an empty cluster to begin (D13).
-            is_new = not disk.exists(STREAMS_DIRECTORY)
-            group = await open_metadata(disk, peers, is_new=is_new)
-            async with taking_part(group, peers, crash):
-                with ThreadPoolExecutor(_READER_THREADS, "jetstream-reader") as readers:
-                    parts = _Parts(
-                        disk=disk,
-                        identity=identity.identity,
-                        disk_thread=disk_thread,
-                        metadata=group,
-                        peers=peers,
-                        crash=crash,
-                        readers=readers,
-                        socket=socket,
-                        witness=witness,
-                        http=http,
-                        unsynced_kept=unsynced_kept,
-                    )
-                    async with self._serve(parts):
-                        yield
-        finally:
-            await http.stop()
-            await disk_thread.stop()
-            identity.close()
-            disk.close()
+        stack.push_async_callback(http.stop)
+        await self._answer_probes(http)
+        witness = BootMarker(disk, present_kernel())
+        unsynced_kept = witness.begin()
+        self.node_id = NodeId(self.config.node_id or f"node-{identity[:8]}")
+        voters = await find_voters(self.config, self.node_id, identity, disk, self._clock)
+        peers = peer_settings(self.config, self.node_id, voters)
+        # Streams without metadata are a loss to be reported, not an empty cluster to begin (D13).
+        is_new = not disk.exists(STREAMS_DIRECTORY)
+        group = await open_metadata(disk, peers, is_new=is_new)
+        await stack.enter_async_context(taking_part(group, peers, crash))
+        readers = stack.enter_context(ThreadPoolExecutor(_READER_THREADS, "jetstream-reader"))
+        return _Parts(
+            disk=disk,
+            identity=identity,
+            disk_thread=disk_thread,
+            metadata=group,
+            peers=peers,
+            crash=crash,
+            readers=readers,
+            socket=socket,
+            witness=witness,
+            http=http,
+            unsynced_kept=unsynced_kept,
+        )
 
-    @asynccontextmanager
-    async def _serve(self, parts: "_Parts") -> AsyncIterator[None]:
-        async with task_group() as tasks:
-            tasks_of_node = [tasks.create_task(parts.crash.watch(), name="crash")]
-            shell = self._assembled(parts, tasks)
-            shell.cluster.on_removed = self.removed.set
-            is_registered = False
-            try:
-                await self._listen(shell.server)
-                parts.http.pages = shell.pages
-                await shell.ingest.open()
-                await shell.answers.open()
-                if shell.discovery is not None:
-                    await shell.discovery.listen()
-                    tasks_of_node.append(tasks.create_task(shell.discovery.answer(self._clock)))
-                tasks_of_node += [tasks.create_task(work()) for work in shell.work]
-                _warn_of_a_second_answerer(shell.answers)
-                held = await parts.disk_thread.call(shell.streams.files.held)
-                await shell.cluster.join(self._registration(parts), held)
-                parts.witness.registered()
-                is_registered = True
-                await shell.streams.begin()
-                await shell.api.attach()
-                self._is_ready = True
-                _log.info("node ready node=%s endpoints=%s", self.node_id, self.endpoints)
-                yield
-            finally:
-                self._is_ready = False
-                _log.info("node stopping node=%s", self.node_id)
-                if not parts.crash.reported:
-                    await shell.cluster.leave()
-                await shell.streams.drain()
-                await shell.server.stop()
-                await parts.http.stop()
-                if not parts.crash.reported and await shell.streams.close() and is_registered:
-                    parts.witness.stopped()
-                await shell.ingest.close()
-                await shell.answers.close()
-                for task in tasks_of_node:
-                    task.cancel()
-                await shell.tier.stop()
+    async def _leave(self, parts: "_Parts", shell: "_Shell") -> None:
+        self._is_ready = False
+        _log.info("node stopping node=%s", self.node_id)
+        if not parts.crash.reported:
+            await shell.cluster.leave()
+
+    async def _close_streams(self, parts: "_Parts", shell: "_Shell") -> None:
+        if not parts.crash.reported and await shell.streams.close():
+            parts.witness.stopped()
 
     def _assembled(self, parts: "_Parts", tasks: asyncio.TaskGroup) -> "_Shell":
         """Make everything that stands on NATS and the sockets; nothing runs yet."""
@@ -454,6 +451,11 @@ def _binds(catalog: Catalog) -> Callable[[str, str], bool]:
 def _machine(config: NodeConfig) -> str | None:
     """Return the machine that readers get, if they may read the node's files."""
     return machine_id() if config.socket.short_circuit_reads else None
+
+
+def _cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
 
 
 def _warn_of_few_descriptors(descriptors: DescriptorBudget) -> None:

@@ -46,6 +46,7 @@ class BootMarker:
         self._disk = disk
         self._kernel = kernel
         self._is_trusted = True
+        self._is_registered = False
 
     def begin(self) -> bool:
         """Return whether everything that was written is there, before anything else is.
@@ -70,15 +71,19 @@ class BootMarker:
         Raises:
             StorageError: the disk refused.
         """
+        self._is_registered = True
         self._write(clean=False)
 
     def stopped(self) -> None:
         """Note that everything is synced and nothing is written any more.
 
+        Nothing is noted of a node that never registered: what was true of its data before still is.
+
         Raises:
             StorageError: the disk refused.
         """
-        self._write(clean=True)
+        if self._is_registered:
+            self._write(clean=True)
 
     def distrust(self) -> None:
         """Note that a write or a sync has failed: what the kernel has of it may be gone without a power loss.
