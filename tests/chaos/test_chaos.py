@@ -27,7 +27,16 @@ def struck(directory: Path, options: Options) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "seed", "rounds"), [(3, 3, 6), pytest.param(5, 5, 2, marks=pytest.mark.deep)]
+    ("nodes", "seed", "rounds"),
+    [
+        (
+            3,
+            43,
+            2,
+        ),  # kills, of a node and of all in sync; cuts, of members, the metadata leader and everybody
+        pytest.param(3, 3, 6, marks=pytest.mark.slow("tests/chaos/test_chaos.py")),
+        pytest.param(5, 5, 2, marks=pytest.mark.deep),
+    ],
 )
 def test_a_few_rounds_of_faults_leave_nothing_wrong(
     nodes: int, seed: int, rounds: int, tmp_path: Path

@@ -8,9 +8,8 @@ from tests.support.node_torture import Torture
 from tests.support.sockets import run
 
 
-@pytest.mark.parametrize(
-    ("size", "seed"), [(3, 1), pytest.param(5, 2, marks=pytest.mark.slow("tests/chaos/test_node_faults.py"))]
-)
+@pytest.mark.slow("tests/chaos/test_chaos.py")
+@pytest.mark.parametrize(("size", "seed"), [(3, 1), (5, 2)])
 def test_a_few_faults_lose_and_double_nothing(size: int, seed: int, tmp_path: Path) -> None:
     assert run(Torture(tmp_path, size, seed).run(faults=4)) > 0
 

@@ -55,16 +55,29 @@ def test_columns_that_cannot_be_published_fail_the_write_before_it_begins(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient
 ) -> None:
     js.streams.create("unwritten", "unwritten.>")
-    options = options_for(endpoints, "unwritten")
     table = spark.range(5).withColumn("at", f.current_timestamp())
-    values = spark.range(5).select(text(f.col("id")).alias("value"))
+    write = table.write.format("jetstream").options(**options_for(endpoints, "unwritten")).mode("append")
     with pytest.raises(PySparkException, match="no column value: the table has id, at; the sink takes value"):
-        table.write.format("jetstream").options(**options).mode("append").save()
+        write.save()
+    assert stored(js, "unwritten") == []
+
+
+@pytest.mark.slow(
+    "tests/spark/test_sink.py::test_columns_that_cannot_be_published_fail_the_write_before_it_begins",
+    "tests/spark/test_sink_direct.py::test_a_write_that_replaces_is_refused",
+    "tests/unit/spark/writing/test_sink_options.py::test_what_cannot_be_meant_is_refused",
+)
+def test_options_that_cannot_be_fail_the_write_before_it_begins(
+    spark: SparkSession, endpoints: Endpoints, js: BlockingClient
+) -> None:
+    js.streams.create("unmeant", "unmeant.>")
+    options = options_for(endpoints, "unmeant")
+    values = spark.range(5).select(text(f.col("id")).alias("value"))
     with pytest.raises(PySparkException, match="did you mean subject"):
         values.write.format("jetstream").options(**options, subjet="s").mode("append").save()
     with pytest.raises(PySparkException, match=r"mode\('append'\)"):
         values.write.format("jetstream").options(**options).mode("overwrite").save()
-    assert stored(js, "unwritten") == []
+    assert stored(js, "unmeant") == []
 
 
 class Query:
@@ -133,6 +146,10 @@ def test_a_staged_query_whose_rows_change_has_each_micro_batch_once(
     assert [path.name[:5] for path in (tmp_path / "staging").rglob("*") if path.is_file()] == ["done-"]
 
 
+@pytest.mark.slow(
+    "tests/spark/test_source.py::test_a_stream_goes_on_from_its_checkpoint_and_tells_how_far_it_is",
+    "tests/spark/test_sink.py::test_a_query_that_is_started_again_adds_nothing_and_goes_on",
+)
 def test_a_stream_is_read_and_written_in_one_query(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient, checkpoint: str
 ) -> None:

@@ -151,9 +151,21 @@ def test_a_stream_goes_on_from_its_checkpoint_and_tells_how_far_it_is(
 def test_what_cannot_be_is_said_before_anything_is_read(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient
 ) -> None:
-    js.streams.create("refused", "refused.>")
+    js.streams.create("misspelt", "misspelt.>")
     with pytest.raises(AnalysisException, match="did you mean startingOffsets"):
-        batch(spark, endpoints, "refused", startingOfsets="earliest")
+        batch(spark, endpoints, "misspelt", startingOfsets="earliest")
+
+
+@pytest.mark.slow(
+    "tests/spark/test_source.py::test_what_cannot_be_is_said_before_anything_is_read",
+    "tests/spark/test_source_direct.py::test_streams_and_columns_that_there_are_not_are_refused",
+    "tests/unit/spark/options/test_options.py::test_kafkas_names_are_translated",
+    "tests/unit/spark/reading/test_columns.py",
+)
+def test_all_that_cannot_be_is_said_before_anything_is_read(
+    spark: SparkSession, endpoints: Endpoints, js: BlockingClient
+) -> None:
+    js.streams.create("refused", "refused.>")
     with pytest.raises(AnalysisException, match="subscribe: here it is called streams"):
         batch(spark, endpoints, "refused", subscribe="refused")
     with pytest.raises(PySparkException, match="there is no stream 'nothing'"):

@@ -72,14 +72,27 @@ def counted(store: ObjectStore, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.R
         yield each
 
 
-@pytest.mark.parametrize("when", ["before", "after", "torn"])
+EACH = pytest.mark.slow("tests/spark/test_staging_direct.py")
+
+
+@pytest.mark.parametrize(
+    ("when", "first", "step"),
+    [
+        ("before", 0, 4),
+        ("after", 2, 4),
+        ("torn", 0, 1),
+        pytest.param("before", 0, 1, marks=EACH),
+        pytest.param("after", 0, 1, marks=EACH),
+    ],
+)
 def test_wherever_a_run_breaks_off_the_micro_batch_has_the_rows_of_one_run(
-    endpoints: Endpoints, js: BlockingClient, tmp_path: Path, when: When
+    endpoints: Endpoints, js: BlockingClient, tmp_path: Path, when: When, first: int, step: int
 ) -> None:
+    """At call ``first``, counted from 0, and at every ``step``-th after it."""
     outcomes: list[tuple[int, list[int]]] = []
     while True:
-        number = len(outcomes)
-        stream = f"staged_{when}_{number}"
+        number = first + len(outcomes) * step
+        stream = f"staged_{when}_{step}_{number}"
         js.streams.create(stream, f"{stream}.>")
         query, directory = Query(endpoints, stream), str(tmp_path / str(number))
         try:
@@ -95,10 +108,10 @@ def test_wherever_a_run_breaks_off_the_micro_batch_has_the_rows_of_one_run(
         assert published(js, stream) == [*outcomes[-1][1], 9]
         assert files_below(Path(directory)) == ["q/done-00000000000000000004"]
         js.streams.delete(stream)
-    first, other = [1, 2, 3, 4, 5], [7, 6, 8]
-    assert all(found in (first, other) for _, found in outcomes)
+    one, other = [1, 2, 3, 4, 5], [7, 6, 8]
+    assert all(found in (one, other) for _, found in outcomes)
     # A run that has stored some counts, whether it has stored all or not.
-    assert all(found == first for stored, found in outcomes if stored)
+    assert all(found == one for stored, found in outcomes if stored)
     if when != "torn":
         assert {0, 5} < {stored for stored, _ in outcomes}
     assert outcomes[0][1] == other

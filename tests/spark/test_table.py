@@ -73,6 +73,10 @@ def test_a_table_has_the_last_record_of_each_key_and_goes_on_where_it_was(
     )
 
 
+@pytest.mark.slow(
+    "tests/unit/spark/pipelines/tables/test_table_store.py::test_any_batches_with_any_repeats_make_the_table_of_a_dict",
+    "tests/spark/test_table.py::test_a_table_has_the_last_record_of_each_key_and_goes_on_where_it_was",
+)
 def test_a_batch_that_spark_repeats_is_in_the_table_once(
     spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:

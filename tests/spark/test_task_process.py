@@ -40,7 +40,13 @@ def test_a_collection_looks_at_what_tasks_have_made_and_not_at_modules() -> None
     assert of_the_next >= 1000
 
 
-@pytest.mark.parametrize("writer", [JetstreamBatchWriter, JetstreamStreamWriter])
+@pytest.mark.parametrize(
+    "writer",
+    [
+        pytest.param(JetstreamBatchWriter, marks=pytest.mark.slow("tests/spark/test_task_process.py")),
+        JetstreamStreamWriter,
+    ],
+)
 def test_a_process_to_which_a_writer_is_sent_is_settled_by_that(
     writer: type[JetstreamBatchWriter | JetstreamStreamWriter],
 ) -> None:
