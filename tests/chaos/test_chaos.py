@@ -29,11 +29,7 @@ def struck(directory: Path, options: Options) -> None:
 @pytest.mark.parametrize(
     ("nodes", "seed", "rounds"),
     [
-        (
-            3,
-            43,
-            2,
-        ),  # kills, of a node and of all in sync; cuts, of members, the metadata leader and everybody
+        (3, 9674, 2),  # a full disk, nodes and a leader killed, one stopped, a partition, members that leave
         pytest.param(3, 3, 6, marks=pytest.mark.slow("tests/chaos/test_chaos.py")),
         pytest.param(5, 5, 2, marks=pytest.mark.deep),
     ],

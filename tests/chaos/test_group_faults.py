@@ -34,19 +34,12 @@ def decided(scene: GroupScene, member: MemberProcess) -> list[Committed]:
     return [told for told in scene.answered(member) if told.code != "connection_lost"]
 
 
-@pytest.mark.parametrize(
-    ("is_library", "outcome"),
-    [
-        (False, "refused"),
-        pytest.param(
-            True,
-            "unknown",
-            marks=pytest.mark.slow(
-                "tests/chaos/test_group_faults.py", "tests/simulation/test_group_seeds.py"
-            ),
-        ),
-    ],
+@pytest.mark.slow(
+    "tests/integration/test_group_members.py::test_a_silent_member_is_put_out_and_fenced",
+    "tests/chaos/test_group_faults.py::test_a_partition_is_handed_over_although_the_coordinator_moves",
+    "tests/simulation/test_group_seeds.py",
 )
+@pytest.mark.parametrize(("is_library", "outcome"), [(False, "refused"), (True, "unknown")])
 def test_a_member_that_stood_still_beyond_its_session_commits_nothing(
     ground: Stage, tmp_path: Path, is_library: bool, outcome: Outcome
 ) -> None:

@@ -9,11 +9,11 @@ from tests.support.sockets import run
 
 
 @pytest.mark.parametrize(
-    ("size", "proxied"),
-    [(3, False), pytest.param(5, True, marks=pytest.mark.slow("tests/chaos/test_metadata_kills.py"))],
+    ("size", "proxied", "faults"),
+    [(3, False, 4), pytest.param(5, True, 8, marks=pytest.mark.slow("tests/chaos/test_metadata_kills.py"))],
 )
-def test_a_few_faults_lose_and_double_nothing(size: int, proxied: bool, tmp_path: Path) -> None:
-    assert run(torture(size, tmp_path, seed=size, faults=8, proxied=proxied)) > 0
+def test_a_few_faults_lose_and_double_nothing(size: int, proxied: bool, faults: int, tmp_path: Path) -> None:
+    assert run(torture(size, tmp_path, seed=size, faults=faults, proxied=proxied)) > 0
 
 
 @pytest.mark.deep
