@@ -47,8 +47,7 @@ def test_an_archive_has_every_record_of_all_partitions_in_its_directory(
     options = {"servers": endpoints.servers, "stream": "archived", "maxOffsetsPerTrigger": "160"}
     settings = settings_of(tmp_path, "date", "hour", "subject:2")
     run(spark, settings, options)
-    logs = {0: "archived/0", 1: "archived/1"}
-    expected = all_places(js, "archived", logs)
+    expected = all_places(js, "archived", {0: "archived/0", 1: "archived/1"})
     assert expected.total() == 301
     assert places(archived(spark, tmp_path, manifest_of(tmp_path))) == expected
     by_listing = ds.dataset(tmp_path, partitioning="hive").to_table()
@@ -58,9 +57,25 @@ def test_an_archive_has_every_record_of_all_partitions_in_its_directory(
     assert [(row["key"], row["value"], row["headers"][0], row["subject"]) for row in deleted] == [
         (b"k", None, {"key": "Name", "value": b"text"}, "archived.0.x")
     ]
-    publish(js, "archived", range(300, 350))
-    run(spark, settings, options)
-    expected = all_places(js, "archived", logs)
+    assert places(spark.read.parquet(str(tmp_path))) == expected
+
+
+@pytest.mark.slow(
+    "tests/crash/test_archive.py",
+    "tests/property/test_archive.py",
+    "tests/spark/test_archive.py::test_an_archive_has_every_record_of_all_partitions_in_its_directory",
+)
+def test_an_archive_goes_on_where_it_was_and_its_small_files_are_merged(
+    spark: SparkSession, endpoints: Endpoints, js: BlockingClient, tmp_path: Path
+) -> None:
+    js.streams.create("merged", "merged.>", partitions=2, partition_by="subject")
+    options = {"servers": endpoints.servers, "stream": "merged", "maxOffsetsPerTrigger": "160"}
+    settings = settings_of(tmp_path, "date", "hour", "subject:2")
+    for numbers in (range(300), range(300, 350)):
+        publish(js, "merged", numbers)
+        run(spark, settings, options)
+    expected = all_places(js, "merged", {0: "merged/0", 1: "merged/1"})
+    assert expected.total() == 350
     assert places(spark.read.parquet(str(tmp_path))) == expected
     check_merged(spark, tmp_path, expected)
 

@@ -30,6 +30,11 @@ def stored(js: BlockingClient, stream: str) -> list[Any]:
     return js.read(stream).to_table().column("value").to_pylist()
 
 
+@pytest.mark.slow(
+    "tests/spark/test_sink_direct.py::test_all_columns_are_stored_as_they_are",
+    "tests/spark/test_sink_direct.py::test_a_batch_write_that_is_tried_again_adds_nothing",
+    "tests/spark/test_sink.py::test_a_query_that_is_started_again_adds_nothing_and_goes_on",
+)
 def test_a_batch_is_written_with_all_its_columns(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient
 ) -> None:

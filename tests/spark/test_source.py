@@ -100,6 +100,10 @@ def test_each_of_a_million_tiny_batches_is_read_once(
     assert tuple(found) == (count, count, count - 1, 0)
 
 
+@pytest.mark.slow(
+    "tests/spark/test_source_direct.py::test_filters_that_are_taken_over_leave_out_exactly_what_they_say",
+    "tests/unit/spark/reading/test_filters.py",
+)
 def test_filters_are_taken_over_where_spark_hands_them_over(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient, pushdown: None
 ) -> None:

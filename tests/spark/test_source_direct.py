@@ -78,7 +78,10 @@ def test_large_batches_between_small_ones_stay_in_order(tmp_path: Path) -> None:
     against_a_node(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize(
+    "compression",
+    ["lz4", pytest.param("zstd", marks=pytest.mark.slow("tests/spark/test_source_direct.py"))],
+)
 def test_compressed_and_partitioned_streams_are_read_like_others(tmp_path: Path, compression: str) -> None:
     def scenario(js: BlockingClient, options: dict[str, str]) -> None:
         js.streams.create("orders", "orders.>", partitions=3, partition_by="key", compression=compression)
@@ -169,6 +172,11 @@ def test_a_range_is_cut_where_a_batch_ends_if_one_ends_nearby(tmp_path: Path) ->
     against_a_node(tmp_path, scenario)
 
 
+@pytest.mark.slow(
+    "tests/spark/test_source_direct.py::test_a_stream_is_read_batch_by_batch_and_every_batch_again",
+    "tests/property/test_spark_planning.py",
+    "tests/unit/spark/reading/test_micro_batches.py",
+)
 def test_a_micro_batch_is_cut_by_its_offsets_alone(tmp_path: Path) -> None:
     def scenario(js: BlockingClient, options: dict[str, str]) -> None:
         js.streams.create("orders", "orders.>")

@@ -94,6 +94,11 @@ def test_a_batch_that_spark_repeats_is_in_the_table_once(
     assert content(settings) == {b"b": b"1"}
 
 
+@pytest.mark.slow(
+    "tests/spark/test_aggregate.py::test_a_record_behind_the_watermark_is_in_no_window_and_is_counted",
+    "tests/spark/test_table.py::test_a_table_has_the_last_record_of_each_key_and_goes_on_where_it_was",
+    "tests/unit/spark/pipelines/tables/test_table_merge.py",
+)
 def test_values_that_are_json_become_structs_and_others_end_the_query(
     spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:
@@ -114,6 +119,11 @@ def test_values_that_are_json_become_structs_and_others_end_the_query(
     assert content(settings) == found
 
 
+@pytest.mark.slow(
+    "tests/unit/spark/pipelines/tables/test_table_version.py::"
+    "test_a_query_with_another_checkpoint_is_refused_whatever_its_number",
+    "tests/unit/spark/pipelines/tables/test_table_version.py::test_a_table_keeps_its_layout",
+)
 def test_another_checkpoint_and_another_schema_are_refused_in_one_line(
     spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:
