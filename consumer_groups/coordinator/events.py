@@ -149,6 +149,15 @@ class CoordinatorRefusal:
     description: str
     detail: tuple[tuple[str, int | str], ...] = ()
 
+    @classmethod
+    def of(cls, error: JetstreamError) -> "CoordinatorRefusal":
+        """Return an error as machines take it."""
+        return cls(type(error), error.description, tuple(error.detail.items()))
+
+    def as_error(self) -> JetstreamError:
+        """Return the error that it is."""
+        return self.error(self.description, **dict(self.detail))
+
 
 @dataclass(frozen=True, slots=True)
 class Assignment:

@@ -250,11 +250,6 @@ Answer = (
 )
 
 
-def error_of(refusal: CoordinatorRefusal) -> JetstreamError:
-    """Return a refusal as an error."""
-    return refusal.error(refusal.description, **dict(refusal.detail))
-
-
 # --- actions ------------------------------------------------------------------------------------------
 
 

@@ -36,7 +36,6 @@ from consumer_groups.shard.events import (
     QuestionId,
     ResetCursors,
     StoreCursors,
-    error_of,
 )
 from consumer_groups.shard.group_table import Changed, Deleted, GroupChange, GroupTable
 from consumer_groups.shard.outbox import Outbox, answer_of
@@ -181,7 +180,7 @@ class GroupWriter:
         (said,) = self.coordinator.handle(CommitRequested(*whose, partitions, request.instance_id), now)
         later = self._commits.later_one(request)
         if isinstance(said, CommitRefused):
-            self._outbox.refuse(question, error_of(said.refusal))
+            self._outbox.refuse(question, said.refusal.as_error())
         elif later is not None:
             later.superseded.append(question)
         elif self._commits.is_over(request):

@@ -25,7 +25,6 @@ from consumer_groups.shard.events import (
     ShardAction,
     Write,
     WriteNumber,
-    error_of,
 )
 from consumer_groups.shard.records import GroupRecord
 from envelope.errors import JetstreamError
@@ -89,6 +88,6 @@ def answer_of(said: CoordinatorAnswer) -> Answer:
         case Left():
             return said
         case JoinRefused() | MemberRefused() | CommitRefused():
-            return RequestFailed(error_of(said.refusal))
+            return RequestFailed(said.refusal.as_error())
         case HeartbeatAnswered() | CommitAllowed() | Expire():
             raise AssertionError(f"{said} is not told like that")

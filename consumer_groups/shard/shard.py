@@ -332,7 +332,7 @@ def _refused(table: GroupTable, group: GroupName, beats: Iterable[Beat]) -> Hear
     try:
         state = table.state(group) or GroupState(group)
     except CorruptDataError as error:
-        refusal = CoordinatorRefusal(type(error), error.description, tuple(error.detail.items()))
+        refusal = CoordinatorRefusal.of(error)
         return HeartbeatAnswer((), tuple((group, beat.member_id, refusal) for beat in beats))
     found = [(beat.member_id, member_refusal(state, beat.member_id, beat.instance_id)) for beat in beats]
     return HeartbeatAnswer((), tuple((group, who, why) for who, why in found if why is not None))

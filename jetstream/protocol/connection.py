@@ -19,10 +19,10 @@ correlation id, without its rule of answering in order.
 """
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import assert_never
+from typing import Final, assert_never
 
 from pydantic import SecretStr
 
@@ -48,23 +48,8 @@ from jetstream.protocol.frames import (
     HeadReceived,
     encode_head,
 )
-from jetstream.protocol.group_requests import (
-    CommitCursors,
-    FetchCursors,
-    FindCoordinator,
-    JoinGroup,
-    LeaveGroup,
-    ReleasePartitions,
-    SendHeartbeat,
-)
-from jetstream.protocol.group_responses import (
-    AssignmentResponse,
-    CommittedResponse,
-    CoordinatorResponse,
-    CursorsResponse,
-    HeartbeatResponse,
-    LeftResponse,
-)
+from jetstream.protocol.group_responses import GROUP_RESPONSES
+from jetstream.protocol.request_base import ProtocolRequest
 from jetstream.protocol.requests import (
     PROTOCOL_VERSION,
     Fetch,
@@ -282,18 +267,12 @@ class ResponseFailed:
 
 ClientEvent = ResponseStarted | ResponseReceived | ResponseFailed | ConnectionBroken
 
-_RESPONSES: dict[type[Request], type[Response]] = {
+_RESPONSES: Final[Mapping[type[ProtocolRequest], type[Response]]] = {
     Hello: HelloResponse,
     GetMetadata: MetadataResponse,
     ListOffsets: ListOffsetsResponse,
     Fetch: FetchResponse,
-    FindCoordinator: CoordinatorResponse,
-    JoinGroup: AssignmentResponse,
-    SendHeartbeat: HeartbeatResponse,
-    ReleasePartitions: AssignmentResponse,
-    LeaveGroup: LeftResponse,
-    CommitCursors: CommittedResponse,
-    FetchCursors: CursorsResponse,
+    **GROUP_RESPONSES,
 }
 
 

@@ -4,7 +4,8 @@ Every request is one JSON object with ``op`` and ``id``. Unknown fields are refu
 server that overlooked a newer client's filter would answer with the wrong records.
 """
 
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import (
     Field,
@@ -17,16 +18,7 @@ from pydantic_core import from_json
 
 from envelope.errors import JetstreamError, RemoteProtocolError, RequestError, Unsupported
 from envelope.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, SUBJECT_BYTES_MAX
-from jetstream.protocol.group_requests import (
-    CommitCursors,
-    FetchCursors,
-    FindCoordinator,
-    GroupRequest,
-    JoinGroup,
-    LeaveGroup,
-    ReleasePartitions,
-    SendHeartbeat,
-)
+from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
 from jetstream.protocol.request_base import INTEGER_MAX, Natural, ProtocolRequest
 
 PROTOCOL_VERSION: Final = 1
@@ -122,18 +114,8 @@ class Fetch(ProtocolRequest):
 
 Request = Hello | GetMetadata | ListOffsets | Fetch | FindCoordinator | GroupRequest
 
-_BY_OP: Final[dict[str, type[Request]]] = {
-    "hello": Hello,
-    "metadata": GetMetadata,
-    "list_offsets": ListOffsets,
-    "fetch": Fetch,
-    "find_coordinator": FindCoordinator,
-    "join_group": JoinGroup,
-    "heartbeat": SendHeartbeat,
-    "release": ReleasePartitions,
-    "leave_group": LeaveGroup,
-    "commit_cursors": CommitCursors,
-    "fetch_cursors": FetchCursors,
+_BY_OP: Final[Mapping[str, type[Request]]] = {
+    model.model_fields["op"].default: model for model in get_args(Request)
 }
 
 

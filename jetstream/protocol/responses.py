@@ -19,14 +19,7 @@ from envelope.errors import (
     registry,
 )
 from envelope.limits import RESPONSE_BODY_BYTES_MAX
-from jetstream.protocol.group_responses import (
-    AssignmentResponse,
-    CommittedResponse,
-    CoordinatorResponse,
-    CursorsResponse,
-    HeartbeatResponse,
-    LeftResponse,
-)
+from jetstream.protocol.group_responses import GroupResponse
 from jetstream.protocol.request_base import Natural
 from jetstream.protocol.requests import decode_json_object
 from jetstream.protocol.response_base import ProtocolResponse, SocketErrorBody
@@ -142,18 +135,7 @@ class FetchResponse(ProtocolResponse):
     """Instead of a body, where the request allowed it."""
 
 
-Response = (
-    HelloResponse
-    | MetadataResponse
-    | ListOffsetsResponse
-    | FetchResponse
-    | CoordinatorResponse
-    | AssignmentResponse
-    | HeartbeatResponse
-    | LeftResponse
-    | CommittedResponse
-    | CursorsResponse
-)
+Response = HelloResponse | MetadataResponse | ListOffsetsResponse | FetchResponse | GroupResponse
 
 
 class SocketErrorResponse(BaseModel):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from consumer_groups.assignment.partitions import Claim
-from consumer_groups.coordinator.events import CommitRequested, MemberRefused
+from consumer_groups.coordinator.events import CoordinatorRefusal, MemberRefused
 from consumer_groups.cursors import CURSOR_OFFSET_MAX, CursorPosition
 from consumer_groups.member.commits import CommitFailureEffect, CursorCommit, MemberCommits, consequence_of
 from envelope.errors import ConnectionLost, Fenced, JetstreamError, RequestError
@@ -20,8 +20,7 @@ from envelope.types import Offset
 from jetstream.client.consume.lanes import Delivery, PartitionBuffer, PartitionBuffers
 from jetstream.client.consume.membership import GroupMembership
 from jetstream.client.consume.options import ConsumeSettings
-from jetstream.client.consume.wire import commit_request, refusal_of
-from jetstream.protocol.requests import Request
+from jetstream.protocol.group_requests import CommitCursors
 
 _log = logging.getLogger(__name__)
 
@@ -95,13 +94,14 @@ class Committer:
         if asked is None:
             raise MemberFenced(f"{self._member} has nothing to commit for")
         try:
-            await self._member.ask(partial(_numbered, self._group, asked, commit))
+            await self._member.ask(partial(CommitCursors.of, self._group, asked, commit))
         except (PartitionNotOwned, IllegalGeneration):
             if len(commit.places) == 1:
                 raise
             await self._store_singly(commit)
         except (MemberFenced, InstanceFenced) as error:
-            self._member.give(MemberRefused(asked.connection, asked.member_id, refusal_of(error)))
+            refusal = CoordinatorRefusal.of(error)
+            self._member.give(MemberRefused(asked.connection, asked.member_id, refusal))
             raise
         else:
             self.commits.has_stored(commit)
@@ -116,10 +116,6 @@ class Committer:
                 refused = error
         if refused is not None:
             raise refused
-
-
-def _numbered(group: str, request: CommitRequested, commit: CursorCommit, number: int) -> Request:
-    return commit_request(group, request, commit, number)
 
 
 def _left() -> ConnectionLost:

@@ -18,9 +18,9 @@ from jetstream.client.consume.lanes import PartitionBuffer, PartitionBuffers
 from jetstream.client.consume.membership import GroupMembership, MemberServices
 from jetstream.client.consume.options import ConsumeSettings, PartitionsTold
 from jetstream.client.consume.partition_feed import FeedStart, PartitionFeeds
-from jetstream.client.consume.wire import cursors_request, read_cursors
 from jetstream.client.nodes.node_links import NodeLinks
 from jetstream.client.read.read_range import Start
+from jetstream.protocol.group_requests import FetchCursors
 from jetstream.protocol.group_responses import CursorsResponse
 
 _CURSORS_ASKED: Final = 128
@@ -137,9 +137,9 @@ class ConsumerPartitions:
         for start in range(0, len(lanes), _CURSORS_ASKED):
             some = lanes[start : start + _CURSORS_ASKED]
             partitions = [lane.claim.partition for lane in some]
-            response = await self.member.ask(partial(cursors_request, self._settings.group, partitions))
+            response = await self.member.ask(partial(FetchCursors.of, self._settings.group, partitions))
             assert isinstance(response, CursorsResponse), "C1: a response has its request's type"
-            cursors = read_cursors(response)
+            cursors = response.places()
             for lane in some:
                 if lane in self._lanes:
                     self._place(lane, cursors.get(lane.claim.partition))

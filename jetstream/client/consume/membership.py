@@ -14,6 +14,7 @@ from consumer_groups.coordinator.events import (
     Assigned,
     CommitRequested,
     ConnectionId,
+    CoordinatorRefusal,
     Join,
     Joined,
     JoinRefused,
@@ -41,8 +42,7 @@ from consumer_groups.member.member import Member, Terms
 from envelope.errors import JetstreamError
 from envelope.types import MonotonicNs
 from jetstream.client.consume.coordinator_link import GroupLink, GroupLinks, has_lost
-from jetstream.client.consume.wire import error_of, member_beat, member_request, read_assignment, refusal_of
-from jetstream.protocol.group_requests import MemberBeat
+from jetstream.protocol.group_requests import JoinGroup, LeaveGroup, MemberBeat, ReleasePartitions
 from jetstream.protocol.group_responses import AssignmentResponse, MemberAssignment
 from jetstream.protocol.requests import Request
 from jetstream.protocol.responses import Response
@@ -164,7 +164,7 @@ class GroupMembership:
                 services.reading.lose(claims)
             case Ended(refusal):
                 self.close()
-                services.ended(None if refusal is None else error_of(refusal))
+                services.ended(None if refusal is None else refusal.as_error())
             case _:
                 assert_never(action)
 
@@ -181,7 +181,7 @@ class GroupMembership:
                 link = await self._services.links.find(self._group)
             except JetstreamError as error:
                 if not error.retriable:
-                    self.give(CoordinatorRefused(refusal_of(error)))
+                    self.give(CoordinatorRefused(CoordinatorRefusal.of(error)))
                     return
                 self._complain(error)
             else:
@@ -219,7 +219,7 @@ class GroupMembership:
     # --- answers and failures -----------------------------------------------------------------------------
 
     def _refused(self, request: MemberRequest, error: JetstreamError) -> None:
-        refusal = refusal_of(error)
+        refusal = CoordinatorRefusal.of(error)
         if isinstance(request, Join):
             self.give(JoinRefused(request.connection, request.client, request.request, refusal))
         else:
@@ -229,9 +229,9 @@ class GroupMembership:
         self, connection: ConnectionId, response: MemberAssignment, joined: Join | None = None
     ) -> None:
         try:
-            assignment, self._names = read_assignment(response)
+            assignment, self._names = response.assignment()
         except JetstreamError as error:
-            self.give(CoordinatorRefused(refusal_of(error)))
+            self.give(CoordinatorRefused(CoordinatorRefusal.of(error)))
             return
         if joined is None:
             self.give(Assigned(connection, assignment))
@@ -270,7 +270,7 @@ class GroupMembership:
     def beat(self) -> MemberBeat | None:
         """Return the member's part of a heartbeat; None: nothing now."""
         beat = self._machine.beat
-        return None if beat is None else member_beat(self._group, beat)
+        return None if beat is None else MemberBeat.of(self._group, beat)
 
     def assigned(self, connection: ConnectionId, assignment: MemberAssignment) -> None:
         """Handle an assignment; it may be another member's."""
@@ -280,7 +280,7 @@ class GroupMembership:
     def refused(self, connection: ConnectionId, beat: MemberBeat, error: JetstreamError) -> None:
         """Handle the refusal of a member; it may be another one."""
         if beat.group == self._group and beat.member == self._machine.member_id:
-            self.give(MemberRefused(connection, self._machine.member_id, refusal_of(error)))
+            self.give(MemberRefused(connection, self._machine.member_id, CoordinatorRefusal.of(error)))
 
     def disconnected(self, connection: ConnectionId) -> None:
         """Handle the end of a connection."""
@@ -288,7 +288,15 @@ class GroupMembership:
 
 
 def _numbered(group: str, request: MemberRequest, number: int) -> Request:
-    return member_request(group, request, number)
+    match request:
+        case Join():
+            return JoinGroup.of(group, request, number)
+        case Release():
+            return ReleasePartitions.of(group, request, number)
+        case Leave():
+            return LeaveGroup.of(group, request, number)
+        case _:
+            assert_never(request)
 
 
 async def _back_off(attempt: int) -> None:

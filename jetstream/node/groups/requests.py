@@ -16,23 +16,11 @@ from consumer_groups.shard.events import (
     CursorsFound,
     HeartbeatAnswer,
     RequestFailed,
-    error_of,
 )
 from envelope.errors import InternalError, JetstreamError, LimitReached
 from envelope.limits import FRAME_HEADER_BYTES_MAX
 from jetstream.node.groups.shard import GroupShard
 from jetstream.node.groups.shards import GroupService
-from jetstream.node.groups.wire import (
-    assignment_on_wire,
-    beat_of,
-    commit_of,
-    cursor_on_wire,
-    join_of,
-    leave_of,
-    refusal_on_wire,
-    release_of,
-    wanted_of,
-)
 from jetstream.node.readers.connection import Pending, SocketConnection
 from jetstream.protocol.group_requests import (
     CommitCursors,
@@ -53,8 +41,9 @@ from jetstream.protocol.group_responses import (
     LeftResponse,
     MemberAssignment,
     MemberRefusal,
+    StoredCursor,
 )
-from jetstream.protocol.responses import Response, encode_response
+from jetstream.protocol.responses import Response, encode_response, error_body
 from metadata.api.responses import CoordinatorInfo
 
 _log = logging.getLogger(__name__)
@@ -111,13 +100,13 @@ class GroupRequestHandler:
         match request:
             case JoinGroup():
                 fresh_id = MemberId(secrets.token_hex(12))
-                shard.join(group, join_of(request, connection, fresh_id), done)
+                shard.join(group, request.join(connection, fresh_id), done)
             case ReleasePartitions():
-                shard.ask(group, release_of(request, connection), done)
+                shard.ask(group, request.release(connection), done)
             case LeaveGroup():
-                shard.ask(group, leave_of(request, connection), done)
+                shard.ask(group, request.leave(connection), done)
             case CommitCursors():
-                shard.ask(group, commit_of(request, connection), done)
+                shard.ask(group, request.commit(connection), done)
             case _:
                 assert_never(request)
 
@@ -140,13 +129,13 @@ class GroupRequestHandler:
             case CursorsCommitted(superseded):
                 _respond(pending, CommittedResponse(id=number, superseded=superseded))
             case CursorsFound(cursors):
-                told = [cursor_on_wire(cursor) for cursor in cursors]
+                told = [StoredCursor.of(cursor) for cursor in cursors]
                 _respond(pending, CursorsResponse(id=number, cursors=told))
             case _:
                 raise InternalError(f"{type(answer).__name__} to a member")
 
     def _on_wire(self, group: GroupName, assignment: Assignment) -> MemberAssignment:
-        return assignment_on_wire(group, assignment, self._service.streams.is_partitioned)
+        return MemberAssignment.of(group, assignment, self._service.streams.is_partitioned)
 
     # --- heartbeats --------------------------------------------------------------------------------
 
@@ -156,9 +145,9 @@ class GroupRequestHandler:
         for beat in request.beats:
             group = GroupName(beat.group)
             try:
-                beats.setdefault(self._service.shard_of(group), []).append((group, beat_of(beat)))
+                beats.setdefault(self._service.shard_of(group), []).append((group, beat.beat()))
             except JetstreamError as error:
-                refused.append(refusal_on_wire(group, MemberId(beat.member), error))
+                refused.append(_refusal(group, beat.member, error))
         news = _News(refused, partial(self._respond_news, pending))
         wait_ns = request.max_wait_ms * _NS_PER_MS
         for shard, of_shard in beats.items():
@@ -176,10 +165,10 @@ class GroupRequestHandler:
             case HeartbeatAnswer(assignments, refused):
                 news.add(
                     [self._on_wire(group, assignment) for group, assignment in assignments],
-                    [refusal_on_wire(group, member, error_of(why)) for group, member, why in refused],
+                    [_refusal(group, member, why.as_error()) for group, member, why in refused],
                 )
             case RequestFailed(error):
-                news.add([], [refusal_on_wire(group, beat.member_id, error) for group, beat in beats])
+                news.add([], [_refusal(group, beat.member_id, error) for group, beat in beats])
             case _:
                 raise InternalError(f"{type(answer).__name__} to a heartbeat")
 
@@ -206,7 +195,7 @@ class GroupRequestHandler:
         shard = self._service.shard_of(request.group)
         await self._service.confirm(shard)  # a coordinator that was deposed would tell an old cursor
         group = GroupName(request.group)
-        shard.ask(group, wanted_of(request), partial(self._done, pending, group))
+        shard.ask(group, request.look_up(), partial(self._done, pending, group))
 
 
 class _News:
@@ -266,6 +255,10 @@ def _respond(pending: Pending, response: Response) -> None:
         pending.connection.fail(pending.request.id, error)
         return
     pending.connection.respond(response)
+
+
+def _refusal(group: str, member: str, error: JetstreamError) -> MemberRefusal:
+    return MemberRefusal(group=group, member=member, error=error_body(error))
 
 
 def _fail(pending: Pending, error: JetstreamError) -> None:

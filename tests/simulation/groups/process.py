@@ -2,7 +2,7 @@
 
 from consumer_groups.assignment.partitions import GroupName, InstanceId
 from consumer_groups.coordinator.events import ConnectionId
-from consumer_groups.shard.events import GroupRequest, HeartbeatAnswer, RequestFailed, error_of
+from consumer_groups.shard.events import GroupRequest, HeartbeatAnswer, RequestFailed
 from envelope.errors import NotLeader
 from tests.simulation.groups.client import Client
 from tests.simulation.groups.messages import Heartbeat, Message, Question, Told
@@ -125,4 +125,4 @@ class Process:
                 client.assigned(assignment)
             for _, member_id, refusal in news.refused:
                 if member_id == client.member_id:
-                    client.refused(error_of(refusal), member_id)
+                    client.refused(refusal.as_error(), member_id)
