@@ -6,7 +6,6 @@ from jetstream.node.http.metric_sources import Definition
 
 TURNED_AWAY: Final = Definition(
     "jetstream_connections_turned_away_total",
-    "counter",
     "Connections to the ports of readers, peers and http that were refused because there were too many, "
     "or displaced: cut off for a newer one before they had said who they are.",
     ("port", "event"),

@@ -45,36 +45,36 @@ class Definition:
     """A metric; ``read`` yields (label values, value), and may have to wait between two of them."""
 
     name: str
-    kind: Literal["counter", "gauge"]
     help: str
     labels: tuple[str, ...]
     read: Callable[[Sources], Iterable[Sample]]
 
+    @property
+    def kind(self) -> Literal["counter", "gauge"]:
+        """Prometheus's type, which its convention for names says."""
+        return "counter" if self.name.endswith("_total") else "gauge"
 
-def of_streams(value: Callable[[StreamReplica], float]) -> Callable[[Sources], Iterator[Sample]]:
-    """Return how to read ``value`` of every stream that is open here."""
+
+def of_stream(name: str, help_text: str, value: Callable[[StreamReplica], float]) -> Definition:
+    """Return a metric with the ``value`` of every stream that is open here."""
 
     def read(sources: Sources) -> Iterator[Sample]:
         for stream in sources.streams:
             yield (stream.name,), value(stream)
 
-    return read
+    return Definition(name, help_text, ("stream",), read)
 
 
-def of_links(value: Callable[[NatsLink], float]) -> Callable[[Sources], Iterator[Sample]]:
-    """Return how to read ``value`` of every connection to NATS."""
+def of_link(name: str, help_text: str, value: Callable[[NatsLink], float]) -> Definition:
+    """Return a metric with the ``value`` of every connection to NATS."""
 
     def read(sources: Sources) -> Iterator[Sample]:
         for link in sources.links:
             yield (link.watch.role,), value(link)
 
-    return read
+    return Definition(name, help_text, ("connection",), read)
 
 
-def one(value: Callable[[Sources], float]) -> Callable[[Sources], Iterator[Sample]]:
-    """Return how to read ``value`` of the node."""
-
-    def read(sources: Sources) -> Iterator[Sample]:
-        yield (), value(sources)
-
-    return read
+def of_node(name: str, help_text: str, value: Callable[[Sources], float]) -> Definition:
+    """Return a metric with one ``value`` of the node."""
+    return Definition(name, help_text, (), lambda sources: [((), value(sources))])

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from jetstream.node.http.metric_sources import Definition, Sources, one
+from jetstream.node.http.metric_sources import Sources, of_node
 
 
 def _count_blank(sources: Sources) -> int:
@@ -10,13 +10,11 @@ def _count_blank(sources: Sources) -> int:
 
 
 REPLICA_METRICS: Final = (
-    Definition(
+    of_node(
         "jetstream_blank_replicas",
-        "gauge",
         "Replicas of this node that may hold nothing and count for nothing until they are copied: new ones, "
         "and those whose log or disk is gone.",
-        (),
-        one(_count_blank),
+        _count_blank,
     ),
 )
 """Part of `jetstream.node.http.metrics.METRICS`."""
