@@ -255,13 +255,8 @@ def registered_errors(module: Module) -> Iterator[Finding]:
     if re.fullmatch(r"envelope/(\w+_)?errors\.py", module.path) or module.inside("tests"):
         return
     for node in module.nodes:
-        if isinstance(node, ast.ClassDef):
-            for part in node.body:
-                targets = part.targets if isinstance(part, ast.Assign) else []
-                if any(_dotted(target) == "err_code" for target in targets):
-                    yield module.finding(
-                        "registered_errors", part.lineno, f"{node.name} has a code of its own"
-                    )
+        if isinstance(node, ast.ClassDef) and any(each.arg == "err_code" for each in node.keywords):
+            yield module.finding("registered_errors", node.lineno, f"{node.name} has a code of its own")
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:

@@ -101,7 +101,7 @@ _VIOLATIONS: list[tuple[Rule, str, str]] = [
         "tests/unit/a.py",
         "pytest.mark.slow('tests/crash/test_bit_flips.py::test_a_flip_of_any_bit_is_found')\n",
     ),
-    (rules.registered_errors, "jetstream/node/a.py", "class Odd(StorageError):\n    err_code = 'odd'\n"),
+    (rules.registered_errors, "jetstream/node/a.py", "class Odd(StorageError, err_code='odd'): ...\n"),
 ]
 
 

@@ -88,13 +88,15 @@ def test_our_own_numbers_are_none_that_nats_may_give_and_fit_its_clients() -> No
 def test_two_errors_cannot_have_one_word_or_one_number() -> None:
     before = registry()
     with pytest.raises(TypeError, match="taken by TxidDecreasing"):
-        type("Same", (RequestError,), {"err_code": "txid_decreasing", "ack_code": 60_999})
+        type("Same", (RequestError,), {}, err_code="txid_decreasing", ack_code=60_999)
     with pytest.raises(TypeError, match="taken by TxidDecreasing"):
-        type("Same", (RequestError,), {"err_code": "new", "ack_code": 60_007})
+        type("Same", (RequestError,), {}, err_code="new", ack_code=60_007)
     assert registry() == before
 
 
 def test_an_error_with_a_word_needs_a_number() -> None:
     with pytest.raises(TypeError, match="no ack_code of its own"):
-        type("Half", (UnavailableError,), {"err_code": "half"})
+        type("Half", (UnavailableError,), {}, err_code="half")
+    with pytest.raises(TypeError, match="no ack_code of its own"):
+        type("Half", (UnavailableError,), {"err_code": "half", "ack_code": 60_998})
     assert "half" not in registry()
