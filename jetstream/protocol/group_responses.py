@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from consumer_groups.assignment.partitions import Claim, Generation, GroupName, MemberId, Partition
 from consumer_groups.coordinator.events import Assignment
@@ -24,11 +24,7 @@ from jetstream.protocol.group_requests import (
     pairs_by_stream,
 )
 from jetstream.protocol.request_base import Natural, ProtocolRequest
-from jetstream.protocol.response_base import ProtocolResponse, SocketErrorBody
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+from jetstream.protocol.response_base import ProtocolResponse, ResponsePart, SocketErrorBody
 
 
 class CoordinatorResponse(ProtocolResponse):
@@ -39,7 +35,7 @@ class CoordinatorResponse(ProtocolResponse):
     port: int
 
 
-class AssignedStream(_Part):
+class AssignedStream(ResponsePart):
     """The partitions of one stream that a member owns: pairs of partition and generation since when."""
 
     stream: str
@@ -50,7 +46,7 @@ class AssignedStream(_Part):
     """It owns these until it releases them: others are to have them."""
 
 
-class MemberAssignment(_Part):
+class MemberAssignment(ResponsePart):
     """All that a member owns; one of an older generation than the member has heard is to be ignored."""
 
     group: str
@@ -105,7 +101,7 @@ class AssignmentResponse(ProtocolResponse):
     assignment: MemberAssignment
 
 
-class MemberRefusal(_Part):
+class MemberRefusal(ResponsePart):
     """A member that the coordinator does not know, or not like that."""
 
     group: str
@@ -130,7 +126,7 @@ class CommittedResponse(ProtocolResponse):
     superseded: bool = False
 
 
-class StoredCursor(_Part):
+class StoredCursor(ResponsePart):
     """Where a group reads on in one partition."""
 
     stream: str

@@ -5,18 +5,20 @@ from pydantic import BaseModel, ConfigDict, Field
 from jetstream.protocol.request_base import Natural
 
 
-class ProtocolResponse(BaseModel):
-    """One JSON object; clients ignore fields that they do not know."""
+class ResponsePart(BaseModel):
+    """A response, or a part of one: a JSON object; clients ignore fields that they do not know."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+
+class ProtocolResponse(ResponsePart):
+    """The answer to one request."""
 
     id: Natural
 
 
-class SocketErrorBody(BaseModel):
+class SocketErrorBody(ResponsePart):
     """An error in the words of docs/errors.md, and the numbers a client needs to go on."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     code: int
     err_code: str

@@ -8,7 +8,7 @@ checksums of its own, and a flipped digit of ``next_offset`` would skip records 
 from typing import Annotated, Any, Final
 
 from crc32c import crc32c
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from envelope.errors import (
     InternalError,
@@ -22,7 +22,7 @@ from envelope.limits import RESPONSE_BODY_BYTES_MAX
 from jetstream.protocol.group_responses import GroupResponse
 from jetstream.protocol.request_base import Natural
 from jetstream.protocol.requests import decode_json_object
-from jetstream.protocol.response_base import ProtocolResponse, SocketErrorBody
+from jetstream.protocol.response_base import ProtocolResponse, ResponsePart, SocketErrorBody
 
 DESCRIPTION_CHARS_MAX: Final = 2048
 DETAILS_MAX: Final = 16
@@ -44,10 +44,8 @@ See `jetstream.log.disk.machine_id`.
 """
 
 
-class NodeMetadata(BaseModel):
+class NodeMetadata(ResponsePart):
     """A node's address on the socket protocol."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     id: str
     host: str
@@ -56,10 +54,8 @@ class NodeMetadata(BaseModel):
     """Where it stands, if it was told."""
 
 
-class StreamMetadata(BaseModel):
+class StreamMetadata(ResponsePart):
     """A stream's leader and holders; its readable range, if the answering node has it."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     name: str
     incarnation: str
@@ -100,10 +96,8 @@ class ListOffsetsResponse(ProtocolResponse):
     """Of a request ``at`` bytes: of the batches up to ``offset``, as they are stored; 0 if there are none."""
 
 
-class StoredRangeResponse(BaseModel):
+class StoredRangeResponse(ResponsePart):
     """Where a body lies that was not sent: ``length`` bytes from ``position`` of a file."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     path: Annotated[str, Field(pattern=r"^/[^\x00]*$")]
     device: Natural
@@ -138,10 +132,8 @@ class FetchResponse(ProtocolResponse):
 Response = HelloResponse | MetadataResponse | ListOffsetsResponse | FetchResponse | GroupResponse
 
 
-class SocketErrorResponse(BaseModel):
+class SocketErrorResponse(ResponsePart):
     """One request failed, or the connection if ``id`` is null: the server closes it then."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
     id: Natural | None
     error: SocketErrorBody

@@ -5,6 +5,7 @@ equal bytes. Bytes that cannot be read back exactly are corruption: a command is
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -16,14 +17,17 @@ from metadata.catalog.tables import TierMark
 from metadata.stream_config import API_PREFIX_DEFAULT, StreamConfig
 from metadata.stream_patch import StreamPatch
 
-_FORBID_EXTRA: Final = ConfigDict(extra="forbid", strict=False)
+
+class _Exact:
+    """A row of which every field is known: pydantic refuses others."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", strict=False)
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterNode:
+class RegisterNode(_Exact):
     """A node has started on a data directory: it gets a new node_epoch, and all its reigns end."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     node_id: NodeId
     directory: str
@@ -49,10 +53,8 @@ class RegisterNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateStream:
+class CreateStream(_Exact):
     """Create a stream, or find it if it exists with an equal configuration."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     config: StreamConfig
     incarnation: Incarnation
@@ -73,10 +75,8 @@ class CreateStream:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginStream:
+class BeginStream(_Exact):
     """A stream's first leader has a log, and may store from now on: a node without one is no new replica."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     stream: StreamName
     incarnation: Incarnation
@@ -85,10 +85,8 @@ class BeginStream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateStream:
+class UpdateStream(_Exact):
     """Merge changes into a stream's configuration."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     stream: StreamName
     patch: StreamPatch
@@ -100,10 +98,8 @@ class UpdateStream:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteStream:
+class DeleteStream(_Exact):
     """Forget a stream and order the removal of its files."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     stream: StreamName
     incarnation: Incarnation | None = None
@@ -111,23 +107,19 @@ class DeleteStream:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmRemoval:
+class ConfirmRemoval(_Exact):
     """A node has removed the files of a deleted stream, durably."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     node_id: NodeId
     incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeLeader:
+class ChangeLeader(_Exact):
     """Begin the reign ``expected_leader_epoch + 1``; compare-and-set on both epochs.
 
     Source: KIP-966 (what an unclean election is, and what a node that lost unsynced records may not be).
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     stream: StreamName
     incarnation: Incarnation
@@ -142,23 +134,19 @@ class ChangeLeader:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAtEpoch:
+class NodeAtEpoch(_Exact):
     """A start of a node, and so a directory: a node_epoch never outlives either."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     node_id: NodeId
     node_epoch: NodeEpoch
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeIsr:
+class ChangeIsr(_Exact):
     """A leader's proposal of a new ISR; compare-and-set on its reign and the ISR's version.
 
     Source: KIP-497 (the proposal), KIP-903 (every member by its node_epoch).
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     stream: StreamName
     incarnation: Incarnation
@@ -169,10 +157,8 @@ class ChangeIsr:
 
 
 @dataclass(frozen=True, slots=True)
-class AdvanceTier:
+class AdvanceTier(_Exact):
     """A leader's new mark of what is in the object store; compare-and-set on its reign and the version."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     stream: StreamName
     incarnation: Incarnation
@@ -183,15 +169,13 @@ class AdvanceTier:
 
 
 @dataclass(frozen=True, slots=True)
-class ReassignReplicas:
+class ReassignReplicas(_Exact):
     """Move the stream to other nodes, or put the same in another order; replaces a reassignment under way.
 
     Until it is finished the stream has its replicas of before and those of the target.
 
     Source: KIP-455.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     stream: StreamName
     incarnation: Incarnation
@@ -202,10 +186,8 @@ class ReassignReplicas:
 
 
 @dataclass(frozen=True, slots=True)
-class FinishReassignment:
+class FinishReassignment(_Exact):
     """Let go the replicas that are not in the target, which is in sync and leads; compare-and-set."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     stream: StreamName
     incarnation: Incarnation
@@ -214,20 +196,16 @@ class FinishReassignment:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelReassignment:
+class CancelReassignment(_Exact):
     """Go back to the replicas from before the reassignment."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     stream: StreamName
     incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetNode:
+class ForgetNode(_Exact):
     """Drop a node that holds nothing and does not come back; the removals that it owes are struck off."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
     node_id: NodeId
 
@@ -237,37 +215,25 @@ LedCommand = ChangeLeader | ChangeIsr | AdvanceTier
 StreamCommand = CreateStream | BeginStream | UpdateStream | DeleteStream | LedCommand | Reassignment
 Command = RegisterNode | ForgetNode | ConfirmRemoval | StreamCommand
 
-_KINDS: Final[dict[str, TypeAdapter[Command]]] = {
-    "register_node": TypeAdapter(RegisterNode),
-    "create_stream": TypeAdapter(CreateStream),
-    "update_stream": TypeAdapter(UpdateStream),
-    "delete_stream": TypeAdapter(DeleteStream),
-    "confirm_removal": TypeAdapter(ConfirmRemoval),
-    "begin_stream": TypeAdapter(BeginStream),
-    "change_leader": TypeAdapter(ChangeLeader),
-    "change_isr": TypeAdapter(ChangeIsr),
-    "advance_tier": TypeAdapter(AdvanceTier),
-    "reassign_replicas": TypeAdapter(ReassignReplicas),
-    "finish_reassignment": TypeAdapter(FinishReassignment),
-    "cancel_reassignment": TypeAdapter(CancelReassignment),
-    "forget_node": TypeAdapter(ForgetNode),
+_KINDS: Final[Mapping[str, type[Command]]] = {
+    "register_node": RegisterNode,
+    "create_stream": CreateStream,
+    "update_stream": UpdateStream,
+    "delete_stream": DeleteStream,
+    "confirm_removal": ConfirmRemoval,
+    "begin_stream": BeginStream,
+    "change_leader": ChangeLeader,
+    "change_isr": ChangeIsr,
+    "advance_tier": AdvanceTier,
+    "reassign_replicas": ReassignReplicas,
+    "finish_reassignment": FinishReassignment,
+    "cancel_reassignment": CancelReassignment,
+    "forget_node": ForgetNode,
 }
-_KIND_OF: Final[dict[type, str]] = {
-    RegisterNode: "register_node",
-    CreateStream: "create_stream",
-    UpdateStream: "update_stream",
-    DeleteStream: "delete_stream",
-    ConfirmRemoval: "confirm_removal",
-    BeginStream: "begin_stream",
-    ChangeLeader: "change_leader",
-    ChangeIsr: "change_isr",
-    AdvanceTier: "advance_tier",
-    ReassignReplicas: "reassign_replicas",
-    FinishReassignment: "finish_reassignment",
-    CancelReassignment: "cancel_reassignment",
-    ForgetNode: "forget_node",
+_KIND_OF: Final = {command: kind for kind, command in _KINDS.items()}
+_ADAPTERS: Final[Mapping[str, TypeAdapter[Command]]] = {
+    kind: TypeAdapter(command) for kind, command in _KINDS.items()
 }
-assert set(_KINDS) == set(_KIND_OF.values()), "every command has one kind"
 
 
 def encode_command(command: Command) -> bytes:
@@ -276,7 +242,7 @@ def encode_command(command: Command) -> bytes:
     # In a patch, absent and null differ. Everywhere else defaults are written out, so that a later
     # version with other defaults replays what was meant.
     is_patch = isinstance(command, UpdateStream)
-    body: dict[str, object] = _KINDS[kind].dump_python(command, mode="json", exclude_unset=is_patch)
+    body: dict[str, object] = _ADAPTERS[kind].dump_python(command, mode="json", exclude_unset=is_patch)
     return canonical_json({"kind": kind, **body})
 
 
@@ -290,7 +256,7 @@ def decode_command(payload: bytes, index: LogIndex) -> Command:
         body = json.loads(payload)
         if not isinstance(body, dict):
             raise CorruptDataError(f"metadata entry {index} is not a JSON object", index=index)
-        adapter = _KINDS.get(str(body.pop("kind", "")))
+        adapter = _ADAPTERS.get(str(body.pop("kind", "")))
         if adapter is None:
             raise CorruptDataError(f"metadata entry {index} is no command this version knows", index=index)
         return adapter.validate_python(body)

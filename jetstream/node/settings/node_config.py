@@ -76,10 +76,12 @@ def _address(value: object) -> object:
     return Address(found[1] or found[2], port)
 
 
-class TlsConfig(BaseModel):
-    """TLS towards the NATS server."""
-
+class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TlsConfig(_Section):
+    """TLS towards the NATS server."""
 
     ca: Path | None = None
     """PEM file of the authorities to trust; None trusts the system's."""
@@ -97,10 +99,8 @@ class TlsConfig(BaseModel):
         return self
 
 
-class NatsConfig(BaseModel):
+class NatsConfig(_Section):
     """How to reach NATS; every way of authenticating that nats-py has."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     urls: Annotated[tuple[str, ...], Field(min_length=1)] = ("nats://127.0.0.1:4222",)
     name: str = "jetstream"
@@ -141,10 +141,8 @@ class NatsConfig(BaseModel):
         return self
 
 
-class SocketTlsConfig(BaseModel):
+class SocketTlsConfig(_Section):
     """TLS towards consumers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     certificate: Path
     key: Path
@@ -153,10 +151,8 @@ class SocketTlsConfig(BaseModel):
     """PEM file of the authorities that vouch for clients; None asks for no client certificate."""
 
 
-class SocketConfig(BaseModel):
+class SocketConfig(_Section):
     """Where consumers connect, and who may."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str = "127.0.0.1"
     port: Port = 9292
@@ -181,20 +177,16 @@ class SocketConfig(BaseModel):
         return self
 
 
-class HttpConfig(BaseModel):
+class HttpConfig(_Section):
     """Where probes and scrapers ask: ``/healthz``, ``/livez``, ``/metrics``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str = "127.0.0.1"
     port: Port = 9293
     """0 takes a free one."""
 
 
-class PeerTlsConfig(BaseModel):
+class PeerTlsConfig(_Section):
     """TLS between nodes, in both directions: each shows its certificate to the other."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     certificate: Path
     key: Path
@@ -207,10 +199,8 @@ Voters = Annotated[dict[Name, Annotated[Address, BeforeValidator(_address)]], Fi
 """Where each is dialled."""
 
 
-class PeersConfig(BaseModel):
+class PeersConfig(_Section):
     """The voters of the cluster, this node's place in it, and how nodes know each other."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     voters: Voters | None = None
     """Every voter of the metadata log by its id and the address it is dialled at, the same on all nodes and
@@ -339,7 +329,7 @@ class NodeConfig(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags win over the environment, the environment over the file."""
-        return init_settings, env_settings
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
 
 def load_config(path: Path | None = None, flags: Mapping[str, object] | None = None) -> NodeConfig:
@@ -351,18 +341,7 @@ def load_config(path: Path | None = None, flags: Mapping[str, object] | None = N
     _refuse_unknown_environment()
 
     class Sourced(NodeConfig):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            if path is None:
-                return init_settings, env_settings
-            return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=path)
+        model_config = SettingsConfigDict(toml_file=path)
 
     if path is not None and not path.is_file():
         raise InvalidConfig(f"no configuration file at {path}")
