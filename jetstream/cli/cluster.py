@@ -8,7 +8,7 @@ from typing import Final
 from envelope.errors import JetstreamError
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
-from jetstream.cli.output.console import print_json, print_line, print_table, reported_errors, run_async
+from jetstream.cli.output.console import print_json, print_line, print_table
 from jetstream.cli.program.help_text import Json
 from jetstream.client.connection import JetstreamClient
 from metadata.api.responses import ClusterInfo, NodeInfo, StreamInfo, StreamSummary
@@ -45,17 +45,12 @@ class StreamReplication:
     lag: int | None
 
 
-def info(nats: NatsOptions, as_json: Json = False) -> None:
+async def info(nats: NatsOptions, as_json: Json = False) -> None:
     """Show the nodes, who leads the metadata log, and for each stream who leads it and who is in sync.
 
     A node is alive while it holds a lease; a dash means that nobody leads the metadata log who could say. The
     lag of a stream is the number of records that its slowest replica does not have on disk.
     """
-    with reported_errors(as_json):
-        run_async(_info(nats, as_json))
-
-
-async def _info(nats: NatsOptions, as_json: bool) -> None:
     async with connected(nats) as client:
         cluster = await client.requests.cluster_info()
         streams = await _replications(client, await client.streams.list())

@@ -11,8 +11,6 @@ from jetstream.cli.output.console import (
     print_line,
     print_properties,
     print_table,
-    reported_errors,
-    run_async,
 )
 from jetstream.cli.program.help_text import Json, StreamArgument
 from metadata.api.responses import CursorInfo
@@ -31,7 +29,7 @@ DELETE_EXAMPLES: Final = ("jetstream cursor delete billing orders",)
 ConsumerArgument = Annotated[str, typer.Argument(metavar="CONSUMER", help="Name of the consumer.")]
 
 
-def list_cursors(
+async def list_cursors(
     nats: NatsOptions,
     consumer: Annotated[
         str | None, typer.Option("--consumer", metavar="NAME", help="Only those of this consumer.")
@@ -42,11 +40,6 @@ def list_cursors(
     as_json: Json = False,
 ) -> None:
     """List cursors by consumer and stream; with --json one object a line."""
-    with reported_errors(as_json):
-        run_async(_list(nats, consumer, stream, as_json))
-
-
-async def _list(nats: NatsOptions, consumer: str | None, stream: str | None, as_json: bool) -> None:
     async with connected(nats) as client:
         found = await client.cursors.list(consumer, stream)
     if as_json:
@@ -58,13 +51,10 @@ async def _list(nats: NatsOptions, consumer: str | None, stream: str | None, as_
     print_table(f"{len(found):,} cursor{'' if len(found) == 1 else 's'}", columns, rows)
 
 
-def get(nats: NatsOptions, consumer: ConsumerArgument, stream: StreamArgument, as_json: Json = False) -> None:
+async def get(
+    nats: NatsOptions, consumer: ConsumerArgument, stream: StreamArgument, as_json: Json = False
+) -> None:
     """Show where a consumer reads on in a stream."""
-    with reported_errors(as_json):
-        run_async(_get(nats, consumer, stream, as_json))
-
-
-async def _get(nats: NatsOptions, consumer: str, stream: str, as_json: bool) -> None:
     async with connected(nats) as client:
         cursor = await client.cursors.get(consumer, stream)
     if as_json:
@@ -81,7 +71,7 @@ async def _get(nats: NatsOptions, consumer: str, stream: str, as_json: bool) -> 
         print_properties(f"{consumer} in {stream}", shown)
 
 
-def set_cursor(
+async def set_cursor(
     nats: NatsOptions,
     consumer: ConsumerArgument,
     stream: StreamArgument,
@@ -92,34 +82,19 @@ def set_cursor(
     as_json: Json = False,
 ) -> None:
     """Set where a consumer reads on, forward or back: once it has stopped, as it would commit over this."""
-    with reported_errors(as_json):
-        run_async(
-            _set(
-                nats, CursorInfo(consumer=consumer, stream=stream, offset=offset, metadata=metadata), as_json
-            )
-        )
-
-
-async def _set(nats: NatsOptions, cursor: CursorInfo, as_json: bool) -> None:
-    assert cursor.offset is not None, "an offset was given"
     async with connected(nats) as client:
-        await client.cursors.commit(cursor.consumer, cursor.stream, cursor.offset, metadata=cursor.metadata)
-        stored = await client.cursors.get(cursor.consumer, cursor.stream) if as_json else cursor
-    if as_json:
+        await client.cursors.commit(consumer, stream, offset, metadata=metadata)
+        stored = await client.cursors.get(consumer, stream) if as_json else None
+    if stored is not None:
         print_json(stored.model_dump(mode="json"))
     else:
-        print_line(f"{cursor.consumer} goes on at offset {cursor.offset} of {cursor.stream}")
+        print_line(f"{consumer} goes on at offset {offset} of {stream}")
 
 
-def delete(
+async def delete(
     nats: NatsOptions, consumer: ConsumerArgument, stream: StreamArgument, as_json: Json = False
 ) -> None:
     """Delete a consumer's cursor in a stream: it begins anew when it starts again."""
-    with reported_errors(as_json):
-        run_async(_delete(nats, consumer, stream, as_json))
-
-
-async def _delete(nats: NatsOptions, consumer: str, stream: str, as_json: bool) -> None:
     async with connected(nats) as client:
         await client.cursors.delete(consumer, stream)
     if as_json:

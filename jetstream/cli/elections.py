@@ -8,7 +8,7 @@ import typer
 from envelope.errors import JetstreamError
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
-from jetstream.cli.output.console import print_json, print_line, print_table, reported_errors, run_async
+from jetstream.cli.output.console import print_json, print_line, print_table
 from jetstream.cli.program.help_text import Json, StreamArgument
 from jetstream.client.connection import JetstreamClient
 from metadata.api.responses import ElectLeaderResponse, StreamInfo
@@ -19,7 +19,7 @@ ELECT_EXAMPLES: Final = (
 )
 
 
-def elect(
+async def elect(
     nats: NatsOptions,
     name: StreamArgument,
     unclean: Annotated[
@@ -34,18 +34,13 @@ def elect(
     is lost. Refused while the stream is led, or a replica in sync is alive. Records that only others have are
     cut off when they come back. First it shows how much each node that can be asked has, and asks.
     """
-    with reported_errors(as_json):
-        run_async(_elect(nats, name, unclean, yes, as_json))
-
-
-async def _elect(nats: NatsOptions, name: str, node: str, yes: bool, as_json: bool) -> None:
     async with connected(nats) as client:
         if not yes:
             await _show_logs(client, name)
-            question = f"Let {node} lead {name}? Acked records that only others have are lost for good."
+            question = f"Let {unclean} lead {name}? Acked records that only others have are lost for good."
             if not typer.confirm(question, err=True):
                 raise typer.Exit(1)
-        body: dict[str, object] = {"name": name, "node": node, "unclean": True}
+        body: dict[str, object] = {"name": name, "node": unclean, "unclean": True}
         done = await client.requests.ask("stream.elect", body, ElectLeaderResponse)
     if as_json:
         print_json(done.model_dump(mode="json"))

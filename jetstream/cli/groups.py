@@ -17,7 +17,6 @@ from jetstream.cli.output.console import (
     print_line,
     print_properties,
     print_table,
-    reported_errors,
     run_async,
 )
 from jetstream.cli.program.completion import stream_names
@@ -46,7 +45,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Force = Annotated[bool, typer.Option("--force", help="Put out members that there are, first.")]
 
 
-def list_groups(
+async def list_groups(
     nats: NatsOptions,
     prefix: Annotated[
         str | None, typer.Argument(metavar="[PREFIX]", help="Only names that begin so, such as a namespace.")
@@ -54,11 +53,6 @@ def list_groups(
     as_json: Json = False,
 ) -> None:
     """List the consumer groups by name; with --json one object a line."""
-    with reported_errors(as_json):
-        run_async(_list(nats, prefix, as_json))
-
-
-async def _list(nats: NatsOptions, prefix: str | None, as_json: bool) -> None:
     async with connected(nats) as client:
         found = await client.groups.list(prefix)
     if as_json:
@@ -70,22 +64,17 @@ async def _list(nats: NatsOptions, prefix: str | None, as_json: bool) -> None:
     print_table(f"{len(found):,} group{'' if len(found) == 1 else 's'}", columns, rows)
 
 
-def info(nats: NatsOptions, group: GroupArgument, as_json: Json = False) -> None:
+async def info(nats: NatsOptions, group: GroupArgument, as_json: Json = False) -> None:
     """Show a consumer group: its members with what they own, and its cursors.
 
     What a member gives up it still owns: it was told to stop reading it, as somebody else is to have it.
     """
-    with reported_errors(as_json):
-        run_async(_info(nats, group, as_json))
-
-
-async def _info(nats: NatsOptions, name: str, as_json: bool) -> None:
     async with connected(nats) as client:
-        group = await client.groups.info(name)
+        found = await client.groups.info(group)
     if as_json:
-        print_json(group.model_dump(mode="json"))
+        print_json(found.model_dump(mode="json"))
     else:
-        _show(group)
+        _show(found)
 
 
 def _show(group: GroupInfo) -> None:
@@ -136,19 +125,14 @@ def _numbers_text(owned: OwnedPartitions) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def lag(nats: NatsOptions, group: GroupArgument, as_json: Json = False) -> None:
+async def lag(nats: NatsOptions, group: GroupArgument, as_json: Json = False) -> None:
     """Show how far a consumer group is behind in each partition of the streams that it reads or has read.
 
     The lag is the number of offsets from the cursor to the high watermark; without a cursor, from where the
     log begins. A dash is what nobody can tell: the stream is gone, or nobody leads it.
     """
-    with reported_errors(as_json):
-        run_async(_lag(nats, group, as_json))
-
-
-async def _lag(nats: NatsOptions, name: str, as_json: bool) -> None:
     async with connected(nats) as client:
-        found = await client.groups.lag(name)
+        found = await client.groups.lag(group)
     if as_json:
         print_json(_lag_json(found))
         return
@@ -166,7 +150,7 @@ async def _lag(nats: NatsOptions, name: str, as_json: bool) -> None:
         )
         for each in found.partitions
     )
-    print_table(name, columns, rows)
+    print_table(group, columns, rows)
     behind = f"behind by {found.total:,} in {len(found.partitions):,} partitions"
     print_line(behind + (f", of {found.unknown:,} of which nobody can tell" if found.unknown else ""))
 
@@ -271,7 +255,7 @@ def _moment(text: str) -> datetime:
     return place
 
 
-def reset(
+async def reset(
     nats: NatsOptions,
     socket: SocketOptions,
     move_options: MoveOptions,
@@ -285,28 +269,7 @@ def reset(
     exist yet can be given its first cursors with --stream. With --json one object a line, a partition each.
     """
     to, options = move_options.target(), move_options.selection()
-    with reported_errors(as_json):
-        run_async(
-            _reset(
-                ways=(nats, socket),
-                group=group,
-                to=to,
-                options=options,
-                move_options=move_options,
-                as_json=as_json,
-            )
-        )
-
-
-async def _reset(
-    ways: tuple[NatsOptions, SocketOptions],
-    group: str,
-    to: Target | None,
-    options: ResetOptions,
-    move_options: MoveOptions,
-    as_json: bool,
-) -> None:
-    async with connected(*ways) as client:
+    async with connected(nats, socket) as client:
         moves = await client.groups.reset(group, to, **options)
         _show_moves(group, moves, as_json)
         if move_options.dry_run:
@@ -338,8 +301,7 @@ def delete(
     """Delete a consumer group with all its cursors: whoever joins it again begins anew. It asks first."""
     if not yes and not typer.confirm(f"Delete group {group} and all its cursors?", err=True):
         raise typer.Exit(1)
-    with reported_errors(as_json):
-        run_async(_delete(nats, group, force, as_json))
+    run_async(_delete(nats, group, force, as_json))
 
 
 async def _delete(nats: NatsOptions, group: str, force: bool, as_json: bool) -> None:

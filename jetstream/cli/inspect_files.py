@@ -15,7 +15,6 @@ from jetstream.cli.output.console import (
     print_table,
     printable,
     progress,
-    reported_errors,
 )
 from jetstream.cli.output.exit_codes import ExitCode
 from jetstream.cli.program.help_text import Json
@@ -57,17 +56,14 @@ def inspect(
     no damage: it was never acknowledged, and the next start cuts it. Best on a stopped node: what is being
     written looks torn.
     """
-    with reported_errors(as_json):
-        reports = _reports(path, quiet=as_json)
-        damaged = any(
-            problem.kind is not ProblemKind.TORN for report in reports for problem in report.problems
-        )
-        if as_json:
-            print_json({"damaged": damaged, "files": [_for_machines(report, batches) for report in reports]})
-        else:
-            _show(path, reports, batches)
-        if damaged:
-            raise typer.Exit(ExitCode.DATA_DAMAGE)
+    reports = _reports(path, quiet=as_json)
+    damaged = any(problem.kind is not ProblemKind.TORN for report in reports for problem in report.problems)
+    if as_json:
+        print_json({"damaged": damaged, "files": [_for_machines(report, batches) for report in reports]})
+    else:
+        _show(path, reports, batches)
+    if damaged:
+        raise typer.Exit(ExitCode.DATA_DAMAGE)
 
 
 def _reports(path: Path, *, quiet: bool) -> list[Report]:

@@ -6,7 +6,7 @@ import typer
 
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
-from jetstream.cli.output.console import print_json, print_line, print_table, reported_errors, run_async
+from jetstream.cli.output.console import print_json, print_line, print_table
 from jetstream.cli.program.help_text import Json, StreamArgument
 from metadata.api.responses import MovesResponse, RemoveNodeResponse
 
@@ -22,7 +22,7 @@ REMOVE_EXAMPLES: Final = ("jetstream cluster remove n1",)
 _NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Id of the node.")]
 
 
-def reassign(
+async def reassign(
     nats: NatsOptions,
     name: StreamArgument,
     nodes: Annotated[
@@ -56,34 +56,35 @@ def reassign(
         body["replicas"] = nodes
     if is_about_readers:
         body["read_replicas"] = read_replicas or []
-    with reported_errors(as_json):
-        run_async(_move(nats, "stream.reassign", body, as_json))
+    await _move(nats, "stream.reassign", body, as_json)
 
 
-def drain(nats: NatsOptions, node: _NodeArgument, as_json: Json = False) -> None:
+async def drain(nats: NatsOptions, node: _NodeArgument, as_json: Json = False) -> None:
     """Move every replica of a node to the others, so that it can leave; it goes on by itself.
 
     Refused if a stream has as many replicas as there are nodes. Until the node is stopped it may be given new
     streams: drain it once more then.
     """
-    with reported_errors(as_json):
-        run_async(_move(nats, "cluster.drain", {"node": node}, as_json))
+    await _move(nats, "cluster.drain", {"node": node}, as_json)
 
 
-def rebalance(
+async def rebalance(
     nats: NatsOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False,
     as_json: Json = False,
 ) -> None:
     """Even out replicas and leaders over the nodes that are alive, with few moves; it goes on by itself."""
-    with reported_errors(as_json):
-        run_async(_move(nats, "cluster.rebalance", {"dry_run": dry_run}, as_json))
+    await _move(nats, "cluster.rebalance", {"dry_run": dry_run}, as_json)
 
 
-def remove(nats: NatsOptions, node: _NodeArgument, as_json: Json = False) -> None:
+async def remove(nats: NatsOptions, node: _NodeArgument, as_json: Json = False) -> None:
     """Forget a node that holds nothing and does not come back; a voter of the metadata log always stays."""
-    with reported_errors(as_json):
-        run_async(_remove(nats, node, as_json))
+    async with connected(nats) as client:
+        answer = await client.requests.ask("cluster.remove", {"node": node}, RemoveNodeResponse)
+    if as_json:
+        print_json(answer.model_dump(mode="json"))
+    else:
+        print_line(f"forgot node {answer.node}")
 
 
 async def _move(nats: NatsOptions, operation: str, body: dict[str, object], as_json: bool) -> None:
@@ -105,12 +106,3 @@ async def _move(nats: NatsOptions, operation: str, body: dict[str, object], as_j
 
 def _holders(replicas: list[str], read_replicas: list[str]) -> str:
     return ", ".join(replicas) + (f" + {', '.join(read_replicas)}" if read_replicas else "")
-
-
-async def _remove(nats: NatsOptions, node: str, as_json: bool) -> None:
-    async with connected(nats) as client:
-        answer = await client.requests.ask("cluster.remove", {"node": node}, RemoveNodeResponse)
-    if as_json:
-        print_json(answer.model_dump(mode="json"))
-    else:
-        print_line(f"forgot node {answer.node}")

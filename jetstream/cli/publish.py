@@ -12,7 +12,7 @@ import typer
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.quantities import parse_header
-from jetstream.cli.output.console import print_json, print_line, progress, reported_errors, run_async
+from jetstream.cli.output.console import print_json, print_line, progress
 from jetstream.cli.program.completion import stream_names
 from jetstream.cli.program.help_text import Json
 from jetstream.cli.standard_input import input_lines, whole_input
@@ -145,7 +145,7 @@ class MessageOptions:
         )
 
 
-def pub(
+async def pub(
     nats: NatsOptions,
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Where to publish.")],
     values: Values,
@@ -159,8 +159,20 @@ def pub(
     with the same --msg-id and they are stored once.
     """
     publication = Publication(subject, values.checked(), message.msg_id, message.publish_options())
-    with reported_errors(as_json):
-        run_async(_publish(nats, publication, as_json))
+    started = time.perf_counter()
+    tally = Tally()
+    owed: Owed = asyncio.Queue(WINDOW_MESSAGES)
+    async with connected(nats) as client, client.publisher(WINDOW_MESSAGES) as publisher:
+        # Side by side: a slow input must not hold back the acks of what it gave.
+        with progress(f"publishing on {publication.subject}", values.total, quiet=not values.many) as told:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(publication.send_all(publisher, owed))
+                while (future := await owed.get()) is not None:
+                    tally.add(await future)
+                    told(1)
+                    _show_ack(tally, as_json)
+    if values.many and not as_json:
+        print_line(_summary(tally, time.perf_counter() - started))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,24 +196,6 @@ class Publication:
 
     def _message_id(self, number: int) -> str | None:
         return f"{self.msg_id}-{number}" if self.msg_id and self.values.many else self.msg_id
-
-
-async def _publish(nats: NatsOptions, publication: Publication, as_json: bool) -> None:
-    """Publish and await the acks side by side: a slow input must not hold back the acks of what it gave."""
-    started = time.perf_counter()
-    tally = Tally()
-    values = publication.values
-    owed: Owed = asyncio.Queue(WINDOW_MESSAGES)
-    async with connected(nats) as client, client.publisher(WINDOW_MESSAGES) as publisher:
-        with progress(f"publishing on {publication.subject}", values.total, quiet=not values.many) as told:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(publication.send_all(publisher, owed))
-                while (future := await owed.get()) is not None:
-                    tally.add(await future)
-                    told(1)
-                    _show_ack(tally, as_json)
-    if values.many and not as_json:
-        print_line(_summary(tally, time.perf_counter() - started))
 
 
 def _show_ack(tally: Tally, as_json: bool) -> None:

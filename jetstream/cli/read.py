@@ -15,7 +15,7 @@ from jetstream.cli.group_read import GroupOptions, GroupReading
 from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.places import parse_end, parse_start
 from jetstream.cli.options.socket_options import SocketOptions
-from jetstream.cli.output.console import reading_progress, reported_errors, run_async
+from jetstream.cli.output.console import reading_progress, run_async
 from jetstream.cli.output.record_format import RecordFormat
 from jetstream.cli.output.record_output import record_output
 from jetstream.cli.program.help_text import StreamArgument
@@ -185,12 +185,11 @@ def read(
         has_end=range_options.end is not None or selected.latest_by_key or destination.output is not None
     )
     checked = destination.checked(range_options.follow or member.group is not None)
-    with reported_errors():
-        if member.group is None:
-            run_async(_read(connected(nats, socket), stream, options, selected, checked))
-        else:
-            reading = GroupReading(stream, member, options, selected.limit)
-            run_async(_read_as_member(connected(nats, socket), reading, checked.record_format))
+    if member.group is None:
+        run_async(_read(connected(nats, socket), stream, options, selected, checked))
+    else:
+        reading = GroupReading(stream, member, options, selected.limit)
+        run_async(_read_as_member(connected(nats, socket), reading, checked.record_format))
 
 
 def _columns(text: str) -> list[Column]:

@@ -1,7 +1,7 @@
 """``jetstream stream …``: create, list, look at, change, cut and delete streams."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -15,7 +15,6 @@ from jetstream.cli.output.console import (
     print_line,
     print_properties,
     print_table,
-    reported_errors,
     run_async,
 )
 from jetstream.cli.program.help_text import Json, StreamArgument
@@ -52,7 +51,7 @@ TRUNCATE_EXAMPLES: Final = ("jetstream stream truncate orders --before 1000000",
 DELETE_EXAMPLES: Final = ("jetstream stream delete orders", "jetstream stream delete orders --yes")
 
 
-def create(
+async def create(
     nats: NatsOptions,
     settings: StreamOptions,
     name: Annotated[str, typer.Argument(metavar="STREAM", help="Name, unique in the cluster.")],
@@ -68,11 +67,7 @@ def create(
     configuration is refused (exit code 4). With --partitions it is several streams, STREAM/0 and so on, that
     share the messages.
     """
-    with reported_errors(as_json):
-        run_async(_create(nats, name, subject, settings.patch(), as_json))
-
-
-async def _create(nats: NatsOptions, name: str, subject: str, config: dict[str, Any], as_json: bool) -> None:
+    config = settings.patch()
     async with connected(nats) as client:
         stream = await client.streams.create(name, subject, **config)
     if as_json:
@@ -83,7 +78,7 @@ async def _create(nats: NatsOptions, name: str, subject: str, config: dict[str, 
     print_line(f"{what} stream {name} on {subject}{parts}")
 
 
-def list_streams(
+async def list_streams(
     nats: NatsOptions,
     prefix: Annotated[
         str | None, typer.Argument(metavar="[PREFIX]", help="Only names that begin so, such as a namespace.")
@@ -92,11 +87,6 @@ def list_streams(
     as_json: Json = False,
 ) -> None:
     """List the streams by name; with --json one object a line."""
-    with reported_errors(as_json):
-        run_async(_list(nats, prefix, internal, as_json))
-
-
-async def _list(nats: NatsOptions, prefix: str | None, internal: bool, as_json: bool) -> None:
     async with connected(nats) as client:
         streams = await client.streams.list(prefix, internal=internal)
     if as_json:
@@ -125,7 +115,7 @@ def _print_summaries(title: str, streams: Sequence[StreamSummary]) -> None:
     print_table(title, columns, rows)
 
 
-def info(nats: NatsOptions, name: StreamArgument, as_json: Json = False) -> None:
+async def info(nats: NatsOptions, name: StreamArgument, as_json: Json = False) -> None:
     """Show a stream's configuration and its live state: offsets, size, possible gaps, damage, replicas.
 
     Of a partitioned stream: its configuration and its partitions, each of which can be shown by its own name.
@@ -134,11 +124,6 @@ def info(nats: NatsOptions, name: StreamArgument, as_json: Json = False) -> None
     ends, its high watermark, and how many of the leader's records it does not have on disk (lag). A dash is
     what the leader has not heard yet.
     """
-    with reported_errors(as_json):
-        run_async(_info(nats, name, as_json))
-
-
-async def _info(nats: NatsOptions, name: str, as_json: bool) -> None:
     async with connected(nats) as client:
         try:
             stream: StreamInfo | PartitionedStreamInfo = await client.streams.info(name)
@@ -147,7 +132,7 @@ async def _info(nats: NatsOptions, name: str, as_json: bool) -> None:
     _show(stream, as_json)
 
 
-def update(
+async def update(
     nats: NatsOptions,
     settings: StreamOptions,
     name: StreamArgument,
@@ -168,27 +153,17 @@ def update(
         changes["labels"] = dict.fromkeys(remove_label) | changes.get("labels", {})
     if not changes:
         raise typer.BadParameter("nothing to change: give at least one option")
-    with reported_errors(as_json):
-        run_async(_update(nats, name, changes, as_json))
-
-
-async def _update(nats: NatsOptions, name: str, changes: dict[str, Any], as_json: bool) -> None:
     async with connected(nats) as client:
         _show(await client.streams.update(name, **changes), as_json)
 
 
-def truncate(
+async def truncate(
     nats: NatsOptions,
     name: StreamArgument,
     before: Annotated[int, typer.Option("--before", min=0, metavar="OFFSET", help="First offset to keep.")],
     as_json: Json = False,
 ) -> None:
     """Remove the oldest records for good: all below an offset, at most up to the high watermark."""
-    with reported_errors(as_json):
-        run_async(_truncate(nats, name, before, as_json))
-
-
-async def _truncate(nats: NatsOptions, name: str, before: int, as_json: bool) -> None:
     async with connected(nats) as client:
         done = await client.streams.truncate(name, before)
     if as_json:
@@ -206,8 +181,7 @@ def delete(
     """Delete a stream with every record in it; there is no way back, so it asks first."""
     if not yes and not typer.confirm(f"Delete stream {name} and all its records?", err=True):
         raise typer.Exit(1)
-    with reported_errors(as_json):
-        run_async(_delete(nats, name, as_json))
+    run_async(_delete(nats, name, as_json))
 
 
 async def _delete(nats: NatsOptions, name: str, as_json: bool) -> None:

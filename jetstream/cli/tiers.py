@@ -9,7 +9,7 @@ from envelope.errors import InvalidConfig
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.quantities import size_text
-from jetstream.cli.output.console import print_json, print_line, print_table, reported_errors, run_async
+from jetstream.cli.output.console import print_json, print_line, print_table
 from jetstream.cli.program.help_text import Json, StreamArgument
 from jetstream.node.settings.node_config import ENV_PREFIX
 from jetstream.tier.object_store import ObjectStore, without_secrets
@@ -38,19 +38,18 @@ def list_store(
 
     Give a URI that holds a password by the environment, where other users of the machine do not see it.
     """
-    with reported_errors(as_json):
-        place = uri or os.environ.get(TIER_VARIABLE)
-        if not place:
-            raise InvalidConfig(f"no object store: give a URI, or set {TIER_VARIABLE}")
-        store = ObjectStore.at(place)
-        store.check_folder()
-        found = all_remains(store)
-        if as_json:
-            for remains in found:
-                print_json(_properties(remains))
-            return
-        columns = ("stream", "life", "first", "end", "segments", "size", "written", "missing")
-        print_table(without_secrets(place), columns, [_row(remains) for remains in found])
+    place = uri or os.environ.get(TIER_VARIABLE)
+    if not place:
+        raise InvalidConfig(f"no object store: give a URI, or set {TIER_VARIABLE}")
+    store = ObjectStore.at(place)
+    store.check_folder()
+    found = all_remains(store)
+    if as_json:
+        for remains in found:
+            print_json(_properties(remains))
+        return
+    columns = ("stream", "life", "first", "end", "segments", "size", "written", "missing")
+    print_table(without_secrets(place), columns, [_row(remains) for remains in found])
 
 
 def _row(remains: Remains) -> tuple[object, ...]:
@@ -82,7 +81,7 @@ def _properties(remains: Remains) -> dict[str, Any]:
     }
 
 
-def restore(
+async def restore(
     nats: NatsOptions,
     name: StreamArgument,
     incarnation: Annotated[
@@ -100,13 +99,6 @@ def restore(
     Records are fetched when they are read. Only for a stream whose cluster is gone: the objects of its
     earlier life are used where they lie, and stay there even if the new stream is deleted.
     """
-    with reported_errors(as_json):
-        run_async(_restore(nats, name, incarnation, replicas, as_json))
-
-
-async def _restore(
-    nats: NatsOptions, name: str, incarnation: str | None, replicas: int | None, as_json: bool
-) -> None:
     async with connected(nats) as client:
         stream = await client.streams.restore(name, incarnation, replicas)
     if as_json:

@@ -15,7 +15,7 @@ from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.places import parse_end, parse_start
 from jetstream.cli.options.quantities import parse_duration, parse_size
 from jetstream.cli.options.socket_options import SocketOptions
-from jetstream.cli.output.console import print_json, progress, reading_progress, reported_errors, run_async
+from jetstream.cli.output.console import print_json, progress, reading_progress
 from jetstream.cli.program.help_text import Json, StreamArgument
 from jetstream.client.connection import ReadOptions
 
@@ -97,7 +97,7 @@ class TargetOptions:
         return self
 
 
-def publish(
+async def publish(
     nats: NatsOptions,
     stream: StreamArgument,
     target: TargetOptions,
@@ -119,21 +119,16 @@ def publish(
     """
     wanted = load.load(stream, count, in_flight)
     checked = target.checked()
-    with reported_errors(as_json):
-        run_async(_publish(nats, wanted, checked, as_json))
-
-
-async def _publish(nats: NatsOptions, load: Load, target: TargetOptions, as_json: bool) -> None:
     async with (
         connected(nats) as client,
-        benched_subject(client, load.stream, target.subject, target.create, target.keep) as subject,
+        benched_subject(client, wanted.stream, checked.subject, checked.create, checked.keep) as subject,
     ):
-        with progress(f"publishing on {subject}", load.count) as told:
-            report = await bench_run.publish(client, subject, load, told)
+        with progress(f"publishing on {subject}", wanted.count) as told:
+            report = await bench_run.publish(client, subject, wanted, told)
     _print(report, as_json)
 
 
-def read(
+async def read(
     nats: NatsOptions,
     socket: SocketOptions,
     stream: StreamArgument,
@@ -153,29 +148,6 @@ def read(
     """
     options = ReadOptions(start=parse_start(start), end=parse_end("end"), retry_s=_PATIENCE_S)
     seconds = _seconds(duration)
-    with reported_errors(as_json):
-        run_async(
-            _read(
-                nats=nats,
-                socket=socket,
-                stream=stream,
-                options=options,
-                count=count,
-                seconds=seconds,
-                as_json=as_json,
-            )
-        )
-
-
-async def _read(
-    nats: NatsOptions,
-    socket: SocketOptions,
-    stream: str,
-    options: ReadOptions,
-    count: int | None,
-    seconds: float,
-    as_json: bool,
-) -> None:
     async with connected(nats, socket) as client:
         with reading_progress(f"reading {stream}") as told:
             options["progress"] = told
@@ -183,7 +155,7 @@ async def _read(
     _print(report, as_json)
 
 
-def latency(
+async def latency(
     nats: NatsOptions,
     socket: SocketOptions,
     stream: StreamArgument,
@@ -203,19 +175,12 @@ def latency(
             f"--size {load.size}: below {NUMBERED_BYTES} bytes no message is known again"
         )
     checked = target.checked()
-    with reported_errors(as_json):
-        run_async(_latency(nats, socket, wanted, checked, as_json))
-
-
-async def _latency(
-    nats: NatsOptions, socket: SocketOptions, load: Load, target: TargetOptions, as_json: bool
-) -> None:
     async with (
         connected(nats, socket) as client,
-        benched_subject(client, load.stream, target.subject, target.create, target.keep) as subject,
+        benched_subject(client, wanted.stream, checked.subject, checked.create, checked.keep) as subject,
     ):
-        with progress(f"one by one on {subject}", load.count) as told:
-            report = await bench_run.latency(client, subject, load, told)
+        with progress(f"one by one on {subject}", wanted.count) as told:
+            report = await bench_run.latency(client, subject, wanted, told)
     _print(report, as_json)
 
 

@@ -16,7 +16,6 @@ from jetstream.cli.output.console import (
     print_line,
     print_table,
     progress,
-    reported_errors,
     run_async,
 )
 from jetstream.cli.program.help_text import Json
@@ -72,11 +71,10 @@ def demo(
         raise typer.BadParameter(
             f"--rows {rows}: with several nodes at least {CLUSTER_ROWS_MIN:,}, to have a middle of publishing"
         )
-    with reported_errors(as_json):
-        if nodes == 1:
-            run_async(_demo(rows, data or Path("jetstream-demo"), keep, as_json))
-        else:
-            run_async(_cluster_demo(rows, nodes, data or Path(f"jetstream-demo-{nodes}"), as_json))
+    if nodes == 1:
+        run_async(_demo(rows, data or Path("jetstream-demo"), keep, as_json))
+    else:
+        run_async(_cluster_demo(rows, nodes, data or Path(f"jetstream-demo-{nodes}"), as_json))
 
 
 async def _demo(rows: int | None, data: Path, keep: bool, as_json: bool) -> None:

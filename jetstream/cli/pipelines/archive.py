@@ -11,7 +11,7 @@ import typer
 from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.quantities import parse_duration, parse_size
 from jetstream.cli.options.socket_options import SocketOptions
-from jetstream.cli.output.console import print_json, print_line, reported_errors
+from jetstream.cli.output.console import print_json, print_line
 from jetstream.cli.pipelines.options import (
     RUN_PANEL,
     PipelineSource,
@@ -163,16 +163,15 @@ def archive(
     written to, `_archive/manifest.json` names the files that have each record once.
     """
     options = source.options(nats, socket)
-    with reported_errors(as_json):
-        settings = archive_options.settings(files.settings())
-        parse_source_options(options, streaming=True)
-        with _held(settings.root) as store:
-            told = archive_pipeline.source_options(options, store.manifest, settings.checkpoint)
-            run_streaming(
-                archive_options.query(spark),
-                lambda session: archive_pipeline.start(stream_of(session, told), store, settings),
-                as_json=as_json,
-            )
+    settings = archive_options.settings(files.settings())
+    parse_source_options(options, streaming=True)
+    with _held(settings.root) as store:
+        told = archive_pipeline.source_options(options, store.manifest, settings.checkpoint)
+        run_streaming(
+            archive_options.query(spark),
+            lambda session: archive_pipeline.start(stream_of(session, told), store, settings),
+            as_json=as_json,
+        )
 
 
 def merge(
@@ -183,7 +182,7 @@ def merge(
     Readers of the manifest see each record once all the time. Readers of the directories may see records of a
     merged file twice, or miss a file that is being read, while the merge is on its way.
     """
-    with reported_errors(as_json), _held(_existing(archive)) as store:
+    with _held(_existing(archive)) as store:
         before = len(store.manifest.files)
         while merge_small_files(store, final_merges, files.settings()):
             pass
@@ -231,9 +230,8 @@ def backfill(
         target = None if backfill_options.parquet is None else backfill_options.parquet.absolute()
         rows = backfill_pipeline.run(session, archive.absolute(), options, target)
 
-    with reported_errors(as_json):
-        backfill_pipeline.manifest_of(archive)
-        run_batch(spark, job, as_json=as_json)
+    backfill_pipeline.manifest_of(archive)
+    run_batch(spark, job, as_json=as_json)
     if as_json:
         print_json({"rows": rows})
     else:
@@ -275,11 +273,10 @@ def replay(
         stream=replay_options.to_stream,
         sink=access_options(nats, socket),
     )
-    with reported_errors(as_json):
-        backfill_pipeline.manifest_of(archive)
-        settings.replay()
-        total = Total(as_json)
-        run_batch(spark, lambda session: replay_pipeline.run(session, settings, total.told), as_json=as_json)
+    backfill_pipeline.manifest_of(archive)
+    settings.replay()
+    total = Total(as_json)
+    run_batch(spark, lambda session: replay_pipeline.run(session, settings, total.told), as_json=as_json)
 
 
 @contextmanager

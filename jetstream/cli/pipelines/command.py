@@ -9,7 +9,6 @@ import typer
 from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.quantities import parse_duration
 from jetstream.cli.options.socket_options import SocketOptions
-from jetstream.cli.output.console import reported_errors
 from jetstream.cli.pipelines.options import PipelineSource, QueryOptions, absolute_place, access_options
 from jetstream.cli.pipelines.run import run_streaming
 from jetstream.cli.program.help_text import Json
@@ -82,14 +81,13 @@ def table(
     started again with it, after whatever end, the pipeline goes on, and each record counts once.
     """
     options, settings = source.options(nats, socket), table_options.settings(query.query_settings())
-    with reported_errors(as_json):
-        parse_source_options(options, streaming=True)
-        settings.directory.mkdir(parents=True, exist_ok=True)
-        run_streaming(
-            query,
-            lambda session: table_pipeline.start(stream_of(session, options), settings),
-            as_json=as_json,
-        )
+    parse_source_options(options, streaming=True)
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    run_streaming(
+        query,
+        lambda session: table_pipeline.start(stream_of(session, options), settings),
+        as_json=as_json,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,10 +184,9 @@ def aggregate(
     """
     options, settings = source.options(nats, socket), question.settings(query.query_settings())
     sink = answer.sink(access_options(nats, socket), query.checkpoint)
-    with reported_errors(as_json):
-        parse_source_options(options, streaming=True)
-        run_streaming(
-            query,
-            lambda session: aggregate_pipeline.start(stream_of(session, options), settings, sink),
-            as_json=as_json,
-        )
+    parse_source_options(options, streaming=True)
+    run_streaming(
+        query,
+        lambda session: aggregate_pipeline.start(stream_of(session, options), settings, sink),
+        as_json=as_json,
+    )

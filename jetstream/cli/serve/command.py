@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from jetstream.cli.options.nats_options import NatsAccess, NatsOptions, server_urls
-from jetstream.cli.output.console import print_json, print_line, reported_errors, run_async
+from jetstream.cli.output.console import print_json, print_line, run_async
 from jetstream.cli.program.help_text import Json
 from jetstream.cli.serve.cluster import ClusterPlan, check_node_count, serve_cluster
 from jetstream.cli.serve.data_directory import EMBEDDED_NATS_DIRECTORY, claim_data_directory
@@ -118,18 +118,17 @@ def up(
     they hold and lead streams, and have no vote in what is decided about the cluster.
     """
     check_node_count(nodes, voters)
-    with reported_errors(as_json):
-        if nodes > 1:
-            run_async(serve_cluster(_plan(identity, options, nodes, voters, nats), as_json))
-            return
-        claim_data_directory(options.data)
-        settings = options.settings()
-        embedded: Embedded | None = None
-        if nats is not None:
-            settings["nats"] = {"urls": server_urls(nats), **identity.node_settings()}
-        else:
-            embedded = Embedded(options.data, options.nats_port)
-        run_async(_serve(settings, None, embedded, as_json))
+    if nodes > 1:
+        run_async(serve_cluster(_plan(identity, options, nodes, voters, nats), as_json))
+        return
+    claim_data_directory(options.data)
+    settings = options.settings()
+    embedded: Embedded | None = None
+    if nats is not None:
+        settings["nats"] = {"urls": server_urls(nats), **identity.node_settings()}
+    else:
+        embedded = Embedded(options.data, options.nats_port)
+    run_async(_serve(settings, None, embedded, as_json))
 
 
 def _plan(
@@ -176,8 +175,7 @@ def node(
     settings: dict[str, object] = {}
     if bootstrap_expect is not None:
         settings["peers"] = {"bootstrap_expect": bootstrap_expect}
-    with reported_errors(as_json):
-        run_async(_serve(settings, config, None, as_json))
+    run_async(_serve(settings, config, None, as_json))
 
 
 async def _serve(
