@@ -7,63 +7,34 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from jetstream.cli.options.option_groups import variable, variable_option
 from jetstream.cli.options.tls_files import client_context
 
 PANEL: Final = "NATS connection"
 NATS_URL_DEFAULT: Final = "nats://127.0.0.1:4222"
 
 
-def _option(*names: str, env: str, metavar: str, text: str) -> Any:  # noqa: ANN401  # typer.Option's own type
-    """Declare one option; its default is never shown, because a default may come from a secret variable."""
-    return typer.Option(
-        *names, envvar=env, metavar=metavar, help=text, rich_help_panel=PANEL, show_default=False
-    )
+def _option(name: str, metavar: str, text: str) -> Any:  # noqa: ANN401  # typer.Option's own type
+    return variable_option(name, variable("JETSTREAM_NATS", name), metavar, text, PANEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsAccess:
     """Credentials and TLS of a connection to NATS; no secret is ever printed."""
 
-    user: Annotated[
-        str | None, _option("--user", env="JETSTREAM_NATS_USER", metavar="NAME", text="User name.")
-    ] = None
+    user: Annotated[str | None, _option("--user", "NAME", "User name.")] = None
     password: Annotated[
         str | None,
-        _option(
-            "--password",
-            env="JETSTREAM_NATS_PASSWORD",
-            metavar="SECRET",
-            text="Password; the variable keeps it out of the process list.",
-        ),
+        _option("--password", "SECRET", "Password; the variable keeps it out of the process list."),
     ] = field(default=None, repr=False)
-    token: Annotated[
-        str | None,
-        _option(
-            "--token", env="JETSTREAM_NATS_TOKEN", metavar="SECRET", text="Token; rather by the variable."
-        ),
-    ] = field(default=None, repr=False)
-    nkey: Annotated[
-        Path | None,
-        _option("--nkey", env="JETSTREAM_NATS_NKEY", metavar="FILE", text="File with an nkey seed."),
-    ] = None
-    creds: Annotated[
-        Path | None,
-        _option(
-            "--creds", env="JETSTREAM_NATS_CREDS", metavar="FILE", text="Credentials file (JWT and seed)."
-        ),
-    ] = None
-    tls_ca: Annotated[
-        Path | None,
-        _option("--tls-ca", env="JETSTREAM_NATS_TLS_CA", metavar="FILE", text="Authorities to trust (PEM)."),
-    ] = None
-    tls_cert: Annotated[
-        Path | None,
-        _option("--tls-cert", env="JETSTREAM_NATS_TLS_CERT", metavar="FILE", text="Own certificate (PEM)."),
-    ] = None
-    tls_key: Annotated[
-        Path | None,
-        _option("--tls-key", env="JETSTREAM_NATS_TLS_KEY", metavar="FILE", text="Own private key (PEM)."),
-    ] = None
+    token: Annotated[str | None, _option("--token", "SECRET", "Token; rather by the variable.")] = field(
+        default=None, repr=False
+    )
+    nkey: Annotated[Path | None, _option("--nkey", "FILE", "File with an nkey seed.")] = None
+    creds: Annotated[Path | None, _option("--creds", "FILE", "Credentials file (JWT and seed).")] = None
+    tls_ca: Annotated[Path | None, _option("--tls-ca", "FILE", "Authorities to trust (PEM).")] = None
+    tls_cert: Annotated[Path | None, _option("--tls-cert", "FILE", "Own certificate (PEM).")] = None
+    tls_key: Annotated[Path | None, _option("--tls-key", "FILE", "Own private key (PEM).")] = None
 
     def checked(self) -> None:
         """Refuse a choice that contradicts itself.
@@ -126,11 +97,12 @@ class NatsOptions(NatsAccess):
 
     nats: Annotated[
         str,
-        _option(
+        variable_option(
             "--nats",
-            env="JETSTREAM_NATS",
-            metavar="URL",
-            text=f"Server, or several with commas. Default: {NATS_URL_DEFAULT}.",
+            "JETSTREAM_NATS",
+            "URL",
+            f"Server, or several with commas. Default: {NATS_URL_DEFAULT}.",
+            PANEL,
         ),
     ] = field(default=NATS_URL_DEFAULT, repr=False)
     """May hold a password, so it is not in the repr."""

@@ -10,6 +10,20 @@ from collections.abc import Callable
 from dataclasses import is_dataclass
 from typing import Any
 
+import typer
+
+
+def variable(prefix: str, option: str) -> str:
+    """Return the environment variable of an option: ``--tls-ca`` is ``PREFIX_TLS_CA``."""
+    return prefix + option.removeprefix("-").replace("-", "_").upper()
+
+
+def variable_option(name: str, env: str, metavar: str | None, text: str, panel: str) -> Any:  # noqa: ANN401  # as typer's
+    """Declare an option; its default is never shown, because it may come from a secret variable."""
+    return typer.Option(
+        name, envvar=env, metavar=metavar, help=text, rich_help_panel=panel, show_default=False
+    )
+
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
     """Return ``command`` with every dataclass parameter replaced by the options its fields declare."""

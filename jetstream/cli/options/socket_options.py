@@ -6,15 +6,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from jetstream.cli.options.option_groups import variable, variable_option
 from jetstream.cli.options.tls_files import client_context
 
 PANEL: Final = "Socket of the nodes"
 
 
-def _option(name: str, *, env: str, metavar: str | None, text: str) -> Any:  # noqa: ANN401  # typer.Option's own type
-    return typer.Option(
-        name, envvar=env, metavar=metavar, help=text, rich_help_panel=PANEL, show_default=False
-    )
+def _option(name: str, metavar: str | None, text: str) -> Any:  # noqa: ANN401  # typer.Option's own type
+    return variable_option(name, variable("JETSTREAM", name), metavar, text, PANEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,47 +24,23 @@ class SocketOptions:
         str | None,
         _option(
             "--socket-token",
-            env="JETSTREAM_SOCKET_TOKEN",
-            metavar="SECRET",
-            text="Token of the nodes' sockets; the variable keeps it out of the process list.",
+            "SECRET",
+            "Token of the nodes' sockets; the variable keeps it out of the process list.",
         ),
     ] = field(default=None, repr=False)
     socket_tls: Annotated[
-        bool,
-        _option(
-            "--socket-tls",
-            env="JETSTREAM_SOCKET_TLS",
-            metavar=None,
-            text="Read over TLS, trusting the system's authorities.",
-        ),
+        bool, _option("--socket-tls", None, "Read over TLS, trusting the system's authorities.")
     ] = False
     socket_tls_ca: Annotated[
         Path | None,
-        _option(
-            "--socket-tls-ca",
-            env="JETSTREAM_SOCKET_TLS_CA",
-            metavar="FILE",
-            text="Read over TLS, trusting these authorities (PEM).",
-        ),
+        _option("--socket-tls-ca", "FILE", "Read over TLS, trusting these authorities (PEM)."),
     ] = None
     socket_tls_cert: Annotated[
-        Path | None,
-        _option(
-            "--socket-tls-cert",
-            env="JETSTREAM_SOCKET_TLS_CERT",
-            metavar="FILE",
-            text="Own certificate (PEM).",
-        ),
+        Path | None, _option("--socket-tls-cert", "FILE", "Own certificate (PEM).")
     ] = None
-    socket_tls_key: Annotated[
-        Path | None,
-        _option(
-            "--socket-tls-key",
-            env="JETSTREAM_SOCKET_TLS_KEY",
-            metavar="FILE",
-            text="Own private key (PEM).",
-        ),
-    ] = None
+    socket_tls_key: Annotated[Path | None, _option("--socket-tls-key", "FILE", "Own private key (PEM).")] = (
+        None
+    )
 
     def connect_arguments(self) -> dict[str, Any]:
         """Return the arguments of `jetstream.connect`.
