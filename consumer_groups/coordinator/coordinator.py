@@ -30,7 +30,6 @@ from consumer_groups.coordinator.events import (
     Beat,
     CommitAllowed,
     CommitRefused,
-    CommitRequested,
     CoordinatorRefusal,
     Event,
     Expire,
@@ -49,6 +48,7 @@ from consumer_groups.coordinator.events import (
     PutOut,
     Release,
     SetTimer,
+    StoreCursors,
     Tick,
 )
 from consumer_groups.coordinator.fencing import commit_refusal, generation_refusal, member_refusal
@@ -118,7 +118,7 @@ class Coordinator:
                 actions = (self._release(event, now),)
             case Leave():
                 actions = (self._leave(event, now),)
-            case CommitRequested():
+            case StoreCursors():
                 actions = (self._commit(event),)
             case PartitionsChanged():
                 actions = self._repartition(event, now)
@@ -193,7 +193,7 @@ class Coordinator:
         self._advance(without(self.state, [leave.member_id]), now, wishes={})
         return self._persist([left])
 
-    def _commit(self, commit: CommitRequested) -> Answer:
+    def _commit(self, commit: StoreCursors) -> Answer:
         where = (commit.connection, commit.member_id, commit.request)
         refusal = commit_refusal(self.state, commit)
         if refusal is not None:
@@ -255,7 +255,7 @@ class Coordinator:
 
     def _timer(self, event: Event) -> Iterator[SetTimer]:
         """Yield when to wake up; a heartbeat only makes it later, which shows when the time has come."""
-        if isinstance(event, MemberHeartbeat | CommitRequested):
+        if isinstance(event, MemberHeartbeat | StoreCursors):
             return
         next_due = self._sessions.next_due(self.state.members)
         if next_due != NEVER and (next_due != self._timer_at or isinstance(event, Tick)):

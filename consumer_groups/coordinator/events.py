@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NewType
+from typing import NamedTuple, NewType
 
 from consumer_groups.assignment.assignors import Assignor
 from consumer_groups.assignment.partitions import (
@@ -14,6 +14,7 @@ from consumer_groups.assignment.partitions import (
     StreamPartitions,
 )
 from consumer_groups.coordinator.group_state import ClientId, GroupState
+from consumer_groups.cursors import CursorPosition
 from envelope.errors import JetstreamError
 from envelope.types import MonotonicNs, NodeId, StreamName
 
@@ -95,12 +96,19 @@ class Leave:
     instance_id: InstanceId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRequested:
-    """A member wants to commit for these partitions, all or none.
+class NewCursor(NamedTuple):
+    """A cursor that is to be stored."""
 
-    It numbers its commits; repeating one, it sends the same number. The values under the
-    numbers are not the coordinator's business.
+    partition: Partition
+    place: CursorPosition
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCursors:
+    """A member wants to store these cursors, all or none.
+
+    It numbers its commits; repeating one, it sends the same number. What stands under the
+    numbers is not the coordinator's business, but for the partitions.
     """
 
     connection: ConnectionId
@@ -108,8 +116,10 @@ class CommitRequested:
     request: int
     generation: Generation
     """Of the newest assignment that it has heard."""
-    partitions: tuple[Partition, ...]
+    cursors: tuple[NewCursor, ...]
     instance_id: InstanceId | None = None
+    is_reset: bool = False
+    """Whether a cursor may go back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +144,7 @@ class PutOut:
     """An operator wants the group to have no members; it has some."""
 
 
-Event = (
-    Loaded | Join | MemberHeartbeat | Release | Leave | CommitRequested | PartitionsChanged | PutOut | Tick
-)
+Event = Loaded | Join | MemberHeartbeat | Release | Leave | StoreCursors | PartitionsChanged | PutOut | Tick
 
 # --- answers ------------------------------------------------------------------------------------------
 

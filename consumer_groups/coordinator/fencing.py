@@ -1,7 +1,7 @@
 """Fencing: the refusals that keep former owners of a group's partitions from doing harm."""
 
 from consumer_groups.assignment.partitions import Generation, InstanceId, MemberId
-from consumer_groups.coordinator.events import CommitRequested, CoordinatorRefusal
+from consumer_groups.coordinator.events import CoordinatorRefusal, StoreCursors
 from consumer_groups.coordinator.group_state import GroupState
 from envelope.group_errors import IllegalGeneration, InstanceFenced, MemberFenced, PartitionNotOwned
 
@@ -28,7 +28,7 @@ def generation_refusal(state: GroupState, generation: Generation) -> Coordinator
     return CoordinatorRefusal(IllegalGeneration, text, (("generation", state.generation),))
 
 
-def commit_refusal(state: GroupState, commit: CommitRequested) -> CoordinatorRefusal | None:
+def commit_refusal(state: GroupState, commit: StoreCursors) -> CoordinatorRefusal | None:
     """Return why the commit is not allowed, if it is not.
 
     Its member must own every partition, and have heard a generation in which it does so without interruption
@@ -38,7 +38,7 @@ def commit_refusal(state: GroupState, commit: CommitRequested) -> CoordinatorRef
     refusal = refusal or generation_refusal(state, commit.generation)
     if refusal is not None:
         return refusal
-    for partition in commit.partitions:
+    for partition, _ in commit.cursors:
         grant = state.grants.get(partition)
         if grant is None or grant.member_id != commit.member_id:
             text = f"member {commit.member_id!r} does not own {partition}"

@@ -12,18 +12,17 @@ one moment to the next: every request is sent again, unchanged, until it is answ
 older generation, or to an earlier membership, is left out.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final, assert_never
 
 from consumer_groups.assignment.assignors import Assignor
-from consumer_groups.assignment.partitions import Claim, InstanceId, MemberId, Partition
+from consumer_groups.assignment.partitions import Claim, InstanceId, MemberId
 from consumer_groups.coordinator.events import (
     Assigned,
     Assignment,
     Beat,
-    CommitRequested,
     ConnectionId,
     CoordinatorRefusal,
     Join,
@@ -32,11 +31,14 @@ from consumer_groups.coordinator.events import (
     Leave,
     Left,
     MemberRefused,
+    NewCursor,
     Release,
+    StoreCursors,
     Tick,
 )
 from consumer_groups.coordinator.group_state import NO_GENERATION, ClientId
 from consumer_groups.member.claims import MemberClaims, Stage
+from consumer_groups.member.commits import CursorCommit
 from consumer_groups.member.coordinator_requests import CoordinatorLine
 from consumer_groups.member.events import (
     Closed,
@@ -162,8 +164,8 @@ class Member:
         assert self.member_id != member_id or self.heard >= heard, f"M3: {self.heard} after {heard}"
         return (*actions, *self._line.timer(now, waits=self._waits and not self.is_over))
 
-    def commit(self, partitions: Iterable[Partition]) -> CommitRequested | None:
-        """Return the next commit, for these; None if there is no membership to commit for.
+    def commit(self, commit: CursorCommit) -> StoreCursors | None:
+        """Return the next request, for this commit; None if there is no membership to commit for.
 
         It is to be sent unchanged until it is answered, and the next one not before that.
         """
@@ -171,13 +173,14 @@ class Member:
         if self.member_id is None or connection is None:
             return None
         self._commits += 1
-        return CommitRequested(
+        return StoreCursors(
             connection=connection,
             member_id=self.member_id,
             request=self._commits,
             generation=self.heard,
-            partitions=tuple(partitions),
+            cursors=tuple(NewCursor(claim.partition, place) for claim, place in commit.places),
             instance_id=self._terms.instance_id,
+            is_reset=commit.goes_back,
         )
 
     def _dispatch(self, event: MemberEvent) -> Iterator[MemberAction]:

@@ -11,10 +11,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from consumer_groups.assignment.partitions import GroupName, MemberId, Partition
+from consumer_groups.coordinator.events import NewCursor, StoreCursors
 from consumer_groups.cursors import CursorPosition
-from consumer_groups.shard.events import QuestionId, StoreCursors
+from consumer_groups.shard.events import QuestionId
 from consumer_groups.shard.group_table import GroupTable
-from consumer_groups.shard.records import NewCursor
 from envelope.errors import CorruptDataError, InvalidCursor, JetstreamError, LimitReached
 from envelope.group_errors import CursorBehind
 from envelope.limits import GROUP_CURSORS_MAX, SHARD_CURSORS_MAX

@@ -9,7 +9,6 @@ from typing import Final, NewType
 from consumer_groups.assignment.partitions import (
     Generation,
     GroupName,
-    InstanceId,
     MemberId,
     Partition,
     StreamPartitions,
@@ -23,12 +22,14 @@ from consumer_groups.coordinator.events import (
     Join,
     Leave,
     Left,
+    NewCursor,
     Release,
     SetTimer,
+    StoreCursors,
     Tick,
 )
 from consumer_groups.coordinator.group_state import GroupState
-from consumer_groups.shard.records import GroupCursorRecord, GroupRecord, NewCursor
+from consumer_groups.shard.records import GroupCursorRecord, GroupRecord
 from envelope.errors import JetstreamError
 from envelope.types import StreamName, TimestampUs
 
@@ -40,21 +41,6 @@ WriteNumber = NewType("WriteNumber", int)
 
 
 # --- what is asked of a group -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StoreCursors:
-    """A member wants to store these cursors, all or none; it numbers them as `CommitRequested` says."""
-
-    connection: ConnectionId
-    member_id: MemberId
-    request: int
-    generation: Generation
-    """Of the newest assignment that it has heard."""
-    cursors: tuple[NewCursor, ...]
-    instance_id: InstanceId | None = None
-    is_reset: bool = False
-    """Whether a cursor may go back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,18 @@ from consumer_groups.assignment.partitions import GroupName
 from consumer_groups.coordinator.coordinator import Coordinator
 from consumer_groups.coordinator.events import (
     CommitRefused,
-    CommitRequested,
     Event,
     Expire,
     ExpiryCause,
     Join,
     Leave,
     Loaded,
+    NewCursor,
     Persist,
     PutOut,
     Release,
     SetTimer,
+    StoreCursors,
 )
 from consumer_groups.coordinator.group_state import GroupState
 from consumer_groups.coordinator.sessions import NEVER
@@ -35,11 +36,10 @@ from consumer_groups.shard.events import (
     Done,
     QuestionId,
     ResetCursors,
-    StoreCursors,
 )
 from consumer_groups.shard.group_table import Changed, Deleted, GroupChange, GroupTable
 from consumer_groups.shard.outbox import Outbox, answer_of
-from consumer_groups.shard.records import GroupRecord, NewCursor
+from consumer_groups.shard.records import GroupRecord
 from envelope.errors import CorruptDataError, JetstreamError, RequestError
 from envelope.group_errors import GroupInUse, UnknownGroup
 from envelope.types import MonotonicNs, StreamName, TimestampUs
@@ -175,9 +175,7 @@ class GroupWriter:
                     self._outbox.reply(question, answer_of(action))
 
     def _commit(self, question: QuestionId | None, request: StoreCursors, now: MonotonicNs) -> None:
-        partitions = tuple(cursor.partition for cursor in request.cursors)
-        whose = (request.connection, request.member_id, request.request, request.generation)
-        (said,) = self.coordinator.handle(CommitRequested(*whose, partitions, request.instance_id), now)
+        (said,) = self.coordinator.handle(request, now)
         later = self._commits.later_one(request)
         if isinstance(said, CommitRefused):
             self._outbox.refuse(question, said.refusal.as_error())

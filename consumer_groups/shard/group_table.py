@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Final
 
 from consumer_groups.assignment.partitions import Generation, GroupName, Partition
+from consumer_groups.coordinator.events import NewCursor
 from consumer_groups.coordinator.group_state import GroupState
 from consumer_groups.shard.records import (
     GroupCursorRecord,
     GroupKey,
     GroupRecord,
-    NewCursor,
     StoredGroup,
     StoredGroupCursor,
     cursor_key,

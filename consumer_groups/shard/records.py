@@ -13,6 +13,7 @@ from sys import intern
 from typing import Final, NamedTuple
 
 from consumer_groups.assignment.partitions import Generation, GroupName, Partition
+from consumer_groups.coordinator.events import NewCursor
 from consumer_groups.coordinator.group_state import GroupState
 from consumer_groups.cursors import CursorPosition, as_part, decode_fields, encode_place, of_part
 from consumer_groups.shard.group_json import from_json, to_json
@@ -30,13 +31,6 @@ class GroupKey(NamedTuple):
     group: GroupName
     partition: Partition | None
     """Whose cursor it is; None: it is the group itself."""
-
-
-class NewCursor(NamedTuple):
-    """A cursor that is to be stored."""
-
-    partition: Partition
-    place: CursorPosition
 
 
 class GroupCursorRecord(NamedTuple):

@@ -15,12 +15,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from consumer_groups.assignment.assignors import Assignor
 from consumer_groups.assignment.partitions import Claim, Generation, InstanceId, MemberId, Partition
-from consumer_groups.coordinator.events import Beat, CommitRequested, ConnectionId, Join, Leave, Release
+from consumer_groups.coordinator.events import (
+    Beat,
+    ConnectionId,
+    Join,
+    Leave,
+    NewCursor,
+    Release,
+    StoreCursors,
+)
 from consumer_groups.coordinator.group_state import ClientId
 from consumer_groups.cursors import CURSOR_OFFSET_MAX, CursorPosition
-from consumer_groups.member.commits import CursorCommit
-from consumer_groups.shard.events import LookUpCursors, StoreCursors
-from consumer_groups.shard.records import NewCursor
+from consumer_groups.shard.events import LookUpCursors
 from envelope.limits import (
     CURSOR_INCARNATION_CHARS_MAX,
     CURSOR_METADATA_BYTES_MAX,
@@ -225,8 +231,9 @@ class PartitionCursor(_Part):
     metadata: Annotated[str, Field(max_length=CURSOR_METADATA_BYTES_MAX)] | None = None
 
     @classmethod
-    def of(cls, partition: Partition, place: CursorPosition) -> Self:
+    def of(cls, cursor: NewCursor) -> Self:
         """Return one cursor of a commit."""
+        partition, place = cursor
         return cls(stream=partition.stream, partition=partition.number, **place._asdict())
 
     def cursor(self) -> NewCursor:
@@ -251,7 +258,7 @@ class CommitCursors(ProtocolRequest):
     """Whether a cursor may go back."""
 
     @classmethod
-    def of(cls, group: str, request: CommitRequested, commit: CursorCommit, number: int) -> Self:
+    def of(cls, group: str, request: StoreCursors, number: int) -> Self:
         """Return a member's commit as request ``number`` of a connection."""
         return cls(
             id=number,
@@ -259,9 +266,9 @@ class CommitCursors(ProtocolRequest):
             member=request.member_id,
             generation=request.generation,
             number=request.request,
-            cursors=[PartitionCursor.of(claim.partition, place) for claim, place in commit.places],
+            cursors=[PartitionCursor.of(cursor) for cursor in request.cursors],
             instance=request.instance_id,
-            reset=commit.goes_back,
+            reset=request.is_reset,
         )
 
     def commit(self, connection: ConnectionId) -> StoreCursors:

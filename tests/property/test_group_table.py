@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer_groups.assignment.partitions import Generation, GroupName, Partition
+from consumer_groups.coordinator.events import NewCursor
 from consumer_groups.coordinator.group_state import GroupState
 from consumer_groups.cursors import CURSOR_OFFSET_MAX, CursorPosition
 from consumer_groups.shard.group_table import GroupTable
 from consumer_groups.shard.records import (
     GroupKey,
-    NewCursor,
     StoredGroup,
     StoredGroupCursor,
     cursor_key,

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from consumer_groups.assignment.partitions import Generation, GroupName, InstanceId, MemberId, Partition
-from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, Leave, Left, Release, Tick
+from consumer_groups.coordinator.events import (
+    Assignment,
+    Beat,
+    ConnectionId,
+    Leave,
+    Left,
+    NewCursor,
+    Release,
+    StoreCursors,
+    Tick,
+)
 from consumer_groups.coordinator.group_state import Share
 from consumer_groups.coordinator.sessions import NEVER
 from consumer_groups.cursors import CursorPosition
@@ -27,9 +37,7 @@ from consumer_groups.shard.events import (
     RequestFailed,
     ResetCursors,
     ShardEvent,
-    StoreCursors,
 )
-from consumer_groups.shard.records import NewCursor
 from envelope.group_errors import IllegalGeneration
 from envelope.types import MonotonicNs, StreamName
 from tests.support.group_coordination import REBALANCE, SECOND, SESSION

@@ -7,15 +7,21 @@ from random import Random
 import pytest
 
 from consumer_groups.assignment.partitions import Claim, Generation, MemberId, Partition
-from consumer_groups.coordinator.events import Assignment, ConnectionId, ExpiryCause, Release
+from consumer_groups.coordinator.events import (
+    Assignment,
+    ConnectionId,
+    ExpiryCause,
+    NewCursor,
+    Release,
+    StoreCursors,
+)
 from consumer_groups.coordinator.group_state import Grant, GroupState
 from consumer_groups.cursors import CursorPosition
-from consumer_groups.shard.events import StoreCursors, WriteNumber
+from consumer_groups.shard.events import WriteNumber
 from consumer_groups.shard.group_json import to_json
 from consumer_groups.shard.records import (
     GroupCursorRecord,
     GroupRecord,
-    NewCursor,
     cursor_key,
     cursor_record,
     group_key,

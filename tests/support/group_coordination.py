@@ -18,7 +18,6 @@ from consumer_groups.coordinator.events import (
     Assigned,
     Assignment,
     Beat,
-    CommitRequested,
     ConnectionId,
     Event,
     HeartbeatAnswered,
@@ -28,14 +27,17 @@ from consumer_groups.coordinator.events import (
     Leave,
     Loaded,
     MemberHeartbeat,
+    NewCursor,
     PartitionsChanged,
     Persist,
     Release,
     SetTimer,
+    StoreCursors,
     Tick,
 )
 from consumer_groups.coordinator.group_state import ClientId, GroupState
 from consumer_groups.coordinator.sessions import NEVER
+from consumer_groups.cursors import CursorPosition
 from consumer_groups.shard.group_json import from_json, to_json
 from envelope.types import MonotonicNs, StreamName
 
@@ -129,11 +131,11 @@ class Group:
         return answered
 
     def commit(self, member: str, *numbers: int, generation: int, request: int = 1) -> Action:
-        partitions = tuple(Partition(StreamName("orders"), number) for number in numbers)
-        connection, member_id = ConnectionId(member), MemberId(member)
-        (said,) = self.give(
-            CommitRequested(connection, member_id, request, Generation(generation), partitions)
+        cursors = tuple(
+            NewCursor(Partition(StreamName("orders"), number), CursorPosition(0)) for number in numbers
         )
+        connection, member_id = ConnectionId(member), MemberId(member)
+        (said,) = self.give(StoreCursors(connection, member_id, request, Generation(generation), cursors))
         return said
 
     def pass_time(self, ns: int) -> list[Action]:

@@ -19,8 +19,10 @@ from consumer_groups.coordinator.events import (
     ConnectionId,
     Join,
     Leave,
+    NewCursor,
     Release,
     SetTimer,
+    StoreCursors,
     Tick,
 )
 from consumer_groups.coordinator.group_state import GroupState
@@ -39,13 +41,12 @@ from consumer_groups.shard.events import (
     RequestFailed,
     ShardEvent,
     ShardWritten,
-    StoreCursors,
     StreamsChanged,
     Write,
     WriteRefused,
 )
 from consumer_groups.shard.group_table import GroupTable
-from consumer_groups.shard.records import GroupCursorRecord, GroupRecord, NewCursor, read_group_record
+from consumer_groups.shard.records import GroupCursorRecord, GroupRecord, read_group_record
 from consumer_groups.shard.shard import Shard
 from envelope.errors import JetstreamError, NotEnoughReplicas
 from envelope.types import MonotonicNs, Offset, StreamName, TimestampUs

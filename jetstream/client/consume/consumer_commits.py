@@ -90,11 +90,11 @@ class Committer:
                 wish.done.set_result(None)
 
     async def _store(self, commit: CursorCommit) -> None:
-        asked = self._member.commit(tuple(claim.partition for claim, _ in commit.places))
+        asked = self._member.commit(commit)
         if asked is None:
             raise MemberFenced(f"{self._member} has nothing to commit for")
         try:
-            await self._member.ask(partial(CommitCursors.of, self._group, asked, commit))
+            await self._member.ask(partial(CommitCursors.of, self._group, asked))
         except (PartitionNotOwned, IllegalGeneration):
             if len(commit.places) == 1:
                 raise

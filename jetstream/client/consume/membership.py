@@ -12,7 +12,6 @@ from typing import Final, Protocol, assert_never
 from consumer_groups.assignment.partitions import Claim, Partition
 from consumer_groups.coordinator.events import (
     Assigned,
-    CommitRequested,
     ConnectionId,
     CoordinatorRefusal,
     Join,
@@ -23,8 +22,10 @@ from consumer_groups.coordinator.events import (
     MemberRefused,
     Release,
     SetTimer,
+    StoreCursors,
     Tick,
 )
+from consumer_groups.member.commits import CursorCommit
 from consumer_groups.member.events import (
     CoordinatorFound,
     CoordinatorLost,
@@ -133,9 +134,9 @@ class GroupMembership:
             await _back_off(attempt)
             attempt += 1
 
-    def commit(self, partitions: tuple[Partition, ...]) -> CommitRequested | None:
-        """Return the next commit, to be asked until it is answered; None if there is no membership."""
-        return self._machine.commit(partitions)
+    def commit(self, commit: CursorCommit) -> StoreCursors | None:
+        """Return the request of a commit, to be asked until it is answered; None without a membership."""
+        return self._machine.commit(commit)
 
     def close(self) -> None:
         """Send nothing from now on: the session ends by itself."""

@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Final, Protocol, assert_never
 
 from consumer_groups.assignment.partitions import Claim, MemberId, Partition
+from consumer_groups.coordinator.events import NewCursor
 from consumer_groups.coordinator.group_state import MemberState, Share
 from consumer_groups.cursors import CursorPosition
 from consumer_groups.shard.events import GroupDescription, GroupsFound
 from consumer_groups.shard.records import GroupCursorRecord as StoredCursor
-from consumer_groups.shard.records import NewCursor
 from envelope.errors import JetstreamError, NotLeader, StreamOffline, UnavailableError
 from envelope.group_errors import UnknownGroup
 from envelope.internal_streams import INTERNAL_STREAMS, group_shard, is_group_shard

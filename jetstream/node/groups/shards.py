@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from typing import NamedTuple
 
 from consumer_groups.assignment.partitions import GroupName, Holder, StreamPartitions
-from consumer_groups.coordinator.events import ConnectionId
+from consumer_groups.coordinator.events import ConnectionId, NewCursor
 from consumer_groups.shard.events import (
     Answer,
     DeleteGroup,
@@ -20,7 +20,6 @@ from consumer_groups.shard.events import (
     RequestFailed,
     ResetCursors,
 )
-from consumer_groups.shard.records import NewCursor
 from envelope.errors import InvalidName, NotLeader, UnavailableError
 from envelope.internal_streams import group_shard, is_group_shard
 from envelope.subjects import validated_stream_name

@@ -10,7 +10,16 @@ from consumer_groups.assignment.partitions import (
     MemberId,
     Partition,
 )
-from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, Join, Leave, Left, Release
+from consumer_groups.coordinator.events import (
+    Assignment,
+    Beat,
+    ConnectionId,
+    Join,
+    Leave,
+    Left,
+    Release,
+    StoreCursors,
+)
 from consumer_groups.coordinator.group_state import ClientId
 from consumer_groups.shard.events import (
     Answer,
@@ -19,7 +28,6 @@ from consumer_groups.shard.events import (
     GroupRequest,
     LookUpCursors,
     RequestFailed,
-    StoreCursors,
 )
 from envelope.errors import Fenced, JetstreamError
 from envelope.group_errors import CursorBehind, IllegalGeneration, InstanceFenced

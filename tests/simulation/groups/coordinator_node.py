@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from consumer_groups.assignment.partitions import GroupName, MemberId
-from consumer_groups.coordinator.events import Assignment, ConnectionId, Join, SetTimer, Tick
+from consumer_groups.coordinator.events import Assignment, ConnectionId, Join, SetTimer, StoreCursors, Tick
 from consumer_groups.shard.events import (
     Answer,
     Asked,
@@ -22,7 +22,6 @@ from consumer_groups.shard.events import (
     ShardAction,
     ShardEvent,
     ShardWritten,
-    StoreCursors,
     Write,
     WriteNumber,
     WriteRefused,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from consumer_groups.assignment.partitions import MemberId, Partition
-from consumer_groups.shard.events import StoreCursors
+from consumer_groups.coordinator.events import StoreCursors
 from consumer_groups.shard.records import GroupCursorRecord, read_group_key
 from tests.simulation.groups.checks import Checks
 from tests.simulation.groups.shard_log import Entry

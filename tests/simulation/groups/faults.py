@@ -3,10 +3,9 @@
 from collections.abc import Callable
 
 from consumer_groups.assignment.partitions import GroupName, Partition
-from consumer_groups.coordinator.events import ConnectionId
+from consumer_groups.coordinator.events import ConnectionId, NewCursor
 from consumer_groups.cursors import CursorPosition
 from consumer_groups.shard.events import DeleteGroup, ResetCursors
-from consumer_groups.shard.records import NewCursor
 from tests.simulation.groups.coordinators import Coordinators
 from tests.simulation.groups.cursor_checks import OPERATOR, Origin
 from tests.simulation.groups.messages import Question

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from consumer_groups.assignment.partitions import Claim, Generation, GroupName, MemberId, Partition
+from consumer_groups.coordinator.events import NewCursor
 from consumer_groups.cursors import CursorPosition
-from consumer_groups.shard.records import GroupCursorRecord, NewCursor
+from consumer_groups.shard.records import GroupCursorRecord
 from tests.simulation.groups.cursor_checks import Origin
 from tests.simulation.groups.world import World
 

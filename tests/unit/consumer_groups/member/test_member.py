@@ -2,8 +2,19 @@
 
 import pytest
 
-from consumer_groups.assignment.partitions import Generation, MemberId, Partition
-from consumer_groups.coordinator.events import Beat, ConnectionId, Join, Leave, Left, Release, SetTimer
+from consumer_groups.assignment.partitions import Generation, MemberId
+from consumer_groups.coordinator.events import (
+    Beat,
+    ConnectionId,
+    Join,
+    Leave,
+    Left,
+    NewCursor,
+    Release,
+    SetTimer,
+)
+from consumer_groups.cursors import CursorPosition
+from consumer_groups.member.commits import CursorCommit
 from consumer_groups.member.coordinator_requests import ASK_AGAIN_NS_MAX, ASK_AGAIN_NS_MIN
 from consumer_groups.member.events import (
     Closed,
@@ -21,7 +32,6 @@ from consumer_groups.member.events import (
 from consumer_groups.member.member import CLAIMS_NAMED_MAX
 from envelope.errors import InvalidConfig, JetstreamError, NotLeader, UnavailableError
 from envelope.group_errors import IllegalGeneration, InstanceFenced, MemberFenced
-from envelope.types import StreamName
 from tests.support.group_membership import Members, Reader, claim, refusal, subscribed
 
 A, B = claim(0, 1), claim(1, 1)
@@ -350,18 +360,19 @@ def test_what_is_told_of_a_membership_that_was_left_starts_nothing() -> None:
 def test_commits_are_numbered_and_say_what_was_heard() -> None:
     reader = a_member()
     reader.assigned(4, A, B)
-    partition = Partition(StreamName("orders"), 0)
-    first, second = (reader.machine.commit([partition]) for _ in range(2))
+    commit = CursorCommit(((A, CursorPosition(7)),), goes_back=True)
+    first, second = (reader.machine.commit(commit) for _ in range(2))
     assert first is not None
     assert second is not None
     assert (first.request, second.request) == (1, 2)
-    assert (first.member_id, first.generation, first.partitions) == ("a.1", 4, (partition,))
+    assert (first.member_id, first.generation) == ("a.1", 4)
+    assert (first.cursors, first.is_reset) == ((NewCursor(A.partition, CursorPosition(7)),), True)
 
 
 def test_who_is_no_member_has_nothing_to_commit() -> None:
     reader = Reader()
     reader.subscribe()
-    assert reader.machine.commit([A.partition]) is None
+    assert reader.machine.commit(CursorCommit(((A, CursorPosition(7)),), goes_back=False)) is None
 
 
 # --- with a coordinator -------------------------------------------------------------------------------

@@ -3,11 +3,10 @@
 import pytest
 
 from consumer_groups.assignment.partitions import Claim, MemberId, Partition
-from consumer_groups.coordinator.events import Assignment
+from consumer_groups.coordinator.events import Assignment, NewCursor
 from consumer_groups.cursors import CURSOR_OFFSET_MAX, CursorPosition
 from consumer_groups.shard import commits
 from consumer_groups.shard.events import CursorsCommitted, DeleteGroup, Done, ResetCursors
-from consumer_groups.shard.records import NewCursor
 from envelope.errors import InvalidCursor, JetstreamError, LimitReached, NotEnoughReplicas
 from envelope.group_errors import CursorBehind, IllegalGeneration, MemberFenced, PartitionNotOwned
 from envelope.limits import CURSOR_METADATA_BYTES_MAX

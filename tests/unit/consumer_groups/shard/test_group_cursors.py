@@ -3,13 +3,13 @@
 import pytest
 
 from consumer_groups.assignment.partitions import Generation, GroupName, Partition
+from consumer_groups.coordinator.events import NewCursor
 from consumer_groups.coordinator.group_state import GroupState
 from consumer_groups.cursors import CURSOR_OFFSET_MAX, CursorPosition
 from consumer_groups.shard.group_table import GroupTable
 from consumer_groups.shard.records import (
     GroupCursorRecord,
     GroupKey,
-    NewCursor,
     StoredGroup,
     StoredGroupCursor,
     cursor_key,

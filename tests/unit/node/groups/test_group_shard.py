@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from consumer_groups.assignment.partitions import Generation, GroupName, MemberId, Partition, StreamPartitions
-from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, Join
+from consumer_groups.coordinator.events import Assignment, Beat, ConnectionId, Join, NewCursor, StoreCursors
 from consumer_groups.coordinator.group_state import ClientId
 from consumer_groups.cursors import CursorPosition
 from consumer_groups.shard.events import (
@@ -19,9 +19,7 @@ from consumer_groups.shard.events import (
     HeartbeatAnswer,
     LookUpCursors,
     RequestFailed,
-    StoreCursors,
 )
-from consumer_groups.shard.records import NewCursor
 from envelope.errors import DiskFull, NotEnoughReplicas, NotLeader
 from envelope.internal_streams import group_shard
 from envelope.types import LeaderEpoch, StreamName
