@@ -10,6 +10,7 @@ from jetstream.cli.output.console import (
     print_json,
     print_line,
     print_properties,
+    print_result,
     print_table,
 )
 from jetstream.cli.program.help_text import Json, StreamArgument
@@ -44,7 +45,7 @@ async def list_cursors(
         found = await client.cursors.list(consumer, stream)
     if as_json:
         for cursor in found:
-            print_json(cursor.model_dump(mode="json"))
+            print_json(cursor)
         return
     columns = ("consumer", "stream", "next offset", "committed", "metadata")
     rows = ((each.consumer, each.stream, each.offset, _when(each), each.metadata) for each in found)
@@ -58,7 +59,7 @@ async def get(
     async with connected(nats) as client:
         cursor = await client.cursors.get(consumer, stream)
     if as_json:
-        print_json(cursor.model_dump(mode="json"))
+        print_json(cursor)
     elif cursor.offset is None:
         print_line(f"{consumer} has no cursor in {stream}")
     else:
@@ -86,7 +87,7 @@ async def set_cursor(
         await client.cursors.commit(consumer, stream, offset, metadata=metadata)
         stored = await client.cursors.get(consumer, stream) if as_json else None
     if stored is not None:
-        print_json(stored.model_dump(mode="json"))
+        print_json(stored)
     else:
         print_line(f"{consumer} goes on at offset {offset} of {stream}")
 
@@ -97,10 +98,11 @@ async def delete(
     """Delete a consumer's cursor in a stream: it begins anew when it starts again."""
     async with connected(nats) as client:
         await client.cursors.delete(consumer, stream)
-    if as_json:
-        print_json(CursorInfo(consumer=consumer, stream=stream, offset=None).model_dump(mode="json"))
-    else:
-        print_line(f"deleted the cursor of {consumer} in {stream}")
+    print_result(
+        CursorInfo(consumer=consumer, stream=stream, offset=None),
+        f"deleted the cursor of {consumer} in {stream}",
+        as_json,
+    )
 
 
 def _when(cursor: CursorInfo) -> str:

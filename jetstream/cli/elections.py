@@ -8,7 +8,7 @@ import typer
 from envelope.errors import JetstreamError
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
-from jetstream.cli.output.console import print_json, print_line, print_table
+from jetstream.cli.output.console import print_result, print_table
 from jetstream.cli.program.help_text import Json, StreamArgument
 from jetstream.client.connection import JetstreamClient
 from metadata.api.responses import ElectLeaderResponse, StreamInfo
@@ -42,12 +42,11 @@ async def elect(
                 raise typer.Exit(1)
         body: dict[str, object] = {"name": name, "node": unclean, "unclean": True}
         done = await client.requests.ask("stream.elect", body, ElectLeaderResponse)
-    if as_json:
-        print_json(done.model_dump(mode="json"))
-    else:
-        print_line(
-            f"{done.leader} leads {done.name} in epoch {done.leader_epoch}; given up: {_given_up(done)}"
-        )
+    print_result(
+        done,
+        f"{done.leader} leads {done.name} in epoch {done.leader_epoch}; given up: {_given_up(done)}",
+        as_json,
+    )
 
 
 def _given_up(done: ElectLeaderResponse) -> str:

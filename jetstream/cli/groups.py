@@ -16,6 +16,7 @@ from jetstream.cli.output.console import (
     print_json,
     print_line,
     print_properties,
+    print_result,
     print_table,
     run_async,
 )
@@ -57,7 +58,7 @@ async def list_groups(
         found = await client.groups.list(prefix)
     if as_json:
         for group in found:
-            print_json(group.model_dump(mode="json"))
+            print_json(group)
         return
     columns = ("group", "members", "generation", "shard")
     rows = ((group.group, group.members, group.generation, group.shard) for group in found)
@@ -72,7 +73,7 @@ async def info(nats: NatsOptions, group: GroupArgument, as_json: Json = False) -
     async with connected(nats) as client:
         found = await client.groups.info(group)
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(found)
     else:
         _show(found)
 
@@ -307,10 +308,7 @@ def delete(
 async def _delete(nats: NatsOptions, group: str, force: bool, as_json: bool) -> None:
     async with connected(nats) as client:
         await client.groups.delete(group, force=force)
-    if as_json:
-        print_json({"group": group})
-    else:
-        print_line(f"deleted group {group}")
+    print_result({"group": group}, f"deleted group {group}", as_json)
 
 
 def _when(moment: datetime) -> str:

@@ -6,7 +6,7 @@ import typer
 
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
-from jetstream.cli.output.console import print_json, print_line, print_table
+from jetstream.cli.output.console import print_json, print_result, print_table
 from jetstream.cli.program.help_text import Json, StreamArgument
 from metadata.api.responses import MovesResponse, RemoveNodeResponse
 
@@ -81,17 +81,14 @@ async def remove(nats: NatsOptions, node: _NodeArgument, as_json: Json = False) 
     """Forget a node that holds nothing and does not come back; a voter of the metadata log always stays."""
     async with connected(nats) as client:
         answer = await client.requests.ask("cluster.remove", {"node": node}, RemoveNodeResponse)
-    if as_json:
-        print_json(answer.model_dump(mode="json"))
-    else:
-        print_line(f"forgot node {answer.node}")
+    print_result(answer, f"forgot node {answer.node}", as_json)
 
 
 async def _move(nats: NatsOptions, operation: str, body: dict[str, object], as_json: bool) -> None:
     async with connected(nats) as client:
         answer = await client.requests.ask(operation, body, MovesResponse)
     if as_json:
-        print_json(answer.model_dump(mode="json"))
+        print_json(answer)
         return
     rows = (
         (

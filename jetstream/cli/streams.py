@@ -14,6 +14,7 @@ from jetstream.cli.output.console import (
     print_json,
     print_line,
     print_properties,
+    print_result,
     print_table,
     run_async,
 )
@@ -71,7 +72,7 @@ async def create(
     async with connected(nats) as client:
         stream = await client.streams.create(name, subject, **config)
     if as_json:
-        print_json(stream.model_dump(mode="json"))
+        print_json(stream)
         return
     what = "created" if stream.created else "found"
     parts = "" if isinstance(stream, StreamInfo) else f" in {len(stream.partitions)} partitions"
@@ -91,7 +92,7 @@ async def list_streams(
         streams = await client.streams.list(prefix, internal=internal)
     if as_json:
         for stream in streams:
-            print_json(stream.model_dump(mode="json"))
+            print_json(stream)
         return
     _print_summaries(f"{len(streams):,} stream{'' if len(streams) == 1 else 's'}", streams)
 
@@ -166,10 +167,7 @@ async def truncate(
     """Remove the oldest records for good: all below an offset, at most up to the high watermark."""
     async with connected(nats) as client:
         done = await client.streams.truncate(name, before)
-    if as_json:
-        print_json(done.model_dump(mode="json"))
-    else:
-        print_line(f"stream {name} now begins at offset {done.log_start_offset}")
+    print_result(done, f"stream {name} now begins at offset {done.log_start_offset}", as_json)
 
 
 def delete(
@@ -188,7 +186,7 @@ async def _delete(nats: NatsOptions, name: str, as_json: bool) -> None:
     async with connected(nats) as client:
         done = await client.streams.delete(name)
     if as_json:
-        print_json(done.model_dump(mode="json"))
+        print_json(done)
     else:
         parts = "" if isinstance(done, DeleteStreamResponse) else f" with {len(done.partitions)} partitions"
         print_line(f"deleted stream {name}{parts}")
@@ -197,7 +195,7 @@ async def _delete(nats: NatsOptions, name: str, as_json: bool) -> None:
 def _show(stream: StreamInfo | PartitionedStreamInfo, as_json: bool) -> None:
     """Print everything known of a stream."""
     if as_json:
-        print_json(stream.model_dump(mode="json"))
+        print_json(stream)
     elif isinstance(stream, StreamInfo):
         _show_one(stream)
     else:

@@ -9,7 +9,7 @@ from envelope.errors import InvalidConfig
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.quantities import size_text
-from jetstream.cli.output.console import print_json, print_line, print_table
+from jetstream.cli.output.console import print_json, print_result, print_table
 from jetstream.cli.program.help_text import Json, StreamArgument
 from jetstream.node.settings.node_config import ENV_PREFIX
 from jetstream.tier.object_store import ObjectStore, without_secrets
@@ -101,7 +101,8 @@ async def restore(
     """
     async with connected(nats) as client:
         stream = await client.streams.restore(name, incarnation, replicas)
-    if as_json:
-        print_json(stream.model_dump(mode="json"))
-    else:
-        print_line(f"restored stream {name}: offsets {stream.log_start_offset} to {stream.log_end_offset}")
+    print_result(
+        stream,
+        f"restored stream {name}: offsets {stream.log_start_offset} to {stream.log_end_offset}",
+        as_json,
+    )

@@ -13,6 +13,7 @@ from typing import Final
 
 import typer
 import uvloop
+from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -39,12 +40,21 @@ def notice_console() -> Console:
 
 def print_json(value: object) -> None:
     """Print one JSON document on one line, at once (a reader may be waiting at the other end of a pipe)."""
-    print(json.dumps(value, ensure_ascii=False, separators=(",", ":")), flush=True)
+    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    print(json.dumps(plain, ensure_ascii=False, separators=(",", ":")), flush=True)
 
 
 def print_line(text: str) -> None:
     """Print one plain line, at once."""
     print(text, flush=True)
+
+
+def print_result(result: object, text: str, as_json: bool) -> None:
+    """Print what was done: for machines ``result``, as `print_json`, for people ``text``."""
+    if as_json:
+        print_json(result)
+    else:
+        print_line(text)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -11,7 +11,7 @@ import typer
 from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.quantities import parse_duration, parse_size
 from jetstream.cli.options.socket_options import SocketOptions
-from jetstream.cli.output.console import print_json, print_line
+from jetstream.cli.output.console import print_result
 from jetstream.cli.pipelines.options import (
     RUN_PANEL,
     PipelineSource,
@@ -187,10 +187,7 @@ def merge(
         while merge_small_files(store, final_merges, files.settings()):
             pass
         after = len(store.manifest.files)
-    if as_json:
-        print_json({"files_before": before, "files": after})
-    else:
-        print_line(f"merged {before:,} files into {after:,}")
+    print_result({"files_before": before, "files": after}, f"merged {before:,} files into {after:,}", as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,10 +229,7 @@ def backfill(
 
     backfill_pipeline.manifest_of(archive)
     run_batch(spark, job, as_json=as_json)
-    if as_json:
-        print_json({"rows": rows})
-    else:
-        print_line(f"{rows:,} rows")
+    print_result({"rows": rows}, f"{rows:,} rows", as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,14 @@ from jetstream.cli.serve.cluster_directory import (
 )
 from jetstream.cli.serve.data_directory import EMBEDDED_NATS_DIRECTORY
 from jetstream.cli.serve.local_cluster import LocalCluster, NodeChange, local_cluster
-from jetstream.cli.serve.running import Embedded, end_of_server_sets, say, say_stopping, signals_set
+from jetstream.cli.serve.running import (
+    Embedded,
+    end_of_server_sets,
+    say,
+    say_endpoint,
+    say_stopping,
+    signals_set,
+)
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 
 SOCKET_PORT_DEFAULT: Final = 9292
@@ -125,22 +132,15 @@ async def _begin(
     async with connected(nats) as client:
         await cluster.until_ready(client)
     if embedded:
-        _say_endpoint("nats", nats.urls[0], as_json)
+        say_endpoint("nats", nats.urls[0], as_json)
     for name, node in cluster.nodes.items():
         if as_json:
             print_json({"event": "node", "node": name, "pid": node.pid, "endpoints": node.endpoints})
         else:
             where = ", ".join(f"{kind} {address}" for kind, address in node.endpoints.items())
             print_line(f"{f'node {name}':<8} {where}, process {node.pid}")
-    _say_endpoint("data", str(directory.path), as_json)
+    say_endpoint("data", str(directory.path), as_json)
     say("ready", as_json)
-
-
-def _say_endpoint(name: str, address: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"event": "endpoint", "endpoint": name, "address": address})
-    else:
-        print_line(f"{name:<8} {address}")
 
 
 def _tell(change: NodeChange, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from jetstream.cli.options.nats_options import NatsAccess, NatsOptions, server_urls
-from jetstream.cli.output.console import print_json, print_line, run_async
+from jetstream.cli.output.console import run_async
 from jetstream.cli.program.help_text import Json
 from jetstream.cli.serve.cluster import ClusterPlan, check_node_count, serve_cluster
 from jetstream.cli.serve.data_directory import EMBEDDED_NATS_DIRECTORY, claim_data_directory
@@ -21,6 +21,7 @@ from jetstream.cli.serve.running import (
     Interruptible,
     end_of_server_sets,
     say,
+    say_endpoint,
     say_stopping,
     signals_set,
 )
@@ -222,10 +223,7 @@ def _announce(node: Node, config: NodeConfig, embedded: bool, as_json: bool) -> 
         endpoints.insert(0, ("nats", config.nats.urls[0]))
     endpoints.append(("data", str(config.data.resolve())))
     for name, address in endpoints:
-        if as_json:
-            print_json({"event": "endpoint", "endpoint": name, "address": address})
-        else:
-            print_line(f"{name:<8} {address}")
+        say_endpoint(name, address, as_json)
     say("ready", as_json)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from envelope.errors import UnavailableError
-from jetstream.cli.output.console import notice, print_json, print_line
+from jetstream.cli.output.console import notice, print_json, print_result
 from jetstream.cli.serve.data_directory import EMBEDDED_NATS_DIRECTORY
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 
@@ -108,10 +108,12 @@ def end_of_server_sets(stop: asyncio.Event, server: EmbeddedNatsServer, embedded
 
 def say(event: str, as_json: bool) -> None:
     """Print an event that has no details."""
-    if as_json:
-        print_json({"event": event})
-    else:
-        print_line(event)
+    print_result({"event": event}, event, as_json)
+
+
+def say_endpoint(name: str, address: str, as_json: bool) -> None:
+    """Print where the node listens, or keeps its data."""
+    print_result({"event": "endpoint", "endpoint": name, "address": address}, f"{name:<8} {address}", as_json)
 
 
 def say_stopping(as_json: bool) -> None:
