@@ -7,7 +7,7 @@ protection and time, but no data.
 `DurabilityMarkers` writes the two state files of a log: the checkpoint and the epochs.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from envelope.errors import CorruptDataError
@@ -47,15 +47,7 @@ class Checkpoint:
 
     def encode(self) -> dict[str, Json]:
         """Return the content of the state file."""
-        return {
-            "log_start_offset": self.log_start_offset,
-            "synced_end": self.synced_end,
-            "segment_base": self.segment_base,
-            "synced_position": self.synced_position,
-            "last_epoch": self.last_epoch,
-            "clean": self.clean,
-            "committed": self.committed,
-        }
+        return asdict(self)
 
 
 def decode_checkpoint(state: dict[str, Json]) -> Checkpoint:

@@ -10,7 +10,7 @@ log has no record that a tombstone below ``purged_end`` has deleted, whether tha
 Tombstones below ``waiting_end``, where the log was clean at ``waiting_since``, wait for their retention.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from envelope.errors import CorruptDataError
@@ -80,12 +80,7 @@ class CompactionState:
 
     def encode(self) -> dict[str, Json]:
         """Return the content of the state file."""
-        return {
-            "cleaned_end": self.cleaned_end,
-            "purged_end": self.purged_end,
-            "waiting_end": self.waiting_end,
-            "waiting_since": self.waiting_since,
-        }
+        return asdict(self)
 
 
 def decode_compaction(state: dict[str, Json]) -> CompactionState:

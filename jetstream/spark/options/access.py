@@ -132,27 +132,21 @@ class ClusterAccess:
             ConnectionLost: NATS cannot be reached; raised by the block.
             InvalidConfig: a file that is not there, or not what it should be.
         """
-        return connect_blocking(
-            *self.servers,
-            socket=self.sockets or None,
-            socket_token=_revealed(self.token),
-            socket_tls=_authorities(self.tls_ca),
-            short_circuit_reads=self.short_circuit_reads,
-            api_prefix=self.api_prefix,
-            **self._nats_options(),
-        )
+        return connect_blocking(*self.servers, **self._connect_options())
 
     def connect(self) -> AbstractAsyncContextManager[JetstreamClient]:
         """Return the same for an ``async with`` block."""
-        return connect(
-            *self.servers,
-            socket=self.sockets or None,
-            socket_token=_revealed(self.token),
-            socket_tls=_authorities(self.tls_ca),
-            short_circuit_reads=self.short_circuit_reads,
-            api_prefix=self.api_prefix,
+        return connect(*self.servers, **self._connect_options())
+
+    def _connect_options(self) -> dict[str, Any]:
+        return {
+            "socket": self.sockets or None,
+            "socket_token": _revealed(self.token),
+            "socket_tls": _authorities(self.tls_ca),
+            "short_circuit_reads": self.short_circuit_reads,
+            "api_prefix": self.api_prefix,
             **self._nats_options(),
-        )
+        }
 
     def _nats_options(self) -> dict[str, Any]:
         options = self.nats.connect_options()
