@@ -162,11 +162,17 @@ class Election:
     # --- recovery -----------------------------------------------------------------------------------------
 
     def recover(self, highest: Term, now: MonotonicNs, *, is_new_group: bool) -> None:
-        """Go behind the highest term that any voter is in; without a vote, unless the group is new (R14)."""
+        """Go behind the highest term that any voter is in; without a vote, unless the group is new (R14).
+
+        A new group has no leader to wait for, and all its voters are there: it elects one soon.
+        """
         if highest > 0 or not is_new_group:
             self._enter(Term(highest + 1), now)
         self.recovery_term = Term(0) if is_new_group else self.term
-        self.timer.restart(self.term, now)
+        if is_new_group:
+            self.timer.nobody_leads(self.term, now)
+        else:
+            self.timer.restart(self.term, now)
 
     # --- the leader ---------------------------------------------------------------------------------------
 
@@ -188,7 +194,7 @@ class Election:
     def leader_died(self, now: MonotonicNs) -> None:
         """Forget the leader, for nothing listens where it was, and ask for an election soon."""
         self.leader = self._leader_heard_at = None
-        self.timer.leader_died(self.term, now)
+        self.timer.nobody_leads(self.term, now)
 
     def step_down(self, now: MonotonicNs) -> None:
         """Stop leading without another leader in sight."""

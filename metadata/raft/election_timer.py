@@ -41,7 +41,7 @@ class ElectionTimer:
         self._attempt += 1
         self.restart(term, now)
 
-    def leader_died(self, term: Term, now: MonotonicNs) -> None:
+    def nobody_leads(self, term: Term, now: MonotonicNs) -> None:
         """Wait for a part of a heartbeat interval: others may know it, too, and ask at once."""
         self.at = self._after(now, self._settings.heartbeat_interval_ns * self._fraction(term))
 

@@ -185,6 +185,15 @@ def test_a_group_of_which_nobody_has_an_entry_is_new() -> None:
     assert voter.raft.term == 1
 
 
+def test_a_new_group_waits_for_no_leader_and_another_does() -> None:
+    voter = without_disk()
+    voter.receive(answer("b", 0, is_empty=True), answer("c", 0, is_empty=True))
+    answered_at = voter.clock.now
+    assert voter.tick() == [pre_vote_request(A, B, 0), pre_vote_request(A, C, 0)]
+    assert voter.clock.now <= answered_at + HEARTBEAT
+    assert recovering().raft.wake_at >= TIMEOUT
+
+
 def test_in_a_new_group_it_votes_behind_every_term_that_was_answered() -> None:
     """The others may have stood for election, and it may have voted for one of them."""
     voter = without_disk()
