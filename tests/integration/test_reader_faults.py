@@ -46,6 +46,10 @@ ATTEMPTS: Final = 3
 
 SAMPLED: Final = 3
 """One in so many flips is tried; the deep tests flip every bit of whole conversations."""
+
+SELDOM: Final = 17
+"""One in so many places or faults is tried in the test command."""
+
 EVERYTHING: Final = ReadRange("s")
 ONE_KEY: Final = ReadRange("s", wanted=Wanted(key="one"))
 """Of these three batches the second is left out as a whole."""
@@ -218,13 +222,16 @@ def harmful(held: Conversation, found: Sequence[tuple[Fault, str, int]]) -> set[
     return {(*held.field_at(fault.at), outcome) for fault, outcome, _ in found if outcome != EXACT}
 
 
-def test_a_connection_that_is_cut_before_any_byte_is_resumed_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "one_in", [SELDOM, pytest.param(2, marks=pytest.mark.slow("tests/integration/test_reader_faults.py"))]
+)
+def test_a_connection_that_is_cut_before_any_byte_is_resumed_there(tmp_path: Path, one_in: int) -> None:
     async def test() -> None:
         async with a_small_stream(tmp_path) as (_, node):
             held = await conversation(node, EVERYTHING)
             assert [record.offset for record in held.records] == list(range(12))
             assert len(held.frames()) >= FIRST_FETCH + 3, "a fetch for each batch"
-            found = await outcomes(node, held, map(Cut, held.places(of_bodies=12)[::2]), UNHURRIED_S)
+            found = await outcomes(node, held, map(Cut, held.places(of_bodies=12)[::one_in]), UNHURRIED_S)
             assert {(outcome, connections) for _, outcome, connections in found} == {(EXACT, 2)}
 
     run(test())
@@ -336,9 +343,10 @@ def test_a_body_that_comes_slowly_is_waited_for(tmp_path: Path) -> None:
         async with a_small_stream(tmp_path) as (_, node):
             held = await conversation(node, EVERYTHING)
             first_body = held.frames()[FIRST_FETCH][1]
-            slowly = Trickle(first_body, pieces=50, piece_bytes=20, every_s=0.1)
-            assert slowly.pieces * slowly.every_s > 2 * DEADLINE_S + 0.5
-            assert await with_fault(node, held, slowly) == (EXACT, 1)
+            slowly = Trickle(first_body, pieces=50, piece_bytes=20, every_s=0.05)
+            deadline_s = DEADLINE_S / 2
+            assert slowly.pieces * slowly.every_s > 2 * deadline_s + 0.5
+            assert await with_fault(node, held, slowly, deadline_s) == (EXACT, 1)
 
     run(test())
 
@@ -377,7 +385,11 @@ async def _follow_once(
         return got
 
 
-def test_a_fault_in_an_empty_answer_at_the_end_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "one_in",
+    [SELDOM, pytest.param(SAMPLED, marks=pytest.mark.slow("tests/integration/test_reader_faults.py"))],
+)
+def test_a_fault_in_an_empty_answer_at_the_end_loses_nothing(tmp_path: Path, one_in: int) -> None:
     """The reader waits at the end of the stream; the answer that says so arrives damaged, or half of it."""
 
     async def test() -> None:
@@ -391,7 +403,7 @@ def test_a_fault_in_an_empty_answer_at_the_end_loses_nothing(tmp_path: Path) -> 
             faults: list[Fault] = [Cut(at) for at in range(start, end)]
             faults += [Flip(at, chance.choice(BITS)) for at in range(start, end)]
             faults += [flip for flip in held.flipped_digits() if flip.at >= start]
-            for fault in faults[::SAMPLED]:
+            for fault in faults[::one_in]:
                 [first, _] = await follow_with_fault(js, node, held, fault)
                 assert first.value == b"%r" % fault
 
