@@ -82,8 +82,8 @@ def test_a_pause_of_this_node_is_no_silence_of_its_peers(loop: str) -> None:
     async def test() -> None:
         a = SessionNode(A, HASTY)
         async with process_beside(a):
-            for number in range(3):
-                threading.Event().wait(3 * HASTY.leader_timeout_ns / 1e9)  # the loop stands still
+            for number in range(2):
+                threading.Event().wait(2 * HASTY.leader_timeout_ns / 1e9)  # the loop stands still
                 a.sessions.fetch(B, NAME, LIFE, fetch_from(number))
                 await a.story.until_answered(number + 1)
             assert a.story.told == []

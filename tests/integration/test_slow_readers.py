@@ -112,7 +112,13 @@ RECORDS: Final = 60
 KEEP_OFTEN: Final = {"maintenance_interval": timedelta(milliseconds=50)}
 
 
-@pytest.mark.parametrize("how", ["truncate", "retention"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "truncate",
+        pytest.param("retention", marks=pytest.mark.slow("tests/integration/test_slow_readers.py")),
+    ],
+)
 def test_a_body_whose_segment_is_removed_arrives_whole_when_the_reader_goes_on(
     tmp_path: Path, how: str
 ) -> None:
@@ -172,7 +178,13 @@ async def check_overtaken(directory: Path, how: str) -> None:
         assert reader.next_offset == len(got)
 
 
-@pytest.mark.parametrize("how", ["truncate", "retention"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "retention",
+        pytest.param("truncate", marks=pytest.mark.slow("tests/integration/test_slow_readers.py")),
+    ],
+)
 def test_a_reader_that_removal_has_overtaken_is_told_after_what_it_had(tmp_path: Path, how: str) -> None:
     run(check_overtaken(tmp_path, how))
 

@@ -20,6 +20,7 @@ from jetstream.node.readers.server import SocketSettings
 from jetstream.protocol.liveness import Patience
 from jetstream.protocol.requests import Fetch
 from metadata.node.peers.accepting import StreamServer, listeners
+from tests.support.clocks import ForwardClock
 from tests.support.sockets import WAIT_SECONDS, RawPeer, World, asked, run, serving, until
 
 MILLISECOND = 1_000_000
@@ -302,8 +303,8 @@ def test_a_waiting_reader_is_not_idle(tmp_path: Path) -> None:
 
 def test_a_reader_that_stops_reading_holds_only_itself(tmp_path: Path, loop: str) -> None:
     async def test() -> None:
-        patience = Patience(stalled_ns=1500 * MILLISECOND)
-        async with serving(tmp_path / "data", SocketSettings(patience=patience)) as world:
+        clock = ForwardClock()
+        async with serving(tmp_path / "data", clock=clock) as world:
             stream = world.stream("s")
             stream.add(*([os.urandom(1000)] * 1000 for _ in range(40)))
             stalled = [RawPeer(world.port, receive_buffer=4096) for _ in range(10)]
@@ -317,7 +318,8 @@ def test_a_reader_that_stops_reading_holds_only_itself(tmp_path: Path, loop: str
             assert len([batch async for batch in world.batches(ReadRange("s"))]) == 40
             assert resident_bytes() - before < 150 * MIB  # the one reader's own prefetch included
             # They are closed when their patience is over, and give their segment back.
-            await until(lambda: world.server.connections == 1)
+            await world.cut_off(clock, 10)
+            assert world.server.connections == 1
             assert world.server.counters.connections_overdue == 10
             for peer in stalled:
                 peer.close()
@@ -334,6 +336,7 @@ def test_a_peer_that_floods_without_reading_is_bounded(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path / "data") as world:
             world.stream("s").add([b"a"])
+            world.narrow()
             peer = RawPeer(world.port, receive_buffer=4096)
             await peer.ask(op="hello", id=0, protocol=1)
             before = resident_bytes()

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader
 from jetstream.protocol.frames import encode_head
 from jetstream.protocol.liveness import Patience
+from tests.support.clocks import ForwardClock
 from tests.support.nats_identities import TlsFiles
 from tests.support.page_cache import empty_page_cache
 from tests.support.sockets import RawPeer, World, asked, run, serving, until
@@ -149,12 +149,6 @@ def test_a_reader_over_tls_survives_a_server_that_restarts(
     run(test(), loop)
 
 
-def narrow(world: World, kept: int = 32 * KIB) -> None:
-    """Have the kernel take little on connections from now on, so that what is sent waits with us."""
-    (acceptor,) = world.server._acceptors
-    acceptor._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kept)
-
-
 def resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
@@ -164,11 +158,11 @@ def test_a_reader_over_tls_that_stops_reading_holds_little_memory(
     tmp_path: Path, tls_files: TlsFiles, loop: str
 ) -> None:
     async def test() -> None:
-        patience = Patience(stalled_ns=3000 * MILLISECOND)
-        async with serving(tmp_path / "data", settings(tls_files, patience=patience)) as world:
+        clock = ForwardClock()
+        async with serving(tmp_path / "data", settings(tls_files), clock=clock) as world:
             stream = world.stream("s")
             stream.add(*([os.urandom(1000)] * 1000 for _ in range(40)))
-            narrow(world)
+            world.narrow()
             stalled = [await tls_peer(world, tls_files, receive_buffer=4096) for _ in range(10)]
             connections = [connection._line for connection in world.server._connections]
             before = resident_bytes()
@@ -182,7 +176,8 @@ def test_a_reader_over_tls_that_stops_reading_holds_little_memory(
             assert len(await values(reader(world, SocketAccess(tls=context(tls_files))))) == 40_000
             assert max(line.unsent for line in connections) < 70 * KIB
             assert resident_bytes() - before < 150 * MIB  # most of it is what the one reader has read
-            await until(lambda: world.server.connections == 1)
+            await world.cut_off(clock, 10)
+            assert world.server.connections == 1
             assert world.server.counters.connections_overdue == 10
             for peer in stalled:
                 peer.close()
@@ -198,7 +193,7 @@ def test_a_reader_over_tls_that_went_to_sleep_gets_all_of_it_later(
             stream = world.stream("s")
             stream.add(*([os.urandom(1000)] * 1000 for _ in range(20)))
             expected = stream.log.reader.read(Offset(0), 64 * MIB, stream.high_watermark)
-            narrow(world)
+            world.narrow()
             peer = await tls_peer(world, tls_files, receive_buffer=64 * KIB)
             for number in (1, 2):
                 await peer.request(op="fetch", id=number, stream="s", offset=0, max_bytes=64 * MIB)
@@ -222,7 +217,7 @@ def test_the_end_of_an_answer_that_found_the_socket_full_follows_when_there_is_r
             stream = world.stream("s")
             stream.add([os.urandom(20_000)])
             expected = stream.log.reader.read(Offset(0), MIB, stream.high_watermark)
-            narrow(world)
+            world.narrow()
             peer = await tls_peer(world, tls_files, receive_buffer=4096)
             (connection,) = world.server._connections
             asked_for = 0
@@ -291,7 +286,7 @@ def test_a_certificate_with_a_chain_that_fills_the_socket_is_shown_whole(
         chain.write_bytes(tls_files.server_certificate.read_bytes() + tls_files.ca.read_bytes() * 120)
         long = replace(tls_files, server_certificate=chain)
         async with serving(tmp_path / "data", settings(long)) as world:
-            narrow(world, 4 * KIB)
+            world.narrow(4 * KIB)
             peer = TlsPeer(world.port, context(tls_files), receive_buffer=4096)
             await RawPeer.send(peer, peer.client_hello())
             await until(lambda: any(connection._line.unsent for connection in world.server._connections))

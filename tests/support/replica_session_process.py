@@ -17,6 +17,7 @@ from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.peers.session_ends import PeerSessionSettings
 from jetstream.replica.wire import FetchMessage
 from metadata.node.peers.dialling import Address
+from tests.support.forked_process import ForkedProcess
 from tests.support.replica_sessions import LOOPBACK, MS, A, B, SessionNode, batches, with_body
 
 
@@ -44,23 +45,21 @@ async def _run(port_of_a: int, leader_timeout_ms: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def process_beside(
-    node: SessionNode, leader_timeout_ms: int = 60_000
-) -> AsyncIterator[asyncio.subprocess.Process]:
+async def process_beside(node: SessionNode, leader_timeout_ms: int = 60_000) -> AsyncIterator[ForkedProcess]:
     """Start ``node``, which is a, and beside it such a process; both are over at the end."""
-    command = (sys.executable, "-m", __name__, str(node.address.port), str(leader_timeout_ms))
-    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    arguments = (str(node.address.port), str(leader_timeout_ms))
+    process = ForkedProcess(__name__, arguments, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None, "it is a pipe"
-        port = await process.stdout.readline()
+        with process.stdout:
+            port = await asyncio.to_thread(process.stdout.readline)
         node.start({B: Address(LOOPBACK, int(port))})
         await node.story.until_told("connected", of=B)
         node.story.forget()
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):  # the test has killed it
-            process.kill()
-        await process.wait()
+        process.kill()  # which the test may have done
+        process.wait()
         await node.stop()
 
 

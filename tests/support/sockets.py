@@ -14,7 +14,7 @@ import pyarrow as pa
 import uvloop
 
 from envelope.errors import JetstreamError, StreamOffline, Unsupported
-from envelope.limits import MIB
+from envelope.limits import KIB, MIB
 from envelope.types import Compression, Incarnation, LeaderEpoch, NodeId, Offset, StreamName, TimestampUs
 from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
 from jetstream.client.nodes.socket_access import SocketAccess
@@ -39,6 +39,7 @@ from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
 from jetstream.protocol.responses import NodeMetadata
 from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.stream_config import StreamConfig
+from tests.support.clocks import ForwardClock
 from tests.support.pauses import pause
 
 T = TypeVar("T")
@@ -299,6 +300,23 @@ class World:
         await peer.ask(op="hello", id=0, protocol=1)
         return peer
 
+    def narrow(self, kept: int = 32 * KIB) -> None:
+        """Have the kernel take little on connections from now on, so that what is sent waits with us."""
+        (acceptor,) = self.server._acceptors
+        acceptor._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kept)
+
+    async def cut_off(self, clock: ForwardClock, count: int) -> None:
+        """Put the clock forward until so many peers that take nothing are cut off.
+
+        The kernel may have room for a last crumb of what they are sent: then they have two more minutes.
+        """
+        async with asyncio.timeout(WAIT_SECONDS):
+            while self.server.counters.connections_overdue < count:
+                clock.put_forward(121)
+                for connection in tuple(self.server._connections):
+                    connection.check()  # as the server does every second
+                await pause()
+
     def close(self) -> None:
         for links in self._links:
             links.close()
@@ -365,7 +383,7 @@ class RawPeer:
         data = bytearray()
         async with asyncio.timeout(WAIT_SECONDS):
             while len(data) < length:
-                part = await asyncio.get_running_loop().sock_recv(self.socket, length - len(data))
+                part = await asyncio.get_running_loop().sock_recv(self.socket, min(length - len(data), MIB))
                 if not part:
                     break
                 data += part
