@@ -118,7 +118,7 @@ def test_a_wrong_password_is_said_without_showing_it(
     tmp_path: Path, start_nats_server: StartNatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start_nats_server(password_config("ann", "another"))
-    settings = {"urls": [server.url], "user": "ann", "password": SECRET, "connect_timeout": 1}
+    settings = {"urls": [server.url], "user": "ann", "password": SECRET, "connect_timeout": 0.5}
     config = load_config(flags={"data": tmp_path / "data", "nats": settings, "socket": {"port": 0}})
     assert SECRET not in repr(config)
 
