@@ -10,10 +10,11 @@ import builtins
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import types
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +28,7 @@ import jetstream
 from envelope.partitions import partition_of
 from jetstream import JetstreamClient
 from metadata.api.requests import REQUESTS
-from tests.support.commands import REPOSITORY, WAIT_SECONDS
+from tests.support.commands import REPOSITORY, WAIT_SECONDS, succeeded
 from tests.support.nodes import nats_and_node, run
 from tests.support.page_examples import blocks, python
 
@@ -55,6 +56,26 @@ async def program(*command: str, **environment: str) -> str:
     return printed.decode()
 
 
+async def in_thread(source: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a block that is a program of its own in this process; return what it printed."""
+    await asyncio.to_thread(exec, compile(source, "<page>", "exec"), {"__name__": "__main__"})
+    printed, complaint = capsys.readouterr()
+    assert complaint == ""
+    return printed
+
+
+async def by_commands(lines: str, url: str) -> str:
+    """Run commands of the page one after the other, in this process; return what they printed."""
+    words = (shlex.split(line) for line in lines.splitlines())
+    return "".join([await asyncio.to_thread(succeeded, *arguments, nats=url) for _, *arguments in words])
+
+
+async def by_shell(lines: str, url: str) -> str:
+    """Run commands of the page as a shell does; return what they printed."""
+    command = f'jetstream() {{ "{sys.executable}" -m jetstream "$@"; }}\n'
+    return await program("sh", "-ec", command + lines, JETSTREAM_NATS=url)
+
+
 @asynccontextmanager
 async def a_stream(directory: Path) -> AsyncIterator[tuple[str, JetstreamClient]]:
     """A node, and a client that has created ``orders`` on ``orders.>`` if it was not there."""
@@ -64,13 +85,18 @@ async def a_stream(directory: Path) -> AsyncIterator[tuple[str, JetstreamClient]
         yield url, js
 
 
-def test_the_quick_start_of_the_readme_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = f'jetstream() {{ "{sys.executable}" -m jetstream "$@"; }}\n'
+@pytest.mark.parametrize(
+    "printed_by",
+    [by_commands, pytest.param(by_shell, marks=pytest.mark.slow("tests/integration/test_page_examples.py"))],
+)
+def test_the_quick_start_of_the_readme_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], printed_by: Callable[[str, str], Awaitable[str]]
+) -> None:
     (shell,) = [block for block in blocks("README.md", "sh") if block.startswith("jetstream stream create")]
 
     async def scenario() -> str:
         async with nats_and_node(tmp_path) as (url, _):
-            printed = await program("sh", "-ec", command + shell, JETSTREAM_NATS=url)
+            printed = await printed_by(shell, url)
             left = await interactive(python("README.md", 0, url), {})
             assert (left["ack"].stream, left["ack"].seq) == ("orders", 2)
             client: Client = left["nc"]
@@ -214,40 +240,44 @@ def test_the_program_on_the_reading_page_runs(tmp_path: Path) -> None:
     run(scenario())
 
 
-@pytest.mark.slow("tests/integration/test_client_cursors.py::test_a_consumer_commits_reads_back_and_goes_on")
-def test_the_program_on_the_page_of_cursors_resumes(tmp_path: Path) -> None:
+def test_the_program_on_the_page_of_cursors_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
             await js.publish("orders.eu.1", b"one")
             code = python("docs/cursors.md", 0, url)
-            assert await program(sys.executable, "-c", code) == "0 b'one'\n[1]\n"
+            assert await in_thread(code, capsys) == "0 b'one'\n[1]\n"
             await js.publish("orders.eu.1", b"two")
-            assert await program(sys.executable, "-c", code) == "1 b'two'\n[2]\n"
+            assert await in_thread(code, capsys) == "1 b'two'\n[2]\n"
 
     run(scenario())
 
 
-def test_the_program_on_the_page_of_groups_looks_after_one(tmp_path: Path) -> None:
+def test_the_program_on_the_page_of_groups_looks_after_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
             await js.publish("orders.eu.1", b"one")
             code = python("docs/internals/groups.md", 0, url)
-            assert await program(sys.executable, "-c", code) == "orders 0 0 1 1 None\nbehind by 1\n"
+            assert await in_thread(code, capsys) == "orders 0 0 1 1 None\nbehind by 1\n"
 
     run(scenario())
 
 
-@pytest.mark.slow("tests/integration/test_consumers.py")
-def test_the_program_on_the_page_of_consumers_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_the_program_on_the_page_of_consumers_goes_on_where_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def scenario() -> None:
         async with a_stream(tmp_path) as (url, js):
             await js.publish("orders.eu.1", b"one")
             await js.publish("orders.eu.1", b"last")
             assert len(blocks("docs/consuming.md", "python")) == 1
             code = python("docs/consuming.md", 0, url)
-            assert await program(sys.executable, "-c", code) == "orders 0 b'one'\norders 1 b'last'\n"
+            assert await in_thread(code, capsys) == "orders 0 b'one'\norders 1 b'last'\n"
             await js.publish("orders.eu.1", b"last")
-            assert await program(sys.executable, "-c", code) == "orders 2 b'last'\n"
+            assert await in_thread(code, capsys) == "orders 2 b'last'\n"
 
     run(scenario())
 
@@ -440,10 +470,12 @@ def test_message_ids_take_the_memory_that_the_operations_page_says() -> None:
         assert int(measured) == pytest.approx(int(written), rel=0.2)
 
 
-def test_a_partitioned_stream_as_its_page_shows_it(tmp_path: Path) -> None:
+def test_a_partitioned_stream_as_its_page_shows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def scenario() -> None:
         async with nats_and_node(tmp_path) as (url, _):
-            printed = await program(sys.executable, "-c", python("docs/partitions.md", 0, url))
+            printed = await in_thread(python("docs/partitions.md", 0, url), capsys)
             lines = [line.split() for line in printed.splitlines()]
             acked = sorted((stream, offset) for stream, _, offset in lines[:8])
             assert acked == sorted((stream, offset) for stream, offset, _, _ in lines[8:])

@@ -6,7 +6,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from pyarrow import parquet
 import jetstream as client_library
 from jetstream.log.format.schema import SCHEMA
 from tests.support.commands import (
-    REPOSITORY,
     WAIT_SECONDS,
     CommandProcess,
     jetstream,
@@ -27,6 +25,7 @@ from tests.support.commands import (
     succeeded,
     up,
 )
+from tests.support.forked_process import ForkedProcess
 from tests.support.nats_server import NatsServer
 from tests.support.pauses import pause_thread
 
@@ -138,25 +137,30 @@ def test_a_directory_that_is_not_there_is_not_found(nats: str, tmp_path: Path) -
     assert (result.exit_code, result.stderr) == (3, f"error: there is no directory {tmp_path / 'none'}\n")
 
 
+WITHOUT_ROOM = """
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+runpy.run_module("jetstream", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.parametrize("record_format", ["arrow", "parquet", "jsonl"])
 def test_a_disk_without_room_leaves_the_file_that_was_there(
     nats: str, tmp_path: Path, record_format: str
 ) -> None:
     path = tmp_path / "kept"
     path.write_text("of an earlier run")
-    program = 'ulimit -f 8; exec "$0" -m jetstream read orders --format "$1" -o "$2"'
-    done = subprocess.run(
-        ["sh", "-c", program, sys.executable, record_format, str(path)],
-        capture_output=True,
-        cwd=REPOSITORY,
-        env={**os.environ, "JETSTREAM_NATS": nats},
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    assert done.stderr.startswith("error: ")
-    assert len(done.stderr.splitlines()) == 1
+    with ForkedProcess(
+        "tests.support.forked_program",
+        (WITHOUT_ROOM, "read", "orders", "--format", record_format, "-o", str(path)),
+        environment={**os.environ, "JETSTREAM_NATS": nats},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        printed, complaint = process.communicate(timeout=WAIT_SECONDS)
+    assert (process.returncode, printed) == (1, b""), complaint
+    assert complaint.startswith(b"error: ")
+    assert len(complaint.splitlines()) == 1
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_text() == "of an earlier run"
 
@@ -201,12 +205,12 @@ def test_a_reader_that_closes_the_pipe_ends_an_arrow_stream_without_a_word(nats:
 def on_a_terminal(*arguments: str, nats: str, stdout: int | None = None) -> tuple[int, str]:
     """Run a command whose standard error is a terminal; return its exit code and what appeared there."""
     ours, terminal = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "jetstream", *arguments],
+    with ForkedProcess(
+        "jetstream",
+        arguments,
         stdout=terminal if stdout is None else stdout,
         stderr=terminal,
-        cwd=REPOSITORY,
-        env={**os.environ, "JETSTREAM_NATS": nats, "TERM": "xterm", "COLUMNS": "120"},
+        environment={**os.environ, "JETSTREAM_NATS": nats, "TERM": "xterm", "COLUMNS": "120"},
     ) as process:
         os.close(terminal)
         shown = b""

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import re
 import signal
-import sys
+import subprocess
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,6 +33,7 @@ from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from metadata.api.responses import StreamInfo
 from tests.support.commands import succeeded
+from tests.support.forked_process import ForkedProcess
 from tests.support.nodes import nats_and_node, node_config, run
 from tests.support.stream_by_hand import LostOnce, stream_by_hand
 
@@ -262,7 +263,7 @@ def test_a_message_that_is_lost_on_its_way_is_sent_again_before_those_behind_it(
             stream_by_hand(js.nats) as stream,
         ):
             stream.delivers = LostOnce(*lost)
-            async with js.session(timeout_s=1) as session:
+            async with js.session(timeout_s=0.5) as session:
                 futures = [await session.publish("orders.new", b"%d" % number) for number in range(5)]
                 assert [(await future).offset for future in futures] == list(range(5))
             assert stream.ingest.values == [b"%d" % number for number in range(5)]
@@ -377,18 +378,15 @@ with jetstream.connect_blocking(sys.argv[1]) as js:
 
     async def scenario() -> None:
         async with silent_stream(tmp_path) as (url, arrived):
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", program, url, stderr=asyncio.subprocess.PIPE
-            )
-            await arrived.wait()
-            process.send_signal(signal.SIGINT)
-            try:
-                async with asyncio.timeout(30):
-                    _, errors = await process.communicate()
-            finally:
-                if process.returncode is None:
+            with ForkedProcess(
+                "tests.support.forked_program", (program, url), stderr=subprocess.PIPE
+            ) as process:
+                await arrived.wait()
+                process.send_signal(signal.SIGINT)
+                try:
+                    _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+                finally:
                     process.kill()
-                    await process.wait()
             assert process.returncode == -signal.SIGINT, errors
             assert b"never retrieved" not in errors
             assert b"was destroyed" not in errors
