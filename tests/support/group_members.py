@@ -1,6 +1,7 @@
 """Members of a metadata group in the test's own process, with real files and connections."""
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ class Member:
         self.address = Address(*found.getsockname())
         found.close()
         self.found: MetadataQuorum | None = None
+        self._socket: socket.socket | None = None
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -40,10 +42,13 @@ class Member:
             self.found = MetadataQuorum.voting(identity, voters, storage, FAST, snapshot_bytes)
         else:
             self.found = MetadataQuorum.observing(identity, voters, FAST)
-        self.task = asyncio.create_task(self.found.run(listening(self.address)))
+        self._socket = listening(self.address)
+        self.task = asyncio.create_task(self.found.run(self._socket))
 
     async def stop(self) -> None:
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait([self.task])
-        self.task = self.found = None
+        if self._socket is not None:
+            self._socket.close()  # the task may have ended before it began
+        self.task = self.found = self._socket = None
