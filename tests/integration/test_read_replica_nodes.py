@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import jetstream
 from jetstream.client.connection import JetstreamClient
+from jetstream.node.api import placement
 from tests.support.cluster_bytes import all_bytes
 from tests.support.cluster_scene import ClusterScene, three_nodes
-from tests.support.nodes import WAIT_SECONDS, request, run
+from tests.support.nodes import WAIT_SECONDS, nats_and_node, request, run
 from tests.support.pauses import pause
 from tests.support.sockets import RawPeer
 
@@ -135,15 +137,26 @@ def test_read_replicas_move_by_reassignment_and_leave_a_node_that_is_drained(sce
     run(test())
 
 
-def test_too_many_read_replicas_are_refused_and_change_nothing(scene: ClusterScene) -> None:
+def test_too_many_read_replicas_are_refused_and_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "_ALIVE_NS", 0)  # nobody has just started, who could be waited for
+
     async def test() -> None:
-        async with scene.client() as js:
-            await scene.created(js.nats, "few", ["a", "b"])
-            refused = await request(js.nats, "stream.update", name="few", read_replicas=2, sync="os")
+        async with nats_and_node(tmp_path) as (url, _), jetstream.connect(url) as js:
+            await js.streams.create("few", "few.>")
+            refused = await request(js.nats, "stream.update", name="few", read_replicas=1, sync="os")
             assert refused["error"]["err_code"] == "invalid_config"
             assert refused["error"]["detail"] == {"field": "read_replicas"}
             info = await request(js.nats, "stream.info", name="few")
             assert (info["config"]["read_replicas"], info["config"]["sync"]) == (0, "always")
+
+    run(test())
+
+
+def test_a_stream_is_created_with_read_replicas_on_nodes_of_their_own(scene: ClusterScene) -> None:
+    async def test() -> None:
+        async with scene.client() as js:
             created = await request(
                 js.nats, "stream.create", name="wide", subject="wide.>", replicas=2, read_replicas=1
             )

@@ -119,17 +119,17 @@ def test_a_compressed_stream_is_read_in_part_however_well_it_compresses(tmp_path
         async with nats_and_node(tmp_path) as (url, node), jetstream.connect(url) as js:
             await js.streams.create("zeros", "zeros.>", compression="zstd")
             zeros = bytes(900_000)
-            for first in range(0, 300, 30):  # so many bytes as a mailbox takes, however busy its node is
+            for first in range(0, 90, 30):  # so many bytes as a mailbox takes, however busy its node is
                 some = range(first, first + 30)
                 await js.publish_all((f"zeros.{n % 2}", zeros, {"key": f"{n}"}) for n in some)
             stream = node.stream("zeros")
             assert stream is not None
             assert stream.log.reader.size < 4 << 20
             odd = [record async for record in js.read("zeros", subject="zeros.1")]
-            assert [record.offset for record in odd] == list(range(1, 300, 2))
+            assert [record.offset for record in odd] == list(range(1, 90, 2))
             assert {record.value for record in odd} == {zeros}
             keys = [record.key async for record in js.read("zeros", columns=["key"])]
-            assert keys == [b"%d" % n for n in range(300)]
+            assert keys == [b"%d" % n for n in range(90)]
 
     run(test())
 
@@ -157,17 +157,17 @@ async def offsets_of(reader: RecordReader) -> list[int]:
     return [record.offset async for record in reader]
 
 
-@pytest.mark.parametrize("pattern", ["", "a..b", "a.>.b", " ", "a b", ">.a"])
-def test_a_pattern_that_is_none_is_refused_on_both_sides(tmp_path: Path, pattern: str) -> None:
+def test_a_pattern_that_is_none_is_refused_on_both_sides(tmp_path: Path) -> None:
     async def test() -> None:
         async with nats_and_node(tmp_path) as (url, _), jetstream.connect(url) as js:
             await js.streams.create("a", "a")
             await js.publish("a", b"v")
-            with pytest.raises(RequestError):
-                js.read("a", subject=pattern)
-            link = await js._links.link()
-            with pytest.raises(RequestError, match="subject: "):
-                await link.ask(Fetch(id=link.next_id(), stream="a", offset=0, subject=pattern))
+            for pattern in ("", "a..b", "a.>.b", " ", "a b", ">.a"):
+                with pytest.raises(RequestError):
+                    js.read("a", subject=pattern)
+                link = await js._links.link()
+                with pytest.raises(RequestError, match="subject: "):
+                    await link.ask(Fetch(id=link.next_id(), stream="a", offset=0, subject=pattern))
             assert [record.value async for record in js.read("a")] == [b"v"]
 
     run(test())

@@ -41,9 +41,8 @@ def is_cut_off(peer: socket.socket) -> bool:
         return True
 
 
-@pytest.mark.parametrize("turns", TURNS)
-def test_who_comes_in_while_the_server_stops_is_cut_off(loop: str, turns: int) -> None:
-    async def test() -> None:
+def test_who_comes_in_while_the_server_stops_is_cut_off(loop: str) -> None:
+    async def test(turns: int) -> None:
         server = StreamServer(echo, limit=LIMIT)
         address = await started(server)
         with socket.create_connection(address) as first, socket.create_connection(address) as second:
@@ -54,7 +53,8 @@ def test_who_comes_in_while_the_server_stops_is_cut_off(loop: str, turns: int) -
             assert is_cut_off(first)
             assert is_cut_off(second)
 
-    run(test(), loop)
+    for turns in TURNS:
+        run(test(turns), loop)
     gc.collect()  # a socket that nobody closed is an error here
 
 

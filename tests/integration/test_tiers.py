@@ -193,8 +193,9 @@ def test_a_retry_after_a_restart_is_known_although_few_bytes_may_stay(tmp_path: 
     async def scenario() -> None:
         async with tiered_node(tmp_path) as (js, node):
             await js.streams.create("orders", "orders.>", **{**CONFIG, **config})
-            for number in range(RECORDS):
-                await js.publish("orders.x", b"x" * 1000, message_id=f"id-{number}")
+            for turn in range(0, RECORDS, 20):
+                ids = [f"id-{number}" for number in range(turn, turn + 20)]
+                await js.publish_all(("orders.x", b"x" * 1000, {"message_id": each}) for each in ids)
             stream = replica(node, "orders")
             await until(lambda: (stream.tiered.border or 0) > RECORDS // 2)
         async with tiered_node(tmp_path) as (js, node):
