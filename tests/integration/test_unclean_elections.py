@@ -105,6 +105,10 @@ def test_a_stream_that_says_so_is_led_by_whoever_is_left(scene: ClusterScene) ->
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/unit/metadata/test_unclean_elections.py",
+    "tests/integration/test_unclean_elections.py::test_a_stream_that_says_so_is_led_by_whoever_is_left",
+)
 def test_a_read_replica_leads_if_an_operator_says_so_and_changes_places_with_who_was_in_sync(
     scene: ClusterScene,
 ) -> None:
