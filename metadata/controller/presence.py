@@ -46,6 +46,11 @@ class Presence:
         self.say_at = MonotonicNs(0)
         """When the next message is due, if nothing happens before."""
 
+    @property
+    def unheard_nodes(self) -> frozenset[NodeId]:
+        """Return the nodes that are not heard here."""
+        return frozenset(self._unheard)
+
     def begin(self, node_epoch: NodeEpoch) -> None:
         """Ask for a lease from now on, as the start of the node that is registered so."""
         self._tenure.begin(node_epoch)

@@ -50,6 +50,16 @@ class Tenure:
         return self._node_epoch is not None and refusal.node_epoch > self._node_epoch
 
 
-def streams_to_hand_over(catalog: Catalog, node: NodeId) -> tuple[StreamName, ...]:
-    """Return the streams that the node leads and that another member of their ISR could lead."""
-    return tuple(stream.name for stream in catalog.streams() if stream.leader == node and len(stream.isr) > 1)
+def streams_to_hand_over(
+    catalog: Catalog, node: NodeId, unheard: frozenset[NodeId]
+) -> tuple[StreamName, ...]:
+    """Return the streams that the node leads and that another member of their ISR could lead.
+
+    Nobody in ``unheard`` could: they are not heard here.
+    """
+    cannot = unheard | {node}
+    return tuple(
+        stream.name
+        for stream in catalog.streams()
+        if stream.leader == node and any(member not in cannot for member in stream.isr_nodes)
+    )

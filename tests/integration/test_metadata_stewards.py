@@ -255,6 +255,21 @@ def test_a_stop_ends_at_its_deadline_if_there_is_no_majority(tmp_path: Path) -> 
     run(test())
 
 
+def test_a_stop_waits_for_nobody_who_is_not_heard(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with nodes("abc", tmp_path, LONG) as cluster:
+            await cluster.create("orders", "abc")
+            for node in cluster.all[1:]:
+                await node.stop()
+            async with asyncio.TaskGroup() as tasks:
+                stop = tasks.create_task(cluster.node(A).membership.stop(deadline_seconds=20.0))
+                for other in (B, C):
+                    cluster.node(A).membership.unheard(other)
+            assert stop.result()
+
+    run(test())
+
+
 def test_the_process_of_an_earlier_start_is_told_to_stop(tmp_path: Path) -> None:
     async def test() -> None:
         async with nodes("abc", tmp_path) as cluster:

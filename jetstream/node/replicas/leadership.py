@@ -92,6 +92,7 @@ class LeaderDriver:
         self._publishers: Publishers | None = None
         self._written_end = parts.log.log_end_offset
         self._is_suspended = False
+        self._proposals: set[asyncio.Task[None]] = set()
 
     @property
     def is_replicated(self) -> bool:
@@ -140,10 +141,12 @@ class LeaderDriver:
         self.tell(Tick())
 
     def end(self, leader_epoch: LeaderEpoch) -> None:
-        """Send no more answers: another reign has begun, or this one has ended."""
+        """Send no more answers and proposals: another reign has begun, or this one has ended."""
         self._leader.handle(Deposed(leader_epoch), self._clock.monotonic())
         self._answers.end()
         self._cluster.timers.at(self._tick, self._leader.wake_at)
+        for proposal in self._proposals:
+            proposal.cancel()  # without a majority it would hold up the stop of the node
 
     def row_changed(self, row: Stream) -> None:
         """Apply the catalogue's replicas and ISR."""
@@ -183,7 +186,9 @@ class LeaderDriver:
                 self._answers.hot.forget(high_watermark)
                 self._parts.watchers.tell(high_watermark)
             case ProposeIsr():
-                self._tasks.create_task(self._propose(action))
+                proposal = self._tasks.create_task(self._propose(action))
+                self._proposals.add(proposal)
+                proposal.add_done_callback(self._proposals.discard)
             case ServeFollower():
                 in_sync = action.follower in self._leader.isr.maximal
                 joins = not in_sync and action.follower in self._leader.replicas

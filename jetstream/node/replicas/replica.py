@@ -332,6 +332,7 @@ class StreamReplica:
         if self.leading is not None:
             await self.leading.detach()
             await self.leading.drained()
+            self.leading.reign.end(self.leading.leader_epoch)
         elif self.following is not None:
             self.following.follow(None, self.leader_epoch)
             await self.following.settled()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from envelope.errors import Fenced, StreamOffline
-from envelope.types import LogIndex, MonotonicNs, NodeEpoch, NodeId
+from envelope.types import LogIndex, MonotonicNs, NodeEpoch, NodeId, StreamName
 from metadata.catalog.events import Events
 from metadata.controller.presence import Presence
 from metadata.controller.settings import ControllerSettings
@@ -71,6 +71,7 @@ class Membership:
         """Report that this node does not hear ``node``, now and again, until it is `heard`."""
         self._presence.unheard(node)
         self._bell.ring()
+        self._changed.set()
 
     def heard(self, node: NodeId) -> None:
         """Report no more that this node does not hear ``node``."""
@@ -103,7 +104,7 @@ class Membership:
         """Hand the streams that are led here to other leaders; this node is elected for none any more.
 
         `run`, the group, and the steward if it is here, are to go on until this returns. It returns as soon
-        as nothing is led here that another could lead, or at the deadline.
+        as nothing is led here that another, who is heard here, could lead, or at the deadline.
 
         Returns:
             Whether it was not the deadline.
@@ -112,15 +113,17 @@ class Membership:
         self._bell.ring()
         try:
             async with asyncio.timeout(deadline_seconds):
-                while streams_to_hand_over(self._group.catalog, self._node_id):
+                while self._left():
                     self._changed.clear()
                     await self._changed.wait()
                     await asyncio.sleep(_HAND_OVER_LOOK_SECONDS)  # each look costs as much as all streams
         except TimeoutError:
-            left = streams_to_hand_over(self._group.catalog, self._node_id)
-            _log.warning("stops as the leader of streams=%d after %s s", len(left), deadline_seconds)
+            _log.warning("stops as the leader of streams=%d after %s s", len(self._left()), deadline_seconds)
             return False
         return True
+
+    def _left(self) -> tuple[StreamName, ...]:
+        return streams_to_hand_over(self._group.catalog, self._node_id, self._presence.unheard_nodes)
 
     async def run(self) -> None:
         """Send what is due until cancelled.

@@ -101,4 +101,11 @@ def test_what_another_member_of_the_isr_could_lead_is_to_be_handed_over(
     commands: tuple[Command, ...], names: tuple[str, ...]
 ) -> None:
     catalog = catalog_of(register("a"), register("b"), *commands)
-    assert streams_to_hand_over(catalog, A) == names
+    assert streams_to_hand_over(catalog, A, frozenset()) == names
+
+
+def test_what_only_nodes_could_lead_that_are_not_heard_is_not_handed_over() -> None:
+    streams = (create("s", nodes="ab"), create("t", nodes="abc"))
+    catalog = catalog_of(register("a"), register("b"), register("c"), *streams)
+    assert streams_to_hand_over(catalog, A, frozenset((B,))) == ("t",)
+    assert streams_to_hand_over(catalog, A, frozenset((B, NodeId("c")))) == ()
