@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +17,6 @@ from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.settings.node_config import NodeConfig, load_config
-from tests.support.commands import REPOSITORY
 from tests.support.forked_process import ForkedProcess
 
 T = TypeVar("T")
@@ -70,8 +68,8 @@ class NodeProcess:
     ) -> None:
         """``descriptors``: its soft and its hard limit; None: those of the tests."""
         soft, hard = descriptors or (0, 0)
-        limits = ["sh", "-c", f'ulimit -Sn {soft}; ulimit -Hn {hard}; exec "$@"', "sh"]
-        self._limits = limits if descriptors else []
+        limited = ["tests.support.few_descriptors", str(soft), str(hard), "jetstream"]
+        self._module, *self._before = limited if descriptors else ["jetstream"]
         self._data = data
         self._url = url
         self._environment: Mapping[str, str] = environment
@@ -81,25 +79,13 @@ class NodeProcess:
     def start(self) -> None:
         """Start it; returns once it says ready."""
         arguments = ["up", "--nats", self._url, "--data", str(self._data), "--port", "0", "--json"]
-        environment = {**os.environ, **self._environment}
-        if self._limits:
-            command = [*self._limits, sys.executable, "-m", "jetstream", *arguments]
-            self._process = subprocess.Popen(
-                command,
-                cwd=REPOSITORY,
-                env=environment,
-                bufsize=0,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-        else:
-            self._process = ForkedProcess(
-                "jetstream",
-                arguments,
-                environment=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
+        self._process = ForkedProcess(
+            self._module,
+            [*self._before, *arguments],
+            environment={**os.environ, **self._environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
         assert self._process.stdout is not None
         for line in self._process.stdout:
             event = json.loads(line)
