@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
+from tests.support import node_cluster
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import ClusterNode, NodeCluster, asked
 from tests.support.nodes import WAIT_SECONDS, request, run
@@ -71,12 +72,7 @@ async def until_alive(client: Client, names: set[str]) -> dict[str, Any]:
 async def created(client: Client, replicas: list[str]) -> str:
     """A new stream on these nodes, led by the first."""
     stream = f"s{next(_streams)}"
-    answer = await request(
-        client, "stream.create", name=stream, subject=f"{stream}.>", replicas=len(replicas)
-    )
-    assert "error" not in answer, answer
-    answer = await request(client, "stream.reassign", name=stream, replicas=replicas)
-    assert "error" not in answer, answer
+    await node_cluster.created(client, stream, replicas)
     await until_on(client, stream, replicas)
     return stream
 

@@ -13,8 +13,8 @@ from nats.aio.client import Client
 import jetstream
 from jetstream.client.connection import JetstreamClient
 from tests.support.nats_server import NatsServer
-from tests.support.node_cluster import NodeCluster, asked
-from tests.support.nodes import WAIT_SECONDS, request
+from tests.support.node_cluster import NodeCluster, asked, created, until
+from tests.support.nodes import WAIT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -32,28 +32,13 @@ class ClusterScene:
 
     async def created(self, client: Client, stream: str, replicas: list[str], **config: object) -> None:
         """Create a stream on these nodes, the first one leading."""
-        answer = await request(
-            client, "stream.create", name=stream, subject=f"{stream}.>", replicas=len(replicas), **config
-        )
-        assert "error" not in answer, answer
-        await request(client, "stream.reassign", name=stream, replicas=replicas)
-        await self.until(
-            client,
-            stream,
-            lambda info: info["target"] is None and info["replicas"] == replicas and info["isr"] == replicas,
-        )
-        # The move is over; who leads may be any of them.
-        await self.until(client, stream, lambda info: info["state"] == "online")
+        await created(client, stream, replicas, **config)
 
     async def until(
         self, client: Client, stream: str, is_so: Callable[[dict[str, Any]], bool]
     ) -> dict[str, Any]:
         """Wait until the stream's info is so."""
-        async with asyncio.timeout(WAIT_SECONDS):
-            while True:
-                info = await asked(client, "stream.info", name=stream)
-                if "config" in info and is_so(info):
-                    return info
+        return await until(client, stream, is_so)
 
     async def until_alive(self, client: Client, alive: str) -> None:
         """Wait until the metadata leader knows these nodes to be alive, and no others."""

@@ -8,7 +8,8 @@ import random
 import signal
 import socket
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from tests.support.forked_process import ForkedProcess
-from tests.support.nodes import WAIT_SECONDS
+from tests.support.nodes import WAIT_SECONDS, request
 from tests.support.pauses import pause
 
 NAMES: Final = ("a", "b", "c", "d", "e")
@@ -232,3 +233,37 @@ async def asked(client: Client, operation: str, /, **body: object) -> dict[str, 
         return {}
     answer: dict[str, Any] = json.loads(reply.data)
     return answer
+
+
+async def until(client: Client, stream: str, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Wait until the stream's info is so."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            info = await asked(client, "stream.info", name=stream)
+            if "config" in info and is_so(info):
+                return info
+
+
+async def created(client: Client, stream: str, replicas: list[str], **config: object) -> None:
+    """Create a stream on these nodes, the first one leading.
+
+    Whoever leads would go on for ten seconds while another is only preferred: so that one is alone for a moment.
+    """
+    minimum = config.pop("min_insync_replicas", None)
+    place = {"name": stream, "subject": f"{stream}.>", "replicas": len(replicas)}
+    answer = await request(client, "stream.create", **place, **config)
+    assert "error" not in answer, answer
+    leads = answer["leader"] == replicas[0]
+    for nodes in (replicas,) if leads else (replicas[:1], replicas):
+        answer = await request(client, "stream.reassign", name=stream, replicas=nodes)
+        assert "error" not in answer, answer
+        await until(client, stream, partial(_is_on, nodes))
+    if minimum is not None:
+        answer = await request(client, "stream.update", name=stream, min_insync_replicas=minimum)
+        assert "error" not in answer, answer
+
+
+def _is_on(nodes: list[str], info: dict[str, Any]) -> bool:
+    """Whether a move to these nodes is over; who leads may still be any of them."""
+    is_there = info["target"] is None and info["replicas"] == nodes and info["isr"] == nodes
+    return is_there and info["state"] == "online"
