@@ -247,7 +247,7 @@ async def until(client: Client, stream: str, is_so: Callable[[dict[str, Any]], b
 async def created(client: Client, stream: str, replicas: list[str], **config: object) -> None:
     """Create a stream on these nodes, the first one leading.
 
-    Whoever leads would go on for ten seconds while another is only preferred: so that one is alone for a moment.
+    Whoever leads would do so for ten seconds while another is only preferred: that one is alone for a moment.
     """
     minimum = config.pop("min_insync_replicas", None)
     place = {"name": stream, "subject": f"{stream}.>", "replicas": len(replicas)}
@@ -255,12 +255,21 @@ async def created(client: Client, stream: str, replicas: list[str], **config: ob
     assert "error" not in answer, answer
     leads = answer["leader"] == replicas[0]
     for nodes in (replicas,) if leads else (replicas[:1], replicas):
-        answer = await request(client, "stream.reassign", name=stream, replicas=nodes)
-        assert "error" not in answer, answer
-        await until(client, stream, partial(_is_on, nodes))
+        await moved(client, stream, nodes)
     if minimum is not None:
         answer = await request(client, "stream.update", name=stream, min_insync_replicas=minimum)
         assert "error" not in answer, answer
+
+
+async def moved(client: Client, stream: str, nodes: list[str]) -> dict[str, Any]:
+    """Move a stream to these nodes; one that has just lost it removes its files first."""
+    answer = await request(client, "stream.reassign", name=stream, replicas=nodes)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while answer.get("error", {}).get("err_code") == "removal_pending":
+            await pause()
+            answer = await request(client, "stream.reassign", name=stream, replicas=nodes)
+    assert "error" not in answer, answer
+    return await until(client, stream, partial(_is_on, nodes))
 
 
 def _is_on(nodes: list[str], info: dict[str, Any]) -> bool:
