@@ -4,6 +4,7 @@ Nodes are killed, directories removed or emptied; nothing tells the node but the
 the stream has begun.
 """
 
+import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.nodes import WAIT_SECONDS, node_config, request, run
+from tests.support.pauses import pause
 
 RECORDS = 30
 
@@ -131,7 +133,9 @@ def test_a_stream_whose_only_replica_is_lost_goes_on_when_an_operator_says_so(sc
             await scene.until_alive(js.nats, "abc")
             info = await scene.until(js.nats, "sole", lambda info: info["blank"] == ["c"])
             assert (info["leader"], info["isr"]) == (None, ["c"])
-            assert scene.logged("c", " ERROR ", "stream lost", "stream=sole", "RB-13")
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not scene.logged("c", " ERROR ", "stream lost", "stream=sole", "RB-13"):
+                    await pause()
             await scene.until_elected(js.nats, "sole", "c")
             info = await scene.until(js.nats, "sole", lambda info: info["state"] == "online")
             assert (info["last_unclean_election"]["leader"], info["blank"]) == ("c", [])
