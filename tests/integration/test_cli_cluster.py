@@ -17,6 +17,7 @@ from envelope.types import NodeId
 from jetstream.cli.serve.cluster_directory import cluster_directory
 from tests.support.commands import WAIT_SECONDS, CommandProcess, jetstream, json_lines, succeeded, up
 from tests.support.local_clusters import Cluster, next_event, start
+from tests.support.pauses import pause_thread
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,7 @@ def until_in_sync(nats: str) -> dict[str, Any]:
         [stream] = info["streams"]
         if alive and stream["state"] == "online" and stream["isr"] == ["a", "b", "c"] and stream["lag"] == 0:
             return info
+        pause_thread()
     raise AssertionError(f"not in sync: {info}")
 
 
@@ -160,6 +162,9 @@ def test_a_node_that_does_not_live_is_given_up_and_the_others_are_stopped(tmp_pa
     assert "given up after 5 deaths within 60 s" in given_up
 
 
+@pytest.mark.slow(
+    "tests/integration/test_data_nodes.py::test_a_drained_data_node_is_removed_and_comes_back_as_a_new_one"
+)
 def test_a_data_node_is_shown_drained_and_removed(tmp_path: Path) -> None:
     cluster = start(tmp_path / "data", "--voters", "3", nodes="4")
     with cluster.process:

@@ -14,6 +14,7 @@ import pytest
 from nats.aio.client import Client
 
 from tests.support import node_cluster
+from tests.support.commands import jetstream, succeeded
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import ClusterNode, NodeCluster, asked
 from tests.support.nodes import WAIT_SECONDS, request, run
@@ -210,17 +211,21 @@ def test_a_drained_data_node_is_removed_and_comes_back_as_a_new_one(
 ) -> None:
     async def test() -> None:
         async with client_of(cluster, nats_url) as client:
-            refused = await request(client, "cluster.remove", node="a")
-            assert refused["error"]["err_code"] == "node_in_use"
-            assert "voter" in refused["error"]["description"]
+            shown = await asyncio.to_thread(succeeded, "cluster", "info", nats=nats_url)
+            assert " data " in shown
+            remove = ("cluster", "remove")
+            answer = await asyncio.to_thread(jetstream, *remove, "a", nats=nats_url)
+            assert answer.exit_code != 0
+            assert "is a voter of the metadata log" in answer.stderr
             stream = await created(client, ["e", "a"])
             refused = await request(client, "cluster.remove", node="e")
             assert refused["error"]["err_code"] == "node_in_use"
             before = {node["id"]: node for node in (await request(client, "cluster.info"))["nodes"]}
-            await request(client, "cluster.drain", node="e")
+            await asyncio.to_thread(succeeded, "cluster", "drain", "e", nats=nats_url)
             async with asyncio.timeout(WAIT_SECONDS):
-                while "error" in (answer := await asked(client, "cluster.remove", node="e")):
-                    assert answer["error"]["err_code"] == "node_in_use"
+                while (answer := await asyncio.to_thread(jetstream, *remove, "e", nats=nats_url)).exit_code:
+                    assert "drain it first" in answer.stderr
+                    await pause()
             assert cluster["e"].wait() == 0, "it stops by itself, and in order"
             info = await until_alive(client, set("abcd"))
             assert [node["id"] for node in info["nodes"]] == list("abcd")
