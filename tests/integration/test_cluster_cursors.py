@@ -23,7 +23,7 @@ from tests.support.nodes import WAIT_SECONDS, request, run
 from tests.support.pauses import pause
 
 CONSUMERS = 8
-COMMITS = 30
+COMMITS = 15
 """Of each consumer before the leader is killed, and after it."""
 
 

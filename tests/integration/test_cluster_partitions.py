@@ -15,7 +15,7 @@ from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.nodes import WAIT_SECONDS, request, run
 
 KEYS = tuple(f"device-{number}" for number in range(12))
-COUNT = 60
+COUNT = 30
 """Messages of each key."""
 
 

@@ -231,7 +231,7 @@ def test_every_question_is_answered_while_a_node_stands_still(scene: Scene) -> N
             frozen = next(node for node in "abc" if node != leader)
             scene.cluster[frozen].send(signal.SIGSTOP)
             try:
-                for _ in range(12):
+                for _ in range(6):
                     assert (await js.streams.info(stream)).config.name == stream
                     assert len(await js.streams.list(prefix=stream)) == 1
             finally:

@@ -282,7 +282,7 @@ def test_nothing_is_told_until_all_that_is_committed_was_read(tmp_path: Path) ->
 def test_who_commits_reads_what_was_acked_a_moment_ago(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with node_and_client(tmp_path) as (_, client):
-            for offset in range(300):
+            for offset in range(60):
                 await committed(client, "billing", b"%d" % offset)
                 assert (await cursor(client, "billing"))["offset"] == offset
 

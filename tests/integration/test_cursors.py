@@ -196,7 +196,7 @@ def test_a_reader_at_the_end_has_one(tmp_path: Path, loop: str) -> None:
 
 def test_many_readers_of_one_connection_share_what_may_be_in_flight(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        world.stream("s").add(*([b"x"] for _ in range(20)))
+        world.stream("s").add(*([b"x"] for _ in range(8)))
         links = world.links()
         readers = [world.records(ReadRange("s"), links, max_bytes=1) for _ in range(200)]
 
@@ -204,7 +204,7 @@ def test_many_readers_of_one_connection_share_what_may_be_in_flight(tmp_path: Pa
             return [record.offset async for record in readers[number]]
 
         found = await asyncio.gather(*(offsets(number) for number in range(len(readers))))
-        assert found == [list(range(20))] * len(readers)
+        assert found == [list(range(8))] * len(readers)
         assert world.server.connections == 1
 
     run(with_world(tmp_path, test))

@@ -241,18 +241,19 @@ def test_ten_thousand_requests_in_flight_over_many_connections_are_all_answered(
 
 
 def test_waits_of_no_time_at_all_are_answered(tmp_path: Path) -> None:
-    """Thousands of fetches that wait for a millisecond each, one after the other on twenty cursors."""
+    """A thousand fetches that wait for a millisecond each, one after the other on twenty cursors."""
 
     async def test() -> None:
         async with a_scene(tmp_path) as scene:
             await scene.js.streams.create("s", "s")
             peers = [await scene.peer() for _ in range(20)]
-            for number in range(1, 201):
+            numbers = range(1, 51)
+            for number in numbers:
                 for peer in peers:
                     await peer.request(op="fetch", id=number, stream="s", offset=0, cursor=1, max_wait_ms=1)
             for peer in peers:
-                answers = [await peer.response() for _ in range(200)]
-                assert [header["id"] for header, _ in answers] == list(range(1, 201))
+                answers = [await peer.response() for _ in numbers]
+                assert [header["id"] for header, _ in answers] == list(numbers)
                 assert {header["records"] for header, _ in answers} == {0}
             close_all(peers)
 
