@@ -49,6 +49,10 @@ def test_an_error_in_a_stream_stops_the_node(
 def test_an_error_in_the_parser_or_on_the_disk_thread_stops_the_node(
     tmp_path: Path, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, kind: type, method: str
 ) -> None:
+    def broken_once(*_: object) -> None:
+        monkeypatch.undo()  # else the connection that is closed in order would wait for an answer
+        raise OursError
+
     async def scenario() -> None:
         async with (
             asyncio.timeout(30),
@@ -56,7 +60,7 @@ def test_an_error_in_the_parser_or_on_the_disk_thread_stops_the_node(
             await nats.connect(nats_server.url) as client,
         ):
             await request(client, "stream.create", name="numbers", subject="numbers.>")
-            monkeypatch.setattr(kind, method, broken)
+            monkeypatch.setattr(kind, method, broken_once)
             await client.publish("numbers.one", b"1")
             await node.wait_closed()
 
