@@ -254,7 +254,7 @@ async def created(client: Client, stream: str, replicas: list[str], **config: ob
     answer = await request(client, "stream.create", **place, **config)
     assert "error" not in answer, answer
     leads = answer["leader"] == replicas[0]
-    for nodes in (replicas,) if leads else (replicas[:1], replicas):
+    for nodes in (replicas,) if leads or len(replicas) == 1 else (replicas[:1], replicas):
         await moved(client, stream, nodes)
     if minimum is not None:
         answer = await request(client, "stream.update", name=stream, min_insync_replicas=minimum)
@@ -262,13 +262,11 @@ async def created(client: Client, stream: str, replicas: list[str], **config: ob
 
 
 async def moved(client: Client, stream: str, nodes: list[str]) -> dict[str, Any]:
-    """Move a stream to these nodes; one that has just lost it removes its files first."""
-    answer = await request(client, "stream.reassign", name=stream, replicas=nodes)
+    """Move a stream to these nodes; asked again while that is refused for a moment."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while answer.get("error", {}).get("err_code") == "removal_pending":
+        while "error" in (answer := await request(client, "stream.reassign", name=stream, replicas=nodes)):
+            assert answer["error"]["retriable"], answer
             await pause()
-            answer = await request(client, "stream.reassign", name=stream, replicas=nodes)
-    assert "error" not in answer, answer
     return await until(client, stream, partial(_is_on, nodes))
 
 
