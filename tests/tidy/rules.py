@@ -5,11 +5,12 @@ A rule takes one module and yields what breaks it. Whether a finding is excused 
 """
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tests.tidy.source_tree import ROOT, Finding, Module, purity
+from tests.tidy.source_tree import Finding, Module, module_at, purity
 
 FUNCTION_LINES_MAX: Final = 70
 MODULE_LINES_MAX: Final = 500
@@ -211,8 +212,10 @@ def sentence_names(module: Module) -> Iterator[Finding]:
 
 def tests_apart(module: Module) -> Iterator[Finding]:
     """A test module imports from no other: what two of them need is in tests/support."""
+    if not module.inside("tests"):
+        return
     for node in module.nodes:
-        if module.inside("tests") and isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.Import | ast.ImportFrom):
             for name in _imported(node):
                 if re.match(r"tests\..*\btest_", name):
                     yield module.finding("tests_apart", node.lineno, f"imports {name}")
@@ -233,12 +236,14 @@ def slow_tests_have_a_stand_in(module: Module) -> Iterator[Finding]:
                 yield module.finding("slow_tests_have_a_stand_in", node.lineno, text)
 
 
+@functools.cache
 def _is_in_the_test_command(name: str) -> bool:
     """Whether ``tests/…/test_MODULE.py::test_SENTENCE``, or a module, is a test and neither slow nor deep."""
     path, _, test = name.partition("::")
-    if not (ROOT / path).is_file():
+    module = module_at(path)
+    if module is None:
         return False
-    body = ast.parse((ROOT / path).read_text()).body
+    body = module.tree.body
     if not test and any("TestCase" in ast.unparse(node) for node in body if isinstance(node, ast.Assign)):
         return True  # a state machine of hypothesis
     return any(

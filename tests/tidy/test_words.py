@@ -1,6 +1,7 @@
 """The words of the glossary are the words of the code, and some words are not written anywhere."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from tests.tidy.source_tree import ROOT, Finding, Module, documents, modules
 
 _GLOSSARY = ROOT / "docs" / "glossary.md"
 _BANNED = re.compile(r"`(?P<word>\w+)`(?: outside `(?P<folders>[\w/, ]+)`)?")
+_NAMING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.arg, ast.Name, ast.Attribute, ast.alias)
 _NAME_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
@@ -24,14 +26,17 @@ class BannedWord:
     def used_in(self, name: str) -> bool:
         parts = _parts(name)
         width = len(self.parts)
-        return any(parts[start : start + width] == self.parts for start in range(len(parts) - width + 1))
+        return self.parts[0] in parts and any(
+            parts[start : start + width] == self.parts for start in range(len(parts) - width + 1)
+        )
 
 
+@functools.cache
 def _parts(name: str) -> tuple[str, ...]:
     return tuple(part.lower() for part in _NAME_PART.findall(name))
 
 
-def _banned_words() -> list[BannedWord]:
+def _banned_words() -> tuple[BannedWord, ...]:
     """Read the right-hand column of the glossary's table: words in code font are banned."""
     words = []
     for line in _GLOSSARY.read_text().splitlines():
@@ -43,12 +48,14 @@ def _banned_words() -> list[BannedWord]:
                 folder.strip() for folder in (match["folders"] or "").split(",") if folder.strip()
             )
             words.append(BannedWord(_parts(match["word"]), folders))
-    return words
+    return tuple(words)
 
 
 def _defined_names(module: Module) -> Iterator[tuple[str, int]]:
     """Every name this module gives to something; what libraries call theirs is theirs."""
     for node in module.nodes:
+        if not isinstance(node, _NAMING):
+            continue
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, node.lineno
         elif isinstance(node, ast.arg):
@@ -61,10 +68,16 @@ def _defined_names(module: Module) -> Iterator[tuple[str, int]]:
             yield node.asname, node.lineno
 
 
-def _findings(module: Module, words: list[BannedWord]) -> Iterator[Finding]:
+@functools.cache
+def _used_in(name: str, words: tuple[BannedWord, ...]) -> tuple[BannedWord, ...]:
+    """The banned words in a name: the same names are given a hundred times."""
+    return tuple(word for word in words if word.used_in(name))
+
+
+def _findings(module: Module, words: tuple[BannedWord, ...]) -> Iterator[Finding]:
     for name, line in _defined_names(module):
-        for word in words:
-            if word.used_in(name) and not module.inside(*word.folders):
+        for word in _used_in(name, words):
+            if not module.inside(*word.folders):
                 banned = "_".join(word.parts)
                 yield module.finding("words", line, f"{name!r} uses {banned!r}: see docs/glossary.md")
 
