@@ -12,9 +12,10 @@ from tests.support.nats_server import NatsServer
 
 # Deadlines and the too-slow check measure a shared machine, not the code under test.
 _MANNERS = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("default", _MANNERS)
+settings.register_profile("brief", _MANNERS, max_examples=25)
+settings.register_profile("ci", _MANNERS, max_examples=100)
 settings.register_profile("deep", _MANNERS, max_examples=5_000)
-settings.load_profile("default")
+settings.load_profile("brief")
 
 _SLOW_FOLDERS = {
     Path(__file__).with_name("benchmarks"): pytest.mark.slow("tests/integration/test_bench_command.py"),

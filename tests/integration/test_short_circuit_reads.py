@@ -22,6 +22,7 @@ from jetstream.fetch.selection import Selection
 from jetstream.log.log import LogConfig
 from jetstream.node.readers import dispatcher as socket_requests
 from jetstream.protocol.requests import Fetch
+from tests.support.example_counts import examples
 from tests.support.held_threads import HeldThreads
 from tests.support.page_cache import empty_page_cache
 from tests.support.scene import a_scene, large_records
@@ -54,7 +55,7 @@ def test_records_are_those_of_the_socket_across_segments_and_in_the_open_one(
 SIZES = st.lists(st.lists(st.integers(0, 30 * KIB), min_size=1, max_size=4), min_size=1, max_size=25)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(SIZES, st.integers(0, 60), st.integers(0, 60), st.sampled_from([1, 40 * KIB, MIB]))
 def test_any_part_of_any_stream_is_read_as_by_the_socket(
     sizes: list[list[int]], start: int, end: int, max_bytes: int

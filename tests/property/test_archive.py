@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jetstream.spark.pipelines.archives.archive_files import ArchivedFile
 from jetstream.spark.pipelines.archives.archive_merges import FAN, Merge, due_merges, final_merges
 from tests.support.archives import batches_of, rows_by_listing, rows_by_manifest, rows_of, run_query
+from tests.support.example_counts import examples
 from tests.support.memory_disk import Fault, FaultKind, MemoryDisk, PowerLostError, random_survival
 
 TARGET = 1000
@@ -79,7 +80,7 @@ def test_a_row_is_written_anew_a_few_times_however_many_files_come_in(sizes: lis
     assert sum(file.bytes < TARGET for file in files) <= 4 * FAN
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_an_archive_has_every_row_once_whatever_crashes_come(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.dictionaries(STREAMS, st.integers(0, 4)), min_size=1, max_size=6))

@@ -30,6 +30,7 @@ from jetstream.log.format.batch_run import merged_batches
 from jetstream.log.format.checksum import crc32c
 from jetstream.log.format.plain_batch import TEMPLATE, PlainRecords, blank, encode_plain
 from jetstream.log.format.schema import SCHEMA
+from tests.support.example_counts import examples
 from tests.support.logs import NOW, Record, flipped, records_batch
 
 FoundBatches = Iterable[tuple[BatchHeader, pa.RecordBatch]]
@@ -155,7 +156,7 @@ def check(data: bytes, rows: int) -> list[BatchHeader]:
     return runs
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(WRITTEN, max_size=40), st.integers(0, 1 << 61), st.integers(1, 40))
 @example([PLAIN] * 30, 0, 7)
 @example([BIG] * 6, 0, 40)
@@ -165,7 +166,7 @@ def test_what_is_read_at_once_is_what_is_read_one_by_one(
     check(stored(batches, base), rows)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(WRITTEN, min_size=5, max_size=12), st.data())
 def test_damage_ends_both_at_the_same_batch_with_the_same_words(
     batches: list[Written], data: st.DataObject

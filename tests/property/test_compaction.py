@@ -32,6 +32,7 @@ from tests.support.compaction import (
     stored_in,
     stored_records,
 )
+from tests.support.example_counts import examples
 from tests.support.log_files import check_files_owned
 from tests.support.logs import DIRECTORY, NOW, Record, opened
 from tests.support.memory_disk import MemoryDisk, everything_survives, nothing_survives, random_survival
@@ -305,7 +306,7 @@ class CompactionModel(RuleBasedStateMachine):
 
 
 TestCompaction = CompactionModel.TestCase
-TestCompaction.settings = settings(max_examples=50, stateful_step_count=25, deadline=None)
+TestCompaction.settings = settings(max_examples=examples(50), stateful_step_count=25)
 
 
 @pytest.mark.deep

@@ -13,11 +13,12 @@ from envelope.types import AckPolicy, Offset, TimestampUs
 from jetstream.ingest.batches import read_batch
 from jetstream.log.format.schema import HEADERS_TYPE, SCHEMA
 from tests.support.envelopes import Columns, arrow, batch_of, raw
+from tests.support.example_counts import examples
 from tests.support.ingest_machine import IngestHarness
 from tests.support.messages import message
 
 BYTES_MAX = 1 << 20
-MANY = settings(max_examples=max(500, settings().max_examples))  # the deep profile asks for more
+MANY = settings(max_examples=examples(500))
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 SUBJECTS = st.lists(st.text("abcXYZ09_-", min_size=1, max_size=5), min_size=1, max_size=4).map(".".join)
 

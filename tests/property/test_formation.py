@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from envelope.errors import InvalidConfig
 from envelope.types import MonotonicNs
 from metadata.formation.machine import HEARD_NS, NoticeReceived
+from tests.support.example_counts import examples
 from tests.support.formations import FormingCluster
 
 STEPS = st.lists(
@@ -28,7 +29,7 @@ def step(cluster: FormingCluster, kind: int, which: int, much: int) -> None:
         cluster.now = MonotonicNs(cluster.now + much * HEARD_NS // 400)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.integers(3, 6), STEPS)
 def test_formed_sets_never_overlap_and_nobody_promises_twice(
     count: int, steps: list[tuple[int, int, int]]
@@ -45,7 +46,7 @@ def test_formed_sets_never_overlap_and_nobody_promises_twice(
         cluster.check()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(STEPS)
 def test_as_many_nodes_as_are_waited_for_form_a_cluster_in_the_end(steps: list[tuple[int, int, int]]) -> None:
     cluster = FormingCluster("abc")

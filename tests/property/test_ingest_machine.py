@@ -9,6 +9,7 @@ from envelope.errors import DiskFull, FsyncFailed, InvalidHeader, TxidDecreasing
 from envelope.types import AckPolicy
 from jetstream.ingest.machine import APPENDS_IN_FLIGHT_MAX
 from jetstream.ingest.publishers.dedupe import name_of
+from tests.support.example_counts import examples
 from tests.support.ingest_machine import IngestHarness, outcomes
 from tests.support.messages import PublishedMessage
 
@@ -272,7 +273,7 @@ def play(run: Run, steps: list[int | str | list[Spec]]) -> None:
             run.block(step)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(ack=st.sampled_from(AckPolicy), steps=STEPS)
 def test_the_machine_does_what_the_model_does(ack: AckPolicy, steps: list[int | str | list[Spec]]) -> None:
     run = Run(IngestHarness(ack, record_bytes_max=RECORD_BYTES_MAX), Model(ack))
@@ -286,7 +287,7 @@ def test_the_machine_does_what_the_model_does(ack: AckPolicy, steps: list[int | 
     assert run.machine.machine.log_end_offset == len(run.model.records)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(ack=st.sampled_from(AckPolicy), steps=STEPS, last=BLOCKS, second=BLOCKS, later=BLOCKS)
 def test_after_an_unknown_outcome_nothing_is_stored_and_nobody_is_misled(
     ack: AckPolicy,

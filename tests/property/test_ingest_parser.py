@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import jetstream.ingest.parser as parser_module
 from jetstream.ingest.messages import Unread
 from jetstream.ingest.parser import MessageParser
+from tests.support.example_counts import examples
 from tests.support.messages import PublishedMessage, header_block
 from tests.support.parsed_stream import parsed_by_ours, parsed_by_reference
 
@@ -121,7 +122,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(stream)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(data=st.data(), stream=st.one_of(damaged(), st.binary(max_size=60)))
 def test_garbage_means_the_same_in_any_chunks_and_is_refused_at_most(
     data: st.DataObject, stream: bytes

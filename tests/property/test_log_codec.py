@@ -20,6 +20,7 @@ from jetstream.log.format.batch import (
 from jetstream.log.format.message import ENTRY_KEY, find_frame
 from jetstream.log.format.schema import END_OF_STREAM, SCHEMA, SCHEMA_MESSAGE
 from jetstream.log.segments.scan import scan_segment
+from tests.support.example_counts import examples
 from tests.support.logs import Record, flipped, records_batch
 from tests.support.memory_disk import MemoryDisk
 
@@ -44,7 +45,7 @@ def ordered(records: list[Record]) -> list[Record]:
     return sorted(records, key=lambda record: record.timestamp)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(RECORDS, min_size=1, max_size=40).map(ordered),
     BASES,
@@ -76,7 +77,7 @@ def test_every_batch_is_what_pyarrow_reads_and_what_was_put_in(
     assert frame[found.digits : found.digits + 80] == metadata[ENTRY_KEY]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(RECORDS, min_size=2, max_size=30).map(ordered), st.integers(0, 29), st.integers(1, 30))
 def test_a_slice_is_encoded_as_if_it_had_been_built_alone(
     records: list[Record], start: int, length: int
@@ -91,7 +92,7 @@ def test_a_slice_is_encoded_as_if_it_had_been_built_alone(
     assert decode(frames[0])[1].equals(decode(frames[1])[1])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(RECORDS, min_size=1, max_size=3).map(ordered), st.data())
 def test_any_flipped_bit_in_a_batch_is_found(records: list[Record], data: st.DataObject) -> None:
     frame = bytes(encode(records_batch(records), Offset(0), LeaderEpoch(1)).seal(BatchFlags(3)))
@@ -118,7 +119,7 @@ def test_every_single_bit_flip_of_one_batch_is_found() -> None:
             raise AssertionError(f"bit {bit} of byte {position} was flipped unnoticed")
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.binary(max_size=3000))
 def test_garbage_is_refused_or_incomplete_and_never_crashes(garbage: bytes) -> None:
     for read in (read_header, verify, decode, lambda data: list(iter_frames(data)), find_frame):
@@ -131,7 +132,7 @@ def test_garbage_is_refused_or_incomplete_and_never_crashes(garbage: bytes) -> N
 FRAME = bytes(encode(records_batch([Record(), Record()]), Offset(0), LeaderEpoch(1)).seal(BatchFlags(3)))
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     st.lists(st.tuples(st.integers(0, 800), st.binary(min_size=1, max_size=8)), min_size=1, max_size=5),
     st.integers(0, len(FRAME)),
@@ -153,7 +154,7 @@ def test_a_mangled_frame_is_refused_or_incomplete_and_never_crashes(
             raise AssertionError("a mangled frame was taken for a good one")
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.binary(max_size=4000), st.booleans())
 def test_a_segment_of_garbage_is_all_damage(garbage: bytes, with_schema: bool) -> None:
     disk = MemoryDisk()
@@ -167,7 +168,7 @@ def test_a_segment_of_garbage_is_all_damage(garbage: bytes, with_schema: bool) -
         assert before.end <= after.position
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(st.lists(st.integers(1, 1 << 21), min_size=2, max_size=12), BASES)
 def test_a_split_group_tiles_and_keeps_every_record(sizes: list[int], base: int) -> None:
     records = records_batch([Record(value=bytes(size)) for size in sizes], base)

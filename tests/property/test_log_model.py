@@ -14,6 +14,7 @@ from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.log.format.batch import decode, iter_frames
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
+from tests.support.example_counts import examples
 from tests.support.logs import DIRECTORY, NOW, append, begun, opened, stored_values
 from tests.support.memory_disk import (
     Fault,
@@ -303,7 +304,7 @@ def len_of(disk: MemoryDisk, path: str) -> int:
 
 
 TestLogModel = LogModel.TestCase
-TestLogModel.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestLogModel.settings = settings(max_examples=examples(150), stateful_step_count=25)
 
 
 @pytest.mark.deep

@@ -35,6 +35,7 @@ from metadata.catalog.events import (
 )
 from metadata.stream_config import StreamConfig
 from tests.support.catalogs import CREATED, NAMES, NODES, apply, commands, register, update
+from tests.support.example_counts import examples
 
 history = st.lists(commands, max_size=40)
 
@@ -361,4 +362,4 @@ class CatalogAgainstModel(RuleBasedStateMachine):
 
 
 TestCatalogAgainstModel = CatalogAgainstModel.TestCase
-TestCatalogAgainstModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCatalogAgainstModel.settings = settings(max_examples=examples(60), stateful_step_count=40)

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from envelope.errors import DiskFull
 from metadata.node.storage.file_storage import FileStorage
 from metadata.node.storage.port import INITIAL_HARD_STATE, INITIAL_SNAPSHOT, Stored
+from tests.support.example_counts import examples
 from tests.support.memory_disk import (
     Fault,
     FaultKind,
@@ -106,4 +107,4 @@ class StorageAgainstModel(RuleBasedStateMachine):
 
 
 TestStorageAgainstModel = StorageAgainstModel.TestCase
-TestStorageAgainstModel.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestStorageAgainstModel.settings = settings(max_examples=examples(80), stateful_step_count=30)

@@ -17,6 +17,7 @@ from metadata.raft.observer import (
     VoterConnected,
     VoterDisconnected,
 )
+from tests.support.example_counts import examples
 from tests.support.raft_cluster import SETTINGS, TIMEOUT, A, B, C, RaftCluster
 
 ME, VOTERS = NodeId("o"), (A, B, C)
@@ -122,7 +123,7 @@ class Observed:
             self.give(ReceivedFromVoter(message))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(STEPS)
 def test_an_observer_has_what_is_committed_and_catches_up(steps: list[tuple[int, int, int]]) -> None:
     observed = Observed()

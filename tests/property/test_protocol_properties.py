@@ -22,6 +22,7 @@ from jetstream.protocol.connection import (
 from jetstream.protocol.frames import encode_head
 from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets, Request
 from jetstream.protocol.responses import FetchResponse
+from tests.support.example_counts import examples
 
 NAMES = st.text(max_size=20)
 OFFSETS = st.integers(0, 2**63 - 1)
@@ -158,7 +159,7 @@ def deliver(client: ClientConnection, data: bytes, *, in_place: bool) -> list[Cl
     return events
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=300))
 def test_garbage_from_a_server_is_a_typed_error_or_silence(garbage: bytes) -> None:
     client = ClientConnection()

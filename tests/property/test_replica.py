@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from envelope.types import MonotonicNs
 from jetstream.replica.leader_events import ProposeIsr
 from metadata.catalog.events import CommandRefused
+from tests.support.example_counts import examples
 from tests.support.replica_cluster import HEARTBEAT, LAG_MAX, RETRY, ReplicaCluster
 from tests.support.replica_member import Member
 
@@ -184,6 +185,6 @@ def survives(seed: int) -> None:
 
 
 @given(st.integers(min_value=0, max_value=2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_what_is_committed_stays_and_the_replicas_agree_in_the_end(seed: int) -> None:
     survives(seed)

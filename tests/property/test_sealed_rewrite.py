@@ -12,6 +12,7 @@ from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.rewriting.sealed_rewrite import rewritten
 from tests.support.compaction import no_pace
+from tests.support.example_counts import examples
 from tests.support.logs import DIRECTORY, NOW, Record, begun, opened, records_batch
 from tests.support.memory_disk import MemoryDisk
 
@@ -70,7 +71,7 @@ def read(log: Log) -> tuple[list[dict[str, Any]], list[BatchHeader]]:
     batches=st.lists(BATCHES, min_size=1, max_size=25),
     merged_bytes=st.sampled_from((1, 200, 1000, 1 << 20)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_readers_find_the_same_records_in_fewer_batches(
     batches: list[tuple[list[Record], Compression, str]], merged_bytes: int
 ) -> None:

@@ -22,6 +22,7 @@ from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import OpenedLog, begin_reign, open_log
 from jetstream.node.runtime.clock import SystemClock
 from metadata.stream_config import StreamConfig
+from tests.support.example_counts import examples
 from tests.support.logs import DIRECTORY, NOW
 from tests.support.memory_disk import MemoryDisk, nothing_survives
 from tests.support.messages import Answer, PublishedMessage, appends, block_of, published
@@ -280,7 +281,7 @@ class Run:
         return answers + published(machine.handle(HighWatermarkAdvanced(Offset(log.log_end_offset)), now))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(STEP, max_size=25))
 def test_a_session_is_what_the_list_says(steps: list[str | Lost | Block]) -> None:
     run = Run()

@@ -40,6 +40,7 @@ from consumer_groups.shard.events import (
 )
 from envelope.group_errors import IllegalGeneration
 from envelope.types import MonotonicNs, StreamName
+from tests.support.example_counts import examples
 from tests.support.group_coordination import REBALANCE, SECOND, SESSION
 from tests.support.shard_at_work import ShardAtWork, audit, joining
 
@@ -268,4 +269,4 @@ class ShardModel(RuleBasedStateMachine):
 
 
 TestShard = ShardModel.TestCase
-TestShard.settings = settings(max_examples=60, stateful_step_count=40)
+TestShard.settings = settings(max_examples=examples(60), stateful_step_count=40)

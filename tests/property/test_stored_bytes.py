@@ -6,6 +6,7 @@ from hypothesis.stateful import invariant
 
 from envelope.types import Offset
 from jetstream.log.search import batches_within
+from tests.support.example_counts import examples
 from tests.support.log_life import LogLife, added_up, batches_of
 
 
@@ -27,7 +28,7 @@ class StoredBytesModel(LogLife):
 
 
 TestStoredBytes = StoredBytesModel.TestCase
-TestStoredBytes.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)
+TestStoredBytes.settings = settings(max_examples=examples(20), stateful_step_count=15)
 
 
 @pytest.mark.deep

@@ -10,6 +10,7 @@ from jetstream.log.format.batch import BatchFlags, decode, encode, last_txid, re
 from jetstream.log.format.message import PREFIX_BYTES, is_compressed, record_batch_fields
 from jetstream.log.format.txid_column import last_txid_in
 from jetstream.log.segments.index import NO_TXID
+from tests.support.example_counts import examples
 from tests.support.logs import Record, records_batch
 
 TXIDS = st.lists(st.none() | st.integers(NO_TXID, (1 << 63) - 1), min_size=1, max_size=40)
@@ -25,7 +26,7 @@ def frame_of(txids: list[int | None], codec: Compression, filler: int) -> bytes:
     return bytes(encode(records, Offset(0), LeaderEpoch(1), codec).seal(BatchFlags(0)))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(TXIDS, st.sampled_from(Compression), st.sampled_from((0, 5000)))
 @example([None] * 20 + [3] + [None] * 20, Compression.ZSTD, 5000)
 @example(list(range(40)), Compression.LZ4, 5000)
@@ -36,7 +37,7 @@ def test_the_largest_is_what_pyarrow_finds(txids: list[int | None], codec: Compr
     assert last_txid_in(memoryview(frame)) == last_txid(decode(frame)[1])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.sampled_from(Compression), st.lists(st.tuples(st.integers(8, 1500), st.integers(0, 255)), max_size=9)
 )

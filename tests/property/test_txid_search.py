@@ -10,6 +10,7 @@ from jetstream.log.format.batch import decode, iter_frames
 from jetstream.log.format.schema import SCHEMA
 from jetstream.log.log import Log
 from jetstream.log.search import first_with_txid, offset_for_txid
+from tests.support.example_counts import examples
 from tests.support.log_life import LogLife
 
 
@@ -45,7 +46,7 @@ class TxidModel(LogLife):
 
 
 TestTxidSearch = TxidModel.TestCase
-TestTxidSearch.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+TestTxidSearch.settings = settings(max_examples=examples(25), stateful_step_count=15)
 
 
 @pytest.mark.deep

@@ -14,6 +14,7 @@ from jetstream.node.disk.appends import FollowerAppend, GroupAppend
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import begin_reign, open_log
 from metadata.stream_config import StreamConfig
+from tests.support.example_counts import examples
 from tests.support.logs import DIRECTORY, NOW
 from tests.support.memory_disk import MemoryDisk, nothing_survives
 from tests.support.messages import appends, block_of, message, published
@@ -216,7 +217,7 @@ def outcomes_of(actions: tuple[Action, ...]) -> list[tuple[str, object]]:
 FIRST, LATER = (["a"], 0), (["b"], 3 * WINDOW_US)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @example([FIRST, LATER, "restart leader", FIRST])
 @example([FIRST, LATER, "follow", "restart follower", "fail over", FIRST])
 @example([FIRST, "follow", LATER, "commit", "hear", "note", "restart follower", "fail over", FIRST])

@@ -16,6 +16,7 @@ from metadata.node.voter import voter_disk
 from metadata.node.voter.voter_disk import VoterDisk
 from metadata.raft.events import Persist
 from metadata.raft.state import Entry, HardState, Snapshot
+from tests.support.example_counts import examples
 from tests.support.faulty_storage import FaultyStorage
 from tests.support.memory_disk import MemoryDisk, nothing_survives
 from tests.support.sockets import run
@@ -105,7 +106,7 @@ def stored_after(storage: Storage, writes: Sequence[Persist], outcome: Outcome) 
 
 
 @given(st.lists(st.tuples(KINDS, st.integers(0, 4)), max_size=12))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_writes_that_gather_are_stored_as_if_one_after_the_other(steps: list[tuple[str, int]]) -> None:
     model = Model()
     for kind, amount in steps:

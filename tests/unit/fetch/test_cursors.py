@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from envelope.errors import RequestError
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.fetch.cursors import CURSORS_KEPT_MAX, ConnectionCursors, CursorPlace
+from tests.support.example_counts import examples
 
 
 def place(offset: int, stream: str = "s") -> CursorPlace:
@@ -111,4 +112,4 @@ class CursorModel(RuleBasedStateMachine):
 
 
 TestCursorModel = CursorModel.TestCase
-TestCursorModel.settings = settings(max_examples=100, stateful_step_count=40)
+TestCursorModel.settings = settings(max_examples=examples(100), stateful_step_count=40)

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from envelope.types import MonotonicNs, Offset, StreamName
 from jetstream.fetch.parked import _DEAD_ENTRIES_MIN, ParkedFetches
+from tests.support.example_counts import examples
 
 S, T = StreamName("s"), StreamName("t")
 
@@ -125,5 +126,5 @@ class ParkedMachine(RuleBasedStateMachine):
             del self.model[token]
 
 
-ParkedMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+ParkedMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestParkedFetches = ParkedMachine.TestCase

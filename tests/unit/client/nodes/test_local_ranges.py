@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from envelope.limits import KIB
 from jetstream.client.nodes.local_ranges import LocalRanges, RangeAway
 from jetstream.protocol.responses import StoredRangeResponse
+from tests.support.example_counts import examples
 from tests.support.held_threads import HeldThreads
 from tests.support.page_cache import empty_page_cache
 from tests.support.scene import open_files
@@ -110,7 +111,7 @@ PAGES = len(CONTENT) // PAGE
 RUNS = st.lists(st.tuples(st.integers(0, PAGES), st.integers(1, PAGES)), max_size=4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, len(CONTENT) - 1), st.integers(1, len(CONTENT)), RUNS)
 def test_any_range_is_read_whatever_of_it_is_in_the_page_cache(
     position: int, length: int, runs: list[tuple[int, int]]

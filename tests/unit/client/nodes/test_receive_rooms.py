@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from envelope.limits import KIB, MIB
 from jetstream.client.nodes.socket_link import KEPT_BYTES_MAX, BufferPool
+from tests.support.example_counts import examples
 
 LENGTHS = st.sampled_from([1, 255 * KIB, 256 * KIB, 300 * KIB, 512 * KIB, MIB, MIB + 1, 3 * MIB])
 
@@ -42,7 +43,7 @@ def test_a_room_may_come_back_from_another_thread() -> None:
     assert rooms.kept_bytes == 8 * MIB
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(LENGTHS, st.integers(0, 4)), max_size=30))
 def test_two_living_rooms_share_nothing(steps: list[tuple[int, int]]) -> None:
     rooms = BufferPool()
