@@ -24,6 +24,7 @@ from tests.support.nodes import nats_and_node, request, run
 from tests.support.tcp_proxy import Flip, proxied
 
 LINES_MAX = 100
+_SLOW = pytest.mark.slow("tests/interop/test_go_reader.py")
 ARROW_MESSAGE = b"\xff\xff\xff\xff"
 VECTORS = json.loads((REPOSITORY / "docs" / "protocol" / "vectors.json").read_text(encoding="utf-8"))
 BATCHES = [bytes.fromhex(batch) for batch in VECTORS["batches"]]
@@ -142,7 +143,10 @@ def test_the_reader_begins_in_the_middle_of_a_batch(tmp_path: Path, programs: Pa
     run(scenario())
 
 
-def test_the_reader_notices_a_flipped_bit_wherever_it_is_in_a_batch(tmp_path: Path, programs: Path) -> None:
+@pytest.mark.parametrize("every", [157, pytest.param(23, marks=_SLOW)])
+def test_the_reader_notices_a_flipped_bit_wherever_it_is_in_a_batch(
+    tmp_path: Path, programs: Path, every: int
+) -> None:
     async def scenario() -> None:
         async with nats_and_node(tmp_path) as (url, node), jetstream.connect(url) as js:
             await js.streams.create("orders", "orders.>")
@@ -150,7 +154,7 @@ def test_the_reader_notices_a_flipped_bit_wherever_it_is_in_a_batch(tmp_path: Pa
             async with proxied(node.socket_port, keeps_responses=True) as proxy:
                 assert len(await read(programs, proxy.port)) == 1
                 said = proxy.response(0)
-            places = range(said.index(ARROW_MESSAGE), said.index(b"x" * 1000) + 1000, 23)
+            places = range(said.index(ARROW_MESSAGE), said.index(b"x" * 1000) + 1000, every)
             faults = [Flip(place, 1 << place % 8) for place in places]
             async with proxied(node.socket_port, *faults) as proxy:
                 for fault in faults:

@@ -7,7 +7,7 @@ from tests.simulation.cluster.swarm import FAULTS
 from tests.simulation.seed_runs import DEEP, check_determinism, check_replay, counted, first_seed, run_all
 
 _SLOW = pytest.mark.slow("tests/simulation/test_cluster_seeds.py")
-_FEW_SEEDS = 25
+_FEW_SEEDS = 10
 _SEEDS = 120
 _DEEP_SEEDS = 5_000
 _FIRST = first_seed(3)

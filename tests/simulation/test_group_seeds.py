@@ -7,7 +7,7 @@ from tests.simulation.groups.swarm import FAULTS
 from tests.simulation.seed_runs import DEEP, check_determinism, check_replay, counted, first_seed, run_all
 
 _SLOW = pytest.mark.slow("tests/simulation/test_group_seeds.py")
-_FEW_SEEDS = 30
+_FEW_SEEDS = 12
 _SEEDS = 80
 _DEEP_SEEDS = 10_000
 _FIRST = first_seed(4)

@@ -7,7 +7,7 @@ from tests.simulation.raft.swarm import FAULTS
 from tests.simulation.seed_runs import DEEP, check_determinism, check_replay, counted, first_seed, run_all
 
 _SLOW = pytest.mark.slow("tests/simulation/test_raft_seeds.py")
-_FEW_SEEDS = 150
+_FEW_SEEDS = 60
 _SEEDS = 600
 _DEEP_SEEDS = 20_000
 _FIRST = first_seed(1)

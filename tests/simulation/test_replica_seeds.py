@@ -7,7 +7,7 @@ from tests.simulation.replica.swarm import FAULTS
 from tests.simulation.seed_runs import DEEP, check_determinism, check_replay, counted, first_seed, run_all
 
 _SLOW = pytest.mark.slow("tests/simulation/test_replica_seeds.py")
-_FEW_SEEDS = 60
+_FEW_SEEDS = 25
 _SEEDS = 300
 _DEEP_SEEDS = 20_000
 _FIRST = first_seed(2)

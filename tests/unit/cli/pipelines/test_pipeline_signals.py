@@ -9,6 +9,7 @@ import pytest
 
 from jetstream.cli.pipelines.run import signals_set
 
+_SLOW = pytest.mark.slow("tests/unit/cli/pipelines/test_pipeline_signals.py")
 _PROGRAM = """
 import signal, threading
 from jetstream.cli.pipelines.run import signals_set
@@ -21,8 +22,15 @@ with signals_set(threading.Event()) as stop:
 """
 
 
-@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (signal.SIGINT, signal.SIGTERM),
+        (signal.SIGTERM, signal.SIGINT),
+        pytest.param(signal.SIGINT, signal.SIGINT, marks=_SLOW),
+        pytest.param(signal.SIGTERM, signal.SIGTERM, marks=_SLOW),
+    ],
+)
 def test_a_second_signal_ends_the_process_at_once(first: signal.Signals, second: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", _PROGRAM], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

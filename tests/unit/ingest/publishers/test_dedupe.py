@@ -2,6 +2,7 @@ import random
 import tracemalloc
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -181,9 +182,19 @@ def test_what_comes_after_names_that_left_and_were_taken_back_is_remembered() ->
     assert len(window) == 1
 
 
-def test_an_id_takes_at_most_150_bytes() -> None:
-    """The usual ones: UUIDs as text, as many as by default, while the oldest leave as new ones come."""
-    count = DEDUPE_IDS_MAX
+@pytest.mark.parametrize(
+    "count",
+    [
+        8 * GENERATION_NAMES,
+        pytest.param(
+            DEDUPE_IDS_MAX,
+            marks=pytest.mark.slow("tests/unit/ingest/publishers/test_dedupe.py"),
+            id="the default",
+        ),
+    ],
+)
+def test_an_id_takes_at_most_150_bytes(count: int) -> None:
+    """The usual ones: UUIDs as text, while the oldest leave as new ones come."""
     tracemalloc.start()
     try:
         window = DedupeWindow(count, count)

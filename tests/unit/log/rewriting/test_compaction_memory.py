@@ -31,6 +31,9 @@ POOL = pa.proxy_memory_pool(pa.default_memory_pool())
 """Of the module, as it must live longer than whatever was allocated from it."""
 
 
+_SLOW = pytest.mark.slow("tests/unit/log/rewriting/test_compaction_memory.py")
+
+
 @contextmanager
 def counted_by_arrow() -> Iterator[None]:
     """Have `POOL` count what Arrow allocates."""
@@ -68,7 +71,7 @@ def append_keys(log: Log, count: int) -> None:
     log.close()
 
 
-@pytest.mark.parametrize("keys", [2 * KEYS, 10 * KEYS])
+@pytest.mark.parametrize("keys", [2 * KEYS, pytest.param(10 * KEYS, marks=_SLOW)])
 def test_compaction_keeps_to_its_budget_whatever_the_number_of_keys(tmp_path: Path, keys: int) -> None:
     disk = OsDisk(tmp_path)
     append_keys(begun(disk, CONFIG), keys)

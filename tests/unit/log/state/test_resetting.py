@@ -46,21 +46,26 @@ def test_a_log_begins_anew_anywhere_and_goes_on(offset: int, restarted: bool) ->
     assert log._disk.listdir(DIRECTORY) == [f"{offset:020d}.arrows", "checkpoint", "epochs"]
 
 
+_SLOW = pytest.mark.slow("tests/unit/log/state/test_resetting.py")
+_FAULTS = (
+    FaultKind.POWER_LOSS,
+    FaultKind.POWER_LOSS_AFTER,
+    FaultKind.IO_ERROR,
+    FaultKind.DISK_FULL,
+    FaultKind.EXHAUSTED,
+)
+
+
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=_SLOW)])
 @pytest.mark.parametrize("offset", [2, 20])
-def test_at_any_fault_a_log_is_the_old_one_whole_or_the_new_one(offset: int) -> None:
+def test_at_any_fault_a_log_is_the_old_one_whole_or_the_new_one(offset: int, every: int) -> None:
     pristine = MemoryDisk()
     filled(pristine, 7).close()
     counted = pristine.power_loss(nothing_survives)
     opened(counted, SMALL).reset_to(Offset(offset))
     ends = set()
     for number in range(1, counted.calls + 1):
-        for kind in (
-            FaultKind.POWER_LOSS,
-            FaultKind.POWER_LOSS_AFTER,
-            FaultKind.IO_ERROR,
-            FaultKind.DISK_FULL,
-            FaultKind.EXHAUSTED,
-        ):
+        for kind in _FAULTS[(number + (offset > 7)) % every :: every]:
             disk = pristine.power_loss(nothing_survives)
             disk.faults[number] = Fault(kind)
             refused = False

@@ -1,6 +1,5 @@
 """A table under crashes: it is always as before a micro-batch or as after it, and a batch counts once."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 
@@ -18,6 +17,7 @@ from jetstream.spark.pipelines.tables.table_version import (
     MergedMicroBatch,
     TableVersion,
 )
+from tests.support.example_counts import examples
 from tests.support.memory_disk import (
     Fault,
     FaultKind,
@@ -89,16 +89,24 @@ def test_a_batch_that_touches_few_buckets_leaves_the_files_of_others() -> None:
     assert len([bucket for bucket in before if now[bucket] != before[bucket]]) == 1
 
 
-def survivals() -> Iterator[Survival]:
-    yield nothing_survives
-    yield everything_survives
-    yield from (random_survival(seed) for seed in range(2))
+SURVIVALS: tuple[Survival, ...] = (
+    nothing_survives,
+    everything_survives,
+    random_survival(0),
+    random_survival(1),
+)
+every_call = pytest.mark.parametrize(
+    "every",
+    [4, pytest.param(1, marks=pytest.mark.slow("tests/unit/spark/pipelines/tables/test_table_store.py"))],
+)
+"""Or every fourth, from another one on in each case: all cases together strike all calls."""
 
 
+@every_call
 @pytest.mark.parametrize("kind", [FaultKind.POWER_LOSS, FaultKind.POWER_LOSS_AFTER])
-@pytest.mark.parametrize("survive", [*survivals()], ids=lambda each: each.__name__)
-def test_the_power_may_go_at_every_call(kind: FaultKind, survive: Survival) -> None:
-    for call in count(1):
+@pytest.mark.parametrize("survive", SURVIVALS, ids=lambda each: each.__name__)
+def test_the_power_may_go_at_every_call(kind: FaultKind, survive: Survival, every: int) -> None:
+    for call in count(1 + SURVIVALS.index(survive) % every, every):
         disk = begun()
         disk.faults[disk.calls + call] = Fault(kind, bytes_kept=5)
         try:
@@ -116,9 +124,13 @@ def test_the_power_may_go_at_every_call(kind: FaultKind, survive: Survival) -> N
         assert files_on(found) == set(read_version(found).file_of.values()), "nothing is left over"
 
 
-@pytest.mark.parametrize("kind", [FaultKind.DISK_FULL, FaultKind.SHORT_WRITE, FaultKind.IO_ERROR])
-def test_every_call_may_fail(kind: FaultKind) -> None:
-    for call in count(1):
+@every_call
+@pytest.mark.parametrize(
+    ("first", "kind"), [(0, FaultKind.DISK_FULL), (1, FaultKind.SHORT_WRITE), (2, FaultKind.IO_ERROR)]
+)
+def test_every_call_may_fail(first: int, kind: FaultKind, every: int) -> None:
+    every = min(every, 3)
+    for call in count(1 + first % every, every):
         disk = begun()
         struck = disk.calls + call
         disk.faults[struck] = Fault(kind, bytes_kept=5)
@@ -197,7 +209,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(RECORDS, st.integers(0, 2)), max_size=8))
 def test_any_batches_with_any_repeats_make_the_table_of_a_dict(
     told: list[tuple[list[tuple[bytes, bytes | None]], int]],
