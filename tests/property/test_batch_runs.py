@@ -94,7 +94,7 @@ def short_runs() -> Iterator[None]:
 
 def stored(batches: Sequence[Written], base: int = 0) -> bytes:
     """Return the batches as they are on disk, from ``base`` on."""
-    data = b""
+    data = bytearray()
     epoch, now = 1, NOW
     for batch in batches:
         base += batch.gap
@@ -108,7 +108,7 @@ def stored(batches: Sequence[Written], base: int = 0) -> bytes:
             frame = encode_kept(records.filter(mask), header, batch.compression)
         data += bytes(frame)
         base += len(batch.records)
-    return data
+    return bytes(data)
 
 
 def read(found: FoundBatches, full: bool = True) -> tuple[list[BatchHeader], pa.Table, str]:
