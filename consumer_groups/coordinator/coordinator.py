@@ -91,6 +91,7 @@ class Coordinator:
         before = self.state.generation
         actions = (*self._dispatch(event, now), *self._timer(event))
         said = [action for action in actions if not isinstance(action, SetTimer)]
+        assert self.state.generation >= before, f"G2: {self.state.generation} after {before}"
         if self.state.generation != before and not isinstance(event, Loaded):
             assert [Persist] == [type(action) for action in said], f"G3: {said}"
         return actions

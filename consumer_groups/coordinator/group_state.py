@@ -69,9 +69,10 @@ class GroupState:
     """A group in one generation.
 
     Invariants:
-        G1: a partition has at most one owner in a generation.
+        G1: a partition has at most one owner in a generation; a new owner is so since the generation that
+            begins then.
         G5: whatever somebody is to own is owned by somebody: it lies idle for no one.
-        G6: an instance id, and a client, has one member at most.
+        G6: an instance id has one member at most, and so has a client; a client that is gone has none.
     """
 
     name: GroupName

@@ -43,7 +43,7 @@ class MemberSessions:
     """Those of all members.
 
     Invariants:
-        G7: exactly the members have one.
+        G7: exactly the members of the group have one.
     """
 
     def __init__(self) -> None:

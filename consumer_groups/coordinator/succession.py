@@ -57,7 +57,8 @@ def succeeded(
     """Return the generation after ``before``: ``draft``, with everything granted that is free.
 
     Invariants:
-        G2: generations strictly increase.
+        G2: generations strictly increase, by one with every change, over failovers too; nothing of a group is
+            newer than its generation.
         G4: a partition that moves is granted to another member only after its owner let it go, or is no
             member any more.
 

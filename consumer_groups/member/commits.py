@@ -98,6 +98,9 @@ class MemberCommits:
         """Take in that a commit is durable."""
         for claim, place in commit.places:
             if claim in self._stored:
+                stored = self._stored[claim]
+                is_forward = stored is None or _is_elsewhere(stored, place) or place.offset >= stored.offset
+                assert is_forward or commit.goes_back, f"M4: {claim} goes back from {stored} to {place}"
                 self._stored[claim] = place
                 self._may_go_back.discard(claim)
 

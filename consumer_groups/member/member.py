@@ -162,6 +162,7 @@ class Member:
         heard, member_id = self.heard, self.member_id
         actions = [*self._dispatch(event)]
         assert self.member_id != member_id or self.heard >= heard, f"M3: {self.heard} after {heard}"
+        assert self.member_id is not None or not self._claims.held, f"M2: no member, and reads: {self}"
         return (*actions, *self._line.timer(now, waits=self._waits and not self.is_over))
 
     def commit(self, commit: CursorCommit) -> StoreCursors | None:

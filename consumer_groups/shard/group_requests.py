@@ -72,7 +72,8 @@ class GroupWriter:
     """Serves what is asked of one group.
 
     Invariants:
-        H2: behind a write that goes alone no other one of the group is begun before it is settled.
+        H2: behind a write that goes alone (a change of the group's state, a cursor that goes back) no other
+            one of the group is begun before it is settled.
     """
 
     coordinator: Coordinator
@@ -137,6 +138,7 @@ class GroupWriter:
 
     def serve(self, question: QuestionId | None, request: QueuedRequest, now: MonotonicNs) -> None:
         """Do what is asked, as far as that is allowed."""
+        assert self.is_said, f"H3: {request} would be answered with what is not durable"
         match request:
             case Join() | Release() | Leave():
                 self.give(request, now, question)
@@ -247,6 +249,7 @@ class GroupWriter:
     def written(self, at: TimestampUs, now: MonotonicNs) -> None:
         """Take in that the write that is under way for longest is committed."""
         done = self._under_way.popleft()
+        assert not (done.is_alone and self._under_way), f"H2: {self._under_way} behind {done}"
         done.change.apply(self._table, at)
         for expired in done.expired:
             self._outbox.expire(self.name, expired)

@@ -34,10 +34,8 @@ class GroupTable:
     """The groups as the records below `end` say; those are absorbed in the order of their offsets.
 
     A value that this version cannot read hides the one before it, as compaction would remove that one.
-    A request for it reports that. Once a `Shard` has the table, that one keeps it up to date.
-
-    Invariant:
-        U1: `end` never goes back, and no record is absorbed twice.
+    A request for it reports that. Once a `Shard` has the table, that one keeps it up to date. `CursorTable`'s
+    invariant U1 holds here as well.
     """
 
     def __init__(self) -> None:

@@ -51,6 +51,7 @@ class ParkedHeartbeats:
                 if not connections:
                     del self._of_group[group]
             self._ends.clear(connection)
+        assert self._parked or not self._of_group, f"H4: nothing waits, but in {self._of_group}"
         return parked
 
     def of_group(self, group: GroupName) -> list[tuple[ConnectionId, Parked]]:

@@ -54,6 +54,7 @@ class Outbox:
     def settle(self, number: WriteNumber) -> GroupName:
         """Return whose write it is that was committed, or refused."""
         assert number == self._settled + 1, f"H1: write {number} after {self._settled}"
+        assert self._under_way, f"H1: write {number} was never begun"
         self._settled = number
         return self._under_way.popleft()
 

@@ -328,12 +328,13 @@ class Shard:
 
 
 def _refused(table: GroupTable, group: GroupName, beats: Iterable[Beat]) -> HeartbeatAnswer:
-    """H5: a group that is not run has no members."""
+    """Return why beats of a group that is not run are in vain."""
     try:
         state = table.state(group) or GroupState(group)
     except CorruptDataError as error:
         refusal = CoordinatorRefusal.of(error)
         return HeartbeatAnswer((), tuple((group, beat.member_id, refusal) for beat in beats))
+    assert not state.members, f"H5: {state.name} has members and is not run"
     found = [(beat.member_id, member_refusal(state, beat.member_id, beat.instance_id)) for beat in beats]
     return HeartbeatAnswer((), tuple((group, who, why) for who, why in found if why is not None))
 

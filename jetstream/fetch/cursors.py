@@ -41,8 +41,11 @@ class ConnectionCursors(Generic[TokenT]):
 
     Invariants:
         F5: of each cursor at most one fetch has its turn; the others wait in the order they came.
+            Held by test_fetches_of_a_cursor_have_their_turn_in_order.
         F6: a cursor stands where its last fetch ended, and has no place if that one failed.
+            Held by test_a_cursor_that_failed_stands_nowhere.
         F7: at most ``CURSORS_KEPT_MAX`` cursors without a fetch in flight are known.
+            Held by test_the_idle_cursor_used_longest_ago_is_forgotten.
     """
 
     def __init__(self) -> None:

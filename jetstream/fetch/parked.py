@@ -30,7 +30,9 @@ class ParkedFetches(Generic[TokenT]):
     Invariants:
         F2: a token is parked at most once.
         F3: every parked token is in its stream's heap and in the deadline heap.
+            Held by test_a_high_watermark_wakes_only_those_it_has_passed.
         F4: the heaps hold at most twice as many entries as tokens are parked, and a few.
+            Held by test_memory_follows_what_waits.
     """
 
     def __init__(self) -> None:

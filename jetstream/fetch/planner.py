@@ -130,7 +130,8 @@ def plan_fetch(query: FetchQuery, stream: StreamView[RangeT], *, load: bool) -> 
     """Decide what ``query`` gets from ``stream`` now; ``load``: whether files may be read for that.
 
     Invariant:
-        F1: a served range ends at or below the high watermark and is not empty.
+        F1: a served range holds the offset that was asked for, ends at or below the high watermark and is not
+            empty.
     """
     try:
         _check(query, stream)

@@ -28,6 +28,9 @@ class _Begun(NamedTuple):
 class Linger:
     """The groups of one stream that are not committed, oldest first.
 
+    Invariant:
+        G1: groups are begun in the order of their offsets, none of them empty.
+
     Attributes:
         hurries: whether every group begins as soon as it can: few messages come any more.
     """
@@ -38,6 +41,8 @@ class Linger:
 
     def begin(self, base: Offset, end: Offset, messages: int) -> None:
         """Note a group of so many messages, whose records are ``[base, end)``."""
+        last = self._begun[-1].end if self._begun else base
+        assert last <= base < end, f"G1: [{base}, {end}) behind {last}"
         self._begun.append(_Begun(base, end, messages))
 
     def commit(self, high_watermark: Offset) -> None:

@@ -143,8 +143,12 @@ class StreamIngest:
         M1: at most `APPENDS_IN_FLIGHT_MAX` appends are in flight, and end in the order they began.
         M2: high_watermark <= end of the last append that succeeded <= log_end_offset.
         M3: an ack names an offset whose append succeeded; with ``ack: all`` one below the high watermark.
+            Held by test_the_machine_does_what_the_model_does.
         M4: a refused message is in no append; a message whose outcome is unknown is never refused.
+            Held by test_ingest_machine.py, test_whatever_fails_while_two_are_in_flight_every_answer_is_right.
         M5: behind an append that was refused or whose outcome is unknown none succeeds.
+            Held by test_machine_failures.py,
+            test_whatever_fails_while_two_are_in_flight_every_answer_is_right.
     """
 
     def __init__(
@@ -157,7 +161,7 @@ class StreamIngest:
         binds: Binds,
     ) -> None:
         """Continue the stream's log, which ends at ``log_end_offset``, under a new ``leader_epoch``."""
-        assert history.high_watermark <= log_end_offset, "M2"
+        assert history.high_watermark <= log_end_offset, f"M2: {history.high_watermark}, {log_end_offset}"
         self._stream = stream
         self._leader_epoch = leader_epoch
         self._intake = intake_of(stream, config, binds)
@@ -252,6 +256,7 @@ class StreamIngest:
             case _:
                 assert_never(event)
         assert self._high_watermark <= self._appended_end <= self.log_end_offset, f"M2: {self}"
+        assert self._offline is None or not self._in_flight, f"M4: in flight in a log that failed: {self}"
         return tuple(actions)
 
     def _received(self, messages: MessageBlock, now: TimestampUs) -> list[Action]:
@@ -341,7 +346,8 @@ class StreamIngest:
         self._gathering.take_back(groups[0].base)
         for group in reversed(groups):
             self._sequencer.roll_back(group)
-        assert self.log_end_offset == groups[0].base, "M2: rolled back"
+        assert self.log_end_offset == groups[0].base, f"M2: rolled back to {groups[0].base}: {self}"
+        assert len(replies) >= asked, f"M4: {len(replies)} are refused, {asked} have asked"
         return [
             *_publish(self._writer.refusals(replies, error), len(replies)),
             *_count(CountKind.REFUSED, len(replies)),
@@ -366,7 +372,8 @@ class StreamIngest:
         return groups
 
     def _committed(self, high_watermark: Offset, now: TimestampUs) -> list[Action]:
-        assert high_watermark >= self._high_watermark, "M2: the high watermark never goes back"
+        assert high_watermark >= self._high_watermark, f"M2: back to {high_watermark}: {self}"
+        assert high_watermark <= self._appended_end, f"M3: {high_watermark} is to be acked: {self}"
         self._high_watermark = high_watermark
         self._history.committed(high_watermark, now)
         self._gathering.commit(high_watermark)

@@ -12,6 +12,7 @@ class Mailbox:
     Invariants:
         B1: at most ``messages_max`` messages wait.
         B2: at most ``bytes_max`` bytes wait, or one message.
+        B3: no message leaves a mailbox twice.
     """
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
@@ -44,8 +45,8 @@ class Mailbox:
             block, refused = block.split(room)
         if len(block):
             self._put(block)
-        assert self._count <= self._messages_max, "B1"
-        assert self._size_bytes <= self._bytes_max or self._count == 1, "B2"
+        assert self._count <= self._messages_max, f"B1: {self._count} messages"
+        assert self._size_bytes <= self._bytes_max or self._count == 1, f"B2: {self._size_bytes} bytes"
         return refused
 
     def _put(self, block: MessageBlock) -> None:
@@ -85,7 +86,7 @@ class Mailbox:
             self._blocks.appendleft(rest)
         self._count -= len(taken)
         self._size_bytes -= taken.size_bytes
-        assert self._count >= 0 <= self._size_bytes, "B3: no message leaves twice"
+        assert self._count >= 0 <= self._size_bytes, f"B3: {len(taken)} messages left {self._count}"
         return taken
 
     def _add_whole_blocks(self, taken: MessageBlock, messages_max: int, bytes_max: int) -> None:

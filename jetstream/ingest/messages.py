@@ -67,6 +67,9 @@ class MessageBlock:
 
     Invariants:
         I1: the four lists have one length.
+        I2: a split loses nothing.
+        I3: a selection has one decision for each message.
+        I4: ``size_bytes`` is the sum of the messages' sizes.
     """
 
     __slots__ = ("_cookies", "headers", "payloads", "replies", "size_bytes", "subjects")

@@ -127,6 +127,7 @@ class InternalWrites:
     def offer(self, write: OwnWrite) -> None:
         """Take in one write; not empty."""
         assert write.records, "M6: a write is stored, so there is something to store"
+        assert not self._waiting or write.number > self._waiting[-1].number, f"M6: {write.number} comes late"
         self._waiting.append(write)
         self._waiting_records += len(write.records)
 
@@ -166,6 +167,7 @@ class InternalWrites:
         if self._doomed:
             self._doomed -= 1
             return
+        assert self._in_flight, "M7: no append is in flight"
         groups = tuple(self._in_flight)
         self._in_flight.clear()
         self._doomed = len(groups) - 1

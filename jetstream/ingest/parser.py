@@ -105,9 +105,12 @@ class MessageParser:
     Invariants:
         P1: items leave in the order of their bytes, except that messages of different subscriptions between
             two control operations are grouped.
+            Held by test_a_valid_stream_means_what_the_grammar_says_in_any_chunks.
         P2: the result does not depend on how the stream is cut into chunks, apart from the grouping.
+            Held by test_a_valid_stream_means_what_the_grammar_says_in_any_chunks.
         P3: held bytes are at most one message or control line and one chunk; of a message that is larger than
             ``message_bytes_max``, its line.
+            Held by test_a_line_without_end_is_refused_at_a_limit.
 
     Attributes:
         unanswerable: reply subjects left out because no answer can be published on them.

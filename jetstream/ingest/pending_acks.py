@@ -48,6 +48,7 @@ class PendingAcks:
         A1: an ack is released once, and not before the high watermark has passed its record (`release`) or
             its append has returned (`appended`, for those who asked for no more).
         A2: a repeat is released only after the high watermark has passed its original.
+            Held by test_a_repeat_of_an_uncommitted_record_waits_for_the_high_watermark.
     """
 
     def __init__(self, writer: AckWriter) -> None:
@@ -79,6 +80,7 @@ class PendingAcks:
 
     def appended(self) -> tuple[bytes, int]:
         """The oldest append returned: return the acks of those who asked for no more, and their number."""
+        assert self._flying, "A1: no append is in flight"
         leader, committed = self._flying.popleft()
         if committed:
             self._waiting.append(committed)
@@ -93,6 +95,7 @@ class PendingAcks:
             acks, rest = self._waiting.popleft().split(high_watermark)
             if rest:
                 self._waiting.appendleft(rest)
+            assert acks.offsets[-1] < high_watermark, f"A1: {acks.offsets[-1]} at {high_watermark}"
             parts.append(acks.written(self._writer))
             count += len(acks)
         while self._duplicates and self._duplicates[0][0] < high_watermark:
@@ -100,7 +103,8 @@ class PendingAcks:
             parts.append(self._writer.duplicate(reply, original if is_exact else None))
             count += 1
         self._count -= count
-        assert self._count >= 0, "A1: released once"
+        assert self._count >= 0, f"A1: {count} acks of {self._count + count} are released"
+        assert not self._duplicates or self._duplicates[0][0] >= high_watermark, "A2: a repeat is still here"
         return b"".join(parts), count
 
     def take_back(self, base: Offset) -> list[bytes]:
@@ -114,6 +118,7 @@ class PendingAcks:
         self._duplicates = [entry for entry in self._duplicates if entry[0] < base]
         heapify(self._duplicates)
         self._count -= len(replies) + len(failed)
+        assert self._count >= 0, f"A1: {len(replies)} acks and {len(failed)} repeats are taken back"
         replies += (reply for _, _, reply, is_exact in failed if is_exact)
         return replies
 

@@ -88,6 +88,8 @@ class SequencedGroup:
 
     def add(self, run: Run, messages: int, end: Offset) -> None:
         """Add the records up to ``end``."""
+        count = run.num_rows if isinstance(run, pa.RecordBatch) else len(run.payloads)
+        assert end == self.end + count, f"S1: {count} records in [{self.end}, {end})"
         self.runs.append(run)
         self.messages += messages
         self.end = end
@@ -101,6 +103,7 @@ class Sequencer:
         S2: timestamps never decrease; neither do txids, where set.
         S3: after `roll_back` the state is what it was before the group was sequenced, except that expired ids
             stay forgotten.
+            Held by test_a_refused_append_refuses_every_message_and_is_as_if_it_never_was.
     """
 
     def __init__(self, intake: MessageValidator, log_end_offset: Offset, history: PublisherHistory) -> None:
@@ -122,6 +125,7 @@ class Sequencer:
         history = self._history
         step = history.begin_step(history.end)
         history.last_timestamp = max(now, history.last_timestamp)
+        assert history.last_timestamp >= step.last_timestamp, f"S2: {now} after {step.last_timestamp}"
         history.expire(history.last_timestamp)
         group = SequencedGroup(history.end, history.end, step)
         start = 0
@@ -180,7 +184,10 @@ class Sequencer:
 
     def roll_back(self, group: SequencedGroup) -> None:
         """Take back the newest ``group`` that was not: its append stored nothing."""
-        self._history.forget_from(group.base)
+        history = self._history
+        history.forget_from(group.base)
+        assert history.end == group.base, f"S3: {history.end}, not {group.base}"
+        assert history.last_timestamp == group.step.last_timestamp, f"S3: time {history.last_timestamp}"
 
     def _judge_places(
         self,
@@ -335,7 +342,7 @@ class Sequencer:
             self._dedupe.remember(name_of(asked.message_id), offset, history.last_timestamp)
             history.last_id(asked.message_id, offset)
         if asked.txid is not None:
-            assert history.last_txid is None or asked.txid >= history.last_txid, "S2: txids never decrease"
+            assert history.last_txid is None or asked.txid >= history.last_txid, f"S2: txid {asked.txid}"
             history.last_txid = asked.txid
 
     def _store(
@@ -373,6 +380,8 @@ class Sequencer:
         if message.headers and records.num_rows > 1:
             self._batch_ends.remember(last, records.num_rows)
         if content.last_txid is not None:
+            before = self._history.last_txid
+            assert before is None or content.last_txid >= before, f"S2: {content.last_txid} after {before}"
             self._history.last_txid = content.last_txid
         group.add(records, 1, end)
         if message.reply:

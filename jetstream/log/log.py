@@ -175,7 +175,7 @@ class Log:
             StorageError, FsyncFailed, StreamOffline: the log has failed.
         """
         reader, writer = self.reader, self.writer
-        assert high_watermark <= reader.log_end_offset, f"{high_watermark} > {reader.log_end_offset}"
+        assert high_watermark <= reader.log_end_offset, f"L1: {high_watermark} > {reader.log_end_offset}"
         if offset > high_watermark:
             raise OffsetOutOfRange(
                 f"cannot truncate before {offset}: the high watermark is {high_watermark}",

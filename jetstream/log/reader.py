@@ -86,8 +86,11 @@ class LogReader:
 
     Invariants:
         L1: log_start_offset <= log_end_offset.
+            Held by test_log_model.py.
         L2: segments tile: each one's next is the following one's base; there is at least one.
+            Held by test_log_model.py.
         L6: damage that a scan found is in corrupt_ranges before the scan's index is in use.
+            Held by test_damage_is_refused_before_the_entries_that_leave_it_out_are_used.
     """
 
     __slots__ = (

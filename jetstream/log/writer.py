@@ -44,7 +44,7 @@ class LogWriter:
         L3: durable_end <= log_end_offset.
         L4: an appended batch begins at log_end_offset and carries last_epoch.
         L5: timestamps never decrease from batch to batch.
-        L7: of a leader's groups, a follower has at most FOLLOWED_GROUPS_MAX written and not synced.
+        L7: of a leader's groups, a follower has at most `FOLLOWED_GROUPS_MAX` written and not synced.
     """
 
     __slots__ = (
@@ -133,12 +133,14 @@ class LogWriter:
             if self.tail.roll_due(sum(batch.size for batch in batches), now, self.config):
                 self.roll()
             self.markers.forget_clean_close()
+            assert not self.markers.says_clean, f"W1: {reader.directory} is on record as closed"
             flags = self.tail.first_flags() | (BatchFlags(0) if self.dirty else BatchFlags.GROUP_START)
             frames = [first.seal(flags), *(batch.seal(BatchFlags(0)) for batch in batches[1:])]
             self.tail.write(
                 [(batch, frame, batch.last_txid) for batch, frame in zip(batches, frames, strict=True)]
             )
         reader.log_end_offset = batches[-1].next
+        assert self.durable_end < reader.log_end_offset, f"L3: durable before a sync: {self.durable_end}"
 
     def append_sealed(self, batches: Sequence[SealedBatch], now: TimestampUs) -> None:
         """Write a leader's batches unchanged, rolling where the leader rolled; not durable before `sync`.
@@ -179,6 +181,7 @@ class LogWriter:
             if not self.markers.followed:
                 self.markers.write_epochs(self._reader.epochs, followed=True)
             self.markers.forget_clean_close()
+            assert not self.markers.says_clean, f"W1: {self._reader.directory} is on record as closed"
             if self._begins_inside(first):
                 self._begin_inside(run[0])
                 run = run[1:]
@@ -250,6 +253,8 @@ class LogWriter:
             raise
         # In this order: a read that is planned meanwhile finds the rest, and no end beyond it.
         self.durable_end = min(self.durable_end, offset)
+        assert left[-1].base <= offset <= self._reader.log_end_offset, f"L2: cut at {offset}"
+        assert offset >= self._reader.log_start_offset, f"L1: cut at {offset}, below the start"
         self._reader.log_end_offset = offset
         self._reader.segments = left
         self.tail.cut(segments, left, file)
@@ -318,6 +323,7 @@ class LogWriter:
             self.mark_synced()
         sealed = self.tail.segment
         reader = self._reader
+        assert sealed.next == reader.log_end_offset, f"L2: {sealed.next}, not {reader.log_end_offset}"
         reader.segments = (*reader.segments, self.tail.start(reader.log_end_offset))
         reader.indexes.count(sealed)
         if sealed.next <= reader.log_start_offset:  # truncated while it was being written

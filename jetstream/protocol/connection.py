@@ -112,8 +112,10 @@ class ServerConnection:
 
     Invariants:
         P4: at most ``REQUESTS_IN_FLIGHT_MAX`` requests are in flight, each id once.
+            Held by test_one_request_more_than_allowed_is_refused_and_the_connection_lives.
         P5: only ids in flight are answered, each once.
         P6: after `ConnectionBroken` there are no more events.
+            Held by test_garbage_is_answered_by_a_typed_error_or_silence.
         P10: no request is received before a hello that had the server's token, if it has one.
     """
 
@@ -282,6 +284,7 @@ class ClientConnection:
     Invariants:
         P7: every response belongs to a request in flight; it is told once as received or failed.
         P8: after `ConnectionBroken` there are no more events.
+            Held by test_garbage_from_a_server_is_a_typed_error_or_silence.
     """
 
     def __init__(self, allocate: Callable[[int], memoryview] | None = None) -> None:

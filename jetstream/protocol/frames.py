@@ -67,8 +67,10 @@ class FrameReader:
     """Cuts a byte stream into frames.
 
     Invariants:
+        P1: a frame has a header within its limit and a body length that is not negative.
         P2: the pending bytes are less than one prefix and header, or a body is being filled, not both.
         P3: after `FrameRefused` nothing more is read.
+            Held by test_frames_before_a_bad_one_in_the_same_read_are_kept.
     """
 
     def __init__(

@@ -46,6 +46,7 @@ class Liveness:
 
     Invariant:
         P9: times never run backwards.
+            Held by test_liveness.py.
     """
 
     def __init__(self, patience: Patience, now: MonotonicNs) -> None:

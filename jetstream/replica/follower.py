@@ -68,6 +68,7 @@ APPENDS_IN_FLIGHT_MAX: Final = 2
 """Appends that are not written yet; with one, network and disk would wait for each other."""
 
 _DEFAULT_SETTINGS: Final = ReplicaSettings()
+_GO_ON: Final = frozenset((FetchFromLeader, AppendBatches))
 _UNTIMED: Final = TimestampUs(0)
 """When an epoch began is the log's business; reconciliation compares epochs and offsets."""
 
@@ -82,6 +83,7 @@ class Follower:
         H3: the high watermark never decreases, but when what was committed is reported as lost, or when the
             log is copied anew because tombstones are missing.
         H4: nothing is cut below what both histories are known to share.
+            Held by test_a_log_is_not_cut_inside_an_epoch_that_both_know_and_share.
         H5: while the log is being cut nothing is asked for and nothing appended; a cut changes the log.
         H6: what is known to be committed is cut only for a leader that may lack it.
 
@@ -140,6 +142,7 @@ class Follower:
 
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
         """Take in one event; return what the shell must do, in that order."""
+        high_watermark = self.high_watermark
         match event:
             case LeaderAssigned():
                 actions = self._reign(event, now)
@@ -162,6 +165,10 @@ class Follower:
             case _:
                 assert_never(event)
         assert self._log.synced_end <= self._log.log_end_offset, f"H2: {self}"
+        is_back = self.high_watermark < high_watermark
+        assert self._is_cutting or not is_back, f"H3: back from {high_watermark} without a cut: {self}"
+        rests = not self._is_cutting or (not self._unwritten and _GO_ON.isdisjoint(map(type, actions)))
+        assert rests, f"H5: {actions} while the log is cut: {self}"
         return actions
 
     def __str__(self) -> str:
@@ -248,6 +255,8 @@ class Follower:
         for begins in answer.epochs:
             if begins.epoch > epochs.last:
                 epochs = epochs.begun(begins.epoch, begins.start, _UNTIMED)
+        assert answer.base == log.log_end_offset < answer.next, f"H1: [{answer.base}, {answer.next}) {self}"
+        assert log.epochs.last <= epochs.last <= self.leader_epoch, f"H1: {epochs.last} {self}"
         self._log = LogState(epochs, log.log_start_offset, answer.next, log.synced_end, log.purged_end)
         self._unwritten.append(answer.next)
         return (AppendBatches(answer),)
@@ -267,6 +276,9 @@ class Follower:
             return self._cut(ResetLog(log.log_start_offset))
         if end == log.log_end_offset and answer.epoch >= log.epochs.last:
             return self._wait(now)  # no divergence at all: nothing a leader of ours answers
+        assert log.log_start_offset <= end <= log.log_end_offset, f"H4: cut at {end}: {self}"
+        is_boundary = end in (log.log_end_offset, answer.end, *(begun.start for begun in log.epochs.starts))
+        assert is_boundary, f"H4: cut at {end}, inside an epoch: {self}"
         return self._cut(Truncate(end))
 
     def _cut(self, cut: Truncate | ResetLog) -> tuple[Action, ...]:
@@ -278,6 +290,7 @@ class Follower:
         self._unwritten.clear()
         lost: tuple[Action, ...] = ()
         if end < self.high_watermark:
+            assert self._may_lack_committed, f"H6: {cut} for a leader that has it: {self}"
             lost = (ReportLost(end, self.high_watermark),)
             self.high_watermark = self._leaders_high_watermark = end
         return (*lost, cut)

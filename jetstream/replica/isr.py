@@ -50,6 +50,7 @@ class InSyncReplicas:
     def propose(self, isr: tuple[NodeAtEpoch, ...], now: MonotonicNs) -> Proposal:
         """Note that ``isr`` is proposed."""
         assert self.proposal is None, f"L5: proposal {self._proposals} is still out"
+        assert isr, "L5: nobody is proposed"
         self._proposals += 1
         self.proposal = Proposal(self._proposals, self.version, isr, now)
         return self.proposal

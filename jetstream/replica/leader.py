@@ -82,7 +82,8 @@ class Leader:
             leader included.
         L2: the high watermark never decreases.
         L3: nothing is committed while the committed ISR is smaller than ``min_insync_replicas``.
-        L4: nothing leaves without a valid lease, or once deposed, but refusals.
+        L4: nothing leaves without a valid lease, or once deposed, but refusals; the epoch is on record
+            before.
         L5: at most one proposal of an ISR is out; the leader is in it, and only replicas are.
 
     Attributes:
@@ -168,7 +169,8 @@ class Leader:
             if not isinstance(event, FetchArrived):
                 return ()
             return (AnswerFollower(event.follower, _refused(event.fetch, FetchRefusal.DEPOSED)),)
-        answers: tuple[Action, ...] = ()
+        answers: tuple[AnswerFollower, ...] = ()
+        high_watermark = self.high_watermark
         match event:
             case Deposed(leader_epoch):
                 self.deposed = leader_epoch >= self.leader_epoch
@@ -181,8 +183,11 @@ class Leader:
                 self._note(event, now)
         if not self.may_speak(now):
             self.wake_at = NEVER  # time alone brings no lease
+            assert all(isinstance(one.answer, RefusedMessage) for one in answers), f"L4: {answers} {self}"
+            assert self.high_watermark == high_watermark, f"L4: committed after {high_watermark}: {self}"
             return answers
         actions = [*answers, *self._advance()]
+        assert self.high_watermark >= high_watermark, f"L2: back from {high_watermark}: {self}"
         self.wake_at = NEVER
         if self._followers:
             members = (self._followers[node] for node in self.isr.committed if node in self._followers)
@@ -227,6 +232,7 @@ class Leader:
     def _change_replicas(self, changed: ReplicasChanged, now: MonotonicNs) -> None:
         # Together, or one that goes would be proposed once more in between.
         self.isr.commit(changed.isr, changed.isr_version)
+        assert self._appointment.node_id in self.isr.committed, f"L5: {changed} {self}"
         assert self.isr.maximal <= set(changed.replicas), f"L5: {changed} {self}"
         self._appointment = replace(
             self._appointment, replicas=changed.replicas, read_replicas=changed.read_replicas
@@ -283,7 +289,10 @@ class Leader:
         committable = self._committable()
         if committable <= self.high_watermark:
             return ()
+        assert not self.lacks_replicas, f"L3: {committable} with less than {self._minimum}: {self}"
         assert committable <= self._log.synced_end, f"L1: {committable} {self}"
+        others = self.isr.maximal - {self._appointment.node_id}
+        assert all(self._followers[node].has_all(committable) for node in others), f"L1: {committable} {self}"
         self.high_watermark = committable
         return (AdvanceHighWatermark(committable),)
 
@@ -349,6 +358,8 @@ class Leader:
         wanted = self._wanted(now)
         members = None if wanted == self.isr.committed else _named(wanted, self._appointment, self._followers)
         if members is not None:
+            assert members[0].node_id == self._appointment.node_id, f"L5: {members} {self}"
+            assert wanted <= self.replicas, f"L5: {members} {self}"
             yield self.isr.propose(members, now).as_action(self.leader_epoch)
 
     def _wanted(self, now: MonotonicNs) -> frozenset[NodeId]:

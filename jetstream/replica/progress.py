@@ -68,7 +68,12 @@ class _Mark:
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """See the module. Nothing that was learnt in an earlier reign or of an earlier start counts."""
+    """See the module. Nothing that was learnt in an earlier reign or of an earlier start counts.
+
+    Invariants:
+        P1: the newest fetch is answered, and once.
+        P2: a follower does not lag again from a time at which it had caught up since.
+    """
 
     caught_up_at: MonotonicNs
     """The latest time at which it is known to have had, durably, all that the leader then had."""
@@ -112,6 +117,7 @@ class FollowerProgress:
         its sync, so an end is remembered until it is reached: otherwise a steady stream looked like a lag. It
         may look twice as long as it is.
         """
+        assert now >= self.caught_up_at, f"P2: {now} is before {self.caught_up_at}"
         self.heard, self.lost = True, False
         # It asks again when it has taken in the answer; what only acknowledges may have crossed it.
         self.was_answered |= fetch.asks and self.start_told is not None
@@ -137,7 +143,7 @@ class FollowerProgress:
 
     def serve(self, leader: LogState) -> None:
         """Note that the parked fetch is answered from the leader's log."""
-        assert self.parked is not None, "only who asks is answered"
+        assert self.parked is not None, "P1: only who asks is answered"
         log_end = self.parked.fetch.log_end
         self._served_end = log_end if log_end < leader.log_end_offset else None
         self.parked, self.start_told = None, leader.log_start_offset

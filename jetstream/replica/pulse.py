@@ -18,6 +18,9 @@ class Pulse:
     """Pure. Silence is added up from what it is told has passed, so that the caller need not count its own.
 
     Each method returns the verdict if it is another one now, None if it is not.
+
+    Invariant:
+        V1: no peer counts as silent or dead that was heard within the timeout, unless its process is gone.
     """
 
     def __init__(self, timeout_ns: int) -> None:
@@ -44,6 +47,7 @@ class Pulse:
 
     def passed(self, elapsed_ns: int) -> Verdict | None:
         """Take in that nanoseconds have passed in which the peer could have been heard."""
+        assert elapsed_ns >= 0, f"V1: {elapsed_ns} ns have passed"
         self._silence_ns += elapsed_ns
         if self.verdict is not Verdict.ALIVE or self._silence_ns < self._timeout_ns:
             return None
@@ -52,5 +56,8 @@ class Pulse:
     def _judged(self, verdict: Verdict) -> Verdict | None:
         if verdict is self.verdict:
             return None
+        is_gone = self._is_refused and self._was_reached
+        is_overdue = self._silence_ns >= self._timeout_ns
+        assert verdict is Verdict.ALIVE or is_gone or is_overdue, f"V1: {verdict} after {self._silence_ns} ns"
         self.verdict = verdict
         return verdict

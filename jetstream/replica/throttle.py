@@ -12,6 +12,7 @@ class Throttle:
 
     Invariant:
         T1: over any time, what was spent is at most the rate times that time and one answer.
+            Held by test_over_any_time_at_most_the_rate_and_one_answer_is_spent.
     """
 
     def __init__(self, bytes_per_second: int | None) -> None:
@@ -30,6 +31,7 @@ class Throttle:
 
     def spend(self, count: int, now: MonotonicNs) -> None:
         """Note that ``count`` bytes are served now."""
+        assert count >= 0, f"T1: {count} bytes are given back"
         if self._rate is not None:
             cost = count * _NS_PER_SECOND // self._rate
             self._ready_at = MonotonicNs(max(self._ready_at, now) + cost)

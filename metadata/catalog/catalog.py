@@ -6,7 +6,7 @@ cannot be is refused by a value, so that every replica refuses alike.
 One thread applies. Every row is immutable and every read takes one consistent look at one table, so
 other threads may read while it does; two reads may see two states.
 
-Invariants: K1 to K8, K10 and K11 in `metadata.catalog.tables`, and
+Invariant, beside those of `metadata.catalog.tables`:
     K9: entries are applied without a gap, each once.
 """
 

@@ -1,7 +1,9 @@
 """The rows of the catalogue and what must always hold between them.
 
-Invariants (checked by `Tables.problems` after every snapshot read and after every command in tests; of the
-rows that a command changes, by `Tables.put` and `Tables.problems_of` after every command):
+`Tables.problems` checks them after every snapshot read and after every command in tests; `Tables.put` and
+`Tables.problems_of` check the rows that a command changes. A snapshot that breaks one is refused as corrupt.
+
+Invariants:
     K1: a stream is stored under its own name; names are unique.
     K2: incarnations are unique among live streams, and a removal of a live stream waits for none of its
         holders; so no data directory is both in use and to be removed.

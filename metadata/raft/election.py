@@ -66,9 +66,9 @@ class Election:
     """See the module.
 
     Invariants:
-        R1: a voter votes for at most one candidate in a term.
+        R1: a voter votes for at most one candidate in a term, over restarts too.
         R2: a term has at most one leader.
-        R10: the term never goes back.
+        R10: the term never goes back, and no entry is of a later one.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,3 +120,10 @@ def test_a_clock_that_is_set_brings_no_log_to_be_read_at_once() -> None:
     for jump in (5 * INTERVAL_US, 2 * INTERVAL_US, -4 * INTERVAL_US):
         assert due(hand, parts, START + jump + INTERVAL_US // 2) == []
     assert [part.base for part in due(hand, parts, START - 4 * INTERVAL_US + INTERVAL_US * 7 // 10)] == [6, 7]
+
+
+def test_a_turn_is_taken_once() -> None:
+    hand, (first, *_) = ScrubHand(INTERVAL_US, 0), parts_of([1, 1])
+    hand.pass_over(cast("Segment", first))
+    with pytest.raises(AssertionError, match="Y1"):
+        hand.pass_over(cast("Segment", first))

@@ -85,7 +85,7 @@ def test_no_cell_of_a_table_is_longer_than_200_characters() -> None:
     long = [
         f"{page.relative_to(ROOT)}: {cell.strip()[:60]}…"
         for page in documents()
-        if page.name != "invariants.md"  # its cells are lists of modules, compared with the code
+        if page.name != "invariants.md"  # its cells are lists of modules, made from the code
         for line in _prose(page).splitlines()
         if line.lstrip().startswith("|")
         for cell in re.split(r"(?<!\\)\|", line)

@@ -29,6 +29,7 @@ class Consumer:
 
     Invariant:
         C26: what is handed out is this member's, and after it is given up nothing of it is handed out.
+            Held by test_a_partition_is_handed_over_only_when_its_record_in_hand_is_processed.
     """
 
     def __init__(

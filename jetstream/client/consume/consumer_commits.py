@@ -42,6 +42,7 @@ class Committer:
 
     Invariant:
         C25: one commit is under way at a time.
+            Held by test_what_is_processed_is_committed_in_the_background.
     """
 
     def __init__(self, group: str, member: GroupMembership) -> None:

@@ -57,6 +57,7 @@ class GroupLink:
     Invariant:
         C21: every member on it is notified of its end, unless it has gone before, or the
             client is closed.
+            Held by test_a_coordinator_that_is_killed_stops_no_consumer.
     """
 
     def __init__(

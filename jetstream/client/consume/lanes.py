@@ -105,7 +105,9 @@ class Delivery:
     """A chunk in the application's hands; used by one thread at a time.
 
     Invariant:
-        C22: a row counts as processed only when the next one was asked for.
+        C22: a row counts as processed only when the next one was asked for, or with ``commit="before"`` when
+            it is handed out.
+            Held by test_the_record_in_hand_is_committed_only_once_it_is_processed.
     """
 
     def __init__(self, lane: PartitionBuffer, chunk: RecordChunk, number: int) -> None:

@@ -28,7 +28,8 @@ class LocalRanges:
     """The files of one node, as far as this process may read them.
 
     Invariant:
-        C16: bytes come only from the very file that the node meant: regular, of the same device and inode.
+        C16: bytes come only from the very file that the node meant: regular, of the same device and inode,
+            all of the range.
     """
 
     def __init__(self, *, usable: bool) -> None:

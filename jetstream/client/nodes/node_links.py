@@ -65,6 +65,7 @@ class NodeLinks:
 
     Invariant:
         C2: at most one connection to a node is open, and at most one is being opened, for all callers.
+            Held by test_readers_of_one_client_share_a_connection_to_each_node.
     """
 
     def __init__(self, book: AddressBook, timeout: float, access: SocketAccess | None = None) -> None:

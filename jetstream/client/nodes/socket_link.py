@@ -69,6 +69,7 @@ class BufferPool:
 
     Invariant:
         C13: memory is lent again only after the last view of it is gone.
+            Held by test_two_living_rooms_share_nothing.
     """
 
     def __init__(self) -> None:

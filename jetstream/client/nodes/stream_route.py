@@ -27,6 +27,7 @@ class StreamRoute:
 
     Invariant:
         C14: after every failure another node reports where the stream is, before the next attempt.
+            Held by test_a_reader_follows_the_leader_when_it_changes.
     """
 
     def __init__(self, links: NodeLinks, stream: str, wish: ReadPreference) -> None:

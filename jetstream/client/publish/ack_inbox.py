@@ -122,7 +122,9 @@ class AckInbox:
 
     Invariants:
         C8: an expectation leaves exactly once: answered, refused, overdue, withdrawn or abandoned.
+            Held by test_a_failing_block_gives_up_what_is_outstanding.
         C9: each lane is in the order of its deadlines, and empty or headed by one that still waits.
+            Held by test_no_ack_in_time_means_unknown.
     """
 
     def __init__(self, nats: NatsClient) -> None:

@@ -92,7 +92,9 @@ class BatchPublisher:
 
     Invariants:
         C17: records are sent in the order in which they were published, each once.
+            Held by test_records_published_one_by_one_share_envelopes_and_keep_their_order.
         C18: at most `_FULL_MAX` full envelopes wait, and one that is being filled.
+            Held by test_a_publisher_waits_while_envelopes_wait.
     """
 
     def __init__(

@@ -127,7 +127,9 @@ class Publisher:
 
     Invariants:
         C10: at most ``window`` messages are sent and neither acked nor failed.
+            Held by test_a_publisher_keeps_its_window_and_its_order.
         C11: every failure is seen through its future or raised by `flush`.
+            Held by test_a_publishers_failures_are_never_lost.
     """
 
     def __init__(self, nats_client: NatsClient, inbox: AckInbox, window: int, timeout: float) -> None:

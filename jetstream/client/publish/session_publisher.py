@@ -52,7 +52,9 @@ class SessionPublisher:
 
     Invariants:
         C19: what is not acked is sent in the order of the numbers, each naming the one before it.
+            Held by test_a_publisher_goes_on_while_its_leader_is_killed.
         C20: a failure is definite for its message, or ends the session: then nothing behind it is stored.
+            Held by test_a_refused_message_is_left_out_and_the_others_go_on.
     """
 
     def __init__(self, nats_client: NatsClient, inbox: AckInbox, settings: PublisherSessionSettings) -> None:

@@ -100,9 +100,12 @@ class FetchPipeline:
     Invariants:
         C3: more than one fetch has no header yet only while the place is below the high watermark known last;
             all but the first of them ask for what comes ``next``.
+            Held by test_every_fetch_that_names_a_place_names_the_history_it_continues.
         C4: ranges are handed out in order, each beginning where the last one ended.
+            Held by test_a_server_that_is_wrong_about_a_range_is_found_out.
         C5: a new fetch leaves only while less than ``prefetch_bytes`` are asked for, arriving, told of or not
             taken; one fetch may always be under way.
+            Held by test_socket_server.py.
     """
 
     def __init__(

@@ -112,6 +112,7 @@ class DedupeWindow:
         D1: a name that is found is that of a record within the window, the last that has it.
         D2: offsets and timestamps never decrease from name to name.
         D5: the name of a record whose fate is unknown is found, however old it is.
+            Held by test_uncommitted_names.py.
     """
 
     def __init__(self, window_us: int, names_max: int) -> None:
@@ -233,12 +234,13 @@ class DedupeWindow:
             for offset, name in enumerate(names, base):
                 self.remember(name, Offset(offset), timestamp)
             return
-        assert base > self._last_offset, "D2: offsets increase"
+        assert base > self._last_offset, f"D2: offset {base} after {self._last_offset}"
+        assert not count or timestamp >= newest.timestamps[-1], f"D2: time {timestamp} is before the last"
         end = Offset(base + len(names))
         self._last_offset = end - 1
         positions, known = newest.positions, len(newest.positions)
         positions.update(zip(names, _POSITIONS[count : count + len(names)], strict=True))
-        assert len(positions) == known + len(names), "D1: they are new"
+        assert len(positions) == known + len(names), f"D1: {len(positions) - known} of {len(names)} are new"
         newest.offsets.extend(range(base, end))
         newest.timestamps.extend(repeat(timestamp, len(names)))
         if self._tags is not None:

@@ -97,6 +97,7 @@ class RecordFates:
         while late and late[0].at + self.window_us <= now:
             late.popleft()
         self.held = late[0].first if late else self.uncommitted
+        assert self.held <= self.uncommitted, f"D5: held from {self.held}, unknown from {self.uncommitted}"
 
     def overdue(self, last_timestamp: TimestampUs) -> Offset | None:
         """Return from where on names are held, if the first `is_old` in a log with that last timestamp.

@@ -67,6 +67,7 @@ class PublisherSessions:
     Invariants:
         D3: a session's sequence and offset only increase, until it has expired or is taken back.
         D6: a session is known while the fate of its last record is not.
+            Held by test_a_session_is_known_while_its_last_record_is_not_committed.
     """
 
     def __init__(self, window_us: int = WINDOW_US_DEFAULT, sessions_max: int = SESSIONS_MAX) -> None:
@@ -121,6 +122,7 @@ class PublisherSessions:
             before = None  # expired before this one began it anew
         if before is not None and sequence <= before.sequence:
             return
+        assert before is None or offset > before.offset, f"D3: {stored} after {before}"
         is_gapless = after == (0 if before is None else before.sequence) and sequence == after + 1
         is_gapless = is_gapless and (before is None or before.is_gapless)
         self.put(session, PublisherSession(sequence, offset, timestamp, is_gapless))
@@ -154,6 +156,7 @@ class PublisherSessions:
                 if len(sessions) <= self._sessions_max or last.offset >= uncommitted:
                     return
                 self._pushed_out_us = last.timestamp
+            assert last.offset < uncommitted, f"D6: {last} leaves, unknown from {uncommitted}"
             sessions.popitem(last=False)
 
     def copy(self) -> "PublisherSessions":

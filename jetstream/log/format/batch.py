@@ -119,8 +119,9 @@ class UnsealedBatch:
         last_txid: the largest transaction id of its records, None if none has one.
 
     Invariants:
-        U1: base < next.
-        U2: the length of the frame never changes.
+        U1: a batch has records: base < next.
+        U2: the length of the frame never changes, whatever is patched in.
+            Held by test_sealing_again_with_other_flags_gives_a_valid_frame_of_the_same_size.
     """
 
     __slots__ = ("_digits", "_frame", "base", "last_txid", "leader_epoch", "max_timestamp", "next")

@@ -21,8 +21,11 @@ class ScrubHand:
 
     Invariants:
         Y1: a segment that is there and sealed throughout a pass in which the node runs is due once in it.
+            Held by test_each_segment_has_one_turn_in_each_pass.
         Y2: within a pass no segment is due before its share of the interval begins.
+            Held by test_each_segment_has_one_turn_in_each_pass.
         Y3: no segment is due in the pass in which it is sealed, unless the node starts anew in it.
+            Held by test_a_log_that_grows_and_shrinks_has_no_segment_left_out.
     """
 
     __slots__ = ("_end", "_interval_us", "_pass", "_phase_us", "_position")
@@ -70,6 +73,7 @@ class ScrubHand:
 
     def pass_over(self, segment: Segment) -> None:
         """Go on behind a segment that was due, even if it was not read."""
+        assert segment.next > self._position, f"Y1: {segment.next}, the hand is at {self._position}"
         self._position = segment.next
 
 

@@ -136,6 +136,7 @@ class BatchIndex:
         X1: ``bases`` and ``nexts`` strictly increase, and entry i+1 begins at or after the end of entry i
             (after it only where corrupt bytes lie between).
         X2: ``epochs`` and ``timestamps`` never decrease.
+            Held by test_entries_that_do_not_tile_are_refused.
         X3: ``txids`` has the largest transaction id of each batch's own records, `NO_TXID` only where none of
             them has one; the largest of all is the segment's ``last_txid``.
     """

@@ -81,6 +81,7 @@ class DurabilityMarkers:
 
     Invariants:
         W1: while bytes are being written, the checkpoint on disk does not say "clean".
+            Held by test_power_loss.py, test_bit_flips.py.
     """
 
     __slots__ = ("_checkpoint", "_directory", "_disk", "followed")

@@ -30,7 +30,7 @@ class CompactionState:
     """Content of the file.
 
     Invariant:
-        K1: waiting_end <= cleaned_end.
+        K1: tombstones wait only where the log is clean: waiting_end <= cleaned_end.
     """
 
     cleaned_end: Offset = _NOTHING

@@ -35,7 +35,7 @@ class EpochHistory:
 
     Invariants:
         E1: epochs strictly increase.
-        E2: start offsets never decrease.
+        E2: their start offsets never decrease.
     """
 
     __slots__ = ("starts",)

@@ -94,7 +94,9 @@ class PublisherStateFile:
     All but `is_due` and `latest` is for the disk thread.
 
     Invariant:
-        T1: a note is written only when all records below its end are durable.
+        T1: a note of the last txid and the sessions is written only when all records below its end are
+            durable.
+            Held by test_nothing_is_noted_before_it_is_durable.
     """
 
     def __init__(

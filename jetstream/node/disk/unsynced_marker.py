@@ -39,6 +39,7 @@ class BootMarker:
     Invariant:
         G1: at any power loss the file claims nothing for what was written since the node has registered: a
             clean stop is on record only while nothing is written, a boot only as that of the present kernel.
+            Held by test_unsynced_witness.py.
     """
 
     def __init__(self, disk: Disk, kernel: str | None) -> None:

@@ -78,7 +78,9 @@ class GroupShard:
 
     Invariants:
         N10: the machine is given one event after the other, and what it wants written is so in that order.
+            Held by test_a_killed_coordinator_loses_no_cursor_and_moves_nothing.
         N11: every question is answered once, at the latest when the reign ends.
+            Held by test_a_coordinator_that_stood_still_stores_nothing_when_it_goes_on.
     """
 
     def __init__(self, leading: LeadingStream, services: ShardServices) -> None:

@@ -41,8 +41,10 @@ class SessionResponseQueue:
 
     Invariants:
         RS1: every lease on a segment is given back exactly once, and not while a thread reads from it.
+            Held by test_a_lease_is_kept_while_a_thread_reads_for_a_connection_that_is_gone.
         RS2: at most one answer of either kind waits for each stream: the newest, as it answers the newest
             fetch, or the newest question of a repair.
+            Held by test_of_two_answers_of_one_stream_that_wait_only_the_newer_one_is_sent.
     """
 
     def __init__(

@@ -119,9 +119,12 @@ class SocketConnection:
 
     Invariants:
         N3: the socket is watched for reading only while the output is below its limits.
+            Held by test_a_peer_that_floods_without_reading_is_bounded.
         N4: the socket is watched for writing only while there is something to send, nothing to warm, and
             no turn to wait for.
-        N5: after `close` no callback does anything and all leases are given back.
+            Held by test_what_is_not_in_the_page_cache_is_read_on_a_thread_first.
+        N5: after `close` no callback does anything and all leases are given back; a stopped server has no
+            connection.
     """
 
     def __init__(self, line: SocketLine, services: ConnectionServices) -> None:

@@ -87,6 +87,7 @@ class RequestDispatcher:
 
     Invariant:
         N7: a lease is taken before a range leaves the loop's thread, and given back or passed on after.
+            Held by test_a_segment_deleted_while_its_body_is_in_flight_still_arrives_whole.
     """
 
     def __init__(

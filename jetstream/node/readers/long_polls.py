@@ -26,7 +26,9 @@ class LongPolls:
 
     Invariants:
         N6: a stream is subscribed to exactly while one of its fetches is parked.
+            Held by test_a_following_reader_is_woken_by_a_commit_and_by_nothing_else.
         N8: a parked fetch is handed back exactly once, unless its connection is gone first.
+            Held by test_a_long_poll_ends_empty_when_its_time_is_over.
     """
 
     def __init__(self, clock: Clock, hand_back: Callable[[Pending], None]) -> None:

@@ -51,7 +51,9 @@ class SocketOutput:
 
     Invariants:
         N1: a body follows its header with nothing in between.
+            Held by test_socket_server.py.
         N2: every body that was put in is released exactly once.
+            Held by test_socket_peers.py.
     """
 
     def __init__(self) -> None:

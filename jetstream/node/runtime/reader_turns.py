@@ -22,6 +22,7 @@ class CatchUpQueue:
 
     Invariant:
         N12: whoever waits is called once, unless it leaves before.
+            Held by test_readers_have_their_turns_in_the_order_they_came.
     """
 
     def __init__(self, turns: CatchUpScheduler, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:

@@ -11,6 +11,7 @@ first write is durable.
 
 Invariant:
     M2: nothing is applied before it is durable here and on a majority.
+        Held by test_no_fault_at_any_call_loses_a_proposal_or_splits_one.
 """
 
 import asyncio

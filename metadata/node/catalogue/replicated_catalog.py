@@ -14,6 +14,7 @@ a snapshot of theirs a catalogue and nothing else.
 
 Invariant:
     M1: what was applied is what a restart reads: commands are applied as decoded from their bytes.
+        Held by test_what_was_proposed_is_applied_now_and_after_a_restart.
 """
 
 import asyncio

@@ -67,6 +67,7 @@ class PeerServer:
     Invariant:
         V1: a connection is handed on only if its greeting named this node, this cluster and the token, and a
             source to which its purpose has no objection.
+            Held by test_who_is_not_a_voter_of_this_cluster_is_told_why_and_not_heard.
     """
 
     def __init__(self, identity: PeerIdentity) -> None:

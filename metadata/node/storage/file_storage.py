@@ -23,6 +23,7 @@ with none since, damaged at rest after a power loss that took the mark's note of
 
 Invariant:
     S4: bytes of a file below ``synced_end`` never change.
+        Held by test_no_fault_at_any_call_loses_a_proposal_or_splits_one.
 """
 
 import contextlib

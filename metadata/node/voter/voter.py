@@ -10,7 +10,9 @@ silent as a dead one, and `Voter.failure` has the error.
 
 Invariants:
     V2: messages of ``Persist.then`` leave only after the storage has returned from that write.
+        Held by test_nothing_is_written_after_an_error.
     V3: once failed, a voter performs no action.
+        Held by test_a_disk_that_fails_ends_the_member_and_nobody_else.
 """
 
 import asyncio

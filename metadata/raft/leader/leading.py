@@ -33,7 +33,7 @@ class Leadership:
     """The leadership of one term; see the module.
 
     Invariants:
-        R7: a leader only appends to its own log.
+        R7: a leader only appends to its own log, and no follower holds more.
         R8: by counting who holds it, only an entry of the leader's own term is committed.
     """
 

@@ -24,7 +24,7 @@ class Reads:
     While a round is under way, new reads gather and share the next one; the caller bounds their number.
 
     Invariant:
-        R11: a read is answered by a round that began after it came.
+        R11: a read is answered by a round of heartbeats that began after it came.
     """
 
     def __init__(self) -> None:

@@ -457,7 +457,7 @@ def test_a_shell_that_breaks_the_protocol_is_stopped() -> None:
         stream.receive(message())
     with pytest.raises(AssertionError, match="M1"):
         stream.machine.handle(GroupReceived(block_of([message()])), stream.now)
-    with pytest.raises(AssertionError, match="M2"):
+    with pytest.raises(AssertionError, match="M3"):
         stream.machine.handle(HighWatermarkAdvanced(Offset(1)), stream.now)
     stream = IngestHarness()
     stream.receive(message())

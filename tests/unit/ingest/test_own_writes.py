@@ -1,5 +1,6 @@
 """What a leader writes to a stream of its own: gathered, settled in order, refused as a whole."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -230,3 +231,12 @@ def test_outcomes_come_in_order_and_are_true(steps: list[str]) -> None:
     stored = [int(key.split(b"-")[1]) for key, _ in harness.log]
     assert stored == sorted(stored)
     assert set(stored) == committed
+
+
+def test_a_writer_or_a_shell_that_breaks_the_protocol_is_stopped() -> None:
+    harness = Harness()
+    with pytest.raises(AssertionError, match="M7"):
+        harness.writes.append_refused(FULL)
+    harness.offer(2)
+    with pytest.raises(AssertionError, match="M6"):
+        harness.offer(1)

@@ -104,3 +104,8 @@ def test_a_leader_that_was_alone_takes_followers() -> None:
 
 def test_who_leads_a_log_that_takes_no_epoch_takes_no_followers() -> None:
     assert not sole_replica(LeaderEpoch(3), Offset(5), Offset(5), START).takes_followers
+
+
+def test_a_leader_that_is_not_in_sync_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="L5"):
+        steady(Reign()).give(changed(A, B, C, isr=(B, C)))

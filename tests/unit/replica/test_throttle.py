@@ -1,5 +1,6 @@
 """Followers that are not in sync get what the throttle leaves them."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,3 +42,8 @@ def test_over_any_time_at_most_the_rate_and_one_answer_is_spent(answers: list[tu
         for last in range(first, len(spent)):
             before_last = sum(count for _, count in spent[first:last])
             assert before_last * SECOND <= rate * (spent[last][0] - begun) + last * rate
+
+
+def test_nothing_that_was_spent_is_given_back() -> None:
+    with pytest.raises(AssertionError, match="T1"):
+        Throttle(1000).spend(-1, MonotonicNs(0))

@@ -113,3 +113,9 @@ def test_claims_of_one_partition_do_not_share_a_cursor() -> None:
     assert found.due({A: CursorPosition(6), anew: CursorPosition(8)}) == (
         CursorCommit(((A, CursorPosition(6)),), goes_back=False),
     )
+
+
+def test_a_commit_that_goes_back_unsaid_is_a_bug() -> None:
+    found = commits(a=CursorPosition(5))
+    with pytest.raises(AssertionError, match="M4"):
+        found.has_stored(CursorCommit(((A, CursorPosition(4)),), goes_back=False))

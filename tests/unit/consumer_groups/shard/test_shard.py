@@ -71,6 +71,8 @@ def test_writes_are_settled_in_order_and_once() -> None:
     assert question in work.answers
     with pytest.raises(AssertionError, match="H1"):
         work.give(ShardWritten(number, TimestampUs(0)))
+    with pytest.raises(AssertionError, match="H1"):
+        work.give(ShardWritten(WriteNumber(number + 1), TimestampUs(0)))
 
 
 def test_a_refused_change_has_not_happened_and_all_who_wait_for_it_are_told() -> None:
