@@ -18,6 +18,13 @@ from tests.support.memory_disk import (
     nothing_survives,
     random_survival,
 )
+from tests.support.passed_checks import once_for_each_state
+from tests.support.struck_calls import struck_calls
+
+SAMPLES = pytest.mark.parametrize(
+    "step", [3, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_every_call_fails.py"))]
+)
+"""A third of the calls, others in each test, and all calls."""
 
 
 def test_the_workload_covers_every_kind_of_call() -> None:
@@ -26,17 +33,19 @@ def test_the_workload_covers_every_kind_of_call() -> None:
     assert len(CALLS) > 100
 
 
-def test_a_full_disk_at_every_call_refuses_and_goes_on() -> None:
-    for number in range(1, len(CALLS) + 1):
+@SAMPLES
+def test_a_full_disk_at_every_call_refuses_and_goes_on(step: int) -> None:
+    for number in struck_calls(CALLS, FaultKind.SHORT_WRITE, step):
         disk, oracle = strike(number, Fault(FaultKind.SHORT_WRITE, (0, 1, 600, 1500)[number % 4]))
         assert oracle.sent > 0 or number < 12, "a full disk stops nothing but what needs space"
         check_restart(disk.power_loss(everything_survives), oracle)
 
 
+@SAMPLES
 @pytest.mark.parametrize("calls", [1, 2, 7])
-def test_no_descriptor_for_any_calls_refuses_and_goes_on(calls: int) -> None:
+def test_no_descriptor_for_any_calls_refuses_and_goes_on(calls: int, step: int) -> None:
     """For one call, or for several in a row, as other threads or connections would leave it."""
-    for number in range(1, len(CALLS) + 1):
+    for number in range(1 + calls % step, len(CALLS) + 1, step):
         exhausted = Fault(FaultKind.EXHAUSTED, (0, 1, 600, 1500)[number % 4])
         disk, oracle = MemoryDisk(dict.fromkeys(range(number, number + calls), exhausted)), Oracle()
         opens = 0
@@ -51,24 +60,27 @@ def test_no_descriptor_for_any_calls_refuses_and_goes_on(calls: int) -> None:
         check_restart(disk.power_loss(everything_survives), oracle)
 
 
-def test_an_io_error_at_every_call_loses_nothing_acked() -> None:
-    for number in range(1, len(CALLS) + 1):
+@SAMPLES
+def test_an_io_error_at_every_call_loses_nothing_acked(step: int) -> None:
+    for number in struck_calls(CALLS, FaultKind.IO_ERROR, step):
         disk, oracle = strike(number, Fault(FaultKind.IO_ERROR, bytes_kept=300 * (number % 4)))
         for survival in (everything_survives, nothing_survives, random_survival(number)):
             check_restart(disk.power_loss(survival), oracle)
 
 
-def test_a_sync_that_fails_once_and_then_succeeds_is_not_believed() -> None:
-    for number in range(1, len(CALLS) + 1):
+@SAMPLES
+def test_a_sync_that_fails_once_and_then_succeeds_is_not_believed(step: int) -> None:
+    for number in struck_calls(CALLS, FaultKind.SYNC_ERROR, step):
         disk, oracle = strike(number, Fault(FaultKind.SYNC_ERROR))
         check_reopened_process(disk, oracle)
 
 
+@SAMPLES
 @pytest.mark.parametrize(
     "kept", [300, pytest.param(2500, marks=pytest.mark.slow("tests/crash/test_every_call_fails.py"))]
 )
-def test_what_a_killed_process_left_in_the_cache_is_durable_before_it_is_served(kept: int) -> None:
-    for number in range(1, len(CALLS) + 1):
+def test_what_a_killed_process_left_in_the_cache_is_durable_before_it_is_served(kept: int, step: int) -> None:
+    for number in struck_calls(CALLS, FaultKind.POWER_LOSS, step):
         disk, oracle = strike(number, Fault(FaultKind.POWER_LOSS, kept))
         disk.process_loss()
         check_reopened_process(disk, oracle)
@@ -115,6 +127,7 @@ def test_nothing_of_a_write_whose_sync_failed_is_built_upon(batches: int, checkp
     assert len(oracle.check(opened(found))) == batches + 2
 
 
+@once_for_each_state
 def check_reopened_process(disk: MemoryDisk, oracle: Oracle) -> None:
     """The process starts again on the running machine, whose cache shows more than the medium holds."""
     log = opened(disk, CONFIG)

@@ -11,28 +11,28 @@ from tests.support.memory_disk import (
     Fault,
     FaultKind,
     MemoryDisk,
-    Survival,
     everything_survives,
     nothing_survives,
     random_survival,
 )
+from tests.support.struck_calls import struck_calls
 
 SEGMENT = segment_path(DIRECTORY, Offset(0))
-SURVIVALS = (nothing_survives, everything_survives, random_survival(1), random_survival(2))
+SURVIVALS = {
+    FaultKind.POWER_LOSS: (nothing_survives, everything_survives, random_survival(1), random_survival(2)),
+    FaultKind.POWER_LOSS_AFTER: (nothing_survives, random_survival(3)),
+}
 
 
 @pytest.mark.parametrize(
-    ("kind", "survival"),
-    [
-        *((FaultKind.POWER_LOSS, survival) for survival in SURVIVALS),
-        (FaultKind.POWER_LOSS_AFTER, nothing_survives),
-        (FaultKind.POWER_LOSS_AFTER, random_survival(3)),
-    ],
+    "step", [3, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_power_loss.py"))]
 )
-def test_power_loss_at_every_call_loses_nothing_acked(kind: FaultKind, survival: Survival) -> None:
-    for number in range(1, len(CALLS) + 1):
+@pytest.mark.parametrize("kind", SURVIVALS)
+def test_power_loss_at_every_call_loses_nothing_acked(kind: FaultKind, step: int) -> None:
+    for number in struck_calls(CALLS, kind, step):
         disk, oracle = strike(number, Fault(kind, bytes_kept=300 * (number % 4)))
-        check_restart(disk.power_loss(survival), oracle)
+        for survival in SURVIVALS[kind]:
+            check_restart(disk.power_loss(survival), oracle)
 
 
 @pytest.mark.deep

@@ -14,6 +14,7 @@ from jetstream.log.log import Log, LogConfig
 from tests.support.log_files import check_files_owned
 from tests.support.logs import DIRECTORY, NOW, append, begun, file_content, opened, stored_values
 from tests.support.memory_disk import Fault, MemoryDisk, PowerLostError, nothing_survives
+from tests.support.passed_checks import once_for_each_state
 
 CONFIG = LogConfig(segment_bytes=4000)
 
@@ -110,6 +111,7 @@ def strike(number: int, fault: Fault) -> tuple[MemoryDisk, Oracle]:
     return disk, oracle
 
 
+@once_for_each_state
 def check_restart(disk: MemoryDisk, oracle: Oracle) -> None:
     """Open, find everything, go on, and find that durable."""
     oracle = copy.deepcopy(oracle)

@@ -105,10 +105,11 @@ def stored_values(log: Log, max_bytes: int = 1 << 20) -> dict[int, bytes]:
             continue
         for frame in iter_frames(log.reader.read(offset, max_bytes, log.log_end_offset)):
             header, records = decode(frame)
-            for number, value in zip(records.column(0), records.column(6), strict=True):
-                assert number.as_py() not in found or number.as_py() < offset, "an offset was stored twice"
-                if number.as_py() >= log.log_start_offset:
-                    found[number.as_py()] = value.as_py()
+            numbers, values = records.column(0).to_pylist(), records.column(6).to_pylist()
+            for number, value in zip(numbers, values, strict=True):
+                assert number not in found or number < offset, "an offset was stored twice"
+                if number >= log.log_start_offset:
+                    found[number] = value
             offset = header.next
     return found
 

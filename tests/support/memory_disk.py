@@ -211,6 +211,10 @@ class MemoryDisk:
         self._locks.clear()
         self.open_files = 0
 
+    def content(self) -> object:
+        """Return all that is on the disk, cached, durable and in between, to be compared with another's."""
+        return self._root
+
     def open(self, path: str) -> File:
         """See `Disk.open`."""
         with self.call("open", path) as fault:
