@@ -26,6 +26,8 @@ from tests.support.memory_disk import (
     nothing_survives,
     random_survival,
 )
+from tests.support.passed_checks import once_for_each_state
+from tests.support.struck_calls import struck_calls
 
 BATCHES = batches_of([{"orders": 4, "sales/0": 3}, {"sales/0": 1, "sales/1": 2}, {"orders": 5}])
 ROWS = rows_of(BATCHES)
@@ -52,6 +54,7 @@ def struck(number: int, fault: Fault) -> MemoryDisk:
     return disk
 
 
+@once_for_each_state
 def check_restart(disk: Disk) -> None:
     """The query starts again, and archives everything that is missing."""
     run_query(disk, BATCHES)
@@ -77,25 +80,25 @@ def test_the_query_covers_every_kind_of_call_and_merges_files() -> None:
     assert any(name.startswith("m") for name in names)
 
 
-@pytest.mark.parametrize(
-    ("kind", "survival"),
-    [
-        (FaultKind.POWER_LOSS, nothing_survives),
-        (FaultKind.POWER_LOSS, everything_survives),
-        (FaultKind.POWER_LOSS, random_survival(1)),
-        (FaultKind.POWER_LOSS_AFTER, nothing_survives),
-        (FaultKind.POWER_LOSS_AFTER, random_survival(2)),
-    ],
-)
-def test_power_loss_at_every_call_leaves_every_row_exactly_once(kind: FaultKind, survival: Survival) -> None:
-    for number in range(1, len(CALLS) + 1):
-        check_restart(struck(number, Fault(kind, bytes_kept=300)).power_loss(survival))
+SURVIVALS = {
+    FaultKind.POWER_LOSS: (nothing_survives, everything_survives, random_survival(1)),
+    FaultKind.POWER_LOSS_AFTER: (nothing_survives, random_survival(2)),
+}
+
+
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_archive.py"))])
+@pytest.mark.parametrize("kind", SURVIVALS)
+def test_power_loss_at_every_call_leaves_every_row_exactly_once(kind: FaultKind, step: int) -> None:
+    for number in struck_calls(CALLS, kind, step):
+        disk = struck(number, Fault(kind, bytes_kept=300))
+        for survival in SURVIVALS[kind]:
+            check_restart(disk.power_loss(survival))
 
 
 @pytest.mark.slow("tests/crash/test_archive.py::test_power_loss_at_every_call_leaves_every_row_exactly_once")
 @pytest.mark.parametrize("kind", [FaultKind.DISK_FULL, FaultKind.IO_ERROR, FaultKind.SYNC_ERROR])
 def test_a_call_that_fails_leaves_every_row_exactly_once(kind: FaultKind) -> None:
-    for number in range(1, len(CALLS) + 1):
+    for number in struck_calls(CALLS, kind):
         disk = struck(number, Fault(kind))
         disk.process_loss()
         check_restart(disk)

@@ -31,6 +31,8 @@ from tests.support.memory_disk import (
     random_survival,
 )
 from tests.support.messages import PublishedMessage, appends, block_of, message, published
+from tests.support.passed_checks import once_for_each_state
+from tests.support.struck_calls import struck_calls
 
 CONFIG = StreamConfig(name="orders", subject="orders.>", segment_bytes=64 * 1024)
 GROUPS = 3
@@ -115,9 +117,10 @@ def strike(fault: tuple[int, Fault] | None) -> tuple[MemoryDisk, dict[int, int]]
     return disk, acked
 
 
-CALLS = strike(None)[0].calls
+CALLS = strike(None)[0].trace
 
 
+@once_for_each_state
 def check_and_publish_again(disk: MemoryDisk, acked: dict[int, int]) -> None:
     """What was acked is there, no envelope is there in part; after all was sent again each is there once."""
     before = dict(acked)
@@ -141,10 +144,13 @@ def check(opened: OpenedLog, acked: dict[int, int], *, complete: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    "step", [3, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_batch_envelopes.py"))]
+)
+@pytest.mark.parametrize(
     "kind", [FaultKind.IO_ERROR, FaultKind.POWER_LOSS, FaultKind.SHORT_WRITE, FaultKind.EXHAUSTED]
 )
-def test_a_fault_at_every_call_leaves_no_envelope_in_part_and_none_twice(kind: FaultKind) -> None:
-    for number in range(1, CALLS + 1):
+def test_a_fault_at_every_call_leaves_no_envelope_in_part_and_none_twice(kind: FaultKind, step: int) -> None:
+    for number in struck_calls(CALLS, kind, step):
         disk, acked = strike((number, Fault(kind, (0, 10_000, 30_000, 45_000)[number % 4])))
         for survival in (everything_survives, nothing_survives, random_survival(number)):
             check_and_publish_again(disk.power_loss(survival), dict(acked))

@@ -30,7 +30,9 @@ from tests.support.memory_disk import (
     nothing_survives,
     random_survival,
 )
+from tests.support.passed_checks import once_for_each_state
 from tests.support.rewriting import rewrite
+from tests.support.struck_calls import struck_calls
 
 CONFIG = replace(COMPACTED, segment_bytes=3000)
 RETENTION = EAGER.tombstone_retention_us
@@ -155,10 +157,7 @@ def calls_of_workload() -> list[str]:
 
 
 Workload = Callable[[MemoryDisk, Publisher], None]
-CALLS: dict[Workload, int] = {
-    workload: len(calls_of_workload()),
-    merging_workload: len(calls_of_merging()),
-}
+CALLS: dict[Workload, list[str]] = {workload: calls_of_workload(), merging_workload: calls_of_merging()}
 
 
 def strike(run: Workload, number: int, fault: Fault) -> tuple[MemoryDisk, Publisher]:
@@ -170,6 +169,7 @@ def strike(run: Workload, number: int, fault: Fault) -> tuple[MemoryDisk, Publis
     return disk, publisher
 
 
+@once_for_each_state
 def check_restart(disk: MemoryDisk, publisher: Publisher) -> None:
     """Open, find everything, compact on, and find that durable."""
     publisher = copy.deepcopy(publisher)
@@ -203,38 +203,30 @@ def check_restart(disk: MemoryDisk, publisher: Publisher) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "survival", "first"),
+    "step",
     [
-        (FaultKind.POWER_LOSS, nothing_survives, 1),
-        # As good as before the next call.
+        7,
         pytest.param(
-            FaultKind.POWER_LOSS_AFTER,
-            random_survival(2),
-            1,
-            marks=pytest.mark.slow("tests/crash/test_compaction.py", "tests/property/test_compaction.py"),
+            2, marks=pytest.mark.slow("tests/crash/test_compaction.py", "tests/property/test_compaction.py")
         ),
-        (FaultKind.IO_ERROR, random_survival(3), 1),
-        pytest.param(
-            FaultKind.SHORT_WRITE,
-            everything_survives,
-            2,
-            marks=pytest.mark.slow("tests/crash/test_compaction.py", "tests/property/test_compaction.py"),
-        ),
-        (FaultKind.EXHAUSTED, everything_survives, 1),
-        pytest.param(
-            FaultKind.EXHAUSTED,
-            everything_survives,
-            2,
-            marks=pytest.mark.slow("tests/crash/test_compaction.py", "tests/property/test_compaction.py"),
-        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("kind", "survival"),
+    [
+        (FaultKind.POWER_LOSS, nothing_survives),
+        (FaultKind.POWER_LOSS_AFTER, random_survival(2)),
+        (FaultKind.IO_ERROR, random_survival(3)),
+        (FaultKind.SHORT_WRITE, everything_survives),
+        (FaultKind.EXHAUSTED, everything_survives),
     ],
 )
 @pytest.mark.parametrize("run", CALLS)
 def test_a_fault_at_every_call_of_a_compacted_log_loses_nothing_that_must_stay(
-    kind: FaultKind, survival: Survival, first: int, run: Workload
+    kind: FaultKind, survival: Survival, run: Workload, step: int
 ) -> None:
     """The power goes between any two calls, and each call fails in one way; the deep test has all ways."""
-    for number in range(first, CALLS[run] + 1, 2):
+    for number in struck_calls(CALLS[run], kind, step):
         disk, publisher = strike(run, number, Fault(kind, bytes_kept=300 * (number % 4)))
         check_restart(disk.power_loss(survival), publisher)
 
@@ -246,7 +238,7 @@ def test_a_fault_at_every_call_of_a_compacted_log_loses_nothing_that_must_stay(
 def test_any_fault_at_every_call_with_any_sectors_surviving_loses_nothing_that_must_stay(
     kind: FaultKind, seed: int, run: Workload
 ) -> None:
-    for number in range(1, CALLS[run] + 1):
+    for number in struck_calls(CALLS[run], kind):
         disk, publisher = strike(run, number, Fault(kind, bytes_kept=seed * 37 % 2000))
         for survival in (everything_survives, nothing_survives, random_survival(1000 * seed + number)):
             check_restart(disk.power_loss(survival), publisher)

@@ -29,6 +29,8 @@ from tests.support.memory_disk import (
     nothing_survives,
     random_survival,
 )
+from tests.support.passed_checks import once_for_each_state
+from tests.support.struck_calls import struck_calls
 
 T = TypeVar("T")
 
@@ -99,6 +101,10 @@ class Copy:
     of: tuple[Leader, ...] = ()
     starts: set[int] = field(default_factory=lambda: {0})
     """Where it may begin."""
+
+    def __getstate__(self) -> object:
+        """What tells two apart; the leaders are there once."""
+        return self.synced_end, [id(leader) for leader in self.of], sorted(self.starts)
 
     def follow(self, log: Log, leader: Leader, chunks: Sequence[int] = CHUNKS) -> None:
         """Copy everything, syncing behind each answer but the second of each round."""
@@ -207,6 +213,7 @@ def strike(number: int, fault: Fault) -> tuple[MemoryDisk, Copy]:
     return disk, copy
 
 
+@once_for_each_state
 def check_restart(disk: MemoryDisk, copy: Copy) -> None:
     """Open, find what was told, find it again after the power is lost, and copy the rest."""
     if disk.exists(DIRECTORY):
@@ -254,25 +261,24 @@ def test_the_life_has_every_kind_of_call_and_of_batch() -> None:
     assert len(_epochs(one)) == 2
 
 
-@pytest.mark.parametrize(
-    ("kind", "survival"),
-    [
-        (FaultKind.POWER_LOSS, nothing_survives),
-        pytest.param(
-            FaultKind.POWER_LOSS, everything_survives, marks=pytest.mark.slow("tests/crash/test_follower.py")
-        ),
-        pytest.param(
-            FaultKind.POWER_LOSS, random_survival(1), marks=pytest.mark.slow("tests/crash/test_follower.py")
-        ),
-        (FaultKind.POWER_LOSS_AFTER, random_survival(2)),
-    ],
+SAMPLES = pytest.mark.parametrize(
+    "step", [5, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_follower.py"))]
 )
-def test_power_loss_at_every_call_loses_nothing_reported_as_synced(
-    kind: FaultKind, survival: Survival
-) -> None:
-    for number in range(1, len(calls()) + 1):
-        disk, copy = strike(number, Fault(kind, bytes_kept=700 * (number % 5)))
-        check_restart(disk.power_loss(survival), copy)
+"""A fifth of the calls, others in each test, and all calls."""
+
+SURVIVALS: Final[dict[FaultKind, tuple[Survival, ...]]] = {
+    FaultKind.POWER_LOSS: (nothing_survives, everything_survives, random_survival(1)),
+    FaultKind.POWER_LOSS_AFTER: (random_survival(2),),
+}
+
+
+@SAMPLES
+@pytest.mark.parametrize("kind", SURVIVALS)
+def test_power_loss_at_every_call_loses_nothing_reported_as_synced(kind: FaultKind, step: int) -> None:
+    for number in struck_calls(calls(), kind, step):
+        disk, copy = strike(number, Fault(kind, bytes_kept=700 * (number // 5 % 5)))
+        for survival in SURVIVALS[kind]:
+            check_restart(disk.power_loss(survival), copy)
 
 
 @pytest.mark.deep
@@ -300,16 +306,18 @@ def test_an_io_error_at_every_call_loses_nothing_reported_as_synced() -> None:
     "tests/crash/test_every_call_fails.py",
 )
 def test_a_full_disk_at_every_call_refuses_and_goes_on() -> None:
-    for number in range(1, len(calls()) + 1):
+    for number in struck_calls(calls(), FaultKind.SHORT_WRITE):
         disk, copy = strike(number, Fault(FaultKind.SHORT_WRITE, (0, 1, 700, 2500)[number % 4]))
         check_restart(disk.power_loss(everything_survives), copy)
 
 
+@SAMPLES
 @pytest.mark.parametrize("exhausted", [1, 3])
-def test_no_descriptor_for_any_calls_refuses_and_goes_on(exhausted: int) -> None:
+def test_no_descriptor_for_any_calls_refuses_and_goes_on(exhausted: int, step: int) -> None:
     """A log whose old one is gone, and the new one not begun, alone gives up; opening it finishes that."""
     given_up = 0
-    for number in range(1, len(calls()) + 1):
+    struck = range(exhausted, len(calls()) + 1, step)
+    for number in struck:
         fault = Fault(FaultKind.EXHAUSTED, (0, 1, 700, 2500)[number % 4])
         disk, copy = MemoryDisk(dict.fromkeys(range(number, number + exhausted), fault)), Copy()
         try:
@@ -318,7 +326,7 @@ def test_no_descriptor_for_any_calls_refuses_and_goes_on(exhausted: int) -> None
             given_up += 1
         disk.faults.clear()
         check_restart(disk.power_loss(everything_survives), copy)
-    assert 0 < given_up < len(calls()) / 4
+    assert 0 < given_up < len(struck) / 4
 
 
 @pytest.mark.slow(

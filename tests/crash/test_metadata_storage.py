@@ -27,6 +27,7 @@ from tests.support.memory_tree import Survival
 from tests.support.metadata_logs import DIRECTORY, OPERATIONS, Append, Compact, History, Operation
 from tests.support.single_voters import opened, rows
 from tests.support.sockets import run
+from tests.support.struck_calls import struck_calls
 
 
 def count_calls() -> int:
@@ -348,16 +349,19 @@ def replayed(disk: MemoryDisk, *, create: bool) -> Catalog:
     return state.catalog
 
 
+@pytest.mark.parametrize(
+    "step", [5, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_metadata_storage.py"))]
+)
 @pytest.mark.parametrize("kind", list(FaultKind))
 def test_no_fault_at_any_call_loses_a_proposal_or_splits_one(
-    kind: FaultKind, monkeypatch: pytest.MonkeyPatch
+    kind: FaultKind, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voter_disk, "FULL_DISK_RETRY_SECONDS", 0.001)
     states = states_after_each_proposal()
     whole = MemoryDisk()
     assert (Run(whole).acked, Run(MemoryDisk()).failure) == (len(PROPOSALS), None)
     failed = 0
-    for number in range(1, whole.calls + 1):
+    for number in struck_calls(whole.trace, kind, step):
         disk = MemoryDisk({number: Fault(kind, bytes_kept=30)})
         done = Run(disk)
         assert done.failure is not None or done.acked == len(PROPOSALS)

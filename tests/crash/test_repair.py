@@ -1,6 +1,7 @@
 """What is damaged in a log is put back from another replica's bytes, or stays refused."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 
@@ -43,7 +44,8 @@ VALUES = {0: b"zero", 1: b"one", 2: b"two", 3: b"three", 4: b"four", 5: b"five"}
 END = Offset(6)
 
 
-def replica() -> MemoryDisk:
+@cache
+def written() -> MemoryDisk:
     """Two segments of two batches each, closed: [0, 2) [2, 3) and [3, 5) [5, 6)."""
     disk = MemoryDisk()
     log = begun(disk, CONFIG)
@@ -51,7 +53,12 @@ def replica() -> MemoryDisk:
         append(log, values)
         log.writer.sync()
     log.close()
-    return disk.power_loss(everything_survives)
+    return disk
+
+
+def replica() -> MemoryDisk:
+    """A disk of its own with those."""
+    return written().power_loss(everything_survives)
 
 
 @pytest.fixture

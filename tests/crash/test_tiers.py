@@ -30,6 +30,7 @@ from tests.support.memory_disk import (
     random_survival,
 )
 from tests.support.object_stores import MemoryStore, StoreFault
+from tests.support.struck_calls import struck_calls
 from tests.support.tier_world import TierWorld, catalog, next_reign, tier_world
 
 
@@ -126,19 +127,19 @@ async def run(disk: MemoryDisk, objects: MemoryStore, *, patient: bool = False) 
     return known, history
 
 
-def calls_of_workload() -> tuple[int, int]:
-    """Return how many calls a run without faults makes: of the disk, of the store."""
+def calls_of_workload() -> tuple[list[str], int]:
+    """Return the calls that a run without faults makes of the disk, and how many of the store."""
     disk, objects = MemoryDisk(), MemoryStore()
 
     async def scenario() -> None:
         known, history = await run(disk, objects)
         assert history.acked == 11
         assert len(objects.trace) > 30
-        calls.append((len(disk.trace), len(objects.trace)))
+        calls.append((list(disk.trace), len(objects.trace)))
         disk.process_loss()
         await check_whole(disk, objects, known, history)
 
-    calls: list[tuple[int, int]] = []
+    calls: list[tuple[list[str], int]] = []
     asyncio.run(scenario())
     return calls[0]
 
@@ -206,25 +207,26 @@ async def strike_disk(number: int, fault: Fault, restart: Restart) -> None:
     await check_whole(restart(disk, number), objects, known, history)
 
 
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_tiers.py"))])
 @pytest.mark.parametrize(
-    ("kind", "restart", "first", "step"),
+    ("kind", "restart", "case", "more"),
     [
-        (FaultKind.POWER_LOSS, with_nothing, 1, 1),
-        (FaultKind.POWER_LOSS, with_all, 1, 4),
-        (FaultKind.POWER_LOSS_AFTER, with_some, 1, 3),
-        (FaultKind.IO_ERROR, killed, 1, 3),
-        (FaultKind.IO_ERROR, with_nothing, 2, 6),
-        (FaultKind.SYNC_ERROR, with_some, 3, 6),
-        (FaultKind.DISK_FULL, killed, 3, 4),
-        (FaultKind.SHORT_WRITE, killed, 1, 4),
-        (FaultKind.EXHAUSTED, killed, 1, 2),
+        (FaultKind.POWER_LOSS, with_nothing, 0, 1),
+        (FaultKind.POWER_LOSS, with_all, 2, 3),
+        (FaultKind.POWER_LOSS_AFTER, with_some, 0, 3),
+        (FaultKind.IO_ERROR, killed, 0, 3),
+        (FaultKind.IO_ERROR, with_nothing, 1, 5),
+        (FaultKind.SYNC_ERROR, with_some, 0, 1),
+        (FaultKind.DISK_FULL, killed, 0, 3),
+        (FaultKind.SHORT_WRITE, killed, 1, 3),
+        (FaultKind.EXHAUSTED, killed, 0, 1),
     ],
 )
 def test_the_power_goes_at_every_disk_call_and_some_fail(
-    kind: FaultKind, restart: Restart, first: int, step: int
+    kind: FaultKind, restart: Restart, case: int, more: int, step: int
 ) -> None:
-    """Samples of all but the first; the deep test strikes every call in every way."""
-    for number in range(first, DISK_CALLS + 1, step):
+    """Samples, and all calls for some; the deep test strikes every call in every way."""
+    for number in struck_calls(DISK_CALLS, kind, step * more, case):
         asyncio.run(strike_disk(number, Fault(kind, 7), restart))
 
 
@@ -237,7 +239,7 @@ def test_the_power_goes_at_every_disk_call_and_some_fail(
 def test_every_disk_call_fails_in_every_way_with_any_sectors_surviving(
     kind: FaultKind, bytes_kept: int, restart: Restart
 ) -> None:
-    for number in range(1, DISK_CALLS + 1):
+    for number in struck_calls(DISK_CALLS, kind):
         asyncio.run(strike_disk(number, Fault(kind, bytes_kept), restart))
 
 

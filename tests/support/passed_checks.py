@@ -4,25 +4,27 @@ import pickle
 from collections.abc import Callable
 from functools import wraps
 from hashlib import blake2b
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from tests.support.memory_disk import MemoryDisk
 
-K = TypeVar("K")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def once_for_each_state(check: Callable[[MemoryDisk, K], None]) -> Callable[[MemoryDisk, K], None]:
-    """Skip the check of a disk that passed for an equal one, with equal knowledge of what it must hold.
+def once_for_each_state(check: Callable[P, T]) -> Callable[P, T]:
+    """Skip the check of a disk that passed for an equal one, with equal other arguments; return its result.
 
     The check must depend on nothing else: no clock, no chance, no numbers of calls.
     """
-    passed = set[bytes]()
+    passed: dict[bytes, T] = {}
 
     @wraps(check)
-    def check_if_new(disk: MemoryDisk, knowledge: K) -> None:
-        state = blake2b(pickle.dumps((disk.content(), knowledge))).digest()
+    def check_if_new(*args: P.args, **options: P.kwargs) -> T:
+        known = [arg.content() if isinstance(arg, MemoryDisk) else arg for arg in args]
+        state = blake2b(pickle.dumps((known, options))).digest()
         if state not in passed:
-            check(disk, knowledge)
-            passed.add(state)
+            passed[state] = check(*args, **options)
+        return passed[state]
 
     return check_if_new
