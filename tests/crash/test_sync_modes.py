@@ -36,6 +36,8 @@ from tests.support.memory_disk import (
     nothing_survives,
     random_survival,
 )
+from tests.support.passed_checks import once_for_each_state
+from tests.support.struck_calls import struck_calls
 
 MODES = list(SyncMode)
 
@@ -153,27 +155,33 @@ def live(disk: MemoryDisk, mode: SyncMode, script: Script) -> Knowledge:
     return knowledge
 
 
-def calls_of(mode: SyncMode) -> int:
-    """Return how many calls a life without faults makes."""
+def calls_of(mode: SyncMode) -> list[str]:
+    """Return the calls that a life without faults makes."""
     disk = MemoryDisk()
     live(disk, mode, whole_life)
-    return disk.calls
+    return disk.trace
 
 
 def kept_after(disk: MemoryDisk, mode: SyncMode, survive: Survival, known: Knowledge) -> int:
-    """Lose the power, start again, and return how many records are there: the first ones, unchanged.
+    """Lose the power, start again, and return how many records are there."""
+    return kept_in(disk.power_loss(survive), mode, known.sent)
+
+
+@once_for_each_state
+def kept_in(found: MemoryDisk, mode: SyncMode, sent: Sequence[bytes]) -> int:
+    """Start, and return how many records are there: the first ones, unchanged.
 
     Holds for every mode: what is left is a log that lost nothing but a tail, takes new records where the lost
     ones were, under a new epoch, and is durable as it is found.
     """
-    config, found = config_of(mode), disk.power_loss(survive)
+    config = config_of(mode)
     if found.exists(DIRECTORY):
         problems = inspect_stream(found, DIRECTORY).problems
         assert {problem.kind for problem in problems} <= {ProblemKind.TORN, ProblemKind.DERIVED}, problems
     log = opened(found, config)
     assert (log.failed, log.reader.corrupt_ranges) == (None, ())
     stored = stored_values(log)
-    assert stored == dict(enumerate(known.sent[: len(stored)])), "a prefix of what was sent, in its place"
+    assert stored == dict(enumerate(sent[: len(stored)])), "a prefix of what was sent, in its place"
     kept = log.log_end_offset
     assert kept == len(stored)
 
@@ -204,11 +212,14 @@ class Outcome:
     kept: int
 
 
-def outcomes(mode: SyncMode, survivals: Sequence[Survival], bytes_kept: int = 300) -> list[Outcome]:
-    """Lose the power before and after every call and after the last, with every survival, and start again."""
+def outcomes(
+    mode: SyncMode, survivals: Sequence[Survival], step: int = 1, bytes_kept: int = 300
+) -> list[Outcome]:
+    """Lose the power before and after each ``step``-th call and the last, in each way, and start again."""
     found: list[Outcome] = []
-    for number in range(1, calls_of(mode) + 2):
-        for kind in (FaultKind.POWER_LOSS, FaultKind.POWER_LOSS_AFTER):
+    calls = calls_of(mode)
+    for kind in (FaultKind.POWER_LOSS, FaultKind.POWER_LOSS_AFTER):
+        for number in (*struck_calls(calls, kind, step), len(calls) + 1):
             disk = MemoryDisk({number: Fault(kind, bytes_kept * (number % 4))})
             known = live(disk, mode, whole_life)
             found.extend(
@@ -219,6 +230,10 @@ def outcomes(mode: SyncMode, survivals: Sequence[Survival], bytes_kept: int = 30
 
 
 SURVIVALS = (nothing_survives, everything_survives, random_survival(1))
+SAMPLES = pytest.mark.parametrize(
+    "step", [7, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_sync_modes.py"))]
+)
+"""A seventh of the calls, and all."""
 
 
 @pytest.mark.slow("tests/crash/test_power_loss.py")
@@ -229,8 +244,9 @@ def test_always_loses_nothing_that_was_acked() -> None:
         assert outcome.kept >= outcome.acked, outcome
 
 
-def test_interval_loses_at_most_what_was_acked_after_the_last_sync() -> None:
-    found = outcomes(SyncMode.INTERVAL, SURVIVALS)
+@SAMPLES
+def test_interval_loses_at_most_what_was_acked_after_the_last_sync(step: int) -> None:
+    found = outcomes(SyncMode.INTERVAL, SURVIVALS, step)
     assert max(outcome.forced for outcome in found) == 22, "the life was lived to its end"
     for outcome in found:
         assert outcome.kept >= outcome.forced, outcome
@@ -239,8 +255,9 @@ def test_interval_loses_at_most_what_was_acked_after_the_last_sync() -> None:
     assert any(outcome.kept > outcome.forced for outcome in losses), "and a part of it"
 
 
-def test_os_loses_any_tail_and_leaves_a_log_that_goes_on() -> None:
-    found = outcomes(SyncMode.OS, SURVIVALS)
+@SAMPLES
+def test_os_loses_any_tail_and_leaves_a_log_that_goes_on(step: int) -> None:
+    found = outcomes(SyncMode.OS, SURVIVALS, step)
     assert max(outcome.forced for outcome in found) == 22, "the life was lived to its end"
     for outcome in found:
         assert outcome.kept >= outcome.forced, outcome

@@ -147,20 +147,35 @@ def calls_of_workload() -> tuple[list[str], int]:
 DISK_CALLS, STORE_CALLS = calls_of_workload()
 
 
+STORE_SAMPLES = pytest.mark.parametrize(
+    "step", [3, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_tiers.py"))]
+)
+"""A third of the calls of the store, others for each fault, and all."""
+
+
+def store_calls(fault: StoreFault, step: int) -> range:
+    """The numbers of the calls to strike."""
+    return range(1 + list(StoreFault).index(fault) % step, STORE_CALLS + 1, step)
+
+
+@STORE_SAMPLES
 @pytest.mark.parametrize("fault", [StoreFault.DOWN, StoreFault.SILENT])
-def test_every_store_call_fails_and_the_node_dies_of_nothing_but_starts_again(fault: StoreFault) -> None:
+def test_every_store_call_fails_and_the_node_dies_of_nothing_but_starts_again(
+    fault: StoreFault, step: int
+) -> None:
     async def strike(number: int) -> None:
         disk, objects = MemoryDisk(), MemoryStore(faults={number: fault})
         known, history = await run(disk, objects)
         disk.process_loss()
         await check_whole(disk, objects, known, history)
 
-    for number in range(1, STORE_CALLS + 1):
+    for number in store_calls(fault, step):
         asyncio.run(strike(number))
 
 
+@STORE_SAMPLES
 @pytest.mark.parametrize("fault", [fault for fault in StoreFault if fault is not StoreFault.DOWN])
-def test_every_store_call_fails_and_is_tried_again(fault: StoreFault) -> None:
+def test_every_store_call_fails_and_is_tried_again(fault: StoreFault, step: int) -> None:
     async def strike(number: int) -> None:
         disk, objects = MemoryDisk(), MemoryStore(faults={number: fault})
         known, history = await run(disk, objects, patient=True)
@@ -168,7 +183,7 @@ def test_every_store_call_fails_and_is_tried_again(fault: StoreFault) -> None:
         disk.process_loss()
         await check_whole(disk, objects, known, history)
 
-    for number in range(1, STORE_CALLS + 1):
+    for number in store_calls(fault, step):
         asyncio.run(strike(number))
 
 
