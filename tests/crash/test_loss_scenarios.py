@@ -70,10 +70,11 @@ def is_refused_a_reign(log: Log) -> bool:
 
 def test_d12_corrupt_minority_becomes_leader() -> None:
     """Damage below what was synced is no torn tail: nothing is cut, and who has it at its end cannot lead."""
-    whole = file_content(crashed(MemoryDisk()), LAST)
+    pristine = crashed(MemoryDisk())
+    whole = file_content(pristine, LAST)
     refused = 0
     for position in range(0, len(whole), 3):
-        disk = crashed(MemoryDisk())
+        disk = pristine.power_loss(everything_survives)
         overwrite(disk, LAST, flipped(whole, position, position % 8))
         log = opened(disk, SMALL, full=True)
         assert log.log_end_offset == len(VALUES), "the end is not where the damage begins"

@@ -61,7 +61,11 @@ class FileNode:
 
     def sync(self) -> None:
         """Make what programs see durable."""
-        self.durable = self.after_power_loss(everything_survives)
+        for change in self.pending:
+            if isinstance(change, int):
+                _resize(self.durable, change)
+            else:
+                _put(self.durable, *change)
         self.pending.clear()
 
     def fail_sync(self) -> None:
