@@ -1,6 +1,7 @@
 """What is damaged in a log is put back from another replica's bytes, or stays refused."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 
 import pytest
@@ -46,10 +47,10 @@ END = Offset(6)
 
 
 @cache
-def written() -> MemoryDisk:
+def written(config: LogConfig = CONFIG) -> MemoryDisk:
     """Two segments of two batches each, closed: [0, 2) [2, 3) and [3, 5) [5, 6)."""
     disk = MemoryDisk()
-    log = begun(disk, CONFIG)
+    log = begun(disk, config)
     for values in ([b"zero", b"one"], [b"two"], [b"three", b"four"], [b"five"]):
         append(log, values)
         log.writer.sync()
@@ -82,10 +83,8 @@ def looked_at(disk: MemoryDisk, *, full: bool) -> Log:
     """Open a log and have it find all damage."""
     log = opened(disk, CONFIG, full=full)
     for offset in VALUES:
-        try:
+        with suppress(CorruptDataError):
             log.reader.read(Offset(offset), 1, log.log_end_offset)
-        except CorruptDataError:
-            continue
     return log
 
 
@@ -370,11 +369,8 @@ def test_a_fault_at_every_call_leaves_damage_or_a_repaired_log(
         disk = damaged(path)
         log = looked_at(disk, full=True)
         disk.faults[disk.calls + number] = Fault(kind, kept)
-        try:
+        with suppress(JetstreamError, PowerLostError):
             repair(log, other)
-        except (JetstreamError, PowerLostError):
-            pass
-        else:
             finished += 1
         disk.faults.clear()
         if kind not in (FaultKind.POWER_LOSS, FaultKind.POWER_LOSS_AFTER):
@@ -440,13 +436,7 @@ def test_damage_that_is_found_after_its_repair_is_refused_and_repaired_again(oth
 
 def one_segment(full: bool) -> tuple[MemoryDisk, Log, Log]:
     """Return a disk with [0, 2) [2, 3) [3, 5) [5, 6), the second one damaged, its log, and an intact one."""
-    disk = MemoryDisk()
-    log = begun(disk)
-    for values in ([b"zero", b"one"], [b"two"], [b"three", b"four"], [b"five"]):
-        append(log, values)
-        log.writer.sync()
-    log.close()
-    intact, hurt = (disk.power_loss(everything_survives) for _ in range(2))
+    intact, hurt = (written(LogConfig()).power_loss(everything_survives) for _ in range(2))
     entry = opened(intact).reader.locate(Offset(2)).entry
     overwrite(hurt, FIRST, flipped(file_content(hurt, FIRST), entry.position + 300, 1))
     log = opened(hurt, full=full)
@@ -464,11 +454,8 @@ def test_a_log_is_cut_where_its_damage_begins(full: bool) -> None:
     assert (log.log_end_offset, log.reader.corrupt_ranges) == (2, ())
     append(log, [b"another"])
     log.writer.sync()
-    assert stored_values(opened(disk.power_loss(nothing_survives), full=True)) == {
-        0: b"zero",
-        1: b"one",
-        2: b"another",
-    }
+    found = opened(disk.power_loss(nothing_survives), full=True)
+    assert stored_values(found) == {0: b"zero", 1: b"one", 2: b"another"}
 
 
 @pytest.mark.parametrize("full", [True, False])
