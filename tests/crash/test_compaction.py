@@ -207,7 +207,7 @@ def check_restart(disk: MemoryDisk, publisher: Publisher) -> None:
     [
         11,
         pytest.param(
-            2, marks=pytest.mark.slow("tests/crash/test_compaction.py", "tests/property/test_compaction.py")
+            1, marks=pytest.mark.slow("tests/crash/test_compaction.py", "tests/property/test_compaction.py")
         ),
     ],
 )
