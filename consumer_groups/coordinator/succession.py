@@ -87,9 +87,9 @@ def without(state: GroupState, member_ids: Iterable[MemberId]) -> GroupState:
 
 
 def _owned(draft: GroupState, wishes: Wishes) -> dict[MemberId, list[Claim]]:
-    """Return what each member claims: what it was to have, else what it has; in vain, what it wishes.
+    """Return the claims of each member: its target, else its grants; without generation, its wishes.
 
-    What it was to have comes first, so that a move that is under way is not turned back by the next one.
+    The target comes first, so that a move that is under way is not turned back by the next one.
     """
     members = draft.members
     owners = {one: grant.member_id for one, grant in draft.grants.items() if grant.member_id in members}

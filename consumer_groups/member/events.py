@@ -1,6 +1,6 @@
 """The events and actions of a member of a group. Times are ns of the monotonic clock.
 
-What it asks of its coordinator, and what that answers, is in `consumer_groups.coordinator.events`; here is
+The requests to its coordinator, and the answers, are in `consumer_groups.coordinator.events`; here is
 what only its own process knows.
 """
 

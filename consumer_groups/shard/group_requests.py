@@ -1,8 +1,8 @@
 """The requests of one group: its coordinator's decisions, and the writes of them that are under way.
 
-What changes the group's state is one write, and nothing else of the group goes on before that is settled.
-While nothing changes, commits are written one behind the other. All writes go to one log, in order: whatever
-was allowed to a former owner is settled before its successor hears that it owns the partition.
+A change of the group's state is one write, and nothing else of the group goes on before that is settled.
+While nothing changes, commits are written one behind the other. All writes go to one log, in order: the
+commits allowed to a former owner are settled before its successor is notified that it owns the partition.
 """
 
 from collections import deque

@@ -5,8 +5,8 @@ all that is asked of groups becomes writes to it, in one order. The node that ma
 coordinator; one that was deposed has none of its writes committed, and so grants nothing. A group that has
 members is run by a `GroupRun`; others are rows of the table, and are run while they are asked.
 
-What is asked for reading (cursors, descriptions) is answered with what is durable: whoever hears of a grant
-after the write that made it then finds all that was committed before.
+Requests that only read (cursors, descriptions) are answered with what is durable: an owner that is notified
+of its grant after the write that made it then finds all that was committed before.
 
 Groups without members keep their generation, and so do their cursors, for good. When the shard is full, those
 that have neither members nor cursors make room, the one that is empty for longest first.

@@ -68,7 +68,8 @@ async def list_groups(
 async def info(nats: NatsOptions, group: GroupArgument, as_json: Json = False) -> None:
     """Show a consumer group: its members with what they own, and its cursors.
 
-    What a member gives up it still owns: it was told to stop reading it, as somebody else is to have it.
+    A partition that a member gives up is still its own: it was told to stop reading it, as another member is
+    to have it.
     """
     async with connected(nats) as client:
         found = await client.groups.info(group)

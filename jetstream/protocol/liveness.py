@@ -1,6 +1,6 @@
 """How long a peer may take: for its hello, for one frame, for doing nothing, for taking its answer.
 
-Whoever breaks one of these bounds is disconnected, because it holds something of the server's: a place
+A peer that breaks one of these bounds is disconnected, because it holds something of the server's: a place
 among the connections, or a segment file that cannot be removed while it is being sent.
 """
 

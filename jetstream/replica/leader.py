@@ -391,8 +391,9 @@ class Leader:
 def sole_replica(leader_epoch: LeaderEpoch, log_end: Offset, synced_end: Offset, now: MonotonicNs) -> Leader:
     """Return the leader of a stream that has no other replica; its reign begins at ``log_end``.
 
-    What it has on disk is committed. It needs neither lease nor name, as nobody else can be elected; nor the
-    log's own history, which only followers are compared with: a log whose end is damaged takes no new epoch.
+    Its log is committed as far as it is on disk. It needs neither lease nor name, as nobody else can be
+    elected; nor the log's own history, which only followers are compared with: a log whose end
+    is damaged takes no new epoch.
     """
     appointment = Appointment(
         _SOLE, NodeEpoch(1), leader_epoch, (_SOLE,), (_SOLE,), isr_version=1, min_insync_replicas=1

@@ -1,10 +1,10 @@
 """The decider of what is asked of whom to repair a log: one damaged part, and one peer, after the other.
 
-Whoever is in sync has all that is committed, whoever leads, and nearly all of the rest. It gives what it has,
-committed or not: the same offset and the same epoch mean the same record, so who has asked can tell whether
-it is what was there.
+A replica in sync has all that is committed, no matter which one leads, and nearly all of the rest. It gives
+what it has, committed or not: the same offset and the same epoch mean the same record, so the replica under
+repair can tell whether it is what was there.
 
-Who could not help is asked again after a while: it may have been away, or be repaired itself by then.
+A peer that could not help is asked again after a while: it may have been away, or be repaired itself by then.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Whether Spark is installed here, and what to do if not.
 
-What plans and decides in this package needs no Spark at all.
+The parts of this package that plan and decide need no Spark at all.
 """
 
 import importlib.util

@@ -1,6 +1,6 @@
 """A proposal that is retried is applied once.
 
-Whoever proposes may never learn what became of it: the leader dies, or its answer is lost. So it names the
+A proposer may never get the outcome: the leader dies, or its answer is lost. So it names the
 proposal, proposes the same again, and every voter applies the first of them in the log. Names are remembered
 as part of the state machine: which ones depends on the log alone, and snapshots carry them.
 

@@ -170,7 +170,7 @@ def node(
     Settings come from the file, then from the environment (JETSTREAM_NODE_…), which wins, then from options.
     An unknown key in any is an error. NATS is yours: this command starts none.
 
-    Who decides in a cluster is named by peers.voters in the file, or agreed once, with --bootstrap-expect,
+    The voters of a cluster are named by peers.voters in the file, or agreed once, with --bootstrap-expect,
     between the nodes that are there; after that the option makes no difference.
     """
     settings: dict[str, object] = {}

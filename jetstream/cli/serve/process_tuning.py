@@ -23,7 +23,7 @@ _MAPPED_BYTES_MIN: Final = 8 * MIB
 def tune_collector() -> None:
     """Let the cycle collector run seldom: a node's hot path makes many objects and no cycles.
 
-    What the start has made lives as long as the process and is not looked at again.
+    Objects made by the start live as long as the process, and the collector does not look at them again.
     """
     gc.collect()
     gc.freeze()

@@ -22,8 +22,8 @@ _CALLBACKS: Final[tuple[Literal["on_assigned", "on_revoked", "on_lost"], ...]] =
 class BlockingConsumer(Facade[Consumer]):
     """Yields records as `Consumer` does; used by one thread at a time.
 
-    What crosses between the threads is a batch, never a record: a partition that is to be given up is stopped
-    with the next record, and given up when that has been processed and another one is asked for.
+    Batches cross between the threads, never records: a partition that is to be given up is stopped with the
+    next record, and given up when that has been processed and another one is asked for.
     """
 
     def __init__(self, thread: LoopThread, consumer: Consumer, relay: CallRelay) -> None:

@@ -121,9 +121,9 @@ class PublisherHistory:
     def absorb(
         self, base: Offset, end: Offset, records: pa.RecordBatch, sessions_from: Offset = NO_OFFSET
     ) -> Sequence[StoredPlace]:
-        """Take in the next stored batch, of offsets ``[base, end)``; return the places of its records.
+        """Replay the next stored batch, of offsets ``[base, end)``; return the places of its records.
 
-        What records below ``sessions_from`` mean for their sessions is known already.
+        Sessions know of the records below ``sessions_from`` already.
         """
         step = self.begin_step(base)
         self.end_step(end)

@@ -1,6 +1,6 @@
 """The requests that move replicas: to named nodes, off a node, or to wherever they are spread best.
 
-Who plans must know which nodes are alive, and so leads the metadata log. The answer comes once the moves are
+The leader of the metadata log plans, as it knows which nodes are alive. The answer comes once the moves are
 in the catalogue; they go on by themselves, also if this node stops.
 
 `elect` is the operator's last means: it makes a replica lead that is not in sync.

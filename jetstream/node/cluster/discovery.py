@@ -9,7 +9,7 @@ A node's promise, and the cluster it belongs to, are in its data directory befor
 
 `find_voters` takes the voters from the settings, from an earlier agreement, or from one made now over NATS.
 
-What was agreed is in the data directory, and no discovery is needed again. A node belongs to one cluster for
+The agreement is in the data directory, and no discovery is needed again. A node belongs to one cluster for
 ever: settings that say something else are refused.
 """
 

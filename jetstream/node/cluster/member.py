@@ -110,7 +110,7 @@ class ClusterMember:
     async def join(self, registration: RegisterNode, held: frozenset[Incarnation]) -> None:
         """Register this start, and which of the logs are gone that were created on its directory.
 
-        Who is alone leads all its streams anew, others are elected by the steward.
+        A node that is alone leads all its streams anew, others are elected by the steward.
 
         Args:
             registration: as yet without what is lost.

@@ -212,9 +212,9 @@ class PublisherStateFile:
         self._noted = noted
 
     def write_before_removal(self, log: Log) -> None:
-        """Write what is known if there is something newer than on record, as records will go.
+        """Write the publisher state if it is newer than the one on record, as records will go.
 
-        What could not be written stays due.
+        After a failure the write stays due.
 
         Raises:
             As `write`, and as `Log.sync`.

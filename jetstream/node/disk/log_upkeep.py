@@ -166,7 +166,7 @@ class Upkeep:
     def reconfigure(self, config: StreamConfig) -> None:
         """Give the log its part of a changed configuration.
 
-        What was committed without a sync is synced before ``sync: always`` begins to count only what is.
+        Records committed without a sync are synced before ``sync: always`` begins to count only synced ones.
         """
         if config.sync is SyncMode.ALWAYS and self._log.failed is None:
             self._log.writer.sync()

@@ -43,7 +43,7 @@ _READ_BYTES: Final = 4 * MIB
 class OpenedLog:
     """A recovered log, and its past as far as it decides about new messages; for the disk thread.
 
-    Whoever leads takes `history` over and changes it; when the reign has ended, `settle`.
+    The leader takes `history` over and changes it; when the reign has ended, `settle`.
 
     Attributes:
         log: itself.
@@ -73,7 +73,7 @@ class OpenedLog:
     def must_hold(self, batches: Sequence[SealedBatch], committed: Offset) -> Offset | None:
         """Return what must be noted before ``batches`` are stored: see `PublisherStateFile.must_hold`.
 
-        What lies below ``committed`` was so when it came.
+        Records below ``committed`` were committed when they came.
         """
         if not batches:
             return None

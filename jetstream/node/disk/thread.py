@@ -225,9 +225,9 @@ class DiskThread:
         return self._queue.get()
 
     def _refuse_all(self) -> None:
-        """After an error of ours: answer everything with a failure, so that whoever stops the node can.
+        """After an error of ours: answer everything with a failure, so that the node can be stopped.
 
-        What was taken and not answered when it happened is answered too: nobody knows how far it came.
+        Jobs taken and not answered when it happened are answered too: nobody knows how far they came.
         """
         error = StorageError("the disk thread has stopped after an internal error")
         stop = self._refuse(self._taken, error)

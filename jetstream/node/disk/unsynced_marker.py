@@ -52,7 +52,7 @@ class BootMarker:
     def begin(self) -> bool:
         """Return whether everything that was written is there, before anything else is.
 
-        What is not is on record until the node has registered without it, however often it starts until then.
+        A loss is on record until the node has registered without it, however often it starts until then.
 
         Raises:
             StorageError: the disk refused.

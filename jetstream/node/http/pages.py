@@ -68,7 +68,7 @@ def judge(
 ) -> Health:
     """Judge by the NATS connections that are down and the streams that do not take or serve records.
 
-    What NATS refuses it besides its streams' subjects counts too: requests, and their answers.
+    Other refusals of NATS than of its streams' subjects count too: of requests, and of their answers.
 
     A node that is out of touch with the metadata log is not ready, even if it leads nothing.
 

@@ -1,7 +1,7 @@
 """The messages of one partitioned stream, received once by a node and shared out among its partitions here.
 
-Who leads several partitions of one stream would otherwise hear each message as many times. Of a stream that
-is partitioned by queue every partition has a feed of its own: there NATS shares out.
+A node that leads several partitions of one stream would otherwise receive each message as many times. Of a
+stream that is partitioned by queue every partition has a feed of its own: there NATS shares out.
 """
 
 import asyncio

@@ -41,7 +41,7 @@ class LineEnd(Protocol):
 class PeerConnection(asyncio.Protocol):
     """Made for a connection that has greeted; over once `carry` has returned.
 
-    What is sent in one turn of the loop goes out together at its end.
+    Messages sent in one turn of the loop go out together at its end.
 
     Attributes:
         has_sent: whether anything was sent since the owner last set it to false.

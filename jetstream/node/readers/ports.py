@@ -69,7 +69,7 @@ class ReadableStream(Protocol):
     def confirm(self) -> asyncio.Future[None]:
         """Find out whether this node led the stream when this was called; done when that is known.
 
-        Whatever was acked before is known here then, as nobody else can have acked it. The future's error is
+        Records acked before are known here then, as nobody else can have acked them. The future's error is
         `StreamOffline`: it leads no more, or nobody can say whether it does.
         """
 

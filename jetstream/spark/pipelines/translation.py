@@ -20,8 +20,8 @@ _REQUEST_ERRORS: Final = (AnalysisException, IllegalArgumentException)
 def translated() -> Iterator[None]:
     """Raise what Spark raises as an error of ours, in one line.
 
-    What processes a micro-batch needs it too: when a query is stopped in the middle of one, Spark searches
-    its error by an expression that recurses at each character, and a traceback overflows the stack.
+    Code that processes a micro-batch needs it too: when a query is stopped in the middle of one, Spark
+    searches its error by an expression that recurses at each character, and a traceback overflows the stack.
     """
     try:
         yield
